@@ -14,8 +14,10 @@ CGO     := $(if $(RACE),1,0)
 export CGO_ENABLED = 0
 # Where goroutines of ours meet: these run with the race detector, which takes twice as
 # long. Packages whose tests take longest begin first, so that none is left alone at the end.
-RACED    = ./dispatcher ./api ./watch ./integration ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats/rpc ./relay/nats/presence
-LONG     = ./internal/verify/model ./internal/verify/lease
+# The stories of ./integration are not among them, they build the workers with the detector; nor is ./schedule,
+# whose scheduler those of ./app run.
+RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./handlers/... ./access ./memory ./relay/nats/rpc
+LONG     = ./relay/amqp ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # Rows of the scorecard that send thousands of requests, one after the other, to one
 # handler: there the detector sees in the last what it saw in the first, and takes minutes.
@@ -43,13 +45,13 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof; then i
 
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
-	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '^TestScorecard$$|$(IN_TURN)'
-	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS)
+	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
+	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -skip '^TestScorecard$$'
 	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
 	$(GO) test -C bench -vet=off ./...
 	$(GO) test -C internal/pgdocker -vet=off ./...
 	$(GO) test -C internal/cetest -vet=off ./...
-	$(GO) test -C console/browsertest -vet=off -timeout 10m ./...
+	$(GO) test -C console/browsertest -vet=off -parallel 6 -timeout 10m ./...
 	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- -vet=off -timeout 30m -run '^TestScorecard$$'
 
 .PHONY: test-docker
@@ -99,8 +101,22 @@ assets: ## the files that console/assets/vendor.txt lists, from npm
 	console/assets/fetch.sh
 
 .PHONY: screenshots
-screenshots: ## docs/console/*.png: every page of the console in chromium, light, dark and narrow
-	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -run TestScreenshots -screenshots $(CURDIR)/docs/console .
+screenshots: ## docs/operate/console/*.png: every page of the console in chromium, light, dark and narrow
+	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -run TestScreenshots -screenshots $(CURDIR)/docs/operate/console .
+
+.PHONY: boards
+boards: ## deploy/grafana/*.json, of the program beside them
+	$(GO) run ./deploy/grafana deploy/grafana
+
+.PHONY: docs
+docs: ## the manual as a site, with dead links an error, and its tests: docs/site/site.zip.zst, which posthaste docs serves (FRESH=1: fail if that was not of these pages)
+	$(GO) run ./docs/site/build $(if $(FRESH),-fresh)
+	$(GO) test ./docs ./docs/site
+
+.PHONY: docs-reference
+docs-reference: ## the parts of the manual that are generated, from the schema and from the program
+	$(GO) test -count=1 ./docs -run 'Postgres|Picture' -update
+	$(GO) test -count=1 ./cmd/posthaste -run Reference -update-reference
 
 .PHONY: fmt
 fmt: ## format
@@ -133,9 +149,65 @@ bench: ## this project and its peers, in turns: prints the table, writes docs/be
 verify: build ## every row of the scorecard, small: kill, cut, crash, and check (ROWS="A2 A5", SEED=7)
 	bin/posthaste-proof verify $(ROWS) $(if $(SEED),--seed $(SEED))
 
+.PHONY: upgrade-test
+upgrade-test: build ## the release before and this build side by side on this build's schema, under kill -9 (SEED=7)
+	@GO="$(GO)" internal/verify/upgrade.sh $(if $(SEED),--seed $(SEED))
+
 .PHONY: soak
 soak: build ## the same with the scorecard's own figures (hours); the records go to bin/soak
 	bin/posthaste-proof verify $(ROWS) --tier S --out bin/soak $(if $(SEED),--seed $(SEED))
+
+# What is released is built by the toolchain that has the fixes of the standard library: go fetches it if need be.
+# PLATFORMS="linux/amd64 linux/arm64" makes binaries, and an image, of both.
+RELEASE   = GOTOOLCHAIN=go1.26.10 $(GO)
+PLATFORMS ?= linux/$(shell $(GO) env GOARCH)
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null)
+
+# What packs an image has zstd's own library, which needs a C compiler; nothing that is packed does.
+.PHONY: deploy-check
+deploy-check: ## what is shipped beside the program: what packs it, the chart, rules and boards (with promtool, if it is there)
+	CGO_ENABLED=1 $(GO) vet -C deploy/release ./...
+	CGO_ENABLED=1 $(GO) test -C deploy/release -vet=off ./...
+	$(GO) test -C deploy/helm -vet=off ./...
+	$(GO) test -vet=off ./deploy/...
+
+.PHONY: release
+release: ## bin/release/OS_ARCH/posthaste as it is released: stripped, without paths of this machine, by the toolchain of releases
+	@set -e; for p in $(PLATFORMS); do \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) build -trimpath -buildvcs=auto -ldflags '-s -w -X main.version=$(VERSION)' \
+			-o bin/release/$${p%/*}_$${p#*/}/posthaste ./cmd/posthaste; done
+
+.PHONY: sbom
+sbom: release ## beside each released binary what it is made of: posthaste.cdx.json (CycloneDX), and THIRD_PARTY.txt with all licences
+	@set -e; for p in $(PLATFORMS); do d=bin/release/$${p%/*}_$${p#*/}; \
+		$(GO) run -C deploy/release ./parts -source $(CURDIR) -out $(CURDIR)/$$d -version $(VERSION) $(CURDIR)/$$d/posthaste; done
+
+.PHONY: image
+image: sbom ## bin/image, an OCI layout, and bin/image.tar for docker load, made without an engine; prints the digests
+	@CGO_ENABLED=1 $(GO) run -C deploy/release ./image -out $(CURDIR)/bin/image -version $(VERSION) \
+		-revision "$(REVISION)" -doc $(CURDIR)/LICENSE \
+		-doc $(CURDIR)/bin/release/$(subst /,_,$(firstword $(PLATFORMS)))/THIRD_PARTY.txt \
+		$(foreach p,$(PLATFORMS),$(p)=$(CURDIR)/bin/release/$(subst /,_,$(p))/posthaste)
+
+.PHONY: deb
+deb: sbom ## bin/release/posthaste_ARCH.deb: the program, its systemd unit and settings
+	@set -e; for p in $(PLATFORMS); do d=$(CURDIR)/bin/release/$${p%/*}_$${p#*/}; \
+		$(GO) run -C deploy/release ./deb -source $(CURDIR) -version $(VERSION) -licences $$d/THIRD_PARTY.txt \
+			-out $(CURDIR)/bin/release/posthaste_$${p#*/}.deb $${p#*/}=$$d/posthaste; done
+
+# The database of vulnerabilities is a module, too: raise its version to hear of new ones.
+VULNDB    = golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
+
+.PHONY: vuln
+vuln: ## no known vulnerability is in what the released program calls, by the database of a pinned day, offline once that is fetched
+	@$(RELEASE) build -trimpath -o bin/release/unstripped/posthaste ./cmd/posthaste # the symbols say what is linked
+	@db=$$($(GO) mod download -json $(VULNDB) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && test -n "$$db" && \
+		$(GO) tool -C deploy/release govulncheck -db "file://$$db/data/osv" -mode binary $(CURDIR)/bin/release/unstripped/posthaste
+
+.PHONY: image-test
+image-test: ## the image in a container: read-only, as nobody, healthy, and 0 after SIGTERM (needs a container engine)
+	@GO="$(GO)" deploy/release/image/test.sh
 
 .PHONY: clean
 clean: ## remove bin/

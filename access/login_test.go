@@ -16,7 +16,7 @@ import (
 )
 
 // login connects as a new login that is a member of the role and nothing else, as
-// docs/tenants.md has a service do it. The tenant, if there is one, is that of its
+// docs/guides/tenants.md has a service do it. The tenant, if there is one, is that of its
 // sessions.
 func login(t *testing.T, db *pgxpool.Pool, role, tenant string) *pgxpool.Pool {
 	t.Helper()

@@ -159,6 +159,7 @@ func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 // OIDC authenticates JWTs of one provider.
 type OIDC struct {
 	config     OIDCConfig
+	provider   *oidc.Provider
 	algorithms []jose.SignatureAlgorithm
 	keys       *providerKeys
 }
@@ -183,7 +184,7 @@ func NewOIDC(ctx context.Context, config OIDCConfig) (*OIDC, error) {
 	if err := provider.Claims(&found); err != nil || !isTrustworthy(found.JWKS) {
 		return nil, fmt.Errorf("oidc: discover %s: its jwks_uri is %q, want an https URL", config.Issuer, found.JWKS)
 	}
-	o := &OIDC{config: config, keys: newProviderKeys(found.JWKS, config.Client, config.Logger)}
+	o := &OIDC{config: config, provider: provider, keys: newProviderKeys(found.JWKS, config.Client, config.Logger)}
 	for _, a := range config.Algorithms {
 		o.algorithms = append(o.algorithms, jose.SignatureAlgorithm(a))
 	}
@@ -207,14 +208,26 @@ func (o *OIDC) Authenticate(ctx context.Context, bearer string) (Principal, erro
 	if len(bearer) > maxBearerBytes {
 		return Principal{}, refused("the JWT is %d bytes long", len(bearer))
 	}
+	claims, err := o.verify(ctx, bearer)
+	if err != nil {
+		return Principal{}, err
+	}
+	return o.principal(claims)
+}
+
+// errClocks says that a JWT's time is not now.
+var errClocks = errors.New("it is not the time of the JWT")
+
+// verify returns the claims of a JWT that the provider has made for the audience, and that is within its time.
+func (o *OIDC) verify(ctx context.Context, bearer string) (map[string]json.RawMessage, error) {
 	signed, err := jose.ParseSignedCompact(bearer, o.algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
-		return Principal{}, refused("the JWT is malformed or signed in a way that is not taken: %v", err)
+		return nil, refused("the JWT is malformed or signed in a way that is not taken: %v", err)
 	}
 	header := signed.Signatures[0].Header
 	key, err := o.keys.find(ctx, header.KeyID, header.Algorithm)
 	if err != nil {
-		return Principal{}, err
+		return nil, err
 	}
 	now := time.Now()
 	verifier := oidc.NewVerifier(o.config.Issuer, &oidc.StaticKeySet{PublicKeys: key}, &oidc.Config{
@@ -222,20 +235,23 @@ func (o *OIDC) Authenticate(ctx context.Context, bearer string) (Principal, erro
 		Now: func() time.Time { return now.Add(-o.config.Leeway) }, // for exp; nbf is below
 	})
 	token, err := verifier.Verify(ctx, bearer)
+	if _, late := errors.AsType[*oidc.TokenExpiredError](err); late {
+		return nil, fmt.Errorf("%w: %w: %w", ErrUnauthenticated, errClocks, err)
+	}
 	if err != nil {
-		return Principal{}, refused("%v", err)
+		return nil, refused("%v", err)
 	}
 	var claims map[string]json.RawMessage
 	if err := token.Claims(&claims); err != nil {
-		return Principal{}, refused("the claims are no JSON object")
+		return nil, refused("the claims are no JSON object")
 	}
 	if name, found := misspelt(claims); found {
-		return Principal{}, refused("the claim %.64q is not as it is spelt", name)
+		return nil, refused("the claim %.64q is not as it is spelt", name)
 	}
 	if early, err := o.isEarly(claims, now); err != nil || early {
-		return Principal{}, refused("the JWT is not good yet")
+		return nil, fmt.Errorf("%w: %w: it is not good yet", ErrUnauthenticated, errClocks)
 	}
-	return o.principal(claims)
+	return claims, nil
 }
 
 // misspelt returns a claim that only its case tells from one that was verified:

@@ -11,9 +11,14 @@ import (
 // act is something that is done to one job.
 type act func(*operator.Operator, context.Context, outbox.ID) error
 
-type actInput struct {
-	ID     string `path:"id" format:"uuid" doc:"Of the job"`
+// ForAudit is for acts whose body, if they have one, has no place for it.
+type ForAudit struct {
 	Reason string `query:"reason" maxLength:"2000" doc:"For the audit"`
+}
+
+type actInput struct {
+	ID string `path:"id" format:"uuid" doc:"Of the job"`
+	ForAudit
 }
 
 func (s *server) retryJob(ctx context.Context, in *actInput) (*jobOutput, error) {

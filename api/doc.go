@@ -15,7 +15,7 @@
 //     answers exactly like one that does not exist.
 //   - Payloads are shown to payload.read; workers, leases, counters, messages and
 //     stacks of errors to admin.read; to nobody else.
-//   - Every error is a problem document (RFC 9457) with a code that docs/api.md
+//   - Every error is a problem document (RFC 9457) with a code that docs/reference/api.md
 //     explains and with the request's id. What is wrong with a request is named by its
 //     place; what is wrong with the server is in its log.
 //   - Work in progress is bounded: what does not fit into the queue gets a 429 at once.

@@ -16,7 +16,7 @@ import (
 
 func readDocs(t *testing.T) string {
 	t.Helper()
-	doc, err := os.ReadFile("../docs/api.md")
+	doc, err := os.ReadFile("../docs/reference/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 	}
 	for _, code := range problems {
 		if !strings.Contains(doc, "\n### "+code+"\n") {
-			t.Errorf("docs/api.md does not explain %s", code)
+			t.Errorf("docs/reference/api.md does not explain %s", code)
 		}
 	}
 	// Each word of the table is explained, and by codes that there are.
@@ -89,20 +89,20 @@ func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 		words = append(words, row[1])
 		for _, m := range regexp.MustCompile("the (problem|job's) `([a-z_]+)`").FindAllStringSubmatch(row[2], -1) {
 			if m[1] == "problem" && !slices.Contains(problems, m[2]) || m[1] == "job's" && !slices.Contains(codes.All(), m[2]) {
-				t.Errorf("docs/api.md says of %s that it is the %s %s, which there is none of", row[1], m[1], m[2])
+				t.Errorf("docs/reference/api.md says of %s that it is the %s %s, which there is none of", row[1], m[1], m[2])
 			}
 		}
 	}
 	if want := strings.Fields("job_not_found handler_not_found invalid_input job_timeout job_canceled handler_error internal_error"); !slices.Equal(words, want) {
-		t.Errorf("docs/api.md explains %v, want %v", words, want)
+		t.Errorf("docs/reference/api.md explains %v, want %v", words, want)
 	}
 	if n := strings.Count(doc, "\n### "); n != len(problems) {
-		t.Errorf("docs/api.md explains %d codes, want %d", n, len(problems))
+		t.Errorf("docs/reference/api.md explains %d codes, want %d", n, len(problems))
 	}
 	for _, d := range everyRoute(t) {
 		row := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(d.needs)) + "` \\|.*`" + regexp.QuoteMeta(d.method+" "+d.path) + "`.*$")
 		if !row.MatchString(doc) {
-			t.Errorf("docs/api.md does not say that %s %s takes %s", d.method, d.path, d.needs)
+			t.Errorf("docs/reference/api.md does not say that %s %s takes %s", d.method, d.path, d.needs)
 		}
 	}
 }

@@ -309,8 +309,8 @@ func TestTheRulesOfAKeyAreStored(t *testing.T) {
 		`"key":"k","maxQueued":1,"idempotencyKey":"i"`: "#/idempotencyKey",
 	} {
 		p := r.post("/jobs", `{"kind":"mail",`+body+`}`).problem(422, "invalid_input")
-		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
-			t.Errorf("%s: errors = %+v, want one at %s", body, p.Errors, pointer)
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer || strings.Contains(p.Errors[0].Detail, "Options") || strings.Contains(p.Errors[0].Detail, "MaxActive") {
+			t.Errorf("%s: errors = %+v, want one at %s, in the words of the API", body, p.Errors, pointer)
 		}
 	}
 	var p api.Problem
@@ -412,6 +412,16 @@ func TestJobsAreStoredOnceThoughTheLookAfterwardsFails(t *testing.T) {
 	for range 2 { // all of them have keys: to ask again is safe
 		r.postBatch(`{"kind":"mail","idempotencyKey":"of another"}`).problem(500, "internal_error")
 		wantJobs(requests + 3)
+	}
+}
+
+// curl -d says that it sends a form, which a page of another site could send, too.
+func TestAFormIsRefusedByItsName(t *testing.T) {
+	t.Parallel()
+	const form = "application/x-www-form-urlencoded"
+	p := newRig(t).do("POST", "/jobs", `{"kind":"mail"}`, "Content-Type", form).problem(415, "unsupported_media_type")
+	if !strings.Contains(p.Detail, form) || !strings.Contains(p.Detail, "application/json") {
+		t.Errorf("detail = %q, want both content types", p.Detail)
 	}
 }
 

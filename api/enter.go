@@ -141,6 +141,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	rt := ctx.Operation().Metadata["route"].(*entry)
 	refuse := func(p *Problem) { writeProblem(w, r, p) }
+	inSpan, end := traced(r.Context(), ctx.Operation(), r.Header, w)
+	defer end()
 
 	who, p := s.admit(r, rt)
 	if p != nil {
@@ -167,8 +169,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	defer done()
-	inner := operator.TiedTo(r.Context(), tenantOf(who))
-	for key, value := range map[contextKey]any{principalKey: who, traceKey: traceOf(r.Header), callerKey: callerOf(who, r), slotsKey: done} {
+	inner := operator.TiedTo(inSpan, tenantOf(who))
+	for key, value := range map[contextKey]any{principalKey: who, callerKey: callerOf(who, r), slotsKey: done} {
 		inner = context.WithValue(inner, key, value)
 	}
 	next(huma.WithContext(ctx, inner))
@@ -247,9 +249,10 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return mediaType.because("Send the body without a Content-Encoding.")
 	}
-	contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	sent := r.Header.Get("Content-Type")
+	contentType, _, err := mime.ParseMediaType(sent)
 	if _, taken := op.RequestBody.Content[contentType]; err != nil || !taken {
-		return mediaType.because("It takes " + oneOf(op.RequestBody.Content) + ".")
+		return mediaType.because(fmt.Sprintf("It takes %s, and the Content-Type is %.100q.", oneOf(op.RequestBody.Content), sent))
 	}
 	lines := contentType == ndjson
 	limit := int64(s.config.MaxBodyBytes)

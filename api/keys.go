@@ -132,20 +132,21 @@ func readKeyCursor(s string) (p operator.KeyPlace, err error) {
 	return p, nil
 }
 
-type keyInput struct {
+// OfKey is for what is about one key.
+type OfKey struct {
 	OfTenant
 	Queue string `path:"queue" maxLength:"128" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$"`
 	Key   string `path:"key" maxLength:"512"`
 }
 
-func (in *keyInput) name(ctx context.Context) (operator.KeyName, error) {
+func (in *OfKey) name(ctx context.Context) (operator.KeyName, error) {
 	tenant, err := in.oneTenant(ctx)
 	return operator.KeyName{Tenant: tenant, Queue: in.Queue, Key: in.Key}, err
 }
 
 type keyOutput struct{ Body Key }
 
-func (s *server) getKey(ctx context.Context, in *keyInput) (*keyOutput, error) {
+func (s *server) getKey(ctx context.Context, in *OfKey) (*keyOutput, error) {
 	name, err := in.name(ctx)
 	if err != nil {
 		return nil, err
@@ -157,6 +158,11 @@ func (s *server) getKey(ctx context.Context, in *keyInput) (*keyOutput, error) {
 	return &keyOutput{Body: viewKey(key)}, nil
 }
 
+type unblockInput struct {
+	ForAudit
+	OfKey
+}
+
 type unblockedOutput struct {
 	Body struct {
 		Queue   string `json:"queue"`
@@ -165,12 +171,12 @@ type unblockedOutput struct {
 	}
 }
 
-func (s *server) unblockKey(ctx context.Context, in *keyInput) (*unblockedOutput, error) {
+func (s *server) unblockKey(ctx context.Context, in *unblockInput) (*unblockedOutput, error) {
 	name, err := in.name(ctx)
 	if err != nil {
 		return nil, err
 	}
-	retried, err := s.by(ctx).Unblock(ctx, name)
+	retried, err := s.by(ctx).Because(in.Reason).Unblock(ctx, name)
 	if err != nil {
 		return nil, err
 	}

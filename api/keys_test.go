@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,8 +134,8 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 	r := newRig(t)
 	for _, tenant := range []outbox.ID{tenantA, tenantB} {
 		_, err := r.db.Exec(t.Context(), `
-			INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, kind, payload, next_at)
-			VALUES ($1, 'daily report', '0 7 * * *', 'Europe/Berlin', 'mail', '{"n":1}', now() + interval '1 hour')`, tenant)
+			INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, kind, payload, next_at, streamed)
+			VALUES ($1, 'daily report', '0 7 * * *', 'Europe/Berlin', 'mail', '{"n":1}', now() + interval '1 hour', CASE WHEN $2 THEN true END)`, tenant, tenant == tenantA)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,6 +151,9 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 	}
 	if got := list(r.as("root")); len(got) != 2 {
 		t.Errorf("schedules of all tenants = %+v", got)
+	}
+	if !list(op)[0].Streamed || list(r.as("operator-b"))[0].Streamed {
+		t.Error("streamed is another than the tenant's own")
 	}
 	for range 2 {
 		op.post("/schedules/daily%20report/pause", "").want(200, nil)
@@ -193,6 +197,66 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 	want := []string{`schedule.resume {"paused":true}{"paused":false}`, `schedule.run {"status":"pending"}`, `schedule.pause {"paused":false}{"paused":true}`}
 	if diff := cmp.Diff(want, got); diff != "" || acts.Acts[1].JobID != ran {
 		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+}
+
+func TestSchedulesAreMadeAndChanged(t *testing.T) {
+	t.Parallel()
+	r := withKinds(t)
+	op := r.as("operator-a")
+	var next struct {
+		Name   string
+		NextAt time.Time
+	}
+	op.post("/schedules", `{"name":"s","kind":"receipt.send","payload":{"orderId":7,"to":"ada@example.org"},"cron":"0 7 * * *","timeZone":"Europe/Berlin","headers":{"a":"b"},"key":"k"}`).want(200, &next)
+	if at := next.NextAt.In(time.FixedZone("", 3600)); next.Name != "s" || at.Minute() != 0 || !at.After(time.Now()) {
+		t.Errorf("made, it says %+v", next)
+	}
+	op.post("/schedules", `{"name":"s","kind":"mail","everySeconds":60}`).problem(409, "schedule_exists")
+	r.as("operator-b").post("/schedules/s/change", `{"priority":1}`).problem(404, "schedule_not_found")
+	r.as("operator-b").post("/schedules", `{"name":"s","kind":"mail","everySeconds":60}`).want(200, nil) // its own
+	op.post("/schedules/s/change", `{"priority":1,"everySeconds":3600}`).want(200, &next)
+	op.post("/schedules/s/change", `{"priority":1}`).want(200, nil) // which it has: no act
+
+	for body, pointers := range map[string][]string{
+		`{"cron":"61 0 * * *","timeZone":"Mars"}`:       {"#/timeZone", "#/cron"},
+		`{"cron":"0 0 30 2 *"}`:                         {"#/cron"},
+		`{"everySeconds":60,"cron":"@daily"}`:           {"#/everySeconds"},
+		`{"timeZone":"UTC"}`:                            {"#/timeZone"},
+		`{"queue":"a b","everySeconds":1.0001}`:         {"#/everySeconds", "#/queue"},
+		`{"payload":{"orderId":"7","to":"ada"}}`:        {"#/payload/orderId", "#/payload/to"},
+		`{"kind":"mail","payload":{"a":1,"b":2,"c":3}}`: {"#/payload"},
+		`{"headers":{"caller-service":"eve"}}`:          {"#/headers/caller-service"},
+		`{"headers":{"schedule":"eve"}}`:                {"#/headers"},
+	} {
+		var got []string
+		for _, fault := range op.post("/schedules/s/change", body).problem(422, "invalid_input").Errors {
+			got = append(got, fault.Pointer)
+		}
+		slices.Sort(got)
+		slices.Sort(pointers)
+		if diff := cmp.Diff(pointers, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", body, diff)
+		}
+	}
+	var stored string
+	err := r.db.QueryRow(t.Context(), `SELECT concat_ws(' ', every, kind, priority, key, headers, set_by) FROM outbox.schedules WHERE tenant_id = $1`, tenantA).Scan(&stored)
+	if want := `01:00:00 receipt.send 1 k {"a": "b", "caller-service": "operator-a"} operator-a`; err != nil || stored != want {
+		t.Errorf("stored is %s, %v; want %s", stored, err, want)
+	}
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.schedules SET set_by = NULL WHERE tenant_id = $1`, tenantA); err != nil {
+		t.Fatal(err)
+	}
+	if p := op.post("/schedules/s/change", `{"priority":2}`).problem(409, "schedule_declared"); !strings.Contains(p.Detail, "app.Config.Schedules") {
+		t.Errorf("a change of a program's schedule is refused with %q", p.Detail)
+	}
+
+	var acts struct{ Acts []api.Act }
+	op.get("/audit?target=s").want(200, &acts)
+	if len(acts.Acts) != 2 || acts.Acts[0].Act != "schedule.change" || acts.Acts[1].Act != "schedule.create" || acts.Acts[1].Before != nil ||
+		!strings.Contains(string(acts.Acts[0].Before), `"expression":"0 7 * * *"`) || !strings.Contains(string(acts.Acts[0].After), `"every":"01:00:00"`) ||
+		!strings.Contains(string(acts.Acts[0].After), `"payload_sha256":`) || strings.Contains(string(acts.Acts[0].After), "ada@") {
+		t.Errorf("audit has %+v", acts.Acts)
 	}
 }
 

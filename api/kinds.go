@@ -34,9 +34,13 @@ func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
 // out for another service, and that the payload is its kind's.
 func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
 	if said, ok := job.Headers[engine.HeaderService]; ok && said != callerIn(ctx).Service {
-		return invalidInput.because("", Fault{Pointer: "#/headers/" + engine.HeaderService, Detail: "is not the name of the token, which it always is"})
+		return notTheToken()
 	}
 	return s.checkPayload(ctx, job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()})
+}
+
+func notTheToken() *Problem {
+	return invalidInput.because("", Fault{Pointer: "#/headers/" + engine.HeaderService, Detail: "is not the name of the token, which it always is"})
 }
 
 // checkPayload says what a payload lacks to be its kind's.

@@ -73,7 +73,7 @@ func tokens() Fixed {
 	return f
 }
 
-// rig is the API on a database of its own, to which it connects as docs/tenants.md says:
+// rig is the API on a database of its own, to which it connects as docs/guides/tenants.md says:
 // a login that is a member of outbox_api and of nothing else.
 type rig struct {
 	t       *testing.T

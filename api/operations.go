@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -13,23 +14,69 @@ type OfOperation struct {
 	Operation string `path:"operation" format:"uuid" doc:"Its id"`
 }
 
-// NewOperation is an act on many dead letters that outlives the request.
+// NewOperation is an act on many jobs that outlives the request.
 type NewOperation struct {
-	Act           string           `json:"act" enum:"replay,dismiss"`
-	Filter        DeadLetterFilter `json:"filter" doc:"At least one condition. With failedBefore of a dry run it is exactly what was counted, but for what has changed since"`
-	RatePerSecond float64          `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"Of a replay: no more become due in a second, evenly spread; without a limit if left out"`
+	Act           string           `json:"act" enum:"replay,dismiss,cancel,release,retry,edit" doc:"To dead letters: replay, dismiss. To open jobs: cancel, release those that are held, retry (those that wait become due at once), edit those that wait. To cancel takes the capability jobs.cancel as well"`
+	Filter        DeadLetterFilter `json:"filter,omitzero" doc:"Which dead letters: at least one condition. With failedBefore of a preview they are exactly what was counted, but for what has changed since"`
+	Jobs          OpenJobsFilter   `json:"jobs,omitzero" doc:"Which open jobs: at least one condition. With asOf of a preview they are exactly what was counted, but for what has changed since"`
+	Edit          JobEdit          `json:"edit,omitzero" doc:"Of edit: what changes in the jobs"`
+	RatePerSecond float64          `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"Of a replay: no more become due in a second, evenly spread. Of an act on open jobs: it acts on no more in a second. Without a limit if left out"`
 	Reason        string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
-// Operation is how far an act on many dead letters has come.
+// JobEdit is what changes in jobs that wait. What is left out stays as it is.
+type JobEdit struct {
+	Queue    string    `json:"queue,omitempty" maxLength:"128" doc:"A job with a key is left alone: its limit and its order hold within a queue"`
+	Priority *int      `json:"priority,omitempty" minimum:"-32768" maximum:"32767"`
+	RunAt    time.Time `json:"runAt,omitzero" doc:"A time that has passed means now"`
+}
+
+// OpenJobsFilter says which open jobs. Those in a status in which the act is not possible are not meant.
+type OpenJobsFilter struct {
+	OfTenant
+	Kind          string    `json:"kind,omitempty" maxLength:"128"`
+	Queue         string    `json:"queue,omitempty" maxLength:"128"`
+	Key           string    `json:"key,omitempty" maxLength:"512"`
+	Status        []string  `json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying" doc:"Left out: all in which the act is possible"`
+	CreatedAfter  time.Time `json:"createdAfter,omitzero" doc:"Enqueued at this time or later"`
+	CreatedBefore time.Time `json:"createdBefore,omitzero" doc:"Enqueued before this time"`
+	AsOf          string    `json:"asOf,omitempty" maxLength:"32768" doc:"Of a preview with the same conditions: only jobs that nothing has happened to since are meant"`
+}
+
+func (f OpenJobsFilter) isZero() bool {
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+}
+
+// operators is the filter, within the principal's tenant.
+func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator.OpenFilter, err error) {
+	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, AsOf: f.AsOf}
+	for _, status := range f.Status {
+		of.Statuses = append(of.Statuses, outbox.Status(status))
+	}
+	of.Tenant, err = f.tenantAt(ctx, place)
+	return of, err
+}
+
+// OperationPreview is how many jobs an operation would act on.
+type OperationPreview struct {
+	Matched      int64            `json:"matched"`
+	Keyed        int64            `json:"keyed,omitempty" doc:"Of an act on open jobs: how many of them have a key"`
+	ByStatus     map[string]int64 `json:"byStatus,omitempty" doc:"Of an act on open jobs: how many in each status"`
+	AsOf         string           `json:"asOf,omitempty" doc:"Of an act on open jobs: as asOf in jobs it has the act touch nothing that has come or changed since the count"`
+	FailedBefore time.Time        `json:"failedBefore,omitzero" doc:"Of an act on dead letters: as failedBefore in the filter it has the act touch nothing that became a dead letter after the count"`
+}
+
+// Operation is how far an act on many jobs has come.
 type Operation struct {
 	ID            string           `json:"id" format:"uuid"`
-	Tenant        string           `json:"tenant,omitempty" format:"uuid" doc:"Whose dead letters; left out: of all tenants"`
+	Tenant        string           `json:"tenant,omitempty" format:"uuid" doc:"Whose jobs; left out: of all tenants"`
 	Act           string           `json:"act"`
 	State         string           `json:"state" enum:"running,stopped,done"`
-	Filter        DeadLetterFilter `json:"filter"`
+	Filter        DeadLetterFilter `json:"filter,omitzero" doc:"Of an act on dead letters"`
+	Jobs          OpenJobsFilter   `json:"jobs,omitzero" doc:"Of an act on open jobs"`
+	Edit          JobEdit          `json:"edit,omitzero" doc:"Of edit"`
 	RatePerSecond float64          `json:"ratePerSecond,omitempty"`
-	Matched       int64            `json:"matched" doc:"Dead letters at the beginning"`
+	Matched       int64            `json:"matched" doc:"Jobs at the beginning"`
 	Done          int64            `json:"done"`
 	Passed        int64            `json:"passed" doc:"Left alone: something else happened to them meanwhile, or their deadline has passed"`
 	Actor         string           `json:"actor"`
@@ -43,10 +90,11 @@ type Operation struct {
 
 type (
 	startOperationInput  struct{ Body NewOperation }
+	previewOutput        struct{ Body OperationPreview }
 	operationOutput      struct{ Body Operation }
 	switchOperationInput struct {
 		OfOperation
-		Reason string `query:"reason" maxLength:"2000" doc:"For the audit"`
+		ForAudit
 	}
 	operationsInput struct {
 		OfTenant
@@ -61,17 +109,28 @@ type (
 )
 
 func operationOf(o operator.Operation) Operation {
-	f := o.Filter
 	v := Operation{
 		ID: o.ID.String(), Tenant: textOfID(o.Tenant), Act: string(o.Act), State: "running", RatePerSecond: o.PerSecond, Matched: o.Matched, Done: o.Done, Passed: o.Passed,
 		Actor: o.Actor, Reason: o.Reason, AuditID: o.RequestID, StartedAt: utc(o.StartedAt), StoppedAt: utc(o.StoppedAt), FinishedAt: utc(o.FinishedAt), Failure: o.Failure,
-		Filter: DeadLetterFilter{
+	}
+	if o.Act.OnOpenJobs() {
+		f := o.Jobs
+		v.Edit = JobEdit{Queue: o.Edit.Queue, Priority: o.Edit.Priority, RunAt: utc(o.Edit.RunAt)}
+		v.Jobs = OpenJobsFilter{
+			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: utc(f.CreatedAfter), CreatedBefore: utc(f.CreatedBefore),
+		}
+		for _, status := range f.Statuses {
+			v.Jobs.Status = append(v.Jobs.Status, string(status))
+		}
+	} else {
+		f := o.Filter
+		v.Filter = DeadLetterFilter{
 			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
 			CreatedAfter: utc(f.CreatedSince), CreatedBefore: utc(f.CreatedUntil), FailedAfter: utc(f.FailedSince), FailedBefore: utc(f.FailedUntil),
-		},
-	}
-	if f.Status != "" {
-		v.Filter.Status = []string{string(f.Status)}
+		}
+		if f.Status != "" {
+			v.Filter.Status = []string{string(f.Status)}
+		}
 	}
 	switch {
 	case !o.FinishedAt.IsZero():
@@ -82,17 +141,61 @@ func operationOf(o operator.Operation) Operation {
 	return v
 }
 
-func (s *server) startOperation(ctx context.Context, in *startOperationInput) (*operationOutput, error) {
-	if in.Body.Filter.isZero() {
-		return nil, invalidInput.because("", Fault{Pointer: "#/filter", Detail: "has no condition"})
+// operators is what the principal may start.
+func (n NewOperation) operators(ctx context.Context) (of operator.NewOperation, err error) {
+	of = operator.NewOperation{
+		Act: operator.OperationAct(n.Act), PerSecond: n.RatePerSecond,
+		Edit: operator.JobEdit{Queue: n.Edit.Queue, Priority: n.Edit.Priority, RunAt: n.Edit.RunAt},
 	}
-	filter, err := in.Body.Filter.operators(ctx, inFilter)
+	refuse := func(pointer, detail string) (operator.NewOperation, error) {
+		return of, invalidInput.because("", Fault{Pointer: pointer, Detail: detail})
+	}
+	open := of.Act.OnOpenJobs()
+	switch {
+	case open && !n.Filter.isZero():
+		return refuse("#/filter", "is of dead letters: "+n.Act+" goes with jobs")
+	case !open && (!n.Jobs.isZero() || n.Jobs.AsOf != ""):
+		return refuse("#/jobs", "is of open jobs: "+n.Act+" goes with filter")
+	case open && n.Jobs.isZero():
+		return refuse("#/jobs", "has no condition")
+	case !open && n.Filter.isZero():
+		return refuse("#/filter", "has no condition")
+	case of.Act == operator.CancelJobs && !principal(ctx).Can(access.JobsCancel):
+		return of, forbidden.because("To cancel jobs takes the capability " + string(access.JobsCancel) + ".")
+	case open:
+		of.Jobs, err = n.Jobs.operators(ctx, inJobs)
+	default:
+		of.Filter, err = n.Filter.operators(ctx, inFilter)
+	}
+	return of, err
+}
+
+func (s *server) previewOperation(ctx context.Context, in *startOperationInput) (*previewOutput, error) {
+	would, err := in.Body.operators(ctx)
 	if err != nil {
 		return nil, err
 	}
-	started, err := s.by(ctx).Because(in.Body.Reason).StartOperation(ctx, operator.NewOperation{
-		Act: operator.OperationAct(in.Body.Act), Filter: filter, PerSecond: in.Body.RatePerSecond,
-	})
+	if !would.Act.OnOpenJobs() {
+		counted, err := s.operator.MatchDeadLetters(ctx, would.Filter)
+		return &previewOutput{OperationPreview{Matched: counted.Matched, FailedBefore: utc(counted.FailedUntil)}}, err
+	}
+	counted, err := s.operator.MatchOpenJobs(ctx, would.Act, would.Jobs)
+	if err != nil {
+		return nil, err
+	}
+	out := &previewOutput{OperationPreview{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf, ByStatus: map[string]int64{}}}
+	for status, n := range counted.ByStatus {
+		out.Body.ByStatus[string(status)] = n
+	}
+	return out, nil
+}
+
+func (s *server) startOperation(ctx context.Context, in *startOperationInput) (*operationOutput, error) {
+	what, err := in.Body.operators(ctx)
+	if err != nil {
+		return nil, err
+	}
+	started, err := s.by(ctx).Because(in.Body.Reason).StartOperation(ctx, what)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 // Problem is an error as clients see it (RFC 9457).
@@ -67,7 +70,7 @@ func (*Problem) ContentType(string) string { return problemJSON }
 
 const (
 	problemJSON = "application/problem+json"
-	problemDocs = "https://github.com/posthaste-dev/posthaste/blob/main/docs/api.md#"
+	problemDocs = "https://github.com/posthaste-dev/posthaste/blob/main/docs/reference/api.md#"
 )
 
 // code is one kind of problem. Codes are public and stay.
@@ -92,6 +95,8 @@ var (
 	methodNotAllowed  = code{"method_not_allowed", http.StatusMethodNotAllowed, "The path does not take this method"}
 	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
+	scheduleExists    = code{"schedule_exists", http.StatusConflict, "There is a schedule of the name"}
+	scheduleDeclared  = code{"schedule_declared", http.StatusConflict, "A program declares the schedule"}
 	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
 	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "Nothing is meant"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
@@ -110,7 +115,7 @@ var (
 // problemCodes is all of them.
 var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	jobStatusConflict, scheduleExists, scheduleDeclared, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
 // because makes a problem of the kind.
@@ -145,6 +150,10 @@ func problemOf(err error) *Problem {
 		return keyNotFound.because("No open job of this tenant bears it.")
 	case errors.Is(err, operator.ErrScheduleNotFound):
 		return scheduleNotFound.because("This tenant has no schedule of the name.")
+	case errors.Is(err, schedule.ErrExists):
+		return scheduleExists.because("Change it, or choose another name.")
+	case errors.Is(err, schedule.ErrDeclared):
+		return scheduleDeclared.because("Change it in the code that declares it (app.Config.Schedules); its next start would undo any other change.")
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return sinkNotFound.because("No relay has ever published to a sink of the name.")
 	case errors.Is(err, operator.ErrReplayNotFound):
@@ -192,28 +201,51 @@ var wireNames = map[string]string{
 	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers", "Options.Headers name": "headers",
 	"Options.Deadline": "deadline", "Options.Key.MaxActive": "maxActive", "Options.Key.Ordered": "ordered", "Options.Key.Sequence": "sequence",
 	"Options.Key.OnDeath": "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse", "Options.Key.MaxQueued": "maxQueued",
-	"Options.Key.WhenFull": "whenFull", "payload": "payload",
+	"Options.Key.WhenFull": "whenFull", "payload": "payload", "OpenFilter.AsOf": "jobs/asOf",
+	"name": "name", "expression": "cron", "expression.minute": "cron", "expression.hour": "cron", "expression.day-of-month": "cron",
+	"expression.month": "cron", "expression.day-of-week": "cron", "zone": "timeZone", "interval": "everySeconds",
+	"Options.Missed": "missed", "Options.MissedLimit": "missedLimit",
+	"NewOperation.Edit": "edit", "JobEdit.Queue": "edit/queue", "JobEdit.Priority": "edit/priority", "JobEdit.RunAt": "edit/runAt",
 	"topics": "topics", "until": "until", "rate": "ratePerSecond",
 	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts", "Limits.Rate.Interval": "rate/intervalSeconds",
 }
+
+// wireReasons has the fields that a reason names in our clients' words, too: the longest first, as
+// some are the beginning of others.
+var wireReasons = func() *strings.Replacer {
+	var fields []string
+	for field := range wireNames {
+		if strings.HasPrefix(field, "Options.") {
+			fields = append(fields, field)
+		}
+	}
+	slices.SortFunc(fields, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	words := []string{
+		"MaxActive, Ordered, OnLapse and MaxQueued", "maxActive, ordered, onLapse and maxQueued", "and so is an interval", "and so is everySeconds",
+	}
+	for _, field := range fields {
+		words = append(words, field, wireNames[field])
+	}
+	return strings.NewReplacer(words...)
+}()
 
 // faultsOf are all the outbox.InvalidErrors that err joins.
 func faultsOf(err error) []Fault {
 	var faults []Fault
 	switch e := err.(type) {
 	case *outbox.InvalidError:
-		name := wireNames[e.Field]
+		name, reason := wireNames[e.Field], wireReasons.Replace(e.Reason)
 		switch {
 		case e.Field == "queue": // of an operator: a path's
-			faults = append(faults, Fault{Parameter: e.Field, Detail: e.Reason})
+			faults = append(faults, Fault{Parameter: e.Field, Detail: reason})
 		case name != "":
-			faults = append(faults, Fault{Pointer: "#/" + name, Detail: e.Reason})
+			faults = append(faults, Fault{Pointer: "#/" + name, Detail: reason})
 		case strings.HasPrefix(e.Field, "Args/"):
-			faults = append(faults, Fault{Pointer: "#/payload" + strings.TrimPrefix(e.Field, "Args"), Detail: e.Reason})
+			faults = append(faults, Fault{Pointer: "#/payload" + strings.TrimPrefix(e.Field, "Args"), Detail: reason})
 		case strings.HasPrefix(e.Field, "Options.Headers["):
 			faults = append(faults, Fault{Pointer: "#/headers", Detail: e.Error()})
 		default:
-			faults = append(faults, Fault{Detail: e.Reason})
+			faults = append(faults, Fault{Detail: reason})
 		}
 	case interface{ Unwrap() []error }:
 		for _, inner := range e.Unwrap() {

@@ -12,7 +12,7 @@ import (
 
 // Finding is something that is wrong now.
 type Finding struct {
-	Kind        string    `json:"kind" doc:"In docs/operations.md" example:"no_handler"`
+	Kind        string    `json:"kind" doc:"In docs/operate/operations.md" example:"no_handler"`
 	Severity    string    `json:"severity" enum:"problem,warning" doc:"problem: jobs do not run, or will not"`
 	Sentence    string    `json:"sentence"`
 	Since       time.Time `json:"since,omitzero"`

@@ -19,6 +19,7 @@ type QueueLimits struct {
 }
 
 type queueLimitsInput struct {
+	ForAudit
 	Queue string `path:"queue" maxLength:"128" doc:"As for /queues/{queue}/pause"`
 	Body  QueueLimits
 }
@@ -40,7 +41,7 @@ func (s *server) limitQueue(ctx context.Context, in *queueLimitsInput) (*queueLi
 	if limits == (operator.Limits{}) {
 		return nil, invalidInput.because("", Fault{Pointer: "#", Detail: "wants maxRunning or rate, or both"})
 	}
-	maxRunning, rate, err := s.by(ctx).Limit(ctx, in.Queue, limits)
+	maxRunning, rate, err := s.by(ctx).Because(in.Reason).Limit(ctx, in.Queue, limits)
 	if err != nil {
 		return nil, err
 	}

@@ -62,6 +62,7 @@ func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, e
 }
 
 type queueInput struct {
+	ForAudit
 	Queue string `path:"queue" maxLength:"128" doc:"1 to 128 letters, digits and _ . : / -, first a letter or digit; or the name of any queue with open jobs"`
 }
 
@@ -73,23 +74,24 @@ type queueOutput struct {
 }
 
 func (s *server) pauseQueue(ctx context.Context, in *queueInput) (*queueOutput, error) {
-	return s.setPaused(ctx, in.Queue, true)
+	return s.setPaused(ctx, in, true)
 }
 
 func (s *server) resumeQueue(ctx context.Context, in *queueInput) (*queueOutput, error) {
-	return s.setPaused(ctx, in.Queue, false)
+	return s.setPaused(ctx, in, false)
 }
 
-func (s *server) setPaused(ctx context.Context, queue string, paused bool) (*queueOutput, error) {
-	set := s.by(ctx).Resume
+func (s *server) setPaused(ctx context.Context, in *queueInput, paused bool) (*queueOutput, error) {
+	by := s.by(ctx).Because(in.Reason)
+	set := by.Resume
 	if paused {
-		set = s.by(ctx).Pause
+		set = by.Pause
 	}
-	if err := set(ctx, queue); err != nil {
+	if err := set(ctx, in.Queue); err != nil {
 		return nil, err
 	}
 	out := &queueOutput{}
-	out.Body.Queue, out.Body.Paused = queue, paused
+	out.Body.Queue, out.Body.Paused = in.Queue, paused
 	return out, nil
 }
 

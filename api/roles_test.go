@@ -45,6 +45,8 @@ func TestTheAPIsRoleSufficesForItsRoutes(t *testing.T) {
 		{"POST", "/keys/default/k/unblock", "", 200},
 		{"POST", "/dead-letters/dismiss", `{"filter":{"status":["failed","dead"]}}`, 200},
 		{"GET", "/schedules", "", 200},
+		{"POST", "/schedules", `{"name":"made","kind":"mail","cron":"@daily"}`, 200},
+		{"POST", "/schedules/made/change", `{"everySeconds":60}`, 200},
 		{"POST", "/schedules/report/pause", "", 200},
 		{"POST", "/schedules/report/resume", "", 200},
 		{"POST", "/schedules/report/run", "", 202},

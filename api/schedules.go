@@ -2,10 +2,15 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Schedule is a schedule as a program has declared it.
+// Schedule is a schedule as a program has declared it, or somebody has made it.
 type Schedule struct {
 	Tenant       string    `json:"tenant" format:"uuid"`
 	Name         string    `json:"name"`
@@ -16,11 +21,13 @@ type Schedule struct {
 	MissedLimit  int       `json:"missedLimit" doc:"How many of them, the latest"`
 	Kind         string    `json:"kind" doc:"Of its jobs"`
 	Queue        string    `json:"queue"`
+	Streamed     bool      `json:"streamed" doc:"Whether each change of its jobs is stored as an event"`
 	NextAt       time.Time `json:"nextAt" doc:"The next tick. In the past, it is being fired, paused, or refused"`
 	LastAt       time.Time `json:"lastAt,omitzero" doc:"The latest tick that a job was enqueued for"`
 	PausedSince  time.Time `json:"pausedSince,omitzero"`
 	CreatedAt    time.Time `json:"createdAt"`
-	UpdatedAt    time.Time `json:"updatedAt" doc:"When a declaration changed it"`
+	UpdatedAt    time.Time `json:"updatedAt" doc:"When a declaration or somebody changed it"`
+	SetBy        string    `json:"setBy,omitempty" doc:"Who made it or changed it last, as in the audit. Left out if a program declares it, which alone can change it then"`
 }
 
 type schedulesOutput struct {
@@ -43,15 +50,147 @@ func (s *server) listSchedules(ctx context.Context, in *OfTenant) (*schedulesOut
 	for i, sc := range schedules {
 		out.Body.Schedules[i] = Schedule{
 			Tenant: sc.Tenant.String(), Name: sc.Name, Cron: sc.Expression, TimeZone: sc.Zone, EverySeconds: sc.Every.Seconds(),
-			Missed: sc.Missed, MissedLimit: sc.MissedLimit, Kind: sc.Kind, Queue: sc.Queue,
+			Missed: sc.Missed, MissedLimit: sc.MissedLimit, Kind: sc.Kind, Queue: sc.Queue, Streamed: sc.Streamed,
 			NextAt: utc(sc.NextAt), LastAt: utc(sc.LastAt), PausedSince: utc(sc.PausedSince), CreatedAt: utc(sc.CreatedAt), UpdatedAt: utc(sc.UpdatedAt),
+			SetBy: sc.SetBy,
 		}
 	}
 	return out, nil
 }
 
+// ScheduleFields are what a schedule is made of. For a new one what is left out is the default, and for one that
+// is there it stays as it is.
+type ScheduleFields struct {
+	Cron         *string  `json:"cron,omitempty" maxLength:"500" nullable:"false" doc:"When it ticks: minute, hour, day of month, month and day of week in timeZone; in place of everySeconds" example:"0 7 * * 1-5"`
+	TimeZone     *string  `json:"timeZone,omitempty" maxLength:"64" nullable:"false" doc:"Name of an IANA time zone, UTC for a first cron" example:"Europe/Berlin"`
+	EverySeconds *float64 `json:"everySeconds,omitempty" minimum:"1" maximum:"315360000" nullable:"false" doc:"How often it ticks, in whole milliseconds; in place of cron"`
+	Missed       *string  `json:"missed,omitempty" enum:"skip,once,all" nullable:"false" doc:"What becomes of ticks that nobody fired in time: none has a job, the latest has, or the latest missedLimit have"`
+	MissedLimit  *int     `json:"missedLimit,omitempty" minimum:"1" maximum:"1000" nullable:"false"`
+
+	Kind            *string           `json:"kind,omitempty" minLength:"1" maxLength:"128" nullable:"false" doc:"Of its jobs" example:"report.send"`
+	Payload         json.RawMessage   `json:"payload,omitempty" doc:"Of its jobs; {} for a new schedule"`
+	Queue           *string           `json:"queue,omitempty" maxLength:"128" nullable:"false"`
+	Priority        *int              `json:"priority,omitempty" minimum:"-32768" maximum:"32767" nullable:"false"`
+	MaxAttempts     *int              `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" nullable:"false"`
+	TimeoutSeconds  *float64          `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"Of one attempt; 0 is the worker's"`
+	BackoffSeconds  []float64         `json:"backoffSeconds,omitempty" maxItems:"64" nullable:"false" doc:"As of a job; [] is the worker's"`
+	DeadlineSeconds *float64          `json:"deadlineSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"A job expires this long after its tick; 0 is never"`
+	Hold            *bool             `json:"hold,omitempty" nullable:"false" doc:"Its jobs are not run before somebody releases them"`
+	Streamed        *bool             `json:"streamed,omitempty" nullable:"false" doc:"Each change of its jobs is stored as an event"`
+	Headers         map[string]string `json:"headers,omitempty" nullable:"false" doc:"All of them. caller-service and caller-user are who asked last"`
+
+	Key              *string  `json:"key,omitempty" maxLength:"512" nullable:"false" doc:"As of a job; \"\" is none"`
+	MaxActive        *int     `json:"maxActive,omitempty" minimum:"1" maximum:"1000" nullable:"false"`
+	Ordered          *bool    `json:"ordered,omitempty" nullable:"false"`
+	OnDeath          *string  `json:"onDeath,omitempty" enum:",skip,park" nullable:"false"`
+	ParkAfterSeconds *float64 `json:"parkAfterSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false"`
+	OnLapse          *string  `json:"onLapse,omitempty" enum:",fail-stale,block" nullable:"false"`
+}
+
+// edit is what they change, for the caller and checked against the kind's schema.
+func (s *server) edit(ctx context.Context, f ScheduleFields) (schedule.Edit, *Problem) {
+	caller := callerIn(ctx)
+	if said, ok := f.Headers[engine.HeaderService]; ok && said != caller.Service {
+		return schedule.Edit{}, notTheToken()
+	}
+	e := schedule.Edit{
+		Cron: f.Cron, Zone: f.TimeZone, Every: secondsOrNil(f.EverySeconds), Missed: as[schedule.Missed](f.Missed), MissedLimit: f.MissedLimit,
+		Kind: f.Kind, Payload: f.Payload, Queue: f.Queue, Priority: f.Priority, MaxAttempts: f.MaxAttempts, Timeout: secondsOrNil(f.TimeoutSeconds),
+		Deadline: secondsOrNil(f.DeadlineSeconds), Hold: f.Hold, Streamed: f.Streamed, Headers: f.Headers,
+		Key: f.Key, MaxActive: f.MaxActive, Ordered: f.Ordered, OnDeath: as[outbox.DeathPolicy](f.OnDeath),
+		ParkAfter: secondsOrNil(f.ParkAfterSeconds), OnLapse: as[outbox.LapsePolicy](f.OnLapse),
+		Caller: outbox.Caller{Service: caller.Service, User: caller.User}, Check: s.checker(ctx),
+	}
+	if f.BackoffSeconds != nil {
+		e.Backoff = append(outbox.Backoff{}, backoff(f.BackoffSeconds)...)
+	}
+	return e, nil
+}
+
+func secondsOrNil(n *float64) *time.Duration {
+	if n == nil {
+		return nil
+	}
+	return new(seconds(*n))
+}
+
+// as is a text as one of a type of its own.
+func as[T ~string](text *string) *T {
+	if text == nil {
+		return nil
+	}
+	return new(T(*text))
+}
+
+type createScheduleInput struct {
+	OfTenant
+	ForAudit
+	Body struct {
+		Name string `json:"name" minLength:"1" maxLength:"128" doc:"Unique within its tenant" example:"weekday-report"`
+		Kind string `json:"kind" minLength:"1" maxLength:"128" doc:"Of its jobs" example:"report.send"`
+		ScheduleFields
+	}
+}
+
+type changeScheduleInput struct {
+	OfTenant
+	ForAudit
+	Name string `path:"name" maxLength:"128" doc:"Of the schedule"`
+	Body ScheduleFields
+}
+
+// scheduledOutput says when a schedule that was made or changed ticks next.
+type scheduledOutput struct {
+	Body struct {
+		Name   string    `json:"name"`
+		NextAt time.Time `json:"nextAt" doc:"The next tick"`
+	}
+}
+
+func scheduled(name string, next time.Time) *scheduledOutput {
+	out := &scheduledOutput{}
+	out.Body.Name, out.Body.NextAt = name, utc(next)
+	return out
+}
+
+// createSchedule makes a schedule that is no program's.
+func (s *server) createSchedule(ctx context.Context, in *createScheduleInput) (*scheduledOutput, error) {
+	tenant, err := in.oneTenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fields := in.Body.ScheduleFields
+	fields.Kind = &in.Body.Kind
+	edit, p := s.edit(ctx, fields)
+	if p != nil {
+		return nil, p
+	}
+	next, err := s.by(ctx).Because(in.Reason).CreateSchedule(ctx, edit.New(tenant, in.Body.Name))
+	if err != nil {
+		return nil, err
+	}
+	return scheduled(in.Body.Name, next), nil
+}
+
+func (s *server) changeSchedule(ctx context.Context, in *changeScheduleInput) (*scheduledOutput, error) {
+	tenant, err := in.oneTenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	edit, p := s.edit(ctx, in.Body)
+	if p != nil {
+		return nil, p
+	}
+	next, err := s.by(ctx).Because(in.Reason).ChangeSchedule(ctx, tenant, in.Name, edit)
+	if err != nil {
+		return nil, err
+	}
+	return scheduled(in.Name, next), nil
+}
+
 type scheduleInput struct {
 	OfTenant
+	ForAudit
 	Name string `path:"name" maxLength:"128" doc:"Of the schedule"`
 }
 
@@ -75,9 +214,10 @@ func (s *server) setSchedulePaused(ctx context.Context, in *scheduleInput, pause
 	if err != nil {
 		return nil, err
 	}
-	set := s.by(ctx).ResumeSchedule
+	by := s.by(ctx).Because(in.Reason)
+	set := by.ResumeSchedule
 	if paused {
-		set = s.by(ctx).PauseSchedule
+		set = by.PauseSchedule
 	}
 	if err := set(ctx, tenant, in.Name); err != nil {
 		return nil, err
@@ -100,7 +240,7 @@ func (s *server) deleteSchedule(ctx context.Context, in *scheduleInput) (*delete
 	if err != nil {
 		return nil, err
 	}
-	if err := s.by(ctx).DeleteSchedule(ctx, tenant, in.Name); err != nil {
+	if err := s.by(ctx).Because(in.Reason).DeleteSchedule(ctx, tenant, in.Name); err != nil {
 		return nil, err
 	}
 	out := &deletedOutput{}
@@ -114,7 +254,7 @@ func (s *server) runSchedule(ctx context.Context, in *scheduleInput) (*enqueueOu
 	if err != nil {
 		return nil, err
 	}
-	id, status, err := s.by(ctx).RunSchedule(ctx, tenant, in.Name)
+	id, status, err := s.by(ctx).Because(in.Reason).RunSchedule(ctx, tenant, in.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -58,8 +58,8 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	for range 2 {
 		store(outbox.Options{Key: outbox.KeyRules{Name: word, Ordered: true}})
 	}
-	if _, err := r.db.Exec(r.t.Context(), `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at)
-		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour') ON CONFLICT DO NOTHING`, tenant, word); err != nil {
+	if _, err := r.db.Exec(r.t.Context(), `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at, set_by)
+		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour', 'ada') ON CONFLICT DO NOTHING`, tenant, word); err != nil {
 		r.t.Fatal(err)
 	}
 	if _, err := r.db.Exec(r.t.Context(), `INSERT INTO outbox.sinks (sink) VALUES ('orders') ON CONFLICT DO NOTHING`); err != nil {
@@ -67,7 +67,7 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	}
 	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: engine.DefaultQueue, key: word, schedule: word, sink: "orders", extra: map[string]any{
 		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1}, "event": r.event(word, tenant),
-		"since": "2020-01-01T00:00:00Z", "replay": r.runningReplay(tenant), "operation": r.runningOperation(tenant),
+		"since": "2020-01-01T00:00:00Z", "replay": r.runningReplay(tenant), "operation": r.runningOperation(tenant), "everySeconds": 7200,
 	}}
 	h.own = append(h.own, slices.Collect(maps.Values(h.jobs))...)
 	return h
@@ -361,7 +361,7 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 	r := newOwnersRig(t).as("root") // which can carry out every route
 	n := 0
 	for _, route := range table(t) {
-		if !route.changes() || route.needs == access.JobsEnqueue {
+		if !route.changes() || route.needs == access.JobsEnqueue || route.path == "/operations/preview" {
 			continue
 		}
 		t.Run(route.String(), func(t *testing.T) {
@@ -392,8 +392,9 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 							t.Errorf("%s: %d %s: it changed something, and there is no row in the audit (-before +after):\n%s", body, answer.Code, answer.Body, changed)
 						}
 						for _, row := range rows {
-							// Deleting a schedule leaves nothing, and running one makes a job where there was none.
-							if row.Actor != "actor" || row.Act == "" || !row.Been && row.Act != "schedule.delete" || !row.Was && row.Act != "schedule.run" {
+							// Deleting a schedule leaves nothing. Creating one, and running one, makes what was not.
+							isNew := row.Act == "schedule.run" || row.Act == "schedule.create"
+							if row.Actor != "actor" || row.Act == "" || !row.Been && row.Act != "schedule.delete" || !row.Was && !isNew {
 								t.Errorf("%s: the audit says %+v, want who did what, and how it was before and after", body, row)
 							}
 						}

@@ -30,7 +30,7 @@ type Sink struct {
 // Away is why a sink stands still.
 type Away struct {
 	Since   time.Time `json:"since"`
-	Code    string    `json:"code" doc:"Like relay_unavailable; docs/relay.md has all"`
+	Code    string    `json:"code" doc:"Like relay_unavailable; docs/operate/relay.md has all"`
 	Message string    `json:"message" doc:"In the words of the broker's client"`
 }
 
@@ -81,7 +81,7 @@ func (s *server) getSink(ctx context.Context, in *OfSink) (*sinkOutput, error) {
 
 type sinkActInput struct {
 	OfSink
-	Reason string `query:"reason" maxLength:"2000" doc:"For the audit"`
+	ForAudit
 }
 
 func (s *server) pauseSink(ctx context.Context, in *sinkActInput) (*sinkOutput, error) {

@@ -151,6 +151,7 @@ func TestReplaysAreOfTheTokensTenant(t *testing.T) {
 		}
 	}
 	r.as("operator-a").post("/sinks/orders/replays?tenant="+tenantB.String(), `{"since":"2020-01-01T00:00:00Z"}`).problem(403, "forbidden")
+	r.as("operator-a").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","stopLive":true}`).problem(403, "forbidden")
 	for _, id := range []string{ofB.ID, ofAll.ID} {
 		r.as("operator-a").post("/sinks/orders/replays/"+id+"/stop", "").problem(404, "replay_not_found")
 	}
@@ -160,7 +161,9 @@ func TestReplaysAreOfTheTokensTenant(t *testing.T) {
 	}
 	r.as("root").post("/sinks/orders/replays/"+ofAll.ID+"/stop", "").want(200, nil)
 	r.as("root").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(404, "sink_not_found")
+	r.as("root").get("/sinks/lake/replays").problem(404, "sink_not_found")
 	// Which sinks there are is not for tenants.
+	r.as("operator-a").get("/sinks/lake/replays").want(200, nil)
 	none := r.as("operator-a").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["nothing"]}`).problem(409, "nothing_to_replay")
 	lake := r.as("operator-a").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(409, "nothing_to_replay")
 	if none.Detail != lake.Detail {
@@ -271,4 +274,27 @@ func TestHeldMessagesAreListed(t *testing.T) {
 	}
 	r.get("/sinks/orders/held?cursor=x").want(422, nil)
 	r.as("operator-a").get("/sinks/orders/held").want(403, nil)
+}
+
+func TestBridgesAreListed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("root")
+	var list struct{ Bridges []api.Bridge }
+	if r.get("/bridges").want(200, &list); list.Bridges == nil || len(list.Bridges) != 0 {
+		t.Errorf("bridges = %+v, want an empty list", list.Bridges)
+	}
+	r.exec(`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, lease_expires_at, lag, away_since, away_message)
+		VALUES ('-bridge', 'paid', 0, 7, now() + interval '1 hour', 3, now(), 'no such stream'), ('-bridge', 'new', 0, -1, now(), 5, now(), 'gone'),
+			('-bridge', 'sent', 0, 1, now() + interval '1 hour', NULL, NULL, NULL), ('billing', 'orders', 0, 9, NULL, NULL, NULL, NULL)`)
+	r.get("/bridges").want(200, &list)
+	want := []api.Bridge{
+		{Bridge: "new", State: "waiting"}, {Bridge: "paid", State: "away", Stored: 7, Lag: new(int64(3)), AwayFor: "no such stream"}, {Bridge: "sent", State: "fetching", Stored: 1},
+	}
+	if diff := cmp.Diff(want, list.Bridges, cmpopts.IgnoreTypes(time.Time{})); diff != "" {
+		t.Errorf("bridges (-want +got):\n%s", diff)
+	}
+	if len(list.Bridges) == 3 && (!list.Bridges[0].MovedAt.IsZero() || list.Bridges[1].MovedAt.IsZero() || list.Bridges[1].AwaySince.IsZero()) {
+		t.Errorf("times of one that never moved, and of one that did: %v, %v", list.Bridges[0].MovedAt, list.Bridges[1].MovedAt)
+	}
+	r.as("operator-a").get("/bridges").problem(403, "forbidden")
 }

@@ -16,6 +16,7 @@ type OfTenant struct {
 var (
 	inQuery  = Fault{Parameter: "tenant"}
 	inFilter = Fault{Pointer: "#/filter/tenant"}
+	inJobs   = Fault{Pointer: "#/jobs/tenant"}
 )
 
 // tenant is whose the request means; zero, which only a principal of all tenants can

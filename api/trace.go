@@ -5,10 +5,16 @@ import (
 	"maps"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// trace is the W3C trace context of a request; the job carries it to its handler.
+// trace is the W3C trace context of a request, or of the span in which it is answered; the job carries it to its
+// handler.
 type trace struct{ parent, state string }
 
 // What a later version appends is not known, but it is text that a job can store.
@@ -53,4 +59,36 @@ func withTrace(ctx context.Context, headers map[string]string) map[string]string
 		headers["tracestate"] = t.state
 	}
 	return headers
+}
+
+// traced begins the span of a request. It returns the span's context, in which a job's trace context is the span's, and
+// what ends it with the answer. Without package tracing, and for a stream, which may last for hours, there is no span,
+// and the trace context is the request's own.
+func traced(ctx context.Context, op *huma.Operation, h http.Header, w http.ResponseWriter) (context.Context, func()) {
+	own := traceOf(h)
+	t := engine.Tracing()
+	if t == nil || isStream(op) {
+		return context.WithValue(ctx, traceKey, own), func() {}
+	}
+	ctx, span := t.Start(ctx, engine.SpanStart{
+		Operation: engine.OpServe, Name: op.Method + " " + op.Path,
+		Headers: []map[string]string{{engine.HeaderTraceParent: own.parent, engine.HeaderTraceState: own.state}},
+	})
+	made := span.Inject(nil)
+	return context.WithValue(ctx, traceKey, trace{made[engine.HeaderTraceParent], made[engine.HeaderTraceState]}), func() {
+		status := http.StatusInternalServerError // after a panic nothing is written yet
+		if a, ok := w.(*answer); ok && a.status != 0 {
+			status = a.status
+		}
+		code := ""
+		if status >= http.StatusInternalServerError {
+			code = strconv.Itoa(status)
+		}
+		span.End(strconv.Itoa(status), code, "")
+	}
+}
+
+func isStream(op *huma.Operation) bool {
+	usual := op.Responses["200"]
+	return usual != nil && usual.Content[eventStream] != nil
 }

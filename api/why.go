@@ -18,7 +18,7 @@ type Why struct {
 
 // Reason is why a job does not run, with what shows it and what helps.
 type Reason struct {
-	Code         string       `json:"code" doc:"In docs/api.md" example:"queue_paused"`
+	Code         string       `json:"code" doc:"In docs/reference/api.md" example:"queue_paused"`
 	Sentence     string       `json:"sentence"`
 	Since        time.Time    `json:"since,omitzero"`
 	Until        time.Time    `json:"until,omitzero" doc:"When it ends by itself, as far as is known"`

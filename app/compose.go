@@ -25,7 +25,7 @@ const noHandlers = "no handler and no webhook: jobs are left alone"
 var errStopped = errors.New("stopped unexpectedly")
 
 // compose makes the components and introduces them to each other: the listener's
-// signals wake the dispatcher and the reaper, and its hearing decides how often they
+// signals wake the dispatcher, the reaper and the scheduler, and its hearing decides how often they
 // poll.
 func (p *process) compose(mux *dispatcher.Mux) error {
 	var errs []error
@@ -34,9 +34,9 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 			errs = append(errs, err)
 		}
 	}
-	wake, wakeReaper := listener.NewSignal(), listener.NewSignal()
+	wake, wakeReaper, wakeScheduler := listener.NewSignal(), listener.NewSignal(), listener.NewSignal()
 	if !p.config.NoListen {
-		note(p.addListener(wake, wakeReaper))
+		note(p.addListener(wake, wakeReaper, wakeScheduler))
 	}
 	if !p.config.NoDispatch {
 		d, err := p.addDispatcher(mux, wake)
@@ -57,7 +57,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		note(p.addReaper(wakeReaper))
 	}
 	if !p.config.NoSchedule {
-		note(p.addScheduler())
+		note(p.addScheduler(wakeScheduler))
 	}
 	for _, c := range p.config.Components {
 		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready), needSchema: c.NeedsSchema})
@@ -75,9 +75,10 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	return errors.Join(errs...)
 }
 
-func (p *process) addListener(wake, wakeReaper listener.Signal) error {
+func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) error {
 	l, err := listener.New(p.config.ListenURL, dispatcher.Channel, wake, listener.Config{
 		AlsoWake:  []listener.Signal{wakeReaper},
+		ByPayload: map[string]listener.Signal{schedule.WakePayload: wakeScheduler},
 		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they look at their new poll intervals at once
 		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
 	})
@@ -103,7 +104,7 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	c := p.config
 	d := dispatcher.Config{
 		Queues: c.Queues, Worker: c.Worker, PollInterval: c.PollInterval, LeaseTTL: c.LeaseTTL, Timeout: c.Timeout,
-		Backoff: c.Backoff, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake,
+		Backoff: c.Backoff, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake, LogJobs: c.LogJobs,
 	}
 	if p.listener != nil {
 		d.Hearing = p.listener.Hearing
@@ -151,8 +152,8 @@ func (p *process) addReaper(wake <-chan struct{}) error {
 	return nil
 }
 
-func (p *process) addScheduler() error {
-	s, err := schedule.New(p.handlerPool(), schedule.Config{Schedules: p.config.Schedules, Logger: p.log, Registerer: p.config.Registry})
+func (p *process) addScheduler(wake <-chan struct{}) error {
+	s, err := schedule.New(p.handlerPool(), schedule.Config{Schedules: p.config.Schedules, Wake: wake, Logger: p.log, Registerer: p.config.Registry})
 	if err != nil {
 		return err
 	}
@@ -170,6 +171,7 @@ func (p *process) handlerPool() *pgxpool.Pool {
 // registered already stays.
 func (p *process) registerCollectors() {
 	register := func(c prometheus.Collector) { _ = p.config.Registry.Register(c) } // only fails if it is there already
+	register(newBuildInfo())
 	register(collectors.NewGoCollector())
 	register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	publish := func(pool *pgxpool.Pool, name string) {

@@ -44,6 +44,8 @@ type Config struct {
 	Timeout      time.Duration                     // of one attempt; 0 is 5 min
 	Backoff      dispatcher.BackoffPolicy          // nil is exponential from 1 s to 1 h
 	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
+	DrainDelay   time.Duration                     // unready before a stop (default 0): proxies still send requests
+	LogJobs      dispatcher.LogJobs                // "" is all
 	// Keep is how long closed jobs are kept, at least 24 h; 0 is 30 days, and 14 for those that succeeded.
 	Keep         time.Duration
 	KeepByStatus map[outbox.Status]time.Duration // of outcomes that differ from Keep, and of dead letters (90 days)
@@ -63,6 +65,8 @@ type Config struct {
 	// such as "127.0.0.1:9090". There is no login: do not expose it. "" serves
 	// them nowhere.
 	AdminAddr string
+	// NoPprof serves no /debug/pprof/ there.
+	NoPprof bool
 	// AdminOptional goes on without them if AdminAddr is taken.
 	AdminOptional bool
 
@@ -96,7 +100,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"Keep", c.Keep}, {"KeepEvents", c.KeepEvents}} {
+	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"DrainDelay", c.DrainDelay}, {"Keep", c.Keep}, {"KeepEvents", c.KeepEvents}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
 		}

@@ -13,7 +13,7 @@ type Report struct {
 }
 
 // State is how one component is: database up, down or read-only; schema current,
-// behind or unknown; dispatcher, reaper, scheduler and api working, waiting (for the schema),
+// ahead, behind, edited, too-new or unknown; dispatcher, reaper, scheduler and api working, waiting (for the schema),
 // failing, failed, stopped, off, or (without any handler) idle; listener hearing,
 // deaf, failed, stopped or off.
 type State struct {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,8 @@ var ErrCut = errors.New("stopped at once: jobs that were running run again when 
 
 // Run works until ctx ends and then stops in good order; see the package's
 // guarantees. It returns nil after an orderly stop, an error before it has started
-// anything if the configuration is wrong, and [ErrCut] or an error that names what
+// anything if the configuration is wrong or a release has migrated the database that
+// no longer works beside this build, and [ErrCut] or an error that names what
 // did not stop in good order, such as the dispatcher of a handler that ignores the end
 // of its context; the process should exit then.
 func Run(ctx context.Context, mux *dispatcher.Mux, config Config) error {
@@ -96,15 +98,36 @@ func (p *process) run(ctx context.Context) error {
 		close(ended)
 	}()
 
-	<-ctx.Done()
+	var refused error
+	select {
+	case <-ctx.Done():
+	case refused = <-p.gate.refused:
+	}
 	p.draining.Store(true) // unready comes first
-	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", context.Cause(ctx)), slog.String("grace_period", p.config.GracePeriod.String()))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", cmp.Or(refused, context.Cause(ctx))), slog.String("grace_period", p.config.GracePeriod.String()))
+	if refused == nil {
+		p.awaitProxies()
+	}
 	stop()
-	err := p.awaitEnd(ended)
+	err := errors.Join(refused, p.awaitEnd(ended))
 	if err == nil {
 		p.log.LogAttrs(ctx, slog.LevelInfo, "stopped")
 	}
 	return err
+}
+
+// awaitProxies goes on working for the drain delay: a proxy that has not yet seen that the process is unready sends it
+// requests, and would have them refused.
+func (p *process) awaitProxies() {
+	if p.config.DrainDelay <= 0 {
+		return
+	}
+	delay := time.NewTimer(p.config.DrainDelay)
+	defer delay.Stop()
+	select {
+	case <-delay.C:
+	case <-p.config.Cut:
+	}
 }
 
 func (p *process) awaitEnd(ended <-chan struct{}) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/promtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -282,6 +283,73 @@ func TestTheAdminServerAnswers(t *testing.T) {
 			t.Errorf("GET %s is %d %.200q, want 200 with %q", path, res.StatusCode, body, want)
 		}
 	}
+	r.end(nil)
+}
+
+func TestPprofCanBeSwitchedOff(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), NoPprof: true})
+	res, err := probe.Get("http://" + r.admin.listener.Addr().String() + "/debug/pprof/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if readAll(t, res); res.StatusCode != http.StatusNotFound {
+		t.Errorf("GET /debug/pprof/ is %d, want 404", res.StatusCode)
+	}
+	r.end(nil)
+}
+
+// A process that is asked to stop is unready at once, and works on until its delay is over or cut.
+func TestADrainDelayGoesOnWorking(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	cut, ran := make(chan struct{}), make(chan string, 1)
+	r := start(t, greeter(func(_ context.Context, name string) error { ran <- name; return nil }),
+		Config{DatabaseURL: pool.Config().ConnString(), DrainDelay: time.Hour, Cut: cut})
+	r.awaitReadyz(200, "ready", nil)
+	r.stop(errors.New("the test says so"))
+	r.awaitReadyz(503, "draining", nil)
+	if _, err := outbox.Enqueue(t.Context(), pool, greet{"Ada"}, outbox.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ran:
+	case <-time.After(time.Minute):
+		t.Fatal("it works no more")
+	}
+	close(cut)
+	r.stopped = true
+	if err := <-r.ended; err != nil && !errors.Is(err, ErrCut) {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+// What promtool says of the metrics of a process; those of pools have the names of another library.
+func TestPromtoolAcceptsTheMetrics(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	ran := make(chan bool, 1)
+	r := start(t, greeter(func(context.Context, string) error { ran <- true; return nil }), Config{DatabaseURL: pool.Config().ConnString()})
+	r.awaitReadyz(200, "ready", nil)
+	if _, err := outbox.Enqueue(t.Context(), pool, greet{"Ada"}, outbox.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	<-ran
+	res, err := probe.Get("http://" + r.admin.listener.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours strings.Builder
+	for line := range strings.Lines(readAll(t, res)) {
+		if !strings.Contains(line, "pgxpool_") {
+			ours.WriteString(line)
+		}
+	}
+	if !strings.Contains(ours.String(), "outbox_build_info{") || !strings.Contains(ours.String(), "job_processing_seconds_bucket{") {
+		t.Errorf("these are not the metrics: %.400q", ours.String())
+	}
+	promtest.Check(t, "", []byte(ours.String()), "check", "metrics")
 	r.end(nil)
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -35,6 +37,36 @@ func TestAScheduledJobIsHandled(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("waited in vain for a scheduled job")
 		}
+	}
+}
+
+// One that is made while the process runs is noticed by its notification: the poll would take half a minute.
+func TestAScheduleThatIsMadeAtRunTimeIsNoticed(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	handled := make(chan time.Time, 100)
+	mux := new(dispatcher.Mux)
+	dispatcher.Handle(mux, func(context.Context, *outbox.Job[greet]) error {
+		handled <- time.Now()
+		return nil
+	})
+	p := start(t, mux, Config{DatabaseURL: pool.Config().ConnString()})
+	p.awaitReadyz(200, "ready", nil)
+	made := time.Now()
+	every := schedule.Edit{Every: new(time.Second), Kind: new("greet"), Payload: []byte(`{"Name":"Ada"}`)}
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := every.New(outbox.RootTenant, "at-run-time").CreateIn(t.Context(), tx, "ada")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case at := <-handled:
+		if took := at.Sub(made); took > 20*time.Second {
+			t.Errorf("its first job came after %s", took)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("waited in vain for a scheduled job")
 	}
 }
 

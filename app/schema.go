@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -23,13 +24,14 @@ type gate struct {
 	migrate func(context.Context, *pgxpool.Pool) error // nil leaves that to others
 	log     *slog.Logger
 	open    chan struct{} // closed when it opens
+	refused chan error    // of one: why it never will
 }
 
 func newGate(pool *pgxpool.Pool, c Config) *gate {
-	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{})}
+	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1)}
 }
 
-// run looks until the gate opens or ctx ends.
+// run looks until the gate opens, this build turns out to be too old, or ctx ends.
 func (g *gate) run(ctx context.Context) {
 	var retry backoff.Backoff
 	var said time.Time
@@ -39,6 +41,10 @@ func (g *gate) run(ctx context.Context) {
 		if schema.usable() {
 			close(g.open)
 			g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
+			return
+		}
+		if schema.State == schemaTooNew {
+			g.refused <- errors.New(schema.Detail)
 			return
 		}
 		if g.migrate != nil && (schema.State == schemaBehind || schema.State == schemaEdited) {
@@ -80,8 +86,9 @@ const (
 	databaseReadOnly = "read-only"
 	schemaCurrent    = "current"
 	schemaBehind     = "behind"
-	schemaAhead      = "ahead"  // a newer build migrated: this one goes on
-	schemaEdited     = "edited" // another text of a file was applied than this build has
+	schemaAhead      = "ahead"   // a newer build migrated: this one goes on
+	schemaEdited     = "edited"  // another text of a file was applied than this build has
+	schemaTooNew     = "too-new" // a newer build migrated: this one may not work
 	schemaUnknown    = "unknown"
 )
 

@@ -123,3 +123,24 @@ func TestReadyzNamesTheFileThatDiffers(t *testing.T) {
 		r.end(nil)
 	}
 }
+
+// A release that no longer works beside this build has migrated the schema: the process ends with a
+// sentence, also where it may migrate, and one that works already is unready.
+func TestABuildThatIsTooOldEnds(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	working := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
+	working.awaitReadyz(200, "ready", nil)
+	const raise = `INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`
+	if _, err := pool.Exec(t.Context(), raise); err != nil {
+		t.Fatal(err)
+	}
+	working.awaitReadyz(503, "unready", map[string]string{"schema": "too-new"})
+	working.end(nil)
+	for _, up := range []func(context.Context, *pgxpool.Pool) error{nil, migrate.Up} {
+		err := Run(t.Context(), greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: up})
+		if err == nil || !strings.Contains(err.Error(), "builds before 0.9.0 no longer work with it; run release 0.9.0 or a newer one") {
+			t.Errorf("with Migrate %t: %v, want a sentence that names the release", up != nil, err)
+		}
+	}
+}

@@ -32,6 +32,14 @@ type bridge struct {
 	complaints outage.Complaints
 	answered   atomic.Bool // the database has
 	room       room
+	away       *away  // nil unless something keeps it from storing messages
+	lag        *int64 // nil if the broker does not say so
+}
+
+// away is since when a bridge stores nothing, and why.
+type away struct {
+	since   time.Time
+	message string
 }
 
 // New checks config and registers the metrics. It opens connections of its own, one a bridge, to the database of
@@ -100,7 +108,9 @@ func (b *bridge) run(ctx context.Context) {
 		if err == nil {
 			retry.Reset()
 			b.log.LogAttrs(ctx, slog.LevelInfo, "bridge fetches", slog.Int64("epoch", epoch))
+			b.metrics.owned.Set(1)
 			err = b.move(ctx, epoch)
+			b.metrics.forget()
 			b.Source.Release()
 			b.leave(ctx, epoch)
 		}
@@ -113,9 +123,26 @@ func (b *bridge) run(ctx context.Context) {
 	}
 }
 
-// complain logs a line in ten seconds.
+// stand notes what keeps the bridge from storing messages, for keep to store.
+func (b *bridge) stand(message string, err error) {
+	since := time.Now()
+	if b.away != nil {
+		since = b.away.since
+	}
+	b.away = &away{since, message + ": " + err.Error()}
+	b.metrics.stalled.Set(time.Since(since).Seconds())
+}
+
+// complain also logs it, a line in ten seconds.
 func (b *bridge) complain(ctx context.Context, message string, err error) {
+	b.stand(message, err)
 	if missed, due := b.complaints.Due(message, time.Now()); due {
 		b.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Int("since_last_line", missed), slog.Any("err", err))
 	}
+}
+
+// goesOn is after what was fetched is stored, or after there was nothing.
+func (b *bridge) goesOn() {
+	b.away = nil
+	b.metrics.stalled.Set(0)
 }

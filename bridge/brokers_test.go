@@ -207,6 +207,39 @@ func TestEachMessageIsOneJob(t *testing.T) {
 	}
 }
 
+// A source knows how many messages are behind those that it has returned.
+func TestTheLagOfASource(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) broker{"NATS": startNATS, "Kafka": startKafka} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t)
+			for n := range 3 {
+				if err := b.publish(t.Context(), n*keys); err != nil { // of one customer, and so in one partition
+					t.Fatal(err)
+				}
+			}
+			s, err := b.source()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			lag := s.(bridge.Lagging).Lag
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			for _, want := range []int64{2, 1, 0} {
+				messages, err := s.Fetch(ctx, 1)
+				for err == nil && len(messages) == 0 && ctx.Err() == nil {
+					messages, err = s.Fetch(ctx, 1)
+				}
+				if err != nil || len(messages) != 1 || lag() != want {
+					t.Fatalf("%d messages, %v, and %d behind them, want %d", len(messages), err, lag(), want)
+				}
+			}
+		})
+	}
+}
+
 // Messages without an ID are told apart by the stream that they are in: one that is made again counts from 1.
 func TestAStreamThatIsMadeAgain(t *testing.T) {
 	t.Parallel()
@@ -277,13 +310,14 @@ func TestAConsumerThatWouldLoseMessagesIsRefused(t *testing.T) {
 	for want, config := range map[string]jetstream.ConsumerConfig{
 		"its ack_policy is none":                              {AckPolicy: jetstream.AckNonePolicy},
 		"its max_deliver is 5":                                {AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 5},
+		"its max_ack_pending is -1":                           {AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: -1},
 		`its subjects are ["orders.eu"], want ["orders.new"]`: {AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "orders.eu"},
 	} {
 		config.Durable = "posthaste"
 		if _, err := js.CreateConsumer(t.Context(), stream, config); err != nil {
 			t.Fatal(err)
 		}
-		source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste", Subjects: []string{"orders.new"}})
+		source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste", Subjects: []string{"orders.new"}, Ordered: true})
 		if err != nil {
 			t.Fatal(err)
 		}

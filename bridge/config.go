@@ -28,6 +28,9 @@ type Source interface {
 	Close() error
 }
 
+// A Lagging source knows how many messages there were behind those that it has returned, when its broker said so last.
+type Lagging interface{ Lag() int64 }
+
 // Message is a message as a broker delivers it.
 type Message struct {
 	// ID is the same for each delivery of a message, and unlike those of all other messages of the source.

@@ -20,6 +20,8 @@ const (
 	ackTimeout = 5 * time.Second
 )
 
+const notMade = "messages are not made jobs"
+
 // move fetches, stores and acknowledges until ctx ends, or until another process has the bridge.
 func (b *bridge) move(ctx context.Context, epoch int64) error {
 	var retry backoff.Backoff
@@ -34,7 +36,7 @@ func (b *bridge) move(ctx context.Context, epoch int64) error {
 		case errors.Is(err, errNotOurs):
 			return err
 		default:
-			b.complain(ctx, "messages are not made jobs", err)
+			b.complain(ctx, notMade, err)
 			pgsession.LeaveReadOnly(err, b.pool, b.user)
 			_ = retry.Wait(ctx)
 		}
@@ -50,19 +52,25 @@ func (b *bridge) step(ctx context.Context, epoch int64) error {
 	}
 	if most == 0 {
 		b.complain(ctx, "bridge waits for its queue", fmt.Errorf("%d jobs of queue %s wait, and MaxQueued is %d", b.room.waiting, b.queue(), b.MaxQueued))
-		return errors.Join(b.keepAlone(ctx, epoch), sleep(ctx, fullPause))
+		return errors.Join(b.keepAlone(ctx, epoch, b.away), sleep(ctx, fullPause))
 	}
 	batch, err := b.fetch(ctx, most)
 	switch {
 	case err != nil:
-		return errors.Join(err, b.keepAlone(ctx, epoch))
+		b.stand(notMade, err)
+		return errors.Join(err, b.keepAlone(ctx, epoch, b.away))
 	case len(batch) == 0:
-		return b.keepAlone(ctx, epoch)
+		err := b.keepAlone(ctx, epoch, nil)
+		if err == nil {
+			b.goesOn()
+		}
+		return err
 	}
 	b.metrics.received.Add(float64(len(batch)))
 	if err := b.storeUntilDone(ctx, epoch, batch); err != nil {
 		return err
 	}
+	b.goesOn()
 	b.ack(ctx, len(batch))
 	return nil
 }
@@ -73,6 +81,10 @@ func (b *bridge) fetch(ctx context.Context, most int) ([]Message, error) {
 	batch, err := b.Source.Fetch(ctx, most)
 	if err != nil {
 		return nil, fmt.Errorf("fetch messages: %w", err)
+	}
+	if s, ok := b.Source.(Lagging); ok {
+		b.lag = new(s.Lag())
+		b.metrics.lag.Set(float64(*b.lag))
 	}
 	return batch, nil
 }
@@ -87,10 +99,10 @@ func (b *bridge) ack(ctx context.Context, messages int) {
 	}
 }
 
-func (b *bridge) keepAlone(ctx context.Context, epoch int64) error {
+func (b *bridge) keepAlone(ctx context.Context, epoch int64, why *away) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	return b.keep(ctx, b.pool, epoch)
+	return b.keep(ctx, b.pool, epoch, 0, why)
 }
 
 // room is how many jobs of the queue wait, as far as it is known.

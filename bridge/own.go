@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -40,9 +41,15 @@ func (b *bridge) own(ctx context.Context) (epoch int64, err error) {
 	}
 }
 
-// keep extends the lease, in a transaction that stores jobs or without one.
-func (b *bridge) keep(ctx context.Context, db sqlgen.DBTX, epoch int64) error {
-	n, err := sqlgen.New(db).KeepBridge(ctx, sqlgen.KeepBridgeParams{Bridge: b.Name, Epoch: epoch, LeaseTtl: pgvalue.Interval(leaseTTL)})
+// keep extends the lease, in a transaction that stores so many messages or without one, and stores why there are none,
+// if something keeps the bridge from that.
+func (b *bridge) keep(ctx context.Context, db sqlgen.DBTX, epoch int64, stored int, why *away) error {
+	params := sqlgen.KeepBridgeParams{Bridge: b.Name, Epoch: epoch, LeaseTtl: pgvalue.Interval(leaseTTL), Stored: int64(stored), Lag: b.lag}
+	if why != nil {
+		params.AwaySince = pgtype.Timestamptz{Time: why.since, Valid: true}
+		params.AwayMessage = new(pgvalue.ASCII(pgvalue.Text(why.message, maxReason), maxReason)) // for any database
+	}
+	n, err := sqlgen.New(db).KeepBridge(ctx, params)
 	switch {
 	case err != nil:
 		return fmt.Errorf("keep the bridge: %w", err)
@@ -61,10 +68,10 @@ func (b *bridge) leave(ctx context.Context, epoch int64) {
 	}
 }
 
-// inTx runs fn in a transaction in which this process is the one that fetches.
-func (b *bridge) inTx(ctx context.Context, epoch int64, fn func(pgx.Tx) error) error {
+// inTx runs fn, which stores so many messages, in a transaction in which this process is the one that fetches.
+func (b *bridge) inTx(ctx context.Context, epoch int64, stored int, fn func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
-		if err := b.keep(ctx, tx, epoch); err != nil {
+		if err := b.keep(ctx, tx, epoch, stored, nil); err != nil {
 			return err
 		}
 		return fn(tx)

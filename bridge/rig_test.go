@@ -32,6 +32,7 @@ type source struct {
 	fetched  int // of messages
 	acked    int // of messages
 	fetches  int
+	failure  error
 	onFetch  func()
 	onAck    func()
 	arrived  chan struct{}
@@ -51,13 +52,28 @@ func (s *source) add(messages ...bridge.Message) {
 	}
 }
 
+// fail has Fetch fail from now on.
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
+	select {
+	case s.arrived <- struct{}{}:
+	default:
+	}
+}
+
 func (s *source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) {
 	for {
 		s.mu.Lock()
 		s.fetches++
 		batch := s.messages[s.fetched:min(len(s.messages), s.fetched+most)]
 		s.fetched += len(batch)
+		failure := s.failure
 		s.mu.Unlock()
+		if failure != nil {
+			return nil, failure
+		}
 		if len(batch) > 0 {
 			if s.onFetch != nil {
 				s.onFetch()
@@ -89,6 +105,12 @@ func (s *source) Release() {
 }
 
 func (s *source) Close() error { return nil }
+
+func (s *source) Lag() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(len(s.messages) - s.fetched)
+}
 
 func (s *source) counts() (fetches, acked int) {
 	s.mu.Lock()

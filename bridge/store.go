@@ -60,7 +60,7 @@ func (b *bridge) store(ctx context.Context, epoch int64, batch []Message) error 
 func (b *bridge) commit(ctx context.Context, epoch int64, requests []outbox.Request, letters []sqlgen.StoreUndecodableParams) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*statementTimeout)
 	defer cancel()
-	return b.inTx(ctx, epoch, func(tx pgx.Tx) error {
+	return b.inTx(ctx, epoch, len(requests)+len(letters), func(tx pgx.Tx) error {
 		if _, err := outbox.EnqueueMany(ctx, tx, requests); err != nil {
 			return err
 		}

@@ -8,17 +8,25 @@ import (
 
 type reasonKey struct{}
 
-// WithReason has the acts on one job that are made with the context give a reason,
-// which goes to the audit. Acts on many have a field for it.
+// WithReason has the acts that are made with the context give a reason, which goes to the
+// audit: those on one job, queue, key, schedule, sink, operation or replay. Others have a
+// field for it.
 func WithReason(ctx context.Context, reason string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, reason)
 }
 
-func (c *Client) actOn(ctx context.Context, id, act string) (Job, error) {
-	r := post("/jobs", nil)
-	r.query = url.Values{}
+// because adds the context's reason to a request.
+func (r request) because(ctx context.Context) request {
+	if r.query == nil {
+		r.query = url.Values{}
+	}
 	reason, _ := ctx.Value(reasonKey{}).(string)
 	set(r.query, "reason", reason)
+	return r
+}
+
+func (c *Client) actOn(ctx context.Context, id, act string) (Job, error) {
+	r := post("/jobs", nil).because(ctx)
 	return ask[Job](ctx, c, r.segment("job's id", id, act))
 }
 

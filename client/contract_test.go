@@ -89,6 +89,7 @@ var methods = map[string]route{
 		return c.LimitQueue(ctx, someID, QueueLimits{})
 	}),
 	"GET /sinks":                of(sinksAnswer{}, (*Client).Sinks),
+	"GET /bridges":              of(bridgesAnswer{}, (*Client).Bridges),
 	"GET /sinks/{sink}":         onID(Sink{}, (*Client).Sink),
 	"GET /sinks/{sink}/held":    calling(nil, HeldPage{}, func(ctx context.Context, c *Client) (HeldPage, error) { return c.HeldMessages(ctx, "s", "x", 1) }),
 	"POST /sinks/{sink}/pause":  onSinks((*Client).PauseSink),
@@ -109,6 +110,9 @@ var methods = map[string]route{
 	"POST /operations": calling(NewOperation{}, Operation{}, func(ctx context.Context, c *Client) (Operation, error) {
 		return c.StartOperation(ctx, NewOperation{})
 	}),
+	"POST /operations/preview": calling(NewOperation{}, OperationPreview{}, func(ctx context.Context, c *Client) (OperationPreview, error) {
+		return c.PreviewOperation(ctx, NewOperation{})
+	}),
 	"GET /operations":             calling(nil, operationsAnswer{}, func(ctx context.Context, c *Client) ([]Operation, error) { return c.Operations(ctx, "x", 1, "x") }),
 	"GET /operations/{operation}": onID(Operation{}, (*Client).Operation),
 	"POST /operations/{operation}/stop": calling(nil, Operation{}, func(ctx context.Context, c *Client) (Operation, error) {
@@ -119,6 +123,7 @@ var methods = map[string]route{
 	}),
 	"GET /problems":           calling(nil, Findings{}, func(ctx context.Context, c *Client) (Findings, error) { return c.Problems(ctx, "x") }),
 	"GET /overview":           calling(nil, Overview{}, func(ctx context.Context, c *Client) (Overview, error) { return c.Overview(ctx, "x") }),
+	"GET /series":             calling(nil, Series{}, func(ctx context.Context, c *Client) (Series, error) { return c.Series(ctx, filled[SeriesFilter]()) }),
 	"GET /me":                 of(Me{}, (*Client).Me),
 	"GET /doctor":             of(Examination{}, (*Client).Doctor),
 	"GET /stats":              calling(nil, Stats{}, func(ctx context.Context, c *Client) (Stats, error) { return c.Stats(ctx, "x") }),
@@ -149,11 +154,17 @@ var methods = map[string]route{
 	"GET /keys/{queue}/{key}":          calling(nil, Key{}, func(ctx context.Context, c *Client) (Key, error) { return c.Key(ctx, filled[KeyName]()) }),
 	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) { return c.Unblock(ctx, filled[KeyName]()) }),
 	"GET /schedules":                   calling(nil, schedulesAnswer{}, func(ctx context.Context, c *Client) ([]Schedule, error) { return c.Schedules(ctx, "x") }),
-	"POST /schedules/{name}/pause":     onSchedules(ScheduleState{}, (*Client).PauseSchedule),
-	"POST /schedules/{name}/resume":    onSchedules(ScheduleState{}, (*Client).ResumeSchedule),
-	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
-	"POST /schedules/{name}/delete":    onSchedules(DeletedSchedule{}, (*Client).DeleteSchedule),
-	"GET /kinds":                       of(kindsAnswer{}, (*Client).Kinds),
+	"POST /schedules": calling(newSchedule{}, ScheduleNext{}, func(ctx context.Context, c *Client) (ScheduleNext, error) {
+		return c.CreateSchedule(ctx, filled[ScheduleName](), ScheduleFields{})
+	}),
+	"POST /schedules/{name}/change": calling(ScheduleFields{}, ScheduleNext{}, func(ctx context.Context, c *Client) (ScheduleNext, error) {
+		return c.ChangeSchedule(ctx, filled[ScheduleName](), ScheduleFields{})
+	}),
+	"POST /schedules/{name}/pause":  onSchedules(ScheduleState{}, (*Client).PauseSchedule),
+	"POST /schedules/{name}/resume": onSchedules(ScheduleState{}, (*Client).ResumeSchedule),
+	"POST /schedules/{name}/run":    onSchedules(Accepted{}, (*Client).RunSchedule),
+	"POST /schedules/{name}/delete": onSchedules(DeletedSchedule{}, (*Client).DeleteSchedule),
+	"GET /kinds":                    of(kindsAnswer{}, (*Client).Kinds),
 	"GET /changes": stream(func(ctx context.Context, c *Client) (err error) {
 		for _, err = range c.Changes(ctx, filled[ChangeFilter](), "x") {
 			break
@@ -302,7 +313,7 @@ func recorded(t *testing.T, r route) sent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.call(t.Context(), c); err != nil {
+	if err := r.call(WithReason(t.Context(), "x"), c); err != nil {
 		t.Fatal(err)
 	}
 	return got

@@ -36,9 +36,9 @@ func Example() {
 	_ = example
 }
 
-// What docs/api.md shows is the example, which compiles.
+// What docs/reference/api.md shows is the example, which compiles.
 func TestTheDocumentationShowsTheExample(t *testing.T) {
-	doc, err := os.ReadFile("../docs/api.md")
+	doc, err := os.ReadFile("../docs/reference/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +49,11 @@ func TestTheDocumentationShowsTheExample(t *testing.T) {
 	_, shown, found := strings.Cut(string(doc), "```go\n")
 	shown, _, ended := strings.Cut(shown, "```")
 	if !found || !ended {
-		t.Fatal("docs/api.md has no example in Go")
+		t.Fatal("docs/reference/api.md has no example in Go")
 	}
 	for line := range strings.Lines(shown) {
 		if !strings.Contains(string(source), strings.TrimSpace(line)) {
-			t.Errorf("docs/api.md shows %q, which is not in the example", line)
+			t.Errorf("docs/reference/api.md shows %q, which is not in the example", line)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (c *Client) Key(ctx context.Context, name KeyName) (Key, error) {
 func (c *Client) Unblock(ctx context.Context, name KeyName) (Unblocked, error) {
 	r := post("/keys", nil)
 	r.query = tenant(name.Tenant)
-	return ask[Unblocked](ctx, c, r.segment("queue", name.Queue, "").segment("key", name.Key, "/unblock"))
+	return ask[Unblocked](ctx, c, r.because(ctx).segment("queue", name.Queue, "").segment("key", name.Key, "/unblock"))
 }
 
 func tenant(id string) url.Values {

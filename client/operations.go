@@ -2,28 +2,63 @@ package client
 
 import (
 	"context"
-	"net/url"
 	"strconv"
 	"time"
 )
 
-// NewOperation is an act on many dead letters that outlives the request.
+// NewOperation is an act on many jobs that outlives the request.
 type NewOperation struct {
-	Act string `json:"act"` // replay or dismiss
-	// Filter has at least one condition. With the FailedBefore of a dry run it is exactly what was counted, but for
-	// what has changed since.
-	Filter        DeadLetterFilter `json:"filter"`
-	RatePerSecond float64          `json:"ratePerSecond,omitempty"` // of a replay; 0 is without a limit
-	Reason        string           `json:"reason,omitempty"`        // for the audit
+	// Act is replay or dismiss, of dead letters; or cancel, release, retry or edit, of open jobs.
+	Act string `json:"act"`
+	// Filter says which dead letters, by at least one condition. With the FailedBefore of a preview they are exactly
+	// what was counted, but for what has changed since.
+	Filter DeadLetterFilter `json:"filter,omitzero"`
+	// Jobs says which open jobs, by at least one condition. With the AsOf of a preview they are exactly what was
+	// counted, but for what has changed since.
+	Jobs          OpenJobsFilter `json:"jobs,omitzero"`
+	Edit          JobEdit        `json:"edit,omitzero"`           // of edit
+	RatePerSecond float64        `json:"ratePerSecond,omitempty"` // 0 is without a limit; not of dismiss
+	Reason        string         `json:"reason,omitempty"`        // for the audit
 }
 
-// Operation is how far an act on many dead letters has come.
+// JobEdit is what changes in jobs that wait. What is zero or nil stays as it is.
+type JobEdit struct {
+	Queue    string    `json:"queue,omitempty"` // jobs with a key are left alone
+	Priority *int      `json:"priority,omitempty"`
+	RunAt    time.Time `json:"runAt,omitzero"` // a time that has passed means now
+}
+
+// OpenJobsFilter says which open jobs an operation is about. Those in a status in which its act is not possible are not
+// meant.
+type OpenJobsFilter struct {
+	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
+	Kind          string    `json:"kind,omitempty"`
+	Queue         string    `json:"queue,omitempty"`
+	Key           string    `json:"key,omitempty"`
+	Status        []string  `json:"status,omitempty"` // any of these
+	CreatedAfter  time.Time `json:"createdAfter,omitzero"`
+	CreatedBefore time.Time `json:"createdBefore,omitzero"`
+	AsOf          string    `json:"asOf,omitempty"` // of a preview with the same conditions
+}
+
+// OperationPreview is how many jobs an operation would act on.
+type OperationPreview struct {
+	Matched      int64            `json:"matched"`
+	Keyed        int64            `json:"keyed,omitempty"`       // of open jobs: how many have a key
+	ByStatus     map[string]int64 `json:"byStatus,omitempty"`    // of an act on open jobs
+	AsOf         string           `json:"asOf,omitempty"`        // of an act on open jobs, for their filter
+	FailedBefore time.Time        `json:"failedBefore,omitzero"` // of one on dead letters, for theirs
+}
+
+// Operation is how far an act on many jobs has come.
 type Operation struct {
 	ID            string           `json:"id"`
 	Tenant        string           `json:"tenant,omitempty"` // "": of all tenants
 	Act           string           `json:"act"`
-	State         string           `json:"state"` // running, stopped or done
-	Filter        DeadLetterFilter `json:"filter"`
+	State         string           `json:"state"`           // running, stopped or done
+	Filter        DeadLetterFilter `json:"filter,omitzero"` // of an act on dead letters
+	Jobs          OpenJobsFilter   `json:"jobs,omitzero"`   // of one on open jobs
+	Edit          JobEdit          `json:"edit,omitzero"`   // of edit
 	RatePerSecond float64          `json:"ratePerSecond,omitempty"`
 	Matched       int64            `json:"matched"` // at the beginning
 	Done          int64            `json:"done"`
@@ -41,7 +76,12 @@ type operationsAnswer struct {
 	Operations []Operation `json:"operations"`
 }
 
-// StartOperation makes the server act on many dead letters, also when the client has gone.
+// PreviewOperation counts the jobs that an operation would act on.
+func (c *Client) PreviewOperation(ctx context.Context, what NewOperation) (OperationPreview, error) {
+	return ask[OperationPreview](ctx, c, post("/operations/preview", what))
+}
+
+// StartOperation makes the server act on many jobs, also when the client has gone.
 func (c *Client) StartOperation(ctx context.Context, what NewOperation) (Operation, error) {
 	return ask[Operation](ctx, c, post("/operations", what))
 }
@@ -75,9 +115,6 @@ func (c *Client) ResumeOperation(ctx context.Context, id string) (Operation, err
 }
 
 func (c *Client) switchOperation(ctx context.Context, id, act string) (Operation, error) {
-	r := post("/operations", nil)
-	r.query = url.Values{}
-	reason, _ := ctx.Value(reasonKey{}).(string)
-	set(r.query, "reason", reason)
+	r := post("/operations", nil).because(ctx)
 	return ask[Operation](ctx, c, r.segment("operation", id, act))
 }

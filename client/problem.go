@@ -12,7 +12,7 @@ import (
 // Code says what kind of problem it is. Codes never change; new ones may come.
 type Code string
 
-// The codes that the API has; docs/api.md explains them.
+// The codes that the API has; docs/reference/api.md explains them.
 const (
 	CodeMalformedRequest     Code = "malformed_request"
 	CodeInvalidInput         Code = "invalid_input"
@@ -28,6 +28,8 @@ const (
 	CodeMethodNotAllowed     Code = "method_not_allowed"
 	CodeRequestTimeout       Code = "request_timeout"
 	CodeJobStatusConflict    Code = "job_status_conflict"
+	CodeScheduleExists       Code = "schedule_exists"
+	CodeScheduleDeclared     Code = "schedule_declared"
 	CodeEventNotWaiting      Code = "event_not_waiting"
 	CodeNothingToReplay      Code = "nothing_to_replay"
 	CodeJobNotFinished       Code = "job_not_finished"

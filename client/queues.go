@@ -62,18 +62,18 @@ func (c *Client) Queues(ctx context.Context, ofTenant string) (Queues, error) {
 
 // PauseQueue stops claims of a queue in all processes; what runs goes on.
 func (c *Client) PauseQueue(ctx context.Context, queue string) (QueueState, error) {
-	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/pause"))
+	return ask[QueueState](ctx, c, post("/queues", nil).because(ctx).segment("queue", queue, "/pause"))
 }
 
 // ResumeQueue lets claims of a queue go on.
 func (c *Client) ResumeQueue(ctx context.Context, queue string) (QueueState, error) {
-	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/resume"))
+	return ask[QueueState](ctx, c, post("/queues", nil).because(ctx).segment("queue", queue, "/resume"))
 }
 
 // LimitQueue sets or lifts limits of a queue, in all processes together, from the next
 // claim on, and returns those that hold then. It takes a token of all tenants.
 func (c *Client) LimitQueue(ctx context.Context, queue string, limits QueueLimits) (LimitedQueue, error) {
-	return ask[LimitedQueue](ctx, c, post("/queues", limits).segment("queue", queue, "/limits"))
+	return ask[LimitedQueue](ctx, c, post("/queues", limits).because(ctx).segment("queue", queue, "/limits"))
 }
 
 // Stats sums up the open jobs; a token of all tenants may name one.

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/url"
 	"time"
 )
 
@@ -15,6 +14,7 @@ type NewReplay struct {
 	Key           string    `json:"key,omitempty"`
 	RatePerSecond float64   `json:"ratePerSecond,omitempty"` // 0 is without a limit
 	Again         bool      `json:"again,omitempty"`         // under new ids, which nobody takes for repeats
+	StopLive      bool      `json:"stopLive,omitempty"`      // nothing new meanwhile; takes a token of all tenants
 	DryRun        bool      `json:"dryRun,omitempty"`        // only say what it would publish
 	Reason        string    `json:"reason,omitempty"`        // for the audit
 }
@@ -43,6 +43,7 @@ type Replay struct {
 	Key           string    `json:"key,omitempty"`
 	RatePerSecond float64   `json:"ratePerSecond,omitempty"`
 	Again         bool      `json:"again,omitempty"`
+	StopLive      bool      `json:"stopLive,omitempty"`
 	Events        int64     `json:"events"`             // that were meant at the beginning
 	Published     int64     `json:"published"`          // so far
 	Refused       int64     `json:"refused"`            // by the sink, and passed by
@@ -76,11 +77,7 @@ func (c *Client) Replays(ctx context.Context, sink, ofTenant string) ([]Replay, 
 // StopReplay ends a replay; a [*Problem] with [CodeReplayNotFound] if the sink has none of the id. The
 // context may have a reason; see [WithReason].
 func (c *Client) StopReplay(ctx context.Context, sink, id string) (Replay, error) {
-	r := post("/sinks", nil)
-	r.query = url.Values{}
-	reason, _ := ctx.Value(reasonKey{}).(string)
-	set(r.query, "reason", reason)
-	return ask[Replay](ctx, c, r.segment("sink", sink, "/replays").segment("replay", id, "/stop"))
+	return ask[Replay](ctx, c, post("/sinks", nil).because(ctx).segment("sink", sink, "/replays").segment("replay", id, "/stop"))
 }
 
 // NewJobReplay is which jobs of the history are to be enqueued again.

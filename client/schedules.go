@@ -2,10 +2,11 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
-// Schedule is a schedule as a program has declared it.
+// Schedule is a schedule as a program has declared it, or somebody has made it.
 type Schedule struct {
 	Tenant       string    `json:"tenant"`
 	Name         string    `json:"name"`
@@ -16,11 +17,49 @@ type Schedule struct {
 	MissedLimit  int       `json:"missedLimit"`
 	Kind         string    `json:"kind"` // of its jobs
 	Queue        string    `json:"queue"`
+	Streamed     bool      `json:"streamed"`        // each change of its jobs is stored as an event
 	NextAt       time.Time `json:"nextAt"`          // in the past, it is being fired, paused, or refused
 	LastAt       time.Time `json:"lastAt,omitzero"` // the latest tick that a job was enqueued for
 	PausedSince  time.Time `json:"pausedSince,omitzero"`
 	CreatedAt    time.Time `json:"createdAt"`
-	UpdatedAt    time.Time `json:"updatedAt"` // when a declaration changed it
+	UpdatedAt    time.Time `json:"updatedAt"` // when a declaration or somebody changed it
+	// SetBy is who made it or changed it last; "" if a program declares it, which alone can change it then.
+	SetBy string `json:"setBy,omitempty"`
+}
+
+// ScheduleFields are what a schedule is made of. For a new one what is nil is the default, and for one that is there it
+// stays as it is. An empty list, map or text, and 0, are the default again.
+type ScheduleFields struct {
+	Cron         *string  `json:"cron,omitempty"` // in TimeZone; or EverySeconds
+	TimeZone     *string  `json:"timeZone,omitempty"`
+	EverySeconds *float64 `json:"everySeconds,omitempty"`
+	Missed       *string  `json:"missed,omitempty"` // skip, once or all, of which the latest MissedLimit
+	MissedLimit  *int     `json:"missedLimit,omitempty"`
+
+	Kind            *string           `json:"kind,omitempty"` // of its jobs, as all that follows
+	Payload         json.RawMessage   `json:"payload,omitempty"`
+	Queue           *string           `json:"queue,omitempty"`
+	Priority        *int              `json:"priority,omitempty"`
+	MaxAttempts     *int              `json:"maxAttempts,omitempty"`
+	TimeoutSeconds  *float64          `json:"timeoutSeconds,omitempty"`
+	BackoffSeconds  []float64         `json:"backoffSeconds,omitzero"`
+	DeadlineSeconds *float64          `json:"deadlineSeconds,omitempty"` // after the tick
+	Hold            *bool             `json:"hold,omitempty"`
+	Streamed        *bool             `json:"streamed,omitempty"`
+	Headers         map[string]string `json:"headers,omitzero"` // all of them
+
+	Key              *string  `json:"key,omitempty"`
+	MaxActive        *int     `json:"maxActive,omitempty"`
+	Ordered          *bool    `json:"ordered,omitempty"`
+	OnDeath          *string  `json:"onDeath,omitempty"`
+	ParkAfterSeconds *float64 `json:"parkAfterSeconds,omitempty"`
+	OnLapse          *string  `json:"onLapse,omitempty"`
+}
+
+// ScheduleNext says when a schedule ticks next.
+type ScheduleNext struct {
+	Name   string    `json:"name"`
+	NextAt time.Time `json:"nextAt"`
 }
 
 // DeletedSchedule says which schedule is there no more.
@@ -51,29 +90,50 @@ func (c *Client) Schedules(ctx context.Context, ofTenant string) ([]Schedule, er
 	return answer.Schedules, err
 }
 
+type newSchedule struct {
+	Name string `json:"name"`
+	ScheduleFields
+}
+
+// CreateSchedule makes a schedule besides those that programs declare. It stays until it is deleted, or until a program
+// declares one of its name, which replaces it.
+func (c *Client) CreateSchedule(ctx context.Context, name ScheduleName, fields ScheduleFields) (ScheduleNext, error) {
+	r := post("/schedules", newSchedule{name.Name, fields})
+	r.query = tenant(name.Tenant)
+	return ask[ScheduleNext](ctx, c, r.because(ctx))
+}
+
+// ChangeSchedule changes a schedule that no program declares. Another timing counts from now on, all else from the next
+// tick on.
+func (c *Client) ChangeSchedule(ctx context.Context, name ScheduleName, fields ScheduleFields) (ScheduleNext, error) {
+	r := post("/schedules", fields)
+	r.query = tenant(name.Tenant)
+	return ask[ScheduleNext](ctx, c, r.because(ctx).segment("schedule", name.Name, "/change"))
+}
+
 // PauseSchedule stops the ticks of a schedule.
 func (c *Client) PauseSchedule(ctx context.Context, name ScheduleName) (ScheduleState, error) {
-	return ask[ScheduleState](ctx, c, onSchedule(name, "/pause"))
+	return ask[ScheduleState](ctx, c, onSchedule(ctx, name, "/pause"))
 }
 
 // ResumeSchedule lets a schedule go on with its next tick.
 func (c *Client) ResumeSchedule(ctx context.Context, name ScheduleName) (ScheduleState, error) {
-	return ask[ScheduleState](ctx, c, onSchedule(name, "/resume"))
+	return ask[ScheduleState](ctx, c, onSchedule(ctx, name, "/resume"))
 }
 
 // RunSchedule enqueues a schedule's job now, also while it is paused.
 func (c *Client) RunSchedule(ctx context.Context, name ScheduleName) (Accepted, error) {
-	return ask[Accepted](ctx, c, onSchedule(name, "/run"))
+	return ask[Accepted](ctx, c, onSchedule(ctx, name, "/run"))
 }
 
 // DeleteSchedule forgets a schedule; jobs that it has enqueued stay. A program that still
 // declares it brings it back with its next start: pause it instead.
 func (c *Client) DeleteSchedule(ctx context.Context, name ScheduleName) (DeletedSchedule, error) {
-	return ask[DeletedSchedule](ctx, c, onSchedule(name, "/delete"))
+	return ask[DeletedSchedule](ctx, c, onSchedule(ctx, name, "/delete"))
 }
 
-func onSchedule(name ScheduleName, act string) request {
+func onSchedule(ctx context.Context, name ScheduleName, act string) request {
 	r := post("/schedules", nil)
 	r.query = tenant(name.Tenant)
-	return r.segment("schedule", name.Name, act)
+	return r.because(ctx).segment("schedule", name.Name, act)
 }

@@ -96,9 +96,6 @@ func (c *Client) HeldMessages(ctx context.Context, sink, cursor string, limit in
 }
 
 func onSink(ctx context.Context, name, act string) request {
-	r := post("/sinks", nil)
-	r.query = url.Values{}
-	reason, _ := ctx.Value(reasonKey{}).(string)
-	set(r.query, "reason", reason)
+	r := post("/sinks", nil).because(ctx)
 	return r.segment("sink", name, act)
 }

@@ -251,7 +251,7 @@ func TestHeadersOfPages(t *testing.T) {
 		policy := h.Get("Content-Security-Policy")
 		for _, want := range []string{
 			"default-src 'none'", "style-src 'self';", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'",
-			"require-trusted-types-for 'script'", "trusted-types htmx posthaste",
+			"require-trusted-types-for 'script'", "trusted-types posthaste",
 		} {
 			if !strings.Contains(policy, want) {
 				t.Errorf("%s: the policy is %s, want %s", page, policy, want)

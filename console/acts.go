@@ -31,6 +31,7 @@ type act struct {
 const (
 	onID       = "id" // of a job or an operation
 	onLetters  = "error kind queue status code key tenant since until"
+	onJobs     = "kind queue status key tenant since until"
 	onKey      = "tenant queue key"
 	onSchedule = "tenant name"
 	onSink     = "name"
@@ -43,6 +44,10 @@ var acts = []act{
 	{"job-dismiss", onID, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
 	{"letters-replay", onLetters, "failed_until rate", needs(access.AdminMutate), "Run again", askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters)},
 	{"letters-dismiss", onLetters, "failed_until", needs(access.AdminMutate), "Dismiss", askLetters(operator.DismissLetters), doLetters(operator.DismissLetters)},
+	{"jobs-cancel", onJobs, "as_of rate", needs(access.AdminRead, access.JobsCancel), "Cancel all", askJobs(operator.CancelJobs), doJobs(operator.CancelJobs)},
+	{"jobs-release", onJobs, "as_of rate", needs(access.AdminRead, access.AdminMutate), "Release all", askJobs(operator.ReleaseJobs), doJobs(operator.ReleaseJobs)},
+	{"jobs-retry", onJobs, "as_of rate", needs(access.AdminRead, access.AdminMutate), "Run all now", askJobs(operator.RetryJobs), doJobs(operator.RetryJobs)},
+	{"jobs-edit", onJobs + " set_queue set_priority set_run_at", "as_of rate", needs(access.AdminRead, access.AdminMutate), "Edit all", askJobs(operator.EditJobs), doJobs(operator.EditJobs)},
 	{"operation-stop", onID, "", needs(access.AdminMutate), "Stop", operationAct("stop"), doOperation((*operator.Operator).StopOperation)},
 	{"operation-resume", onID, "", needs(access.AdminMutate), "Resume", operationAct("resume"), doOperation((*operator.Operator).ResumeOperation)},
 	{"key-unblock", onKey, "", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
@@ -52,6 +57,7 @@ var acts = []act{
 	{"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"), doSchedule((*operator.Operator).DeleteSchedule)},
 	{"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"), doSink((*operator.Operator).PauseSink)},
 	{"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"), doSink((*operator.Operator).ResumeSink)},
+	{"undo", "entry", "", needs(access.AdminRead, access.AdminMutate), "Undo", askUndo, doUndo},
 }
 
 // actRoutes are the rows of the acts: the page and its form.
@@ -64,9 +70,12 @@ func actRoutes() (rows []route) {
 					return err
 				}
 				c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
+				if c.unset {
+					return v.render(setPage(v, c))
+				}
 				return v.render(confirmPage(v, c))
 			}},
-			route{"POST", a.path, a.gate, a.params + " reason " + a.form, "", func(_ *site, v *visit) error {
+			route{"POST", a.path, a.gate, a.params + " reason matched typed " + a.form, "", func(_ *site, v *visit) error {
 				c, err := a.ask(v)
 				if err != nil {
 					return err
@@ -74,8 +83,16 @@ func actRoutes() (rows []route) {
 				if c.reason && strings.TrimSpace(v.param("reason")) == "" {
 					return refusal{http.StatusBadRequest, "A reason is missing", "Go back and say why: it stands in the audit with each of the jobs. Nothing was changed."}
 				}
+				if c.many {
+					if err := v.typedCount(); err != nil {
+						return err
+					}
+				}
 				if err := a.do(v, v.operator.Because(v.param("reason"))); err != nil {
 					return v.tooLate(err)
+				}
+				if _, undoable := undos[strings.Replace(a.path, "-", ".", 1)]; undoable || a.path == "undo" {
+					c.back = v.withDone(c.back)
 				}
 				return v.redirect(c.back)
 			}})
@@ -86,20 +103,24 @@ func actRoutes() (rows []route) {
 // actOn is the first step of an act on what the pairs name; why is why there is none for this viewer, "" if there is.
 func (v *visit) actOn(path string, pairs ...string) (label string, to templ.SafeURL, why string) {
 	for _, a := range acts {
-		if a.path != path {
-			continue
+		if a.path == path {
+			return a.label + "…", link(path, pairs...), v.whyNot(a.gate)
 		}
-		switch {
-		case v.site.config.ReadOnly:
-			why = "This console only reads"
-		case a.gate.missing(v.who) != "":
-			why = "Needs " + string(a.gate.missing(v.who))
-		case !a.gate.admits(v.who):
-			why = "Needs a login that sees all tenants"
-		}
-		return a.label + "…", link(path, pairs...), why
 	}
 	panic("no act " + path)
+}
+
+// whyNot says why this viewer may not do what has the gate; "" if that is not so.
+func (v *visit) whyNot(g gate) string {
+	switch {
+	case v.readOnly() != "":
+		return "Read-only: " + v.readOnly()
+	case g.missing(v.who) != "":
+		return "Needs " + string(g.missing(v.who))
+	case !g.admits(v.who):
+		return "Needs a login that sees all tenants"
+	}
+	return ""
 }
 
 // tooLate says who was first, where somebody else has acted since the page was made.
@@ -114,7 +135,11 @@ func (v *visit) tooLate(err error) error {
 			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", entries[0].Actor, entries[0].Act, age(v.now.Sub(entries[0].At)))
 		}
 	}
-	return refusal{http.StatusConflict, "The job is " + string(moved.Status) + " by now", next}
+	again := ""
+	if moved.Act == "replay" && (moved.Status == outbox.Failed || moved.Status == outbox.Dead) { // it has another epoch
+		again = "again "
+	}
+	return refusal{http.StatusConflict, "The job is " + string(moved.Status) + " " + again + "by now", next}
 }
 
 // jobAct is the first step of an act on a job.

@@ -86,7 +86,8 @@ func (a *assets) serve(v *visit, hash, name string) {
 		return
 	}
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	h.Set("Content-Security-Policy", "default-src 'none'")
+	// The shared worker is such a file: it loads another one, and reads the stream.
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'")
 	h.Set("Content-Type", file.contentType)
 	h.Add("Vary", "Accept-Encoding")
 	content := file.content

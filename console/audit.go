@@ -16,6 +16,8 @@ const auditParams = "actor act queue target request job tenant since until befor
 type listedActs struct {
 	filter  operator.AuditFilter
 	entries []operator.AuditEntry
+	// undoable are those that can be undone. It is known of the newest acts alone, where no condition hides any.
+	undoable map[int64]bool
 }
 
 func (s *site) audit(v *visit) (err error) {
@@ -25,6 +27,9 @@ func (s *site) audit(v *visit) (err error) {
 	}
 	if l.entries, err = v.operator.Audit(v.ctx(), l.filter); err != nil {
 		return err
+	}
+	if len(v.conditions()) == 0 && l.filter.Before == 0 {
+		l.undoable = v.undoable(l.entries)
 	}
 	return v.render(auditPage(v, l))
 }

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -28,7 +29,7 @@ const (
 // ServeHTTP is around everything: the request's id, the headers of every answer, the time that a page may take, and
 // panics.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v := &visit{site: s, w: w, r: r, id: rand.Text(), nonce: rand.Text(), now: time.Now()}
+	v := &visit{site: s, w: w, r: r, id: rand.Text(), nonce: rand.Text(), now: time.Now(), connection: r.Context()}
 	v.setHeaders()
 	if hash, name, ok := assetOf(r.URL.Path); ok {
 		s.assets.serve(v, hash, name)
@@ -74,7 +75,7 @@ func (v *visit) setHeaders() {
 	h.Set("X-Robots-Tag", "noindex")
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'nonce-"+v.nonce+"'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
 		"worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "+
-		"require-trusted-types-for 'script'; trusted-types htmx posthaste")
+		"require-trusted-types-for 'script'; trusted-types posthaste")
 }
 
 // enter finds the page of a request and lets it in, or not. Each step needs what those above it have found.
@@ -107,7 +108,8 @@ func (s *site) enter(v *visit) (err error) {
 	if err != nil {
 		return err
 	}
-	defer leave()
+	v.leave = sync.OnceFunc(leave)
+	defer v.leave()
 	v.r = v.r.WithContext(operator.TiedTo(v.ctx(), v.tenant()))
 	v.operator = s.operator.As(operator.Actor{Name: v.who.Name, RequestID: v.id})
 	return v.route.page(s, v)
@@ -140,9 +142,10 @@ func (s *site) checkOrigin(r *http.Request) error {
 func (s *site) authenticate(v *visit) (err error) {
 	if s.config.Who != nil {
 		v.who, err = s.config.Who(v.r)
-	} else if kept, ok := s.cookie.read(v.r, v.now); ok && s.config.Authenticator != nil {
-		v.who, err = s.config.Authenticator.Authenticate(v.ctx(), kept.Bearer)
-		v.byToken = err == nil
+	} else if kept, ok := s.cookie.read(v.r, v.now); ok && s.takes(kept) {
+		if v.who, err = s.whose(v, kept); err == nil {
+			v.kept = &kept
+		}
 	} else if s.config.AnonymousLoopback && isLocal(v.r) {
 		v.who = callers.Everybody
 	} else {
@@ -157,6 +160,14 @@ func (s *site) authenticate(v *visit) (err error) {
 	}
 	v.known = true
 	return nil
+}
+
+// takes reports whether people still sign in as the session was begun.
+func (s *site) takes(kept session) bool {
+	if kept.Person != nil {
+		return s.persons != nil
+	}
+	return s.config.Authenticator != nil
 }
 
 // isLocal is callers.IsLocal, but a link on another site's page that a person follows is no request of that page: the
@@ -174,8 +185,8 @@ func isLocal(r *http.Request) bool {
 func (s *site) admit(v *visit) error {
 	g := v.route.gate
 	switch {
-	case v.route.acts() && s.config.ReadOnly:
-		return refusal{http.StatusForbidden, "This console only reads", "It was started read-only: nothing can be changed here."}
+	case v.route.acts() && v.readOnly() != "":
+		return refusal{http.StatusForbidden, "Nothing can be changed now", "This console is read-only: " + v.readOnly() + "."}
 	case g.anyone:
 		return nil
 	case g.missing(v.who) != "":
@@ -225,6 +236,9 @@ func (v *visit) readParameters() (err error) {
 	}
 	if v.params, err = url.ParseQuery(text); err != nil {
 		return bad("Its parameters are not escaped as they should be.")
+	}
+	if v.route.params == anyParams { // they are somebody else's
+		return nil
 	}
 	allowed := strings.Fields(v.route.params)
 	for name, values := range v.params {

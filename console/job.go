@@ -28,6 +28,7 @@ type shownJob struct {
 	spans   []span
 	why     []operator.Reason // why it does not run; the first is the one that holds
 	reveal  bool
+	noEdit  string // why its payload cannot be edited; "" if it can
 }
 
 type field struct{ name, value string }
@@ -38,15 +39,11 @@ func (s *site) jobOf(v *visit) (j operator.Job, err error) {
 	if err != nil {
 		return j, refusal{http.StatusBadRequest, "That is no job’s id", "It has 36 characters, like 01976f0e-7a5c-7d3e-8f4b-0123456789ab."}
 	}
-	if tenant := v.tenant(); !tenant.IsZero() { // a foreign job costs what an absent one does
-		found, err := v.operator.Find(v.ctx(), []operator.Wanted{{ID: id, Tenant: tenant}})
-		if err != nil {
-			return j, err
-		} else if found[0].ID.IsZero() {
-			return j, operator.ErrNotFound
-		}
+	j, err = v.operator.Job(v.ctx(), id) // tied to the tenant: a foreign job costs what an absent one does
+	if tenant := v.tenant(); err == nil && !tenant.IsZero() && j.Tenant != tenant {
+		return operator.Job{}, operator.ErrNotFound
 	}
-	return v.operator.Job(v.ctx(), id)
+	return j, err
 }
 
 func (s *site) job(v *visit) (err error) {
@@ -67,6 +64,11 @@ func (s *site) job(v *visit) (err error) {
 			shown.why = e.Reasons
 		}
 		if shown.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: j.ID, Tenant: v.tenant(), Limit: auditShown}); err != nil {
+			return err
+		}
+	}
+	if deadLetter(j) {
+		if shown.noEdit, err = v.whyNoEdit(); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ type shownKind struct {
 	workers []operator.Worker
 	jobs    []operator.Job // the newest
 	groups  []operator.DeadLetterGroup
+	chart   charted
 }
 
 // present is how many of the workers are there.
@@ -62,11 +63,20 @@ func (s *site) kinds(v *visit) error {
 	if err != nil {
 		return err
 	}
+	lines, err := v.sparks(true)
+	if err != nil {
+		return err
+	}
+	for name := range lines {
+		if known[name] == nil {
+			known[name] = &shownKind{name: name}
+		}
+	}
 	all := make([]*shownKind, 0, len(known))
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		all = append(all, known[name])
 	}
-	return v.render(kindsPage(v, all))
+	return v.render(kindsPage(v, all, lines))
 }
 
 const (
@@ -95,6 +105,9 @@ func (s *site) kind(v *visit) error {
 	k.jobs = page.Jobs
 	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: v.now.Add(-lettersOf)}
 	if k.groups, err = v.operator.DeadLetterGroups(v.ctx(), letters, kindGroups); err != nil {
+		return err
+	}
+	if k.chart, err = v.chart("", name); err != nil {
 		return err
 	}
 	return v.render(kindPage(v, k))

@@ -24,10 +24,15 @@ func (v *visit) backTo() templ.SafeURL {
 }
 
 func (s *site) login(v *visit) error {
-	if s.config.Who != nil || s.config.Authenticator == nil {
+	if !s.hasLogin() {
 		return v.redirect("./")
 	}
 	return v.render(loginPage(v, ""))
+}
+
+// hasLogin reports whether people sign in here.
+func (s *site) hasLogin() bool {
+	return s.config.Who == nil && (s.config.Authenticator != nil || s.persons != nil)
 }
 
 // signIn takes a token. It is in the cookie from then on, sealed, and nowhere else.
@@ -47,13 +52,27 @@ func (s *site) signIn(v *visit) error {
 		v.status = http.StatusForbidden
 		return v.render(loginPage(v, "The token belongs to no tenant."))
 	}
-	if err := s.cookie.keep(v.w, v.now, bearer); err != nil {
+	if err := s.keep(v, session{Bearer: bearer, Ends: v.now.Add(sessionLength)}); err != nil {
 		return err
 	}
 	return v.redirect(v.backTo())
 }
 
+// signOut ends the session. People who have signed in at the provider are led on to sign out there, too, if it offers
+// that: by a page, because the policy of ours lets no form lead elsewhere.
 func (s *site) signOut(v *visit) error {
 	s.cookie.forget(v.w)
-	return v.redirect("login")
+	kept, ok := s.cookie.read(v.r, v.now)
+	if !ok || kept.Person == nil || s.persons == nil {
+		return v.redirect("login")
+	}
+	idToken := s.persons.end(kept)
+	v.who, v.known, v.kept = access.Principal{}, false, nil
+	to := s.persons.EndURL(v.ctx(), idToken, s.public.JoinPath("login").String())
+	if to == "" {
+		return v.redirect("login")
+	}
+	v.moveTo("login", nil)
+	v.w.Header().Set("Refresh", "0; url="+to)
+	return v.render(signedOutPage(v, templ.SafeURL(to)))
 }

@@ -50,8 +50,8 @@ func (fixed) Authenticate(_ context.Context, bearer string) (access.Principal, e
 	return p, nil
 }
 
-// rig is the console on a database of its own, to which it connects as docs/tenants.md says: a login that is a member
-// of outbox_api and of nothing else.
+// rig is the console on a database of its own, to which it connects as docs/guides/tenants.md says: a login that is a
+// member of outbox_api and of nothing else.
 type rig struct {
 	t       *testing.T
 	db      *pgxpool.Pool // the owner's
@@ -183,16 +183,18 @@ func (a answer) text() string {
 	return strings.TrimSpace(unescape.Replace(spaces.ReplaceAllString(tags.ReplaceAllString(body, " "), " ")))
 }
 
-// statements counts what a page asks of the database, settings left out.
+// statements counts what a page asks of the database, without what begins, ties, bounds and ends a transaction.
 type statements struct {
 	mu  sync.Mutex
 	all []string
 }
 
+var ofTransactions = regexp.MustCompile(`(?i)^(BEGIN|SET|COMMIT|ROLLBACK|SELECT set_config\()`)
+
 func (s *statements) note(sql string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !strings.Contains(sql, "set_config('app.tenant_id'") && !strings.HasPrefix(sql, "BEGIN") && !strings.HasPrefix(sql, "SET LOCAL") && !strings.EqualFold(sql, "commit") {
+	if !ofTransactions.MatchString(sql) {
 		s.all = append(s.all, sql)
 	}
 }

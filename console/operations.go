@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What is done to many dead letters is an operation: it is done by the processes that serve the API or the console,
+// What is done to many jobs is an operation: it is done by the processes that serve the API or the console,
 // also when the person has closed the tab, and can be stopped.
 
 const operationsShown = 50
@@ -39,7 +39,11 @@ func (s *site) operation(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(operationPage(v, found))
+	done, err := v.justDone(operationStanding(found))
+	if err != nil {
+		return err
+	}
+	return v.render(operationPage(v, found, done))
 }
 
 // askLetters is the first step of an act on the dead letters of a filter: it counts them, and the form means those.
@@ -49,7 +53,7 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		if err != nil {
 			return c, err
 		}
-		c = confirmation{back: link("operations"), crumb: "Dead letters", reason: true}
+		c = confirmation{back: link("operations"), crumb: "Dead letters", reason: true, many: true}
 		if v.r.Method == "POST" {
 			return c, nil
 		}
@@ -66,7 +70,15 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 			c.hidden = append(c.hidden, field{name, value})
 		}
 		at := counted.FailedUntil.UTC().Format(time.RFC3339Nano)
-		c.hidden = append(c.hidden, field{"failed_until", at})
+		c.hidden = append(c.hidden, field{"failed_until", at}, field{"matched", strconv.FormatInt(counted.Matched, 10)})
+		c.matched = counted.Matched
+		letters, err := v.operator.DeadLetters(v.ctx(), filter, outbox.ID{}, sampleSize)
+		if err != nil {
+			return c, err
+		}
+		for _, l := range letters {
+			c.sample = append(c.sample, l.Job)
+		}
 		jobs := plural(int(counted.Matched), "dead letter")
 		switch act {
 		case operator.ReplayLetters:
@@ -133,8 +145,8 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 // operationAct is the first step of stopping or resuming an operation.
 func operationAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
-		"stop":   {"What it has done stays done; the dead letters that are left stay as they are.", "It can be undone: resume it."},
-		"resume": {"It goes on where it was, with the dead letters that it was started for."},
+		"stop":   {"What it has done stays done; the jobs that are left stay as they are.", "It can be undone: resume it."},
+		"resume": {"It goes on where it was, with the jobs that it was started for."},
 	}
 	return func(v *visit) (c confirmation, err error) {
 		id, err := outbox.ParseID(v.param("id"))
@@ -176,16 +188,17 @@ func progressOfOperation(o operator.Operation) (kind, word string) {
 	return "good", "going on"
 }
 
-// meant is which dead letters an operation is about, in words.
-func meant(f operator.DeadLetterFilter) string {
+// meant is which jobs an operation is about, in words.
+func meant(o operator.Operation) string {
+	f, jobs := o.Filter, o.Jobs
 	text := ""
 	for _, one := range [][2]string{
-		{"kind", f.Kind},
-		{"queue", f.Queue},
-		{"status", string(f.Status)},
+		{"kind", f.Kind + jobs.Kind},
+		{"queue", f.Queue + jobs.Queue},
+		{"status", string(f.Status) + search{statuses: jobs.Statuses}.get("status")},
 		{"code", f.ErrorCode},
 		{"error", f.Fingerprint},
-		{"key", f.Key},
+		{"key", f.Key + jobs.Key},
 	} {
 		if one[1] != "" {
 			text += one[0] + " " + one[1] + ", "
@@ -199,11 +212,11 @@ func meant(f operator.DeadLetterFilter) string {
 
 // didOf is how much an operation has done, in words.
 func didOf(o operator.Operation) string {
-	verb := "replayed"
-	if o.Act == operator.DismissLetters {
-		verb = "dismissed"
+	verbs := map[operator.OperationAct]string{
+		operator.ReplayLetters: "replayed", operator.DismissLetters: "dismissed",
+		operator.CancelJobs: "cancelled", operator.ReleaseJobs: "released", operator.RetryJobs: "made due", operator.EditJobs: "edited",
 	}
-	text := fmt.Sprintf("%s %s of %s", number(o.Done), verb, number(o.Matched))
+	text := fmt.Sprintf("%s %s of %s", number(o.Done), verbs[o.Act], number(o.Matched))
 	if o.Passed > 0 {
 		text += fmt.Sprintf(", %s left alone", number(o.Passed))
 	}

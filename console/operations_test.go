@@ -26,7 +26,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 				t.Fatal("the form does not say what was counted")
 			}
 			late := r.deadLetter(tenantA, "k", "c", "m")
-			form := url.Values{"error": {"c1"}, "kind": {"k"}, "failed_until": {until[1]}, "reason": {"the relay is back"}}
+			form := url.Values{"error": {"c1"}, "kind": {"k"}, "failed_until": {until[1]}, "matched": {"2"}, "reason": {"the relay is back"}}
 			r.as("a+jobs.read,admin.read").post(act, form).is(403)
 			silent := maps.Clone(form)
 			silent.Set("reason", " ")
@@ -72,8 +72,8 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	r.get("operation?id="+op.ID.String()).is(200).has("stopped", "Resume…")
 	r.post("operation-resume", form).is(303)
 	r.get("operation?id=" + op.ID.String()).is(200).has("going on")
-	r.post("letters-replay", url.Values{"failed_until": {"now"}, "reason": {"x"}}).is(400).has("failed_until")
-	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "rate": {"fast"}, "reason": {"x"}}).is(400).has("rate")
+	r.post("letters-replay", url.Values{"failed_until": {"now"}, "matched": {"1"}, "reason": {"x"}}).is(400).has("failed_until")
+	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "matched": {"1"}, "rate": {"fast"}, "reason": {"x"}}).is(400).has("rate")
 	if page := r.get("letters-replay?since=2h").is(200).Body.String(); strings.Contains(page, `name="since" value="2h"`) {
 		t.Error("the form says how long ago, which is another instant when it is sent")
 	}

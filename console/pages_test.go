@@ -6,9 +6,11 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -24,7 +26,7 @@ func TestHostileTextStaysText(t *testing.T) {
 	r := newRig(t)
 	id := r.evilJob(outbox.RootTenant)
 	for _, page := range []string{
-		"jobs", "jobs?status=dead", "job?id=" + id.String(), "job?reveal=1&id=" + id.String(), "jobs?key=%3Cimg%20src%3Dx%3E", "queues", "queue?queue=default", "queue?queue=%3Cimg%20src%3Dx%3E", "queue-pause?queue=%3Cimg%20src%3Dx%3E", "kinds", "kind?kind=evil.kind", "kind?kind=%3Cimg%3E", "jobs?q=%3Cimg%20src%3Dx%3E%3A%22",
+		"jobs", "jobs?status=dead", "job?id=" + id.String(), "job?reveal=1&id=" + id.String(), "jobs?key=%3Cimg%20src%3Dx%3E", "queues", "queue?queue=default", "queue?queue=%3Cimg%20src%3Dx%3E", "queue-pause?queue=%3Cimg%20src%3Dx%3E", "live?kind=%3Cimg%20src%3Dx%3E", "live?q=%3Cimg%20src%3Dx%3E%3A%22", "kinds", "kind?kind=evil.kind", "kind?kind=%3Cimg%3E", "jobs?q=%3Cimg%20src%3Dx%3E%3A%22",
 		"letters", "letters?kind=evil.kind", "letters?code=%3Cimg%20src%3Dx%3E", "keys", "audit", "audit?actor=%3Cimg%20src%3Dx%3E",
 	} {
 		a := r.get(page)
@@ -39,31 +41,6 @@ func TestHostileTextStaysText(t *testing.T) {
 	}
 	r.get("job?id="+id.String()).is(200).has(evil, "1970670598291982290", "1.50", `\u0000`, "•••", "Reveal 1 masked value").hasNot("hunter2")
 	r.get("job?reveal=1&id=" + id.String()).is(200).has("hunter2")
-}
-
-func TestAPageAsksLittle(t *testing.T) {
-	r := newRig(t)
-	id := r.evilJob(outbox.RootTenant)
-	for range 60 {
-		r.enqueue("greet", `{}`, outbox.Options{})
-	}
-	for _, page := range []string{
-		"jobs", "jobs?kind=greet&status=pending", "job?id=" + id.String(), "me", "queues", "queue?queue=default", "kinds", "kind?kind=evil.kind",
-		"problems", "now", "system", "letters", "letters?error=x", "operations", "keys", "schedules", "workers", "sinks", "audit",
-	} {
-		cookies := r.cookies()
-		r.get(page) // what package watch reads for all pages together is there then
-		r.asked.take()
-		req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+page, nil)
-		for _, c := range cookies {
-			req.AddCookie(c)
-		}
-		r.send(req).is(200)
-		asked := r.asked.take()
-		if t.Logf("%s: %d statements", page, len(asked)); len(asked) > 6 {
-			t.Errorf("%s takes %d statements, want at most 6:\n%s", page, len(asked), strings.Join(asked, "\n"))
-		}
-	}
 }
 
 func TestWhatACallerMayNotSeeIsNotThere(t *testing.T) {
@@ -83,18 +60,7 @@ func TestWhatACallerMayNotSeeIsNotThere(t *testing.T) {
 func TestAJobSaysWhyItDoesNotRun(t *testing.T) {
 	r := newRig(t)
 	id := r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"}).String()
-	cookies := r.cookies()
-	r.asked.take()
-	req := httptest.NewRequestWithContext(t.Context(), "GET", "/job?id="+id, nil)
-	for _, c := range cookies {
-		req.AddCookie(c)
-	}
-	r.send(req).is(200).has("Why it does not run", "No present dispatcher works queue mail")
-	if asked := r.asked.take(); len(asked) > 14 { // those of a page, and Explain's
-		t.Errorf("a job that waits takes %d statements:\n%s", len(asked), strings.Join(asked, "\n"))
-	} else {
-		t.Logf("%d statements", len(asked))
-	}
+	r.get("job?id="+id).is(200).has("Why it does not run", "No present dispatcher works queue mail")
 	r.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w-1', 'v1', '{mail}', '{4}', '{greet}', true)`)
 	r.post("queue-pause", map[string][]string{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
 	r.get("job?id="+id).is(200).has("paused", "posthaste queues resume mail")
@@ -378,4 +344,63 @@ func TestADatabaseThatIsAway(t *testing.T) {
 		req.AddCookie(c)
 	}
 	r.send(req).is(200)
+}
+
+// What a browser that was never here asks for: the login, the largest of the pages that people begin with, and every
+// file that is served, as compressed as browsers take it.
+func TestTheFirstVisitIsSmall(t *testing.T) {
+	r := newRig(t)
+	id := r.evilJob(outbox.RootTenant)
+	for range 60 {
+		r.enqueue("greet", `{"to": "ada@example.com"}`, outbox.Options{})
+	}
+	r.exec(`INSERT INTO outbox.measured SELECT m, m - interval '1 min', true FROM generate_series(date_trunc('minute', now()) - interval '1 h', date_trunc('minute', now()), '1 min') AS m`)
+	r.exec(`INSERT INTO outbox.measures SELECT at, NULL, 'default', 'greet', 1000 * random(), 10 * random(), 3, 1000 * random(), 1000 * random(), 3, 1, ARRAY[NULL, 40, 300] FROM outbox.measured`)
+	cookies := r.cookies()
+	compressed := func(address string) int {
+		req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+address, nil)
+		req.Header.Set("Accept-Encoding", "gzip")
+		for _, c := range cookies {
+			req.AddCookie(c)
+		}
+		return r.send(req).is(200).Body.Len()
+	}
+	var files, ofCharts int
+	base := regexp.MustCompile(`assets/[0-9a-f]+/`).FindString(r.get("me").Body.String())
+	err := filepath.WalkDir("assets", func(name string, d fs.DirEntry, err error) error {
+		name = strings.TrimPrefix(name, "assets/")
+		switch path.Ext(name) {
+		case ".css", ".js", ".svg":
+			size := compressed(base + name)
+			t.Logf("%s: %d bytes", name, size)
+			if strings.HasPrefix(name, "charts") || strings.HasPrefix(name, "vendor/uPlot") {
+				ofCharts += size
+			} else {
+				files += size
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := compressed("login")
+	for address, most := range map[string]int{"problems": 10 << 10, "jobs": 12 << 10, "job?id=" + id.String(): 14 << 10} {
+		size := compressed(address)
+		if t.Logf("%s: %d bytes", address, size); size > most {
+			t.Errorf("%s has %d bytes compressed, want at most %d", address, size, most)
+		}
+		first = max(first, size+compressed("login"))
+	}
+	charted := compressed("now")
+	t.Logf("without charts %d bytes, with charts %d", files+first, files+ofCharts+first+charted)
+	if files+first > 60<<10 {
+		t.Errorf("the first visit takes %d bytes, want at most 60 KB", files+first)
+	}
+	if all := files + ofCharts + first + charted; all > 85<<10 {
+		t.Errorf("the first visit with charts takes %d bytes, want at most 85 KB", all)
+	}
+	if files < 10<<10 || ofCharts < 10<<10 {
+		t.Error("this looks at the wrong place")
+	}
 }

@@ -1,9 +1,14 @@
 package console
 
 import (
+	"context"
+	"io"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/a-h/templ"
 
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -30,6 +35,25 @@ var solid = map[outbox.Status]bool{outbox.Running: true, outbox.Dead: true}
 
 func pressed(on bool) string { return strconv.FormatBool(on) }
 
+// words is a command whose options are not broken at their hyphens.
+func words(command string) templ.Component {
+	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
+		var b strings.Builder
+		for i, word := range strings.Split(command, " ") {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			if text := templ.EscapeString(word); strings.HasPrefix(word, "-") && len(word) < 40 {
+				b.WriteString("<span>" + text + "</span>")
+			} else {
+				b.WriteString(text)
+			}
+		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	})
+}
+
 // asset is the URL of one of our files.
 func (v *visit) asset(name string) string { return v.site.assets.url(name) }
 
@@ -39,7 +63,7 @@ func (v *visit) isAt(r *route) bool {
 }
 
 // below are the pages that stand below one of the navigation.
-var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules", "letter": "letters", "sink": "sinks", "operation": "operations"}
+var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules", "letter": "letters", "sink": "sinks", "operation": "operations", "audit-verify": "audit"}
 
 // sees is whose jobs the viewer sees, in words.
 func (v *visit) sees() string {

@@ -84,7 +84,11 @@ func (s *site) now(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(nowPage(v, o))
+	c, err := v.chart("", "")
+	if err != nil {
+		return err
+	}
+	return v.render(nowPage(v, o, c))
 }
 
 // examineEvery is how old what the page of the installation shows may be.

@@ -23,8 +23,8 @@ type shownQueue struct {
 	more    bool           // whether there are more of them
 	workers []operator.Worker
 	audit   []operator.AuditEntry
-	done    string // what was just done, as a sentence
-	undo    string // the page that undoes it
+	done    doneAct
+	chart   charted
 }
 
 // atLimit reports whether as many jobs of a queue run as may.
@@ -73,7 +73,11 @@ func (s *site) queues(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(queuesPage(v, queues, oldest, asOf))
+	lines, err := v.sparks(false)
+	if err != nil {
+		return err
+	}
+	return v.render(queuesPage(v, queues, oldest, lines, asOf))
 }
 
 const (
@@ -86,8 +90,8 @@ func (s *site) queue(v *visit) (err error) {
 	if err != nil {
 		return err
 	}
-	if said, ok := queueDone[v.param("done")]; ok && said.holds(q.Queue) {
-		q.done, q.undo = said.sentence, said.undo
+	if q.done, err = v.justDone(queueStanding(q.Queue)); err != nil {
+		return err
 	}
 	oldest, err := v.oldestDue()
 	if err != nil {
@@ -115,6 +119,9 @@ func (s *site) queue(v *visit) (err error) {
 	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(), Limit: 10}); err != nil {
 		return err
 	}
+	if q.chart, err = v.chart(q.Name, ""); err != nil {
+		return err
+	}
 	return v.render(queuePage(v, q))
 }
 
@@ -134,22 +141,6 @@ func (s *site) queueOf(v *visit) (shownQueue, error) {
 		}
 	}
 	return shownQueue{Queue: operator.Queue{Name: name, Jobs: map[outbox.Status]int64{}}, asOf: asOf}, nil
-}
-
-// queueDone is what an act says afterwards, and the page of the opposite one.
-var queueDone = map[string]struct {
-	sentence, undo string
-	holds          func(operator.Queue) bool // or somebody else has acted since
-}{
-	"paused": {
-		"The queue is paused: jobs that are running go on, and no others start.", "queue-resume",
-		func(q operator.Queue) bool { return !q.PausedSince.IsZero() },
-	},
-	"resumed": {"The queue goes on.", "queue-pause", func(q operator.Queue) bool { return q.PausedSince.IsZero() }},
-	"limited": {
-		"The limits hold from the next claim on, in all processes.", "queue-limits",
-		func(operator.Queue) bool { return true },
-	},
 }
 
 func (s *site) askPause(v *visit) error {
@@ -195,19 +186,19 @@ func waiting(q operator.Queue) int64 {
 }
 
 func (s *site) pause(v *visit) error {
-	return v.actOnQueue("paused", func(o *operator.Operator, queue string) error { return o.Pause(v.ctx(), queue) })
+	return v.actOnQueue(func(o *operator.Operator, queue string) error { return o.Pause(v.ctx(), queue) })
 }
 
 func (s *site) resume(v *visit) error {
-	return v.actOnQueue("resumed", func(o *operator.Operator, queue string) error { return o.Resume(v.ctx(), queue) })
+	return v.actOnQueue(func(o *operator.Operator, queue string) error { return o.Resume(v.ctx(), queue) })
 }
 
-func (v *visit) actOnQueue(done string, act func(*operator.Operator, string) error) error {
+func (v *visit) actOnQueue(act func(*operator.Operator, string) error) error {
 	queue := v.param("queue")
 	if err := act(v.operator.Because(v.param("reason")), queue); err != nil {
 		return err
 	}
-	return v.redirect(link("queue", "queue", queue, "done", done))
+	return v.redirect(v.withDone(link("queue", "queue", queue)))
 }
 
 func (s *site) askLimits(v *visit) error {
@@ -231,7 +222,7 @@ func (s *site) limit(v *visit) error {
 		form.fault, v.status = fault, http.StatusBadRequest
 		return v.render(limitsPage(v, operator.Queue{Name: v.param("queue")}, form))
 	}
-	return v.actOnQueue("limited", func(o *operator.Operator, queue string) error {
+	return v.actOnQueue(func(o *operator.Operator, queue string) error {
 		_, _, err := o.Limit(v.ctx(), queue, limits)
 		return err
 	})
@@ -293,8 +284,8 @@ func limitsText(q operator.Queue) string {
 // noQueueActs says why the viewer may not act on queues; "" if they may.
 func (v *visit) noQueueActs() string {
 	switch {
-	case v.site.config.ReadOnly:
-		return "This console only reads"
+	case v.readOnly() != "":
+		return "Read-only: " + v.readOnly()
 	case !v.can(access.AdminMutate):
 		return "Needs admin.mutate"
 	case !v.who.AllTenants:

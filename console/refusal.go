@@ -94,6 +94,9 @@ func (v *visit) refuse(err error) {
 		h.Set("Retry-After", "4")
 	}
 	v.status = r.status
+	if v.ctx().Err() != nil { // the time for the page is over, and that is what this one says
+		v.r = v.r.WithContext(context.WithoutCancel(v.ctx()))
+	}
 	if err := v.render(refused(v, r)); err != nil {
 		http.Error(v.w, r.Error(), r.status)
 	}
@@ -101,8 +104,11 @@ func (v *visit) refuse(err error) {
 
 // sendToLogin leads people to the login and then back, if there is one and they have not sent a form.
 func (v *visit) sendToLogin() bool {
-	if v.site.config.Who != nil || v.site.config.Authenticator == nil || v.r.Method != http.MethodGet || v.route == nil {
+	if !v.site.hasLogin() || v.r.Method != http.MethodGet || v.route == nil {
 		return false
+	}
+	if v.r.Header.Get("Sec-Fetch-Mode") != "" && v.r.Header.Get("Sec-Fetch-Mode") != "navigate" || v.r.Header.Get("Accept") == "text/event-stream" {
+		return false // a script asks, and reads the status
 	}
 	v.params = v.r.URL.Query()
 	_ = v.redirect(link("login", "back", v.here()))

@@ -28,6 +28,7 @@ type gate struct {
 var (
 	anyone   = gate{anyone: true}
 	signedIn = gate{}
+	inside   = needs(access.JobsRead, access.AdminRead) // how jobs are carried out; these pages lead to jobs
 )
 
 func needs(capabilities ...access.Capability) gate { return gate{needs: capabilities} }
@@ -55,43 +56,55 @@ func (g gate) admits(who access.Principal) bool {
 // acts reports whether a row changes something of the database.
 func (r *route) acts() bool { return r.method == http.MethodPost && len(r.gate.needs) > 0 }
 
+// anyParams are the parameters of a page that takes any.
+const anyParams = "*"
+
 // routes is every page. Nothing else is served, except the assets. The navigation has them in this order.
 var routes = []route{
 	{"GET", "", signedIn, "", "", (*site).home},
-	{"GET", "problems", needs(access.AdminRead), "", "Problems", (*site).problems},
-	{"GET", "now", needs(access.AdminRead).ofAllTenants(), "", "Now", (*site).now},
+	{"GET", "problems", inside, "", "Problems", (*site).problems},
+	{"GET", "now", inside.ofAllTenants(), "range", "Now", (*site).now},
 	{"GET", "jobs", needs(access.JobsRead), jobsParams, "Jobs", (*site).jobs},
+	{"GET", "live", needs(access.JobsRead, access.AdminStream), tailParams, "Live", (*site).tail},
 	{"GET", "job", needs(access.JobsRead), "id reveal whole", "", (*site).job},
 	{"GET", "payload", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).payload},
 	{"GET", "result", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).result},
 	{"GET", "find", needs(access.JobsRead), "q", "", (*site).find},
-	{"GET", "letters", needs(access.AdminRead), lettersParams, "Dead letters", (*site).letters},
-	{"GET", "queues", needs(access.AdminRead), "", "Queues", (*site).queues},
-	{"GET", "queue", needs(access.AdminRead), "queue done", "", (*site).queue},
+	{"GET", "jobs-export", needs(access.JobsRead), jobsParams + exportParams, "", (*site).exportJobs},
+	{"GET", "letters-export", inside, lettersParams + exportParams, "", (*site).exportLetters},
+	{"GET", "audit-verify", inside.ofAllTenants(), "head", "", (*site).verifyAudit},
+	{"GET", "audit-export", inside, auditParams + exportParams, "", (*site).exportAudit},
+	{"GET", "letters", inside, lettersParams, "Dead letters", (*site).letters},
+	{"GET", "queues", inside, "", "Queues", (*site).queues},
+	{"GET", "queue", inside, "queue done range", "", (*site).queue},
 	{"GET", "queue-pause", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askPause},
 	{"POST", "queue-pause", needs(access.AdminMutate).ofAllTenants(), "queue reason", "", (*site).pause},
 	{"GET", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askResume},
 	{"POST", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue reason", "", (*site).resume},
 	{"GET", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askLimits},
 	{"POST", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue running starts interval reason", "", (*site).limit},
-	{"GET", "kinds", needs(access.AdminRead), "", "Kinds", (*site).kinds},
-	{"GET", "kind", needs(access.AdminRead), "kind", "", (*site).kind},
-	{"GET", "keys", needs(access.AdminRead), keysParams, "Keys", (*site).keys},
-	{"GET", "key", needs(access.AdminRead), "tenant queue key", "", (*site).key},
-	{"GET", "schedules", needs(access.AdminRead), "tenant", "Schedules", (*site).schedules},
-	{"GET", "schedule", needs(access.AdminRead), "tenant name", "", (*site).schedule},
-	{"GET", "workers", needs(access.AdminRead).ofAllTenants(), "", "Workers", (*site).workers},
-	{"GET", "sinks", needs(access.AdminRead).ofAllTenants(), "", "Sinks", (*site).sinks},
-	{"GET", "sink", needs(access.AdminRead).ofAllTenants(), "name", "", (*site).sink},
-	{"GET", "operations", needs(access.AdminRead), "before", "Operations", (*site).operations},
-	{"GET", "operation", needs(access.AdminRead), "id", "", (*site).operation},
-	{"GET", "audit", needs(access.AdminRead), auditParams, "Audit", (*site).audit},
-	{"GET", "system", needs(access.AdminRead).ofAllTenants(), "", "System", (*site).system},
+	{"GET", "kinds", inside, "", "Kinds", (*site).kinds},
+	{"GET", "kind", inside, "kind range", "", (*site).kind},
+	{"GET", "keys", inside, keysParams, "Keys", (*site).keys},
+	{"GET", "key", inside, "tenant queue key", "", (*site).key},
+	{"GET", "schedules", inside, "tenant", "Schedules", (*site).schedules},
+	{"GET", "schedule", inside, "tenant name done", "", (*site).schedule},
+	{"GET", "workers", inside.ofAllTenants(), "", "Workers", (*site).workers},
+	{"GET", "sinks", inside.ofAllTenants(), "", "Sinks", (*site).sinks},
+	{"GET", "sink", inside.ofAllTenants(), "name done", "", (*site).sink},
+	{"GET", "operations", inside, "before", "Operations", (*site).operations},
+	{"GET", "operation", inside, "id done", "", (*site).operation},
+	{"GET", "audit", inside, auditParams, "Audit", (*site).audit},
+	{"GET", "system", inside.ofAllTenants(), "", "System", (*site).system},
 	{"GET", "me", signedIn, "", "", (*site).me},
-	{"POST", "settings", anyone, "theme zone density back", "", (*site).settings},
+	{"POST", "settings", anyone, "theme zone density keys back", "", (*site).settings},
 	{"GET", "login", anyone, "back", "", (*site).login},
 	{"POST", "login", anyone, "token back", "", (*site).signIn},
+	{"GET", "provider", anyone, "back", "", (*site).toProvider},
+	{"GET", "callback", anyone, anyParams, "", (*site).fromProvider},
 	{"POST", "logout", anyone, "", "", (*site).signOut},
+	{"GET", "rows", needs(access.JobsRead), "id tenants", "", (*site).rows},
+	{"GET", "events", needs(access.JobsRead, access.AdminStream), "after", "", (*site).events},
 	{"GET", "robots.txt", anyone, "", "", (*site).robots},
 }
 
@@ -101,7 +114,7 @@ var (
 )
 
 func init() {
-	routes = append(routes, actRoutes()...)
+	routes = append(append(routes, actRoutes()...), editRoutes...)
 	for i := range routes {
 		r := &routes[i]
 		if table[r.path] == nil {

@@ -30,6 +30,7 @@ const nextTicks = 5
 type shownSchedule struct {
 	operator.Schedule
 	ticks []time.Time
+	done  doneAct
 }
 
 func (s *site) schedule(v *visit) error {
@@ -37,7 +38,11 @@ func (s *site) schedule(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found)}))
+	done, err := v.justDone(stance{paused: found.PausedSince})
+	if err != nil {
+		return err
+	}
+	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found), done}))
 }
 
 // scheduleOf is the schedule that the parameters name.

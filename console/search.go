@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -22,6 +23,7 @@ type search struct {
 	tenant                        outbox.ID
 	statuses                      []outbox.Status
 	since, until                  instantText
+	page                          string // that it is a filter of; "" is jobs
 }
 
 // instantText is a time as it was written: so long ago, or an instant with its offset.
@@ -185,12 +187,12 @@ func (f search) text() string {
 	return strings.Join(words, " ")
 }
 
-// link is the list of jobs with this search, and more parameters.
+// link is its page, with this search and more parameters.
 func (f search) link(more ...string) templ.SafeURL {
 	for _, name := range names {
 		more = append(more, name, f.get(name))
 	}
-	return link("jobs", more...)
+	return link(cmp.Or(f.page, "jobs"), more...)
 }
 
 // without is the search with a condition taken off.
@@ -232,6 +234,9 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 func (f search) command() string {
 	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "error": "--fingerprint", "since": "--created-since", "until": "--created-until"}
 	line := "posthaste jobs list"
+	if f.page == "live" {
+		line = "posthaste jobs tail"
+	}
 	for _, name := range names {
 		if value := f.get(name); value != "" && flags[name] != "" {
 			line += " " + flags[name] + " " + shellQuoted(value)

@@ -18,10 +18,11 @@ const keyBytes = 32
 // sessionLength is how long a login lasts, whatever its token does.
 const sessionLength = 12 * time.Hour
 
-// session is what the cookie seals. The bearer is authenticated again by every request: nothing here says what a
-// person may do.
+// session is what the cookie seals: a token, which every request authenticates again, or a person whom the provider is
+// asked for again every few minutes.
 type session struct {
-	Bearer string    `json:"bearer"`
+	Bearer string    `json:"bearer,omitempty"`
+	Person *person   `json:"person,omitempty"`
 	Ends   time.Time `json:"ends"`
 }
 
@@ -86,13 +87,22 @@ func (c cookie) open(purpose, text string, into any) error {
 	return errNotOurs
 }
 
+// maxCookie is how long a name and a value may be together: browsers drop a cookie of more than 4096 bytes.
+const maxCookie = 4000
+
+var errTooLarge = errors.New("the session is too large for a cookie")
+
 // keep has the browser remember the session.
-func (c cookie) keep(w http.ResponseWriter, now time.Time, bearer string) error {
-	text, err := c.seal("session", session{Bearer: bearer, Ends: now.Add(sessionLength)})
-	if err == nil {
-		c.set(w, c.name, text, int(sessionLength/time.Second), true)
+func (c cookie) keep(w http.ResponseWriter, now time.Time, kept session) error {
+	text, err := c.seal("session", kept)
+	if err != nil {
+		return err
 	}
-	return err
+	if len(c.name)+len(text) > maxCookie {
+		return errTooLarge
+	}
+	c.set(w, c.name, text, int(kept.Ends.Sub(now)/time.Second), true)
+	return nil
 }
 
 // forget has the browser forget it.
@@ -102,7 +112,7 @@ func (c cookie) forget(w http.ResponseWriter) { c.set(w, c.name, "", -1, true) }
 func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 	var s session
 	found := r.CookiesNamed(c.name)
-	if len(found) != 1 || c.open("session", found[0].Value, &s) != nil || s.Bearer == "" || !now.Before(s.Ends) {
+	if len(found) != 1 || c.open("session", found[0].Value, &s) != nil || s.Bearer == "" && s.Person == nil || !now.Before(s.Ends) {
 		return session{}, false
 	}
 	return s, true

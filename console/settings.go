@@ -13,6 +13,7 @@ const (
 	themeCookie   = "ph_theme"
 	zoneCookie    = "ph_zone"
 	densityCookie = "ph_density"
+	keysCookie    = "ph_keys"
 )
 
 const yearSeconds = 365 * 24 * 60 * 60
@@ -34,6 +35,9 @@ func (v *visit) readPreferences() {
 	}
 	if value(densityCookie) == "compact" {
 		v.density = "compact"
+	}
+	if value(keysCookie) == "off" {
+		v.keys = "off"
 	}
 }
 
@@ -61,6 +65,13 @@ func (s *site) settings(v *visit) error {
 			return refusal{http.StatusBadRequest, "There is no such density", "There are usual and compact."}
 		}
 		s.cookie.set(v.w, densityCookie, density, yearSeconds, true)
+	}
+	if v.params.Has("keys") {
+		keys := v.param("keys")
+		if keys != "on" && keys != "off" {
+			return refusal{http.StatusBadRequest, "There is no such setting of the keys", "There are on and off."}
+		}
+		s.cookie.set(v.w, keysCookie, keys, yearSeconds, true)
 	}
 	if v.params.Has("zone") {
 		if _, ok := zoneOf(v.param("zone")); !ok {
@@ -92,9 +103,3 @@ var abilities = []struct {
 }
 
 func (s *site) me(v *visit) error { return v.render(mePage(v)) }
-
-// sessionEnds is when the login is over, whatever its token does.
-func (v *visit) sessionEnds() time.Time {
-	kept, _ := v.site.cookie.read(v.r, v.now)
-	return kept.Ends
-}

@@ -7,7 +7,11 @@ func (s *site) sinks(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(sinksPage(v, all))
+	bridges, err := v.operator.Bridges(v.ctx())
+	if err != nil {
+		return err
+	}
+	return v.render(sinksPage(v, all, bridges))
 }
 
 // shownSink is a sink with what it has refused and what it publishes again.
@@ -15,6 +19,7 @@ type shownSink struct {
 	operator.Sink
 	held    []operator.HeldMessage
 	replays []operator.Replay
+	done    doneAct
 }
 
 func (s *site) sink(v *visit) (err error) {
@@ -28,7 +33,21 @@ func (s *site) sink(v *visit) (err error) {
 	if shown.replays, err = v.operator.Replays(v.ctx(), shown.Name, v.tenant()); err != nil {
 		return err
 	}
+	if shown.done, err = v.justDone(stance{paused: shown.PausedAt}); err != nil {
+		return err
+	}
 	return v.render(sinkPage(v, shown))
+}
+
+// bridgeSign is how good or bad a bridge's state is.
+func bridgeSign(b operator.Bridge) string {
+	switch b.State() {
+	case "fetching":
+		return "good"
+	case "away":
+		return "bad"
+	}
+	return "warn"
 }
 
 // sinkSign is how good or bad a sink's state is.

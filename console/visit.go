@@ -25,19 +25,24 @@ type visit struct {
 	r     *http.Request
 	route *route // nil if there is none
 
+	connection context.Context // of the request, without the time that a page may take
+	leave      func()          // gives back the place of a page that is worked on
+
 	id     string    // of the request
-	nonce  string    // of the page's scripts, and of the elements that htmx may work on
+	nonce  string    // of the page's scripts
 	now    time.Time // when the page is of; ages count from here
 	params url.Values
 
-	who     access.Principal
-	known   bool // whether who is somebody
-	byToken bool // signed in with a token, so that there is a way out
+	who   access.Principal
+	known bool     // whether who is somebody
+	kept  *session // of who has signed in, so that there is a way out; else nil
 
 	operator *operator.Operator // acts as who
+	noWrites *string            // why nothing can be changed; nil until somebody has looked
 	zone     *time.Location
 	theme    string // "light", "dark" or "" for the system's
 	density  string // "compact" or ""
+	keys     string // "off" or ""
 	status   int    // of the answer; 0 is 200
 }
 
@@ -77,6 +82,13 @@ func (v *visit) here() string {
 		return cmp.Or(v.route.path, "./")
 	}
 	return v.route.path + "?" + v.params.Encode()
+}
+
+// moveTo answers as another address does, for what leads back to it.
+func (v *visit) moveTo(path string, params url.Values) {
+	v.route, v.params = table[path][http.MethodGet], params
+	v.r = v.r.Clone(v.ctx())
+	v.r.Method, v.r.URL.RawQuery = http.MethodGet, params.Encode()
 }
 
 // link is the URL of a page of ours with parameters, name and value in turns; empty ones are left out.

@@ -38,6 +38,9 @@ type attempt struct {
 	streamed bool              // each change of the job is an event
 	batch    *batch            // of which this is the first; nil for a job by itself
 	reports  report.Reports
+	span     engine.Span     // nil without tracing; a batch's is the first's
+	traced   context.Context // in which the span is, for log lines; nil without tracing
+	spanned  string          // the traceparent of its span, if that is sampled; "" otherwise
 
 	returned atomic.Bool // the handler has, of the first of a batch: for reportOverrun
 

@@ -160,20 +160,13 @@ func TestAStopCancelsWhatWasCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.cancel()
-	awaitLocks(t, db) // the settlement waits for the request
+	pgtest.AwaitLocks(t, db, 1) // the settlement waits for the request
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.wait(t)
 	wantState(t, db, cancelled, "cancelled attempt=1 epoch=2 lost=0 error=")
 	wantState(t, db, other, "pending attempt=0 epoch=2 lost=0 error=")
-}
-
-// awaitLocks returns once a session waits for another's lock.
-func awaitLocks(t *testing.T, db *pgxpool.Pool) {
-	t.Helper()
-	await(t, db, "somebody waits for a lock", `
-		SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`)
 }
 
 // counter counts the statements that have a text in them.

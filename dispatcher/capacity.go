@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 )
 
@@ -19,7 +21,8 @@ const (
 type capacity struct {
 	*waker
 	concurrency int
-	seats       func() int   // that batches which wait for more jobs have; nil if no kind's jobs are handled together
+	seats       func() int // that batches which wait for more jobs have; nil if no kind's jobs are handled together
+	busy        prometheus.Gauge
 	limited     atomic.Bool  // by an operator: no job is claimed that may not start at once
 	hungry      atomic.Bool  // the claim loop waits for room
 	inHand      atomic.Int64 // claimed and not finished

@@ -537,12 +537,7 @@ func TestSlowSurveyFindsEveryPriority(t *testing.T) {
 	d.stop(t)
 }
 
-// blob is as large as a payload may be, nearly.
-type blob struct{ Bytes []byte }
-
-func (blob) Kind() string { return "blob" }
-
-// skimmed is a blob of which nothing is read: decoding the bytes would be most of a test.
+// skimmed is a job of which nothing is read: decoding the bytes would be most of a test.
 type skimmed struct{}
 
 func (skimmed) Kind() string { return "blob" }
@@ -554,13 +549,8 @@ func TestLargeJobsAfterSmallOnesAreClaimedFewAtATime(t *testing.T) {
 	db := pgtest.New(t)
 	const small, large = 500, 30
 	enqueueProbes(t, db, small, outbox.Options{Priority: 1})
-	requests := make([]outbox.Request, large)
-	for i := range requests {
-		requests[i] = outbox.Request{Args: blob{make([]byte, 2<<20)}} // base64: 2.7 MiB
-	}
-	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload)
+		SELECT outbox.uuid_v7(), 'blob', convert_to('{"Bytes":"' || repeat('A', 2800000) || '"}', 'UTF8') FROM generate_series(1, $1::integer)`, large)
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
 	dispatcher.Handle(mux, func(context.Context, *outbox.Job[skimmed]) error { return nil })
 	d := start(t, db, mux, single(quiet(nil)))

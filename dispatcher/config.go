@@ -21,7 +21,9 @@ import (
 // Hearing, from a listener, to start jobs within milliseconds.
 type Config struct {
 	Queues map[string]QueueConfig // nil works the queue "default". Names are as outbox.Options.Queue says
-	Worker string                 // who holds the leases; "" is host-pid. A random suffix is added, so names may repeat
+	// Worker is who holds the leases; "" is host-pid. A random suffix is added, so names may repeat. Without that, and
+	// the pid, it is the label worker_id of the metrics.
+	Worker string
 
 	// Wake says that there may be work. A receive is a hint; any number may be lost.
 	Wake <-chan struct{}
@@ -35,6 +37,7 @@ type Config struct {
 	Backoff          BackoffPolicy // nil is Exponential(1 s, 1 h)
 	GracePeriod      time.Duration // for running jobs after a stop; 0 is 20 s, negative none
 
+	LogJobs    LogJobs               // which lines about jobs are logged; "" is LogAll
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 }
@@ -49,9 +52,9 @@ func (c Config) withDefaults() Config {
 		c.Queues = map[string]QueueConfig{engine.DefaultQueue: {}}
 	}
 	if c.Worker == "" {
-		host, _ := os.Hostname()
-		c.Worker = fmt.Sprintf("%.40s-%d", cmp.Or(host, "host"), os.Getpid())
+		c.Worker = fmt.Sprintf("%.40s-%d", hostname(), os.Getpid())
 	}
+	c.LogJobs = cmp.Or(c.LogJobs, LogAll)
 	c.PollInterval = cmp.Or(c.PollInterval, 30*time.Second)
 	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
@@ -69,6 +72,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+func hostname() string {
+	host, _ := os.Hostname()
+	return cmp.Or(host, "host")
+}
+
 func (c Config) validate() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
@@ -83,6 +91,11 @@ func (c Config) validate() error {
 		if d < least {
 			errs = append(errs, invalid.Field(field, "is %s, want at least %s", d, least))
 		}
+	}
+	switch c.LogJobs {
+	case LogAll, LogFailures, LogNone:
+	default:
+		errs = append(errs, invalid.Field("Config.LogJobs", "is %q, want all, failures or off, or nothing for all", c.LogJobs))
 	}
 	atLeast("Config.LeaseTTL", c.LeaseTTL, time.Second)
 	atLeast("Config.PollInterval", c.PollInterval, 10*time.Millisecond)

@@ -26,9 +26,9 @@ import (
 type Dispatcher struct {
 	process    *process
 	config     Config
-	user       *pgxpool.Pool // reset on failover, together with our own
-	deathHooks []string      // kinds that have one
-	own        chan struct{} // one slot: the own producer has committed a job
+	user       *pgxpool.Pool     // reset on failover, together with our own
+	deathHooks map[string]string // the kind of the hook, by the kind that dies
+	own        chan struct{}     // one slot: the own producer has committed a job
 	started    atomic.Bool
 
 	// Made by Run.
@@ -61,6 +61,7 @@ type queue struct {
 // leases from being extended; pool itself is only read for its settings, and reset
 // when the database turns out to be read-only after a failover.
 func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
+	label := cmp.Or(config.Worker, hostname())
 	config = config.withDefaults()
 	if err := errors.Join(config.validate(), mux.validate()); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
@@ -74,6 +75,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			routes:   mux.build(KindConfig{Timeout: config.Timeout, Backoff: config.Backoff}),
 			leaseTTL: config.LeaseTTL,
 			log:      log,
+			logJobs:  config.LogJobs,
 			metrics:  newMetrics(config.Registerer),
 			health:   &health{log: log},
 			phase:    new(phase),
@@ -85,9 +87,13 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	if err := mux.hooks.validate(d.process.routes); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
-	d.deathHooks = slices.Sorted(maps.Keys(mux.hooks.death))
+	d.deathHooks = mux.deathHooks()
+	for name, queue := range config.Queues {
+		d.process.metrics.slots.WithLabelValues(name).Set(float64(cmp.Or(queue.Concurrency, defaultConcurrency)))
+		d.process.metrics.busy.WithLabelValues(name)
+	}
 	for kind, r := range d.process.routes {
-		r.counts = d.process.metrics.forKind(kind, d.process.worker)
+		r.counts = d.process.metrics.forKind(kind, fmt.Sprintf("%.80s", label))
 		for queue := range config.Queues {
 			d.process.metrics.unavailable.WithLabelValues(kind, queue)
 		}
@@ -107,7 +113,8 @@ func (d *Dispatcher) Ready() error {
 // started, lets running jobs finish for the grace period, cuts those that are left
 // with the cause [ErrShutdown], and returns nil once every outcome is stored. It
 // may be called once. It returns an error if handlers ignore that they were cut
-// off; a database that is away is not one.
+// off, and before it claims anything if a release has migrated the schema that no
+// longer works beside this one; a database that is away is no error.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return errors.New("dispatcher: Run was called before")
@@ -124,10 +131,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	p := d.process
 	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", p.worker), slog.Any("kinds", p.kinds))
 
-	if !registerHooks(ctx, p, d.db, d.deathHooks) {
+	if err = awaitFloor(ctx, p, d.db); err != nil || ctx.Err() != nil || !registerHooks(ctx, p, d.db, d.deathHooks) {
 		pool.Close()
 		extending.Close()
-		return nil
+		return err
 	}
 	if err = d.work(ctx); err == nil { // else somebody may still use them
 		pool.Close()
@@ -164,7 +171,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending 
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *queue {
 	p := d.process
-	c := &capacity{waker: newWaker(), concurrency: concurrency}
+	c := &capacity{waker: newWaker(), concurrency: concurrency, busy: p.metrics.busy.WithLabelValues(name)}
 	q := &queue{name: name, capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
 	q.workers = newWorkers(p, c, newPauseCheck(p, name, d.db), q.outages, d.settler.ended, &d.running, batchRoom(p.routes))
 	q.batches = newBatches(q.workers)
@@ -238,7 +245,7 @@ type Presence struct {
 // Presence returns what the dispatcher is. It never changes.
 func (d *Dispatcher) Presence() Presence {
 	row := d.showing()
-	p := Presence{Worker: row.Worker, Version: version(), Queues: map[string]int{}, Kinds: row.Kinds}
+	p := Presence{Worker: row.Worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: row.Kinds}
 	for i, queue := range row.Queues {
 		p.Queues[queue] = int(row.Concurrency[i])
 	}

@@ -327,7 +327,7 @@ func TestRunWaitsForTheDatabase(t *testing.T) {
 	enqueue(t, good, probe{}, outbox.Options{})
 	exec(t, good, `ALTER SCHEMA outbox RENAME TO elsewhere`)
 	d := start(t, good, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
-	awaitThat(t, "it says what is wrong", func() bool { return d.Ready() != nil && strings.Contains(d.Ready().Error(), "outbox.jobs") })
+	awaitThat(t, "it says what is wrong", func() bool { return d.Ready() != nil && strings.Contains(d.Ready().Error(), "outbox.schema_files") })
 	exec(t, good, `ALTER SCHEMA elsewhere RENAME TO outbox`)
 	awaitSucceeded(t, good, 1)
 	if err := d.Ready(); err != nil {

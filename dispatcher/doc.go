@@ -51,6 +51,7 @@
 //
 // Each file uses only what stands below it, which is the order to read them in, too.
 //
+//	inline.go       the parts without their goroutines, for package outboxtest
 //	dispatcher.go   what a program makes and runs: the parts, their goroutines, and the order in which they end
 //	config.go       how a dispatcher works, and what is wrong with that
 //	heartbeat.go    keeps the dispatcher in the list of workers
@@ -78,8 +79,10 @@
 //	step.go         Step and StepTx: parts of a job that run once
 //	many.go         HandleMany: a handler for jobs of a kind together
 //	hooks.go        OnSuccess, OnResult and OnDeath
+//	floor.go        whether this build is too old for the schema
 //	ended.go        what hooks get of a job that has ended
 //	protect.go      opens sealed payloads
+//	trace.go        the span of an attempt or a batch, if the program uses package tracing
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
 //	process.go      what all parts have in common
 //	waker.go        makes a claim loop look again

@@ -2,9 +2,9 @@ package dispatcher
 
 import (
 	"context"
-	"runtime/debug"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -22,7 +22,7 @@ type heartbeatStatements interface {
 // takes it away. A failure is not logged: that of claims is, and nothing but what
 // people see depends on this.
 func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorkerParams, hearing func() bool) {
-	row.Version = version()
+	row.Version = engine.Version()
 	tick := time.NewTicker(hearingInterval)
 	defer tick.Stop()
 	var said time.Time
@@ -42,18 +42,4 @@ func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorke
 			return
 		}
 	}
-}
-
-// version is that of the program, as the go command stamped it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 11 && info.Main.Version == "(devel)" {
-			return s.Value[:11]
-		}
-	}
-	return info.Main.Version
 }

@@ -16,12 +16,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// What is added to a kind to name the kind of its hook.
-const (
-	successSuffix = ":on_success"
-	deathSuffix   = ":on_death"
-)
-
 // registered is the function that it was registered by.
 func (h *successHook) registered() string {
 	if h.withResult {
@@ -119,19 +113,30 @@ func (h *hooks) validate(routes map[string]*route) error {
 	return errors.Join(errs...)
 }
 
+// deathHooks are the kinds of hooks by the kinds that die.
+func (m *Mux) deathHooks() map[string]string {
+	hooks := map[string]string{}
+	for name, kind := range m.names() {
+		if m.hooks.death[kind] {
+			hooks[name] = kind + deathSuffix
+		}
+	}
+	return hooks
+}
+
 type hookStatement interface {
 	RegisterDeathHooks(context.Context, sqlgen.RegisterDeathHooksParams) error
 }
 
 // registerHooks stores the death hooks, however long it is away. It
 // reports false when ctx ended first: nothing may be claimed then.
-func registerHooks(ctx context.Context, p *process, db hookStatement, kinds []string) bool {
-	if len(kinds) == 0 {
+func registerHooks(ctx context.Context, p *process, db hookStatement, hooks map[string]string) bool {
+	if len(hooks) == 0 {
 		return true
 	}
-	row := sqlgen.RegisterDeathHooksParams{Worker: p.worker, Kinds: kinds}
-	for _, kind := range kinds {
-		row.HookKinds = append(row.HookKinds, kind+deathSuffix)
+	row := sqlgen.RegisterDeathHooksParams{Worker: p.worker}
+	for _, kind := range slices.Sorted(maps.Keys(hooks)) {
+		row.Kinds, row.HookKinds = append(row.Kinds, kind), append(row.HookKinds, hooks[kind])
 	}
 	var retry backoff.Backoff
 	for {

@@ -34,15 +34,16 @@ var scans = map[string]string{
 	"ListWorkers jobs":          "a page: it counts the leases of each",
 	"ListUnavailableKinds jobs": "a page: what has been unavailable has no index",
 	"MeasureQueue jobs":         "what runs when a limit is set is looked for in the index of leases, once",
-	"ExplainQueue jobs":         "a page: what runs in a queue is read from the index of leases",
+	"ExplainWaits jobs":         "a page: what runs in a queue is read from the index of leases",
 	"SurveyKinds jobs":          "a page: what has been unavailable has no index",
 	"RemoveSink jobs":           "an operator's act, of whose messages some are open jobs: each is looked up by its id",
 	"ExpireLeases keys":         "is there any at all",
 	"ReadAuditChain audit":      "the chain is read from its beginning",
+	"ListMarks audit":           "the newest, up to a number",
 }
 
 // chores of the reaper run in sessions that leave it to the server how to read much.
-var chores = []string{"TrimAttempts", "TrimDeadLetters"}
+var chores = []string{"Measure", "TrimAttempts", "TrimDeadLetters"}
 
 // statements are those of sqlc, by name.
 func statements(t *testing.T) map[string]string {

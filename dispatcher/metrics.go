@@ -8,7 +8,7 @@ import (
 )
 
 // metrics are the dispatcher's. The job_ names and their labels are fixed by
-// those who watch them (docs/operations.md); the others are outbox_dispatcher_.
+// those who watch them (docs/operate/operations.md); the others are outbox_dispatcher_.
 type metrics struct {
 	claimed        *prometheus.CounterVec
 	completed      *prometheus.CounterVec
@@ -23,6 +23,7 @@ type metrics struct {
 	overruns       *prometheus.CounterVec
 	atLimit        *prometheus.CounterVec
 	unavailable    *prometheus.GaugeVec
+	slots, busy    *prometheus.GaugeVec
 }
 
 // kindMetrics are one kind's, looked up once.
@@ -49,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "job_claimed_total", Help: "Jobs claimed.",
 		}, []string{"job_type", "worker_id"}),
 		completed: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "job_completed_total", Help: "Jobs that ended: success, failed (for good, by the handler's word) or dead (attempts exhausted).",
+			Name: "job_completed_total", Help: "Jobs that ended: success, failed (permanently, by the handler's decision) or dead (attempts exhausted).",
 		}, []string{"job_type", "status"}),
 		attempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "outbox_dispatcher_attempts_total", Help: "Settled attempts by what became of the job.",
@@ -59,7 +60,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		startDelay: f.NewHistogramVec(histogram("outbox_dispatcher_enqueue_to_start_seconds",
 			"Time from when a job became due until its handler started.", seconds), []string{"job_type"}),
 		polls: f.NewCounter(prometheus.CounterOpts{
-			Name: "job_poll_scanned_total", Help: "Looks for due jobs that a timer caused: startup, poll interval, or a job's own start time.",
+			Name: "job_poll_scanned_total", Help: "Polls for due jobs that a timer caused: startup, poll interval, or a job's own start time.",
 		}),
 		claimBatch: f.NewHistogram(histogram("outbox_dispatcher_claim_batch_size",
 			"Jobs that one claiming statement got.", sizes)),
@@ -80,6 +81,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unavailable: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "outbox_dispatcher_kind_unavailable", Help: "1 while the jobs of a kind wait because what it needs is unavailable, else 0.",
 		}, []string{"job_type", "queue"}),
+		slots: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "outbox_dispatcher_slots", Help: "Handlers of the queue that this process runs at once, at most.",
+		}, []string{"queue"}),
+		busy: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "outbox_dispatcher_slots_busy", Help: "Handlers of the queue that run, each with a job or a batch of them.",
+		}, []string{"queue"}),
 	}
 	for _, limit := range []string{"max_running", "rate", "paused"} {
 		m.atLimit.WithLabelValues(limit)
@@ -87,7 +94,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// forKind makes every series of a kind, so that rates start at zero.
+// forKind makes every series of a kind, so that rates start at zero. worker is a name that a restart does not change,
+// or each would make new series.
 func (m *metrics) forKind(kind, worker string) *kindMetrics {
 	k := &kindMetrics{
 		claimed:    m.claimed.WithLabelValues(kind, worker),

@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,14 +17,14 @@ import (
 )
 
 // Every series exists before the first job, so that rates start at zero. The
-// names and labels are what dashboards and docs/operations.md rely on.
+// names and labels are what dashboards and docs/operate/operations.md rely on.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	config := quiet(nil)
 	config.Registerer = registry
+	config.Worker = "host-a" // a restart does not change the label
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
-	d, err := dispatcher.New(pgtest.New(t), mux, config)
-	if err != nil {
+	if _, err := dispatcher.New(pgtest.New(t), mux, config); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()
@@ -42,7 +43,7 @@ func TestMetrics(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"job_claimed_total{job_type=probe,worker_id=" + d.Worker() + "}",
+		"job_claimed_total{job_type=probe,worker_id=host-a}",
 		"job_completed_total{job_type=probe,status=dead}",
 		"job_completed_total{job_type=probe,status=failed}",
 		"job_completed_total{job_type=probe,status=success}",
@@ -63,6 +64,8 @@ func TestMetrics(t *testing.T) {
 		"outbox_dispatcher_limit_stops_total{limit=max_running}", "outbox_dispatcher_limit_stops_total{limit=paused}", "outbox_dispatcher_limit_stops_total{limit=rate}",
 		"outbox_dispatcher_overruns_total{job_type=probe}",
 		"outbox_dispatcher_settle_batch_size{}",
+		"outbox_dispatcher_slots_busy{queue=default}",
+		"outbox_dispatcher_slots{queue=default}",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
@@ -70,6 +73,59 @@ func TestMetrics(t *testing.T) {
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
+
+func TestSlotsAreBusyWhileHandlersRun(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := quiet(nil)
+	config.Queues = map[string]dispatcher.QueueConfig{"default": {Concurrency: 3}}
+	release := make(chan struct{})
+	enqueueProbes(t, db, 5, outbox.Options{MaxAttempts: 1})
+	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		<-release
+		if job.Args.N == 0 {
+			runtime.Goexit()
+		}
+		return nil
+	}), config)
+	const slots, busy = "outbox_dispatcher_slots", "outbox_dispatcher_slots_busy"
+	awaitThat(t, "all slots are busy", func() bool { return d.metric(t, busy) == 3 })
+	if got := d.metric(t, slots); got != 3 {
+		t.Errorf("%v slots, want 3", got)
+	}
+	close(release)
+	await(t, db, "all have ended", `SELECT count(*) = 4 AND (SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'dead') FROM outbox.history`)
+	awaitThat(t, "no slot is busy", func() bool { return d.metric(t, busy) == 0 })
+	d.stop(t)
+}
+
+func TestLogJobsSaysWhichLinesAreLogged(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[dispatcher.LogJobs][]string{
+		dispatcher.LogAll: {"job_claimed", "job_completed", "job_failed"}, dispatcher.LogFailures: {"job_failed"}, dispatcher.LogNone: nil,
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			enqueueProbes(t, db, 2, outbox.Options{MaxAttempts: 1})
+			config := quiet(nil)
+			config.LogJobs = mode
+			d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				if job.Args.N == 0 {
+					return errBoom
+				}
+				return nil
+			}), config)
+			await(t, db, "both have ended", `SELECT count(*) = 1 AND (SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'dead') FROM outbox.history`)
+			d.stop(t)
+			for _, event := range []string{"job_claimed", "job_completed", "job_failed"} {
+				if got := strings.Contains(d.log.String(), "event="+event); got != slices.Contains(want, event) {
+					t.Errorf("a line with %s: %t", event, got)
+				}
+			}
+		})
 	}
 }
 

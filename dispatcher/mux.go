@@ -22,8 +22,9 @@ import (
 // succeeded; an error is tried again by the kind's back-off, unless it says
 // otherwise: see [Discard], [RetryAfter], [Unavailable] and [Snooze].
 //
-// The context ends when the attempt's timeout is over, the lease is lost, or a
-// shutdown's grace period is over; context.Cause tells which.
+// The context ends when the attempt's timeout is over ([ErrTimeout]), the job is cancelled
+// ([ErrCancelled]), its deadline comes ([ErrDeadline]), the lease is lost ([outbox.ErrLeaseLost]),
+// or a shutdown's grace period is over ([ErrShutdown]); context.Cause returns which.
 type Handler func(ctx context.Context, job *outbox.Claimed) error
 
 // Middleware wraps every handler of a [Mux].
@@ -35,6 +36,7 @@ type Mux struct {
 	routes     map[string]*route
 	middleware []Middleware
 	hooks      hooks
+	renamed    map[string]string // a former name to the kind's name now
 }
 
 type route struct {
@@ -87,6 +89,12 @@ type hooks struct {
 	success map[string]*successHook // by the kind that succeeds
 	death   map[string]bool         // by the kind that dies
 }
+
+// What is added to a kind to name the kind of its hook.
+const (
+	successSuffix = ":on_success"
+	deathSuffix   = ":on_death"
+)
 
 type successHook struct {
 	kind       string
@@ -141,6 +149,9 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 	if _, taken := m.routes[kind]; taken {
 		err = invalid.Field("kind", "is %q, which has a handler already", kind)
 	}
+	if now, renamed := m.renamed[kind]; renamed {
+		err = invalid.Field("kind", "is %q, which is a former name of %q", kind, now)
+	}
 	if err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))
 	}
@@ -154,14 +165,64 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 	m.routes[kind] = r
 }
 
-// Kinds returns the kinds with a handler, sorted.
-func (m *Mux) Kinds() []string { return slices.Sorted(maps.Keys(m.routes)) }
+// Alias has the handler and the hooks of a kind carry out jobs of its former names, too: those
+// that were stored before the kind was renamed, and those that older producers still store. Such a
+// job keeps its name, which its handler, logs, metrics and webhooks see. Take the alias out when no
+// open job, no dead letter and no producer has the name any more.
+//
+// A former name that has a handler of its own, is an alias already, or that no job can be stored
+// with panics, as a second handler does. [New] has an [*outbox.InvalidError] if the kind has no handler.
+func (m *Mux) Alias(kind string, former ...string) {
+	for _, name := range former {
+		var err error
+		if fault := engine.NameFault(name); fault != "" {
+			err = invalid.Field("former", "%s", fault)
+		} else if _, taken := m.routes[name]; taken {
+			err = invalid.Field("former", "is %q, which has a handler of its own", name)
+		} else if _, taken := m.renamed[name]; taken {
+			err = invalid.Field("former", "is %q, which is an alias already", name)
+		}
+		if err != nil {
+			panic(fmt.Errorf("dispatcher: %w", err))
+		}
+		if m.renamed == nil {
+			m.renamed = map[string]string{}
+		}
+		m.renamed[name] = kind
+	}
+}
+
+// names are the kinds with a handler and their former names, each with the kind whose handler it
+// has. The jobs of a former name's hooks were stored under that name, too.
+func (m *Mux) names() map[string]string {
+	all := make(map[string]string, len(m.routes))
+	for former, kind := range m.renamed {
+		all[former] = kind
+		for _, suffix := range []string{successSuffix, deathSuffix} {
+			if m.routes[kind+suffix] != nil {
+				all[former+suffix] = kind + suffix
+			}
+		}
+	}
+	for kind := range m.routes {
+		all[kind] = kind
+	}
+	return all
+}
+
+// Kinds returns the kinds with a handler and their former names, sorted.
+func (m *Mux) Kinds() []string { return slices.Sorted(maps.Keys(m.names())) }
 
 func (m *Mux) validate() error {
 	var errs []error
-	for _, kind := range m.Kinds() {
+	for _, kind := range slices.Sorted(maps.Keys(m.routes)) {
 		if err := m.routes[kind].config.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("kind %q: %w", kind, err))
+		}
+	}
+	for _, former := range slices.Sorted(maps.Keys(m.renamed)) {
+		if kind := m.renamed[former]; m.routes[kind] == nil {
+			errs = append(errs, invalid.Field("Alias", "of %q is for kind %q, which has no handler", former, kind))
 		}
 	}
 	return errors.Join(errs...)
@@ -170,7 +231,11 @@ func (m *Mux) validate() error {
 // build returns the routes with middleware and defaults applied.
 func (m *Mux) build(defaults KindConfig) map[string]*route {
 	built := make(map[string]*route, len(m.routes))
-	for kind, r := range m.routes {
+	for name, kind := range m.names() {
+		r := m.routes[kind]
+		if r == nil {
+			continue // validate reports it
+		}
 		handler := r.handler
 		for _, wrap := range slices.Backward(m.middleware) {
 			if r.many == nil {
@@ -184,7 +249,7 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Backoff == nil {
 			config.Backoff = defaults.Backoff
 		}
-		built[kind] = &route{kind: kind, handler: handler, many: r.many, config: config, success: m.hooks.success[kind], dies: m.hooks.death[kind]}
+		built[name] = &route{kind: name, handler: handler, many: r.many, config: config, success: m.hooks.success[kind], dies: m.hooks.death[kind]}
 	}
 	return built
 }

@@ -52,7 +52,7 @@ func awaitOutage(t *testing.T, d *running) {
 // it is over.
 func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 	t.Parallel()
-	const jobs = 3000
+	const jobs = 1000
 	for name, opts := range map[string]outbox.Options{
 		"root's":             {},
 		"root's, with keys":  {Key: outbox.KeyRules{Name: "k"}},
@@ -67,7 +67,7 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 			for i := range requests {
 				requests[i] = outbox.Request{Args: probe{i}, Options: opts}
 				if opts.Key.Name != "" {
-					requests[i].Options.Key.Name = fmt.Sprint(i % 500)
+					requests[i].Options.Key.Name = fmt.Sprint(i % 200)
 				}
 			}
 			if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {

@@ -24,7 +24,7 @@ var (
 func Discard(err error) error { return &outcome.Discarded{Err: cmpErr(err, "discarded")} }
 
 // RetryAfter has the job tried again after the given time instead of the
-// policy's, if attempts are left.
+// policy's, if attempts are left. A negative wait is none.
 func RetryAfter(wait time.Duration, err error) error {
 	return &outcome.Postponed{Wait: wait, Err: cmpErr(err, "asked to be retried later")}
 }
@@ -38,7 +38,7 @@ func RetryAtLeast(wait time.Duration, err error) error {
 }
 
 // Snooze puts the job back as pending for the given time. It is not a failure: no
-// attempt is spent and no error recorded.
+// attempt is spent and no error recorded. A negative wait is none.
 func Snooze(wait time.Duration) error { return &outcome.Snoozed{Wait: wait} }
 
 // Unavailable says that something that the job depends on is away, which is not

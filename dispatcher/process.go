@@ -16,10 +16,21 @@ type process struct {
 	leaseTTL time.Duration
 	jobs     context.Context // what handlers' contexts come from: Run's values without its end
 	log      *slog.Logger
+	logJobs  LogJobs
 	metrics  *metrics
 	health   *health
 	phase    *phase
 }
+
+// LogJobs says which of the lines that follow a job are logged.
+type LogJobs string
+
+// Which lines about jobs are logged.
+const (
+	LogAll      LogJobs = "all"
+	LogFailures LogJobs = "failures" // those about failures, and sums of them
+	LogNone     LogJobs = "off"
+)
 
 // phase is how far a dispatcher has come. It only moves on.
 type phase struct{ atomic.Int32 }

@@ -71,12 +71,12 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
-			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
+			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
 			lost = append(lost, a)
 			r.metrics.leasesLost.Inc()
-			r.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
+			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.Status)))...)
 		}
 	}
@@ -161,18 +161,22 @@ func endsForWaiters(a *attempt) bool {
 }
 
 func (r *reporter) reportStored(a *attempt) {
+	ctx := a.logContext(context.Background())
 	a.route.counts.attempts[string(a.outcome.Status)].Inc()
 	switch a.outcome.Status {
 	case outbox.Succeeded:
 		a.route.counts.succeeded.Inc()
-		if r.log.Enabled(context.Background(), slog.LevelInfo) {
-			r.log.LogAttrs(context.Background(), slog.LevelInfo, "job_completed",
+		if r.logJobs == LogAll && r.log.Enabled(ctx, slog.LevelInfo) {
+			r.log.LogAttrs(ctx, slog.LevelInfo, "job_completed",
 				a.Attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
+		if r.logJobs != LogAll {
+			return
+		}
 		event := "job_" + string(a.outcome.Status)
-		r.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
+		r.log.LogAttrs(ctx, slog.LevelInfo, event, a.Attrs(event,
 			slog.String("error", a.outcome.Message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
 	case outbox.Retrying:
@@ -191,11 +195,11 @@ func (r *reporter) reportStored(a *attempt) {
 
 // reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
 func (r *reporter) reportFailure(a *attempt, level slog.Level) {
-	o := a.outcome
-	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
+	o, ctx := a.outcome, a.logContext(context.Background())
+	if r.logJobs == LogNone || !r.log.Enabled(ctx, level) || !r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
 		return
 	}
-	r.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
+	r.log.LogAttrs(ctx, level, "job_failed", a.Attrs("job_failed",
 		slog.String("error_code", o.Code), slog.String("error", o.Message),
 		slog.Bool("will_retry", o.Status == outbox.Retrying), slog.String("status", string(o.Status)),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
@@ -208,7 +212,7 @@ func (r *reporter) sumUpFailures(n int, last any) {
 	if a.outcome.Status == outbox.Retrying {
 		level = slog.LevelWarn
 	}
-	r.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
+	r.log.LogAttrs(a.logContext(context.Background()), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
 		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.Code), slog.String("error", a.outcome.Message),
 		slog.Bool("will_retry", a.outcome.Status == outbox.Retrying), slog.String("status", string(a.outcome.Status)),
 		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)))

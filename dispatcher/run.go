@@ -40,7 +40,9 @@ func run(p *process, a *attempt) {
 		cancel(overLimit)
 		reportOverrun(p, a)
 	}).Stop()
-	a.err = outcome.Call(attemptContext{ctx, limit}, a.route.handler, a.job)
+	running := p.trace(attemptContext{ctx, limit}, a)
+	p.noteStart(a, started)
+	a.err = outcome.Call(running, a.route.handler, a.job)
 	a.returned.Store(true)
 	a.finish(time.Since(started), outcome.CauseOf(ctx))
 }
@@ -59,7 +61,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 	var jobs []*outbox.Claimed
 	for _, a := range b.attempts {
 		cancelOne := func(cause error) { b.end(a, cause) }
-		if refused := begin(p, a, cancelOne, started, r.config.Timeout, slog.Int("batch", len(b.attempts))); refused != nil {
+		if refused := begin(p, a, cancelOne, started, r.config.Timeout); refused != nil {
 			b.end(a, refused)
 			continue
 		}
@@ -75,7 +77,11 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 		cancel(ErrTimeout)
 		reportOverrun(p, running[0])
 	}).Stop()
-	outcomes := callMany(attemptContext{ctx, started.Add(r.config.Timeout)}, r.many, jobs)
+	within := p.trace(attemptContext{ctx, started.Add(r.config.Timeout)}, running...)
+	for _, a := range running {
+		p.noteStart(a, started, slog.Int("batch", len(b.attempts)))
+	}
+	outcomes := callMany(within, r.many, jobs)
 	running[0].returned.Store(true)
 	cause := outcome.CauseOf(ctx)
 	took = time.Since(started)
@@ -88,7 +94,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 
 // begin marks an attempt as running, or decides what becomes of it because its handler may not be called any more, and
 // says why.
-func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration, attrs ...slog.Attr) (refused error) {
+func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration) (refused error) {
 	// What is claimed while the grace period ends is not known to cutOff.
 	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
 		a.outcome = outcome.Interrupted
@@ -98,18 +104,22 @@ func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time
 		a.outcome = outcome.PastDeadline
 		return ErrDeadline
 	}
-	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + now.Sub(a.claimed)).Seconds())
-	if p.log.Enabled(p.jobs, slog.LevelInfo) {
-		p.log.LogAttrs(p.jobs, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
-	}
 	return nil
+}
+
+// noteStart counts and logs that a handler is called.
+func (p *process) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
+	a.observe(a.route.counts.startDelay, a.job.StartedAt.Sub(a.job.RunAt)+now.Sub(a.claimed))
+	if ctx := a.logContext(p.jobs); p.logJobs == LogAll && p.log.Enabled(ctx, slog.LevelInfo) {
+		p.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
+	}
 }
 
 // finish decides what becomes of a job whose handler has returned a.err.
 func (a *attempt) finish(took time.Duration, cause error) {
 	a.took = took
 	a.follows, a.extra = engine.Of(a.job).FollowUps.End(len(a.job.Payload))
-	a.route.counts.processing.Observe(took.Seconds())
+	a.observe(a.route.counts.processing, took)
 	a.outcome, a.err = a.route.config.policy().Decide(a.job, a.err, cause)
 }
 

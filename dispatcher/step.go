@@ -115,7 +115,7 @@ func beginStep(job *outbox.Claimed, name string) (step, error) {
 		return refuse("is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
 	}
 	if !stepName.MatchString(name) {
-		return refuse("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
+		return refuse("is %q, want ASCII letters, digits and _ . : / -, first a letter or digit", name)
 	}
 	s := step{job: job, name: name}
 	s.reports, _ = engine.Of(job).Recorder.(*report.Reports)

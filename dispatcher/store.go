@@ -94,7 +94,7 @@ func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype
 }
 
 func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedParams {
-	p := sqlgen.SettleUnfinishedParams{Worker: worker}
+	p := sqlgen.SettleUnfinishedParams{Worker: worker, Traces: spansOf(batch)}
 	for _, a := range batch {
 		o := a.outcome
 		p.Ids = append(p.Ids, pgvalue.UUID(a.job.ID))
@@ -242,7 +242,7 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtyp
 	u := unfinishedParams(s.worker, batch)
 	p := sqlgen.SettleUnavailableParams{
 		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
-		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints,
+		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints, Traces: u.Traces,
 	}
 	for _, a := range batch {
 		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -44,8 +45,13 @@ func TestEventsRebuildEveryFlow(t *testing.T) {
 		second := start(t, db, mux, config)
 		reapAll(t, db)
 		o, r := operator.New(db), rand.New(rand.NewPCG(1, 2))
+		open := ids
 		for begun, acts := time.Now(), 0; ; acts++ {
-			id := ids[r.IntN(len(ids))]
+			among := open // for the most part: an act on a job that is closed is refused
+			if acts%8 == 0 {
+				among = ids
+			}
+			id := among[r.IntN(len(among))]
 			switch r.IntN(6) {
 			case 0:
 				_, _ = o.Cancel(t.Context(), id) // each is refused in some states
@@ -62,11 +68,12 @@ func TestEventsRebuildEveryFlow(t *testing.T) {
 				second.stop(t)
 				second = start(t, db, mux, config)
 			}
-			var open int
-			if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&open); err != nil {
+			rows, _ := db.Query(t.Context(), `SELECT id FROM outbox.jobs`)
+			var err error
+			if open, err = pgx.CollectRows(rows, pgx.RowTo[outbox.ID]); err != nil {
 				t.Fatal(err)
 			}
-			if open == 0 || time.Since(begun) > patience {
+			if len(open) == 0 || time.Since(begun) > patience {
 				break
 			}
 			time.Sleep(5 * time.Millisecond)
@@ -114,13 +121,33 @@ func endSomehow(ctx context.Context, job *outbox.Job[probe]) error {
 
 // A worker that has lost the lease ends its attempt: nothing comes of it, and the stream says so.
 func TestARefusedOutcomeIsInTheStream(t *testing.T) {
+	t.Run("settled by the dispatcher", func(t *testing.T) {
+		refuseFirst(t, outbox.Succeeded, func(context.Context, *pgxpool.Pool, *outbox.Job[probe]) error { return nil })
+	})
+	// The handler returns the error, and would try again.
+	t.Run("completed in the handler's transaction", func(t *testing.T) {
+		refuseFirst(t, outbox.Retrying, func(ctx context.Context, db *pgxpool.Pool, job *outbox.Job[probe]) error {
+			err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return job.Complete(ctx, tx) })
+			if !errors.Is(err, outbox.ErrLeaseLost) {
+				t.Errorf("Complete returned %v, want ErrLeaseLost", err)
+			}
+			return err
+		})
+	})
+}
+
+// refuseFirst lets another worker have the job, and then the first attempt end.
+func refuseFirst(t *testing.T, refused outbox.Status, end func(context.Context, *pgxpool.Pool, *outbox.Job[probe]) error) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		flow.Streamed = true
 		id := enqueue(t, db, probe{}, flow)
 		began, ends := make(chan int64, 10), map[int]chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}
-		start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 			began <- job.Epoch
 			<-ends[job.Attempt]
+			if job.Attempt == 1 {
+				return end(context.WithoutCancel(ctx), db, job)
+			}
 			return nil
 		}), dispatcher.Config{PollInterval: 50 * time.Millisecond, LeaseTTL: time.Minute})
 		epoch := receive(t, began, "the first attempt")
@@ -140,7 +167,7 @@ func TestARefusedOutcomeIsInTheStream(t *testing.T) {
 		endSecond()
 		becomes(t, db, id, "succeeded attempt=2 lost=1")
 		e, err := lifecycle.Decode(body)
-		if err != nil || e.Epoch != epoch || e.Refused != outbox.Succeeded || e.Job != id || e.Attempt != 1 {
+		if err != nil || e.Epoch != epoch || e.Refused != refused || e.Job != id || e.Attempt != 1 {
 			t.Errorf("the event is %s, %v; want the refusal of epoch %d", body, err, epoch)
 		}
 		if !json.Valid(body) {

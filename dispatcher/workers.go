@@ -102,12 +102,15 @@ func (w *workers) attempt(a *attempt, again func()) {
 			exited(a)
 			w.running.Go(again)
 		}
+		endSpan(a)
 		if a.tenant != nil {
 			a.tenant.InHand.Add(-1)
 		}
+		w.capacity.busy.Dec()
 		w.capacity.finished(a.took)
 		w.hand(a)
 	}()
+	w.capacity.busy.Inc()
 	run(w.process, a)
 	returned = true
 }
@@ -125,11 +128,14 @@ func (w *workers) attemptBatch(b *batch, again func()) {
 			}
 			w.running.Go(again)
 		}
+		endSpan(b.attempts...)
+		w.capacity.busy.Dec()
 		w.capacity.finished(took)
 		for _, a := range b.attempts {
 			w.hand(a)
 		}
 	}()
+	w.capacity.busy.Inc()
 	took = runBatch(w.process, b)
 	returned = true
 }

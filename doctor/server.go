@@ -40,7 +40,9 @@ func (e *examination) server(ctx context.Context) error {
 	}
 	// A pooler makes up the process id that it tells its clients.
 	if s.PID != e.conn.PgConn().PID() {
-		e.find(Warning, "a connection pooler is in between", "give listeners a way around it: OUTBOX_LISTEN_URL")
+		if err := e.pooler(ctx); err != nil {
+			return err
+		}
 	}
 	if off := s.Clock.Sub(sent.Add(time.Since(sent) / 2)).Abs(); off > time.Second {
 		e.find(Warning, fmt.Sprintf("the clocks of this machine and of the server differ by %s", off.Round(time.Millisecond)), "nothing breaks, the server's clock decides; mind it when you compare logs")
@@ -48,6 +50,38 @@ func (e *examination) server(ctx context.Context) error {
 	if len(e.findings) == before {
 		e.find(OK, "PostgreSQL "+s.Version+", durable, no pooler in between", "")
 	}
+	return nil
+}
+
+// pooler says what the pooler in between does with sessions. One in transaction mode gives a transaction the session
+// that was given back last, so two clients that ask in turns get the same; in session mode a client keeps its own.
+func (e *examination) pooler(ctx context.Context) error {
+	config, err := pgsession.ConnConfig(ctx, e.patient.Pool.Config())
+	if err != nil {
+		return fmt.Errorf("prepare to connect: %w", err)
+	}
+	other, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect a second time: %w", err)
+	}
+	defer other.Close(context.WithoutCancel(ctx))
+	backends := map[int]*pgx.Conn{}
+	for range 5 {
+		for _, conn := range []*pgx.Conn{e.conn, other} {
+			var pid int
+			if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+				return err
+			}
+			if of, known := backends[pid]; known && of != conn {
+				e.find(Warning, "a connection pooler in transaction mode is in between: LISTEN, migrations and most settings of sessions do not work through it",
+					"OUTBOX_LISTEN_URL and migrations need the server itself (Supabase: not port 6543; Neon: the host without -pooler); default_query_exec_mode=exec where it has no prepared statements")
+				return nil
+			}
+			backends[pid] = conn
+		}
+	}
+	e.find(Warning, "a connection pooler is in between, and seems to be in session mode: each of our connections keeps one of its sessions",
+		"make its pool as large as what our processes have at most, or connect to the server itself")
 	return nil
 }
 

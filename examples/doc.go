@@ -6,5 +6,5 @@
 //	worker       the README's worker
 //	sqlproducer  the producer with database/sql
 //
-// The Go code of the README and of docs/publish-events.md is taken from them, and a test compares.
+// The Go code of the README and of docs/guides/publish-events.md is taken from them, and a test compares.
 package examples

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// snippet is a ```go block of a Markdown file that names its source in a comment
+// snippet is a ```go or ```sql block of a Markdown file that names its source in a comment
 // on the line before.
-var snippet = regexp.MustCompile("(?m)^<!-- (examples/[^ ]+\\.go) -->\n+```go\n((?s:.*?))^```$")
+var snippet = regexp.MustCompile("(?m)^<!-- (examples/[^ ]+\\.(?:go|sql)) -->\n+```(?:go|sql)\n((?s:.*?))^```$")
 
 const (
 	snippetBegin = "// snippet:begin\n"
@@ -21,8 +21,14 @@ const (
 
 func TestPagesShowCompiledCode(t *testing.T) {
 	for page, sources := range map[string][]string{
-		"README.md":              {"examples/producer/main.go", "examples/worker/main.go"},
-		"docs/publish-events.md": {"examples/events/order.go", "examples/events/points.go"},
+		"README.md":                {"examples/producer/main.go", "examples/worker/main.go"},
+		"docs/start/quickstart.md": {"examples/quickstart/main.go"},
+		"docs/guides/testing.md": {
+			"examples/testing/orders.go", "examples/testing/setup_test.go", "examples/testing/enqueue_test.go",
+			"examples/testing/work_test.go", "examples/testing/advance_test.go", "examples/testing/crash_test.go",
+		},
+		"docs/migrate/to-posthaste.md":  {"examples/migrate/river.sql", "examples/migrate/graphile_worker.sql", "examples/migrate/outbox_table.sql"},
+		"docs/guides/publish-events.md": {"examples/events/order.go", "examples/events/points.go"},
 	} {
 		t.Run(page, func(t *testing.T) { showsCompiledCode(t, page, sources) })
 	}
@@ -50,7 +56,7 @@ func showsCompiledCode(t *testing.T, page string, sources []string) {
 		}
 	}
 	if markers := strings.Count(string(text), "<!-- examples/"); markers != len(found) {
-		t.Errorf("%s has %d comments that name a source, but %d with a Go block after them", page, markers, len(found))
+		t.Errorf("%s has %d comments that name a source, but %d with a block of code after them", page, markers, len(found))
 	}
 	for _, path := range sources {
 		if !slices.ContainsFunc(found, func(match [][]byte) bool { return string(match[1]) == path }) {

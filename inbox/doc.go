@@ -22,7 +22,7 @@
 // Messages that are read in the order of a broker's log, such as a partition of
 // Kafka or a JetStream stream by an ordered consumer, need no row each: [Position]
 // keeps how far a partition has been read, and [Position.Advance] moves it in the
-// transaction that makes the effect. docs/consumers.md says which id or which position
+// transaction that makes the effect. docs/guides/consumers.md says which id or which position
 // to use with which broker.
 //
 // # The tables in another database

@@ -56,7 +56,7 @@ func validConsumer(s string) error {
 	case len(s) > engine.MaxNameBytes:
 		return invalid.Field("consumer", "is %d bytes long, want at most %d", len(s), engine.MaxNameBytes)
 	case !consumerName.MatchString(s):
-		return invalid.Field("consumer", "is %q, want letters, digits and _ . : / -, first a letter or digit", s)
+		return invalid.Field("consumer", "is %q, want ASCII letters, digits and _ . : / -, first a letter or digit", s)
 	}
 	return nil
 }

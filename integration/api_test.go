@@ -252,6 +252,7 @@ func (c *caller) tellOfOperationsOnLetters() {
 	if err := json.Unmarshal([]byte(answer), &started); err != nil {
 		c.Fatal(err)
 	}
+	c.wantIn(c.ask("POST /operations/preview", nil, `{"act":"cancel","jobs":{"kind":"mail"}}`, http.StatusOK), `"matched":0`, `"asOf":"`)
 	op := called{"operation": started.ID}
 	c.await("the operation to be done", func() bool {
 		return strings.Contains(c.ask("GET /operations/{operation}", op, "", http.StatusOK), `"state":"done"`)
@@ -268,6 +269,9 @@ func (c *caller) tellOfProblems() {
 	c.wantIn(c.ask("GET /me", nil, "", http.StatusOK), `"name":"ops"`, `"allTenants":true`, `"payload.read"`)
 	c.wantIn(c.ask("GET /doctor", nil, "", http.StatusOK), `"question":"schema"`, `"severity":"ok"`)
 	c.wantIn(c.ask("GET /overview", nil, "", http.StatusOK), `"queue":"default"`, `"recent":[{"jobs":`)
+	c.await("a minute to be measured", func() bool {
+		return strings.Contains(c.ask("GET /series", called{"queue": "default"}, "", http.StatusOK), `"measuredSeconds":60,`)
+	})
 	c.wantIn(c.ask("GET /problems", nil, "", http.StatusOK), `"kind":"dead_letters"`, `"errorCode":"http_410"`, `"severity":"problem"`)
 }
 
@@ -297,6 +301,10 @@ func (c *caller) tellOfSchedules() {
 		c.Fatal(err)
 	}
 	c.until(called{"id": fired.ID}, outbox.Succeeded)
+	c.ask("POST /schedules/{name}/change", name, `{"cron":"@daily"}`, http.StatusConflict) // a program's
+	c.wantIn(c.ask("POST /schedules/{name}/delete", name, "", http.StatusOK), `"deleted":true`)
+	c.wantIn(c.ask("POST /schedules", nil, `{"name":"report","kind":"mail","everySeconds":3600}`, http.StatusOK), `"nextAt":`)
+	c.wantIn(c.ask("POST /schedules/{name}/change", name, `{"cron":"@daily"}`, http.StatusOK), `"nextAt":`)
 	c.wantIn(c.ask("POST /schedules/{name}/delete", name, "", http.StatusOK), `"deleted":true`)
 	c.ask("POST /schedules/{name}/delete", name, "", http.StatusNotFound)
 }
@@ -333,6 +341,7 @@ func (c *caller) tellOfSinks() {
 	event := posthaste(c.T, c.story.url, nil, "publish", "order.paid", `{"id":7}`)
 	c.await("the sink is away", func() bool { return strings.Contains(c.ask("GET /sinks", nil, "", http.StatusOK), `"state":"away"`) })
 	c.wantIn(c.ask("GET /sinks/{sink}", sink, "", http.StatusOK), `"sink":"lake"`, `"code":"relay_unavailable"`)
+	c.wantIn(c.ask("GET /bridges", nil, "", http.StatusOK), `"bridges":[]`)
 	c.wantIn(c.ask("POST /sinks/{sink}/pause", sink, "", http.StatusOK), `"state":"paused"`)
 	c.wantIn(c.ask("POST /sinks/{sink}/resume", sink, "", http.StatusOK), `"sink":"lake"`)
 	c.wantIn(c.ask("POST /sinks/{sink}/skip", sink, `{"event":"`+event+`"}`, http.StatusOK), `"sink":"lake"`)

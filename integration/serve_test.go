@@ -134,7 +134,7 @@ func TestServeIsKilledAndAnotherTakesOver(t *testing.T) {
 	}
 }
 
-// The switches of docs/rollout.md, in its order, each forth and back: dispatch off
+// The switches of docs/operate/rollout.md, in its order, each forth and back: dispatch off
 // claims nothing, listen off finds jobs by polling and holds no LISTEN, listen on
 // is woken although it polls every five minutes, notify off sends nothing.
 func TestRolloutSwitches(t *testing.T) {

@@ -9,6 +9,6 @@
 //	...
 //	known[event.Job], err = lifecycle.Reduce(known[event.Job], event)
 //
-// After the last event of a job its [State] is what the database holds of it. docs/lifecycle.md
+// After the last event of a job its [State] is what the database holds of it. docs/guides/lifecycle.md
 // has a table of events and what the stream promises.
 package lifecycle

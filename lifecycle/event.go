@@ -80,6 +80,7 @@ const (
 	Failed      Name = "failed"      // for good, by the handler's word: a dead letter
 	Dead        Name = "dead"        // attempts or leases are used up: a dead letter
 	Retried     Name = "retried"     // a person has a dead letter, or one that waits, run at once
+	Edited      Name = "edited"      // a person has given one that waits another queue, priority or time
 	Completed   Name = "completed"
 	Cancelled   Name = "cancelled"
 	Expired     Name = "expired"   // its deadline has come

@@ -46,6 +46,10 @@ type Config struct {
 	// one of its own.
 	AlsoWake []Signal
 
+	// ByPayload are set by notifications with the payload, and whenever one may have been missed. Those
+	// notifications set the wake signal and AlsoWake, too.
+	ByPayload map[string]Signal
+
 	// OnHearing is called with every change of Hearing, one call at a time. A
 	// slow one delays reconnecting, but never pins a connection. Nil means that
 	// nobody wants to know.
@@ -97,6 +101,11 @@ func (c Config) validate(connString, channel string, wake Signal) (connector, er
 	for _, also := range c.AlsoWake {
 		if cap(also) != 1 {
 			errs = append(errs, fmt.Errorf("a signal of AlsoWake has %d slots, want 1 (see NewSignal)", cap(also)))
+		}
+	}
+	for payload, by := range c.ByPayload {
+		if cap(by) != 1 {
+			errs = append(errs, fmt.Errorf("the signal of payload %q has %d slots, want 1 (see NewSignal)", payload, cap(by)))
 		}
 	}
 	if longest := maxIdentifier - len(appSuffix); len(c.AppName) > longest {

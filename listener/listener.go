@@ -23,6 +23,7 @@ type Listener struct {
 	channel   string
 	wake      Signal
 	alsoWake  []Signal
+	byPayload map[string]Signal
 	onHearing func(bool)
 
 	connect  connector
@@ -59,6 +60,7 @@ func New(connString, channel string, wake Signal, cfg Config) (*Listener, error)
 		channel:   channel,
 		wake:      wake,
 		alsoWake:  cfg.AlsoWake,
+		byPayload: cfg.ByPayload,
 		onHearing: cfg.OnHearing,
 		connect:   connect,
 		canary:    "outbox_canary_" + strings.ToLower(rand.Text()),

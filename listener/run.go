@@ -90,18 +90,24 @@ func (r *run) listening(ctx context.Context) {
 		r.metrics.reconnects.Inc()
 	}
 	r.wakeUp()
+	for _, by := range r.byPayload {
+		by.Set()
+	}
 }
 
 // notified and sang are called for every notification. They must never block: a
 // client that stops reading its notifications pins vacuum for the whole
 // database.
-func (r *run) notified() {
+func (r *run) notified(payload string) {
 	r.metrics.received.Inc()
 	r.session.heard.Store(true)
 	r.wakeUp()
+	if by, ok := r.byPayload[payload]; ok {
+		by.Set()
+	}
 }
 
-func (r *run) sang() { r.session.returned() }
+func (r *run) sang(string) { r.session.returned() }
 
 func (r *run) wakeUp() {
 	if !r.wake.Set() {
@@ -115,7 +121,7 @@ func (r *run) wakeUp() {
 // handler adapts two functions to pgxlisten's Handler and BacklogHandler.
 type handler struct {
 	listening func(context.Context)
-	heard     func()
+	heard     func(payload string)
 }
 
 func (h handler) HandleBacklog(ctx context.Context, _ string, _ *pgx.Conn) error {
@@ -123,7 +129,7 @@ func (h handler) HandleBacklog(ctx context.Context, _ string, _ *pgx.Conn) error
 	return nil
 }
 
-func (h handler) HandleNotification(context.Context, *pgconn.Notification, *pgx.Conn) error {
-	h.heard()
+func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
+	h.heard(n.Payload)
 	return nil
 }

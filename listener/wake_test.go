@@ -31,6 +31,28 @@ func TestNotificationWakes(t *testing.T) {
 	}
 }
 
+func TestAPayloadSetsItsOwnSignal(t *testing.T) {
+	t.Parallel()
+	mine := listener.NewSignal()
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.ByPayload = map[string]listener.Signal{"mine": mine} })
+	r.startHearing(t)
+	<-mine // it may have missed one before it listened
+	r.notify(t)
+	r.awaitWake(t)
+	select {
+	case <-mine:
+		t.Error("a notification without the payload has set its signal")
+	default:
+	}
+	r.exec(t, "NOTIFY "+channel+", 'mine'")
+	r.awaitWake(t)
+	select {
+	case <-mine:
+	case <-time.After(time.Minute):
+		t.Error("a notification with the payload has not set its signal")
+	}
+}
+
 func TestCanariesWakeNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = 100 * time.Millisecond })

@@ -721,8 +721,8 @@ func TestTwoHandlersForAKindPanic(t *testing.T) {
 			Handle(m, func(context.Context, *outbox.Job[stream]) error { return nil })
 			m.HandleRaw("stream", nil)
 		},
-		"memory: kind is empty, want 1 to 128 characters":                                                        func(m *Mux) { m.HandleRaw("", nil) },
-		`memory: kind is "no such!": byte 2 is " ", want letters, digits and _ . : / -, first a letter or digit`: func(m *Mux) { m.HandleRaw("no such!", nil) },
+		"memory: kind is empty, want 1 to 128 characters":                                                              func(m *Mux) { m.HandleRaw("", nil) },
+		`memory: kind is "no such!": byte 2 is " ", want ASCII letters, digits and _ . : / -, first a letter or digit`: func(m *Mux) { m.HandleRaw("no such!", nil) },
 	} {
 		func() {
 			defer func() {

@@ -25,7 +25,7 @@ const (
 // settings are those of a session or transaction that migrates: $1 is whether of the
 // transaction. A role's or a database's own timeouts are about ordinary statements.
 const settings = `
-	SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN '250ms' ELSE '0' END, $1)
+	SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN '10ms' ELSE '0' END, $1)
 	FROM pg_settings
 	WHERE name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`
 

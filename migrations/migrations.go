@@ -49,6 +49,8 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 		return err
 	case state.Condition == Ahead:
 		return nil
+	case state.Condition == TooNew:
+		return fmt.Errorf("%s; %s", state, state.Remedy())
 	case state.Condition == Edited && isNumbered(state.File):
 		return fmt.Errorf("%s; %s", state, state.Remedy())
 	}
@@ -62,7 +64,7 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 // changed it then sets grants and row security, and records of what the schema is made.
 func recreate(ctx context.Context, tx pgx.Tx) error {
 	state, recorded, err := look(ctx, tx)
-	if err != nil || state.Condition == Ahead {
+	if err != nil || state.Condition == Ahead || state.Condition == TooNew {
 		return err // a newer build has come between
 	}
 	for _, f := range files() {

@@ -1,14 +1,17 @@
 package migrations
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
+
+	"github.com/posthaste-dev/posthaste/internal/release"
 )
 
 const scriptHeader = `-- The schema of Posthaste. Apply with: psql --set ON_ERROR_STOP=1
 -- All of it is one transaction. If it ends with a lock timeout, apply it again.
 BEGIN;
-SET LOCAL lock_timeout = '250ms';
+SET LOCAL lock_timeout = '10ms';
 DO $$
 BEGIN
     IF to_regnamespace('outbox') IS NULL THEN -- IF NOT EXISTS would ask for the privilege all the same
@@ -31,7 +34,9 @@ SELECT 0, true WHERE NOT EXISTS (SELECT FROM ` + VersionTable + `);
 func Script(after int64) string {
 	var b strings.Builder
 	b.WriteString(scriptHeader)
-	var applied []string
+	floor, name := release.Floor()
+	applied := []string{fmt.Sprintf("    ('%s', '\\x%x', %d)", floors+name, sha256.Sum256(nil), floor)}
+	names := []string{fmt.Sprintf("    '%s'", floors+name)}
 	for _, f := range files() {
 		if f.numbered() && version(f.name) <= after {
 			continue
@@ -40,11 +45,13 @@ func Script(after int64) string {
 		if f.numbered() {
 			fmt.Fprintf(&b, "INSERT INTO %s (version_id, is_applied) VALUES (%d, true);\n", VersionTable, version(f.name))
 		}
+		names = append(names, fmt.Sprintf("    '%s'", f.name))
 		applied = append(applied, fmt.Sprintf("    ('%s', '\\x%x', %d)", f.name, f.checksum, f.revision()))
 	}
 	fmt.Fprintf(&b, "\n-- who may do what, and what was applied\n%s\n", finish)
 	fmt.Fprintf(&b, "INSERT INTO outbox.schema_files (name, checksum, revision)\nVALUES\n%s\n", strings.Join(applied, ",\n"))
-	b.WriteString("ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, revision = excluded.revision, applied_at = statement_timestamp();\nCOMMIT;\n")
+	b.WriteString("ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, revision = excluded.revision, applied_at = statement_timestamp();\n")
+	fmt.Fprintf(&b, "DELETE FROM outbox.schema_files WHERE name LIKE '%%/%%' AND name NOT IN (\n%s);\nCOMMIT;\n", strings.Join(names, ",\n"))
 	return b.String()
 }
 

@@ -3,6 +3,7 @@ package migrations
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -13,11 +14,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/release"
 )
 
-// revision is raised by each release that changes a function or a view. By it a build knows
-// whether functions that are not its own are older or newer.
-const revision = 1
+// revision is that of functions and views. By it a build knows whether functions that are not its
+// own are older or newer.
+const revision = release.Revision
 
 // file is one of FS.
 type file struct {
@@ -67,22 +70,34 @@ var files = sync.OnceValue(func() (all []file) {
 	return all
 })
 
+// Latest is the number of this build's latest numbered file.
+func Latest() (latest int64) {
+	for _, f := range files() {
+		if f.numbered() {
+			latest = max(latest, version(f.name))
+		}
+	}
+	return latest
+}
+
 // Condition is how a database's schema relates to that of this build.
 type Condition string
 
 // The conditions of a schema. This build works with one that is Current or Ahead.
 const (
 	Current Condition = "current"
-	Behind  Condition = "behind" // missing, or an older build's: Up brings it up to date
-	Ahead   Condition = "ahead"  // a newer build has migrated it
-	Edited  Condition = "edited" // made by another text of a file that this build has, too
+	Behind  Condition = "behind"  // missing, or an older build's: Up brings it up to date
+	Ahead   Condition = "ahead"   // the next release has migrated it
+	Edited  Condition = "edited"  // made by another text of a file that this build has, too
+	TooNew  Condition = "too-new" // a release has migrated it that no longer works beside this build
 )
 
 // State is the condition of a database's schema, and the first file that shows it; the file
-// is "" where the schema is Current or is not there at all.
+// is "" where the schema is Current, is TooNew, or is not there at all.
 type State struct {
 	Condition Condition
 	File      string
+	Floor     string // of a schema that is TooNew: the oldest release whose builds work with it
 }
 
 // Usable reports whether this build can work with the schema.
@@ -99,6 +114,8 @@ func (s State) String() string {
 		return fmt.Sprintf("the schema is ahead of this build: it has %s of a newer one", s.File)
 	case s.Condition == Edited:
 		return fmt.Sprintf("the schema is edited: another text of %s than this build's was applied", s.File)
+	case s.Condition == TooNew:
+		return fmt.Sprintf("the schema is too new for this build, which is of release %s: a newer one has migrated it, and builds before %s no longer work with it", release.Name(), s.Floor)
 	default:
 		return "the schema is this build's"
 	}
@@ -106,6 +123,9 @@ func (s State) String() string {
 
 // Remedy says what to do about a schema that is not Usable.
 func (s State) Remedy() string {
+	if s.Condition == TooNew {
+		return (&release.TooOldError{Floor: s.Floor}).Remedy()
+	}
 	if s.Condition == Edited && isNumbered(s.File) {
 		return "a numbered file does not change once it is applied: make this database again, or find the build that made it"
 	}
@@ -164,6 +184,9 @@ func look(ctx context.Context, db querier) (State, recorded, error) {
 	if err != nil {
 		return State{}, nil, err
 	}
+	if tooOld, ok := errors.AsType[*release.TooOldError](release.Check(all.floor())); ok {
+		return State{Condition: TooNew, Floor: tooOld.Floor}, all, nil
+	}
 	return all.state(), all, nil
 }
 
@@ -194,6 +217,20 @@ func read(ctx context.Context, db querier) (recorded, error) {
 	return all, err
 }
 
+// floors begin the name of the row that stores the floor: the release's name follows, and the
+// row's revision is the release's.
+const floors = "floor/"
+
+// floor is the oldest release whose builds work with the schema; 0 where none is stored.
+func (r recorded) floor() (revision int, name string) {
+	for row, e := range r {
+		if of, is := strings.CutPrefix(row, floors); is && e.revision > revision {
+			revision, name = e.revision, of
+		}
+	}
+	return revision, name
+}
+
 // compare compares what the database has of a file with the file.
 func (r recorded) compare(f file) Condition {
 	e, known := r[f.name]
@@ -214,7 +251,7 @@ func (r recorded) compare(f file) Condition {
 // unknown are the files of the database that this build does not have, sorted.
 func (r recorded) unknown() (names []string) {
 	for name := range r {
-		if !slices.ContainsFunc(files(), func(f file) bool { return f.name == name }) {
+		if !strings.HasPrefix(name, floors) && !slices.ContainsFunc(files(), func(f file) bool { return f.name == name }) {
 			names = append(names, name)
 		}
 	}
@@ -267,17 +304,18 @@ func (r recorded) state() State {
 	}
 	for rank, condition := range []Condition{Edited, Behind, Ahead, Edited} {
 		if first[rank] != "" {
-			return State{condition, first[rank]}
+			return State{Condition: condition, File: first[rank]}
 		}
 	}
 	return State{Condition: Current}
 }
 
-// record stores that files are applied, and forgets functions and views that are no more.
+// record stores that files are applied and the floor, and forgets functions and views that are no more.
 func record(ctx context.Context, tx pgx.Tx, applied []file) error {
-	var names []string
-	var sums [][]byte
-	var revisions []int
+	floor, of := release.Floor()
+	names, revisions := []string{floors + of}, []int{floor}
+	none := sha256.Sum256(nil)
+	sums := [][]byte{none[:]}
 	for _, f := range applied {
 		names, sums, revisions = append(names, f.name), append(sums, f.checksum[:]), append(revisions, f.revision())
 	}

@@ -29,6 +29,8 @@ func TestLookNamesTheFile(t *testing.T) {
 		"a newer function":           {`UPDATE ` + files + ` SET checksum = sha256('x'), revision = 1000 WHERE name = 'functions/cancel.sql'`, migrations.State{Condition: migrations.Ahead, File: "functions/cancel.sql"}, migrations.Ahead},
 		"a newer numbered file":      {`INSERT INTO ` + files + ` VALUES ('09999_x.sql', sha256('x'), 0); INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, migrations.State{Condition: migrations.Ahead, File: "09999_x.sql"}, migrations.Ahead},
 		"one that is not yet noted":  {`INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, migrations.State{Condition: migrations.Ahead, File: "09999"}, migrations.Ahead},
+		"the next release's floor":   {`UPDATE ` + files + ` SET name = 'floor/0.1.0', revision = 1 WHERE name LIKE 'floor/%'`, migrations.State{Condition: migrations.Current}, migrations.Current},
+		"a floor above this build":   {`INSERT INTO ` + files + ` VALUES ('floor/0.9.0', sha256(''), 1000); UPDATE ` + files + ` SET checksum = sha256('x') WHERE name = '00002_indexes.sql'`, migrations.State{Condition: migrations.TooNew, Floor: "0.9.0"}, ""},
 		"a function that we dropped": {`INSERT INTO ` + files + ` VALUES ('functions/gone.sql', sha256('x'), 0)`, migrations.State{Condition: migrations.Behind, File: "functions/gone.sql"}, migrations.Current},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,6 +48,19 @@ func TestLookNamesTheFile(t *testing.T) {
 				t.Errorf("after up: %s, %v; want %s", got, err, c.after)
 			}
 		})
+	}
+}
+
+// The floor is the release before this one's, or this one's if it is the first.
+func TestUpStoresTheFloor(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	up(t, db)
+	var rows, revision int
+	var name string
+	err := db.QueryRow(t.Context(), `SELECT count(*), max(revision), max(name) FROM outbox.schema_files WHERE name LIKE 'floor/%'`).Scan(&rows, &revision, &name)
+	if err != nil || rows != 1 || revision != 1 || name != "floor/0.1.0" {
+		t.Errorf("the floor is %d of %s in %d rows, %v; want 1 of 0.1.0 in one", revision, name, rows, err)
 	}
 }
 
@@ -102,7 +117,7 @@ func TestNobodyWaitsBehindAMigration(t *testing.T) {
 		run(t, db, `SELECT count(*) FROM outbox.keys`)
 		longest = max(longest, time.Since(began))
 	}
-	if longest > 1500*time.Millisecond {
+	if longest > 500*time.Millisecond {
 		t.Errorf("another reader waited %s", longest)
 	}
 	select {
@@ -122,20 +137,30 @@ func TestNobodyWaitsBehindAMigration(t *testing.T) {
 	}
 }
 
-// A role's own timeouts are about ordinary statements; a session gets its own back.
+// A role's own timeouts are about ordinary statements; a session gets its own back. The looks that come before the
+// timeouts are lifted are such statements, which a busy machine may need a while for: so the timeouts are long beside
+// them, and what is made of the schema takes longer.
 func TestUpUnderShortTimeouts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewEmpty(t)
+	for _, sql := range []string{
+		`CREATE FUNCTION linger() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.1); END $$`,
+		`CREATE EVENT TRIGGER linger ON ddl_command_end WHEN TAG IN ('CREATE SEQUENCE') EXECUTE FUNCTION linger()`,
+	} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
 	config := db.Config()
 	config.MaxConns = 1
-	config.ConnConfig.RuntimeParams["statement_timeout"] = "20ms"
+	config.ConnConfig.RuntimeParams["statement_timeout"] = "1s"
 	config.ConnConfig.RuntimeParams["lock_timeout"] = "7ms"
-	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "20ms"
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "900ms"
 	hasty := connectConfig(t, config)
 	defer hasty.Close()
 	up(t, hasty)
 	var settings string
-	if err := hasty.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'))`).Scan(&settings); err != nil || settings != "20ms 7ms 20ms" {
+	if err := hasty.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'))`).Scan(&settings); err != nil || settings != "1s 7ms 900ms" {
 		t.Errorf("after up the timeouts are %q, %v; want those from before", settings, err)
 	}
 }

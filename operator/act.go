@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -52,9 +53,21 @@ func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
 // refuse says why nothing was done. It looks in a statement of its own, which
 // sees what the first one may just have missed: a job that closed meanwhile.
 func (o *Operator) refuse(ctx context.Context, id outbox.ID, act string) error {
-	job, err := o.Job(ctx, id)
+	job, err := o.jobTo(ctx, act, id)
 	if err != nil {
-		return fmt.Errorf("%s: %w", act, err)
+		return err
 	}
 	return &StatusError{ID: id, Status: job.Status, Act: act}
+}
+
+// jobTo is Job with errors that say what was to be done.
+func (o *Operator) jobTo(ctx context.Context, act string, id outbox.ID) (Job, error) {
+	job, err := o.Job(ctx, id)
+	if errors.Is(err, ErrNotFound) {
+		return Job{}, fmt.Errorf("%s job %s: %w", act, id, ErrNotFound)
+	}
+	if err != nil {
+		return Job{}, fmt.Errorf("%s: %w", act, err)
+	}
+	return job, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -199,7 +200,7 @@ func TestCancelRacesWithWhateverHappensToTheJob(t *testing.T) {
 			}
 			second := make(chan error, 1)
 			go func() { second <- c.second(t.Context(), db, id, epoch) }()
-			awaitLock(t, db)
+			pgtest.AwaitLocks(t, db, 1)
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -294,24 +295,6 @@ var hour = pgvalue.Interval(time.Hour)
 
 func one(id outbox.ID) []pgtype.UUID { return []pgtype.UUID{pgvalue.UUID(id)} }
 
-// awaitLock returns when a session waits for another's lock.
-func awaitLock(t *testing.T, db *pgxpool.Pool) {
-	t.Helper()
-	for start := time.Now(); time.Since(start) < 20*time.Second; {
-		var waiting bool
-		err := db.QueryRow(t.Context(), `
-			SELECT count(*) > 0 FROM pg_sleep(0.005), pg_stat_activity
-			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waiting {
-			return
-		}
-	}
-	t.Fatal("nobody waits for a lock")
-}
-
 // An act on some statuses leaves a job alone that is in none of them, also when the job
 // moves while its act waits for it.
 func TestOnlyJobsInTheStatusesAreActedOn(t *testing.T) {
@@ -358,7 +341,7 @@ func TestOnlyJobsInTheStatusesAreActedOn(t *testing.T) {
 		exec(t, tx, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 minute' WHERE id = $1`, id)
 		cancelled := make(chan error, 1)
 		go func() { _, err := o.Only(outbox.Pending).Cancel(t.Context(), id); cancelled <- err }()
-		awaitLock(t, db)
+		pgtest.AwaitLocks(t, db, 1)
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}

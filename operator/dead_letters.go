@@ -112,7 +112,11 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListDeadLetters(ctx, params)
+	var rows []sqlgen.ListDeadLettersRow
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		rows, err = db.ListDeadLetters(ctx, params)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", tooMany(err))
 	}

@@ -6,7 +6,8 @@
 // the job's epoch, so that a worker that still believes that it owns the job can
 // write nothing any more. Only [Operator.Cancel] leaves a running job to its worker,
 // and asks it to stop. The same statement writes a row of outbox.audit: who acted,
-// what was changed, and why ([Operator.As], [Operator.Because]).
+// what was changed, and why ([Operator.As], [Operator.Because]). [Operator.In] makes an act part of a
+// caller's transaction.
 //
 // An act that is added here records itself in the same way. If it is one
 // statement, with a CTE that inserts what was really changed (queries/jobs.sql,

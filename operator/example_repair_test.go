@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 // Which keys are stuck, for how long, and how do I have their jobs run on in order?
@@ -25,6 +28,25 @@ func ExampleOperator_Unblock() {
 		return nil
 	}
 	_ = unblock
+}
+
+// How do I make a schedule for a customer in the transaction that makes the customer, and change it later?
+func ExampleOperator_CreateSchedule() {
+	signUp := func(ctx context.Context, o *operator.Operator, tx pgx.Tx, customer string) error {
+		name := "report-" + customer
+		daily := schedule.Cron(name, "0 7 * * *", "Europe/Berlin", outbox.Raw{KindName: "report.send"}, schedule.Options{Queue: "reports"})
+		first, err := o.In(tx).CreateSchedule(ctx, daily)
+		if err != nil {
+			return err // names every mistake, or is schedule.ErrExists
+		}
+		fmt.Println("the first report comes at", first)
+		return nil
+	}
+	later := func(ctx context.Context, o *operator.Operator, customer string) error {
+		_, err := o.ChangeSchedule(ctx, outbox.RootTenant, "report-"+customer, schedule.Edit{Cron: new("0 9 * * 1")})
+		return err
+	}
+	_, _ = signUp, later
 }
 
 // One job failed because of its payload. How do I run it again with another one, or

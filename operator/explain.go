@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -113,12 +114,13 @@ type Act struct {
 func (o *Operator) Explain(ctx context.Context, id outbox.ID) (Explanation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var f facts
-	err := o.atOneMoment(ctx, func(tx pgx.Tx) (err error) {
-		f, err = findFacts(ctx, tx, id)
-		return err
-	})
-	if err != nil && !f.unknown {
+	f, err := o.facts(ctx, id, true)
+	if isStatementTimeout(err) && ctx.Err() == nil {
+		// While somebody holds a snapshot, the index of due jobs begins with entries of jobs that are long done, and to
+		// count those before it takes too long.
+		f, err = o.facts(ctx, id, false)
+	}
+	if err != nil {
 		return Explanation{}, fmt.Errorf("explain job %s: %w", id, err)
 	}
 	j := f.job
@@ -133,102 +135,82 @@ type facts struct {
 	job        sqlgen.ExplainJobRow
 	everything bool // the caller may see what all tenants share
 	owner      []sqlgen.ExplainWorkerRow
-	queue      sqlgen.ExplainQueueRow
-	workers    []sqlgen.ExplainWorkersRow
-	away       sqlgen.ExplainOutageRow
-	key        sqlgen.ExplainKeyRow
-	ahead      int64
-	unknown    bool // how many are ahead: the look was given up
-	perSecond  float64
+	waits      sqlgen.ExplainWaitsRow // of a job that waits
+	workers    []workerFacts
+	unknown    bool // how many are ahead was not counted
+}
+
+// workerFacts are a dispatcher as ExplainWaits writes it.
+type workerFacts struct {
+	Worker      string    `json:"worker"`
+	Version     string    `json:"version"`
+	SeenAt      time.Time `json:"seen_at"`
+	Missing     bool      `json:"missing"`
+	WorksQueue  bool      `json:"works_queue"`
+	HandlesKind bool      `json:"handles_kind"`
+	Concurrency int32     `json:"concurrency"`
 }
 
 func (f *facts) due() bool {
 	return !f.job.RunAt.Time.After(f.job.Now.Time) && f.job.RunAt.InfinityModifier != pgtype.Infinity
 }
 
-// findFacts asks what it takes: one statement for a job that has ended, two for one that runs, up to seven for one
-// that waits.
-func findFacts(ctx context.Context, tx pgx.Tx, id outbox.ID) (f facts, err error) {
-	db, tenant := sqlgen.New(tx), tiedTo(ctx)
-	f.everything = tenant.IsZero()
-	found, err := db.ExplainJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tenant))
-	if err != nil {
-		return f, err
-	}
-	if len(found) == 0 {
-		return f, ErrNotFound
-	}
-	f.job = found[0]
-	switch status := outbox.Status(f.job.Status); {
-	case status.Closed() || status == outbox.Failed || status == outbox.Dead:
-		return f, nil
-	case status == outbox.Running:
-		if f.everything {
-			f.owner, err = db.ExplainWorker(ctx, pgvalue.Interval(missingAfter), f.job.Worker)
-		}
-		return f, err
-	}
-	return f, f.findWaits(ctx, tx, db)
-}
-
-// findWaits asks what a job that waits may wait for.
-func (f *facts) findWaits(ctx context.Context, tx pgx.Tx, db *sqlgen.Queries) (err error) {
-	j := f.job
-	if f.queue, err = db.ExplainQueue(ctx, j.Queue, f.everything); err != nil {
-		return err
-	}
-	if f.everything {
-		if f.workers, err = db.ExplainWorkers(ctx, sqlgen.ExplainWorkersParams{Fresh: pgvalue.Interval(missingAfter), Queue: j.Queue, Kind: j.Kind}); err != nil {
+// facts asks what it takes: one statement for a job that has ended, two for one that runs or waits. Those that count
+// how many are before the job are given up after [oldestPatience].
+func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts, err error) {
+	f.everything = tiedTo(ctx).IsZero()
+	err = o.atOneMoment(ctx, func(tx pgx.Tx) error {
+		db := sqlgen.New(tx)
+		found, err := db.ExplainJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tiedTo(ctx)))
+		if err != nil {
 			return err
 		}
-	}
-	f.away, err = db.ExplainOutage(ctx, sqlgen.ExplainOutageParams{Kind: j.Kind, Queue: j.Queue, TenantID: j.TenantID, Priority: j.Priority})
-	if err == nil && j.Key != "" {
-		f.key, err = db.ExplainKey(ctx, sqlgen.ExplainKeyParams{
-			TenantID: j.TenantID, Queue: j.Queue, Key: j.Key, Ordered: j.Ordered, LinePosition: j.LinePosition, ID: j.ID, RunAt: j.RunAt, Priority: int32(j.Priority),
-		})
-	}
-	if err != nil || !f.due() || j.Status == string(outbox.Blocked) || j.Status == string(outbox.Created) {
-		return err
-	}
-	if f.perSecond, err = endings(ctx, tx, j); err != nil {
-		return err
-	}
-	// At last, because to be given up aborts the transaction: while somebody holds a snapshot, the index begins with
-	// entries of jobs that are long done.
-	if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true)`, oldestPatience); err != nil {
-		return err
-	}
-	f.ahead, err = db.ExplainTurn(ctx, sqlgen.ExplainTurnParams{
-		Keyed: j.Key != "", Queue: j.Queue, TenantID: j.TenantID, Priority: j.Priority, RunAt: j.RunAt, ID: j.ID,
+		if len(found) == 0 {
+			return ErrNotFound
+		}
+		f.job = found[0]
+		status := outbox.Status(f.job.Status)
+		switch {
+		case status.Closed() || status == outbox.Failed || status == outbox.Dead:
+			return nil
+		case status == outbox.Running:
+			if f.everything {
+				f.owner, err = db.ExplainWorker(ctx, pgvalue.Interval(missingAfter), f.job.Worker)
+			}
+			return err
+		}
+		turn := f.due() && status != outbox.Blocked && status != outbox.Created
+		f.unknown = turn && !count
+		if turn && count {
+			if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true)`, oldestPatience); err != nil {
+				return err
+			}
+		}
+		return f.ask(ctx, db, turn && count)
 	})
-	f.unknown = isStatementTimeout(err)
-	return err
+	return f, err
 }
 
-// The end of today's history, as [Operator.Overview] reads it: what of a tenant's queue ended last.
-const endingsSQL = `
-SELECT count(*), coalesce(extract(epoch FROM statement_timestamp() - min(finished_at)), 0)::float8
-FROM outbox.history
-WHERE finished_at >= date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
-  AND finished_at >= statement_timestamp() - interval '5 minutes'
-  AND ctid >= (
-      SELECT format('(%s,0)', greatest(0, coalesce(pg_relation_size(to_regclass(today.name)) / current_setting('block_size')::bigint, 0) - $1::bigint))::tid
-      FROM (SELECT 'outbox.history_' || to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD') AS name) AS today)
-  AND queue = $2
-  AND tenant_id = $3`
+// ask asks what a job that waits may wait for.
+func (f *facts) ask(ctx context.Context, db *sqlgen.Queries, turn bool) (err error) {
+	j := f.job
+	f.waits, err = db.ExplainWaits(ctx, sqlgen.ExplainWaitsParams{
+		Queue: j.Queue, Everything: f.everything, Fresh: pgvalue.Interval(missingAfter), Kind: j.Kind, TenantID: j.TenantID, Priority: int32(j.Priority),
+		Keyed: j.Key != "", Key: j.Key, Ordered: j.Ordered, LinePosition: j.LinePosition, ID: j.ID, RunAt: j.RunAt, Turn: turn, RecentBlocks: recentBlocks,
+	})
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(f.waits.Workers, &f.workers)
+}
 
 // fewestEndings are too few to tell a rate by.
 const fewestEndings = 5
 
-func endings(ctx context.Context, tx pgx.Tx, j sqlgen.ExplainJobRow) (perSecond float64, err error) {
-	var n int64
-	var seconds float64
-	if err := tx.QueryRow(ctx, endingsSQL, recentBlocks, j.Queue, j.TenantID).Scan(&n, &seconds); err != nil {
-		return 0, err
+// perSecond is how many jobs of the tenant's queue have ended a second of late; 0: not known.
+func (f *facts) perSecond() float64 {
+	if f.waits.Ended < fewestEndings || f.waits.EndedSeconds <= 0 {
+		return 0
 	}
-	if n < fewestEndings || seconds <= 0 {
-		return 0, nil
-	}
-	return float64(n) / seconds, nil
+	return float64(f.waits.Ended) / f.waits.EndedSeconds
 }

@@ -138,7 +138,7 @@ func (f *facts) ofTheJob() (found []Reason) {
 
 // ofTheQueue is whether the queue is worked at all.
 func (f *facts) ofTheQueue() (found []Reason) {
-	j, q := f.job, f.queue
+	j, q := f.job, f.waits
 	if q.PausedAt.Valid {
 		r := Reason{
 			Code: WhyQueuePaused, Since: q.PausedAt.Time, Sentence: fmt.Sprintf("Queue %s has been paused since %s", j.Queue, moment(q.PausedAt.Time)),
@@ -160,7 +160,7 @@ func (f *facts) ofTheQueue() (found []Reason) {
 	var works, handles bool
 	var workers, handlers []Dispatcher // that do, or did
 	for _, w := range f.workers {
-		d := Dispatcher{Name: w.Worker, Version: w.Version, SeenAt: w.SeenAt.Time, Missing: w.Missing}
+		d := Dispatcher{Name: w.Worker, Version: w.Version, SeenAt: w.SeenAt, Missing: w.Missing}
 		if w.WorksQueue {
 			works = works || !w.Missing
 			workers = append(workers, d)
@@ -189,7 +189,7 @@ func (f *facts) ofTheQueue() (found []Reason) {
 
 // ofTheKey is what the job's key says.
 func (f *facts) ofTheKey() (found []Reason) {
-	j, k := f.job, f.key
+	j, k := f.job, f.waits
 	if j.Key == "" {
 		return nil
 	}
@@ -209,26 +209,26 @@ func (f *facts) ofTheKey() (found []Reason) {
 	}
 	if dead && !isHead {
 		r := Reason{
-			Code: WhyKeyDeadLetter, Until: k.ParkAt.Time, Act: unblock, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus), Ahead: k.Ahead},
-			Sentence: fmt.Sprintf("Its key %q is held up by dead letter %s at the head of its line, with %s before this job.", j.Key, outbox.ID(k.HeadID.Bytes), count(k.Ahead)),
+			Code: WhyKeyDeadLetter, Until: k.ParkAt.Time, Act: unblock, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead},
+			Sentence: fmt.Sprintf("Its key %q is held up by dead letter %s at the head of its line, with %s before this job.", j.Key, outbox.ID(k.HeadID.Bytes), count(k.KeyAhead)),
 		}
 		if r.Until = (time.Time{}); k.ParkAt.Valid && !k.ParkedAt.Valid {
 			r.Sentence += fmt.Sprintf(" The key is parked at %s.", moment(k.ParkAt.Time))
 		}
 		found = append(found, r)
 	}
-	if k.Running > 0 && k.Running >= int64(j.MaxActive) {
+	if k.KeyRunning > 0 && k.KeyRunning >= int64(j.MaxActive) {
 		found = append(found, Reason{
-			Code: WhyKeyFull, Since: k.LongestSince.Time,
-			Evidence: Evidence{Key: j.Key, Job: k.LongestID.Bytes, JobStatus: outbox.Running, Worker: k.LongestWorker, Running: k.Running, Limit: int64(j.MaxActive), Ahead: k.Ahead},
+			Code: WhyKeyFull, Since: k.KeyLongestSince.Time,
+			Evidence: Evidence{Key: j.Key, Job: k.KeyLongestID.Bytes, JobStatus: outbox.Running, Worker: k.KeyLongestWorker, Running: k.KeyRunning, Limit: int64(j.MaxActive), Ahead: k.KeyAhead},
 			Sentence: fmt.Sprintf("%d of %d jobs of its key %q that may run at once are running, the longest since %s: %s on %s.",
-				k.Running, j.MaxActive, j.Key, moment(k.LongestSince.Time), outbox.ID(k.LongestID.Bytes), k.LongestWorker),
+				k.KeyRunning, j.MaxActive, j.Key, moment(k.KeyLongestSince.Time), outbox.ID(k.KeyLongestID.Bytes), k.KeyLongestWorker),
 		})
 	}
 	if k.HeadID.Valid && !isHead && !dead {
 		r := Reason{
-			Code: WhyKeyBehind, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus), Ahead: k.Ahead},
-			Sentence: fmt.Sprintf("It is behind %s of its key %q; the head of the line, %s, is %s.", count(k.Ahead), j.Key, outbox.ID(k.HeadID.Bytes), k.HeadStatus),
+			Code: WhyKeyBehind, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead},
+			Sentence: fmt.Sprintf("It is behind %s of its key %q; the head of the line, %s, is %s.", count(k.KeyAhead), j.Key, outbox.ID(k.HeadID.Bytes), k.HeadStatus),
 		}
 		if k.HeadRunAt.Time.After(j.Now.Time) {
 			r.Sentence = strings.TrimSuffix(r.Sentence, ".") + " until " + moment(k.HeadRunAt.Time) + "."
@@ -240,7 +240,7 @@ func (f *facts) ofTheKey() (found []Reason) {
 
 // ofTheLimits is what the queue's limits say, and what its workers can do at once.
 func (f *facts) ofTheLimits() (found []Reason) {
-	j, q := f.job, f.queue
+	j, q := f.job, f.waits
 	rate := Rate{Starts: int(q.Rate), Interval: seconds(q.RateSeconds)}
 	if !f.everything {
 		if q.MaxRunning > 0 || q.Rate > 0 {
@@ -285,34 +285,34 @@ func (f *facts) ofTheLimits() (found []Reason) {
 
 // ofTheDependency is what other jobs of the kind say of what it needs. That of the job itself is in ofTheJob.
 func (f *facts) ofTheDependency() []Reason {
-	j, a := f.job, f.away
-	if a.Jobs == 0 || !f.due() {
+	j, a := f.job, f.waits
+	if a.Away == 0 || !f.due() {
 		return nil
 	}
 	return []Reason{{
-		Code: WhyAway, Since: a.Since.Time, Until: a.NextTry.Time, Evidence: Evidence{ErrorCode: a.ErrorCode, ErrorMessage: a.ErrorMessage},
+		Code: WhyAway, Since: a.AwaySince.Time, Until: a.AwayNextTry.Time, Evidence: Evidence{ErrorCode: a.AwayErrorCode, ErrorMessage: a.AwayErrorMessage},
 		Sentence: fmt.Sprintf("Jobs of kind %s have found what they need unavailable since %s%s. While that lasts, a dispatcher tries one of them at a time.",
-			j.Kind, moment(a.Since.Time), because(a.ErrorCode)),
+			j.Kind, moment(a.AwaySince.Time), because(a.AwayErrorCode)),
 	}}
 }
 
 // ofTheTurn is who is before a job that is due. It is always there unless something else is.
 func (f *facts) ofTheTurn(others bool) []Reason {
-	j := f.job
+	j, ahead, perSecond := f.job, f.waits.Ahead, f.perSecond()
 	waits := f.due() && !f.late() && (j.Status == string(outbox.Pending) || j.Status == string(outbox.Retrying))
 	switch {
 	case waits && f.unknown:
 		return []Reason{{Code: WhyTurn, Since: j.RunAt.Time, Sentence: fmt.Sprintf(
 			"It has been due since %s. How many jobs are before it took too long to count: a transaction that is open for long may hold back the cleaning of the table.", moment(j.RunAt.Time))}}
-	case waits && f.ahead > 0:
+	case waits && ahead > 0:
 		r := Reason{
-			Code: WhyTurn, Since: j.RunAt.Time, Evidence: Evidence{Ahead: f.ahead, PerSecond: f.perSecond},
-			Sentence: fmt.Sprintf("It has been due since %s, with %s before it in its tenant's queue at its priority", moment(j.RunAt.Time), count(f.ahead)),
+			Code: WhyTurn, Since: j.RunAt.Time, Evidence: Evidence{Ahead: ahead, PerSecond: perSecond},
+			Sentence: fmt.Sprintf("It has been due since %s, with %s before it in its tenant's queue at its priority", moment(j.RunAt.Time), count(ahead)),
 		}
-		if f.perSecond > 0 {
-			wait := time.Duration(float64(f.ahead+1) / f.perSecond * float64(time.Second))
+		if perSecond > 0 {
+			wait := time.Duration(float64(ahead+1) / perSecond * float64(time.Second))
 			r.Until = j.Now.Time.Add(wait)
-			r.Sentence += fmt.Sprintf("; of late %.3g a second have ended, which makes it %s", f.perSecond, map[bool]string{true: "later than ", false: "about "}[f.ahead >= maxAhead]+moment(r.Until))
+			r.Sentence += fmt.Sprintf("; of late %.3g a second have ended, which makes it %s", perSecond, map[bool]string{true: "later than ", false: "about "}[ahead >= maxAhead]+moment(r.Until))
 		}
 		r.Sentence += "."
 		return []Reason{r}

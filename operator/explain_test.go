@@ -349,14 +349,14 @@ func TestATurnIsExpectedByWhatEnded(t *testing.T) {
 
 func TestReasonCodesAreAllAndInTheDocumentation(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/operations.md")
+	page, err := os.ReadFile("../docs/operate/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := operator.ReasonCodes()
 	for _, code := range all {
 		if !strings.Contains(string(page), "| `"+string(code)+"` |") {
-			t.Errorf("docs/operations.md does not list %s", code)
+			t.Errorf("docs/operate/operations.md does not list %s", code)
 		}
 	}
 	if unique := slices.Compact(slices.Sorted(slices.Values(all))); len(unique) != len(all) || len(all) != 25 {

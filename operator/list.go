@@ -300,7 +300,11 @@ func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	jobs, err := listJobs(ctx, o.db, f.params())
+	var jobs []Job
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		jobs, err = listJobs(ctx, db, f.params())
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}

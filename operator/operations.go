@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,32 +22,40 @@ import (
 // ago.
 var ErrOperationNotFound = errors.New("operation not found")
 
-// OperationAct is what an operation does to dead letters.
+// OperationAct is what an operation does to dead letters or to open jobs.
 type OperationAct string
 
-// The acts, which are those of [Operator.ReplayAll] and [Operator.DismissAll].
+// The acts on dead letters, which are those of [Operator.ReplayAll] and [Operator.DismissAll].
 const (
 	ReplayLetters  OperationAct = "replay"
 	DismissLetters OperationAct = "dismiss"
 )
 
-// NewOperation is an act on many dead letters to be done by whatever process runs operations.
+// NewOperation is an act on many jobs to be done by whatever process runs operations.
 type NewOperation struct {
 	Act OperationAct
 	// Filter says which ones. With the FailedUntil of [Operator.MatchDeadLetters] they are those that were counted,
 	// and none that became a dead letter later; without it, those that there are now. After means nothing here.
-	Filter    DeadLetterFilter
-	PerSecond float64 // no more become due in a second, as for ReplayAll; 0 is without a limit. Of a replay only
+	Filter DeadLetterFilter
+	// Jobs says on which open jobs CancelJobs, ReleaseJobs and RetryJobs act; Filter means nothing then. With the AsOf
+	// of [Operator.MatchOpenJobs] they are those that were counted; without it, those that there are now.
+	Jobs OpenFilter
+	// Edit says what EditJobs changes.
+	Edit JobEdit
+	// No more become due in a second, as for ReplayAll, or are acted on; 0 is without a limit. Not of a dismissal.
+	PerSecond float64
 }
 
-// Operation is how far an act on many dead letters has come.
+// Operation is how far an act on many jobs has come.
 type Operation struct {
 	ID         outbox.ID
 	Tenant     outbox.ID // zero: of all tenants
 	Act        OperationAct
-	Filter     DeadLetterFilter
+	Filter     DeadLetterFilter // of an act on dead letters
+	Jobs       OpenFilter       // of one on open jobs, without AsOf: which they are is known
+	Edit       JobEdit          // of EditJobs
 	PerSecond  float64
-	Matched    int64 // dead letters at the beginning
+	Matched    int64 // jobs at the beginning
 	Done       int64
 	Passed     int64 // left alone: something else happened to them meanwhile, or their deadline has passed
 	Actor      string
@@ -99,24 +108,35 @@ func readLetters(text []byte) (f DeadLetterFilter, err error) {
 	return f, nil
 }
 
-func (n NewOperation) validate() error {
+// Validate finds the mistakes that [Operator.StartOperation] refuses, an [outbox.InvalidError].
+func (n NewOperation) Validate() error {
 	switch {
-	case n.Act != ReplayLetters && n.Act != DismissLetters:
-		return invalid.Field("NewOperation.Act", "is %q, want %s or %s", n.Act, ReplayLetters, DismissLetters)
-	case n.PerSecond != 0 && n.Act != ReplayLetters:
-		return invalid.Field("NewOperation.PerSecond", "is for a replay")
+	case n.Act != ReplayLetters && n.Act != DismissLetters && !n.Act.OnOpenJobs():
+		return invalid.Field("NewOperation.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
+	case n.PerSecond != 0 && n.Act == DismissLetters:
+		return invalid.Field("NewOperation.PerSecond", "is not for a dismissal")
 	case n.PerSecond != 0 && !(n.PerSecond >= minRate && n.PerSecond <= maxRate): // also not a number
 		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, minRate, maxRate)
 	}
-	return n.Filter.validate()
+	if n.Act.OnOpenJobs() {
+		return cmp.Or(n.Jobs.validate(), n.validateEdit())
+	}
+	return cmp.Or(n.Filter.validate(), n.validateEdit())
 }
 
-// StartOperation leaves an act on many dead letters to the processes that run operations
+// StartOperation leaves an act on many jobs to the processes that run operations
 // ([Operator.RunOperations]), also when the caller has gone. Its entries in the audit are this operator's, with its
 // reason and request.
 func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operation, error) {
-	if err := n.validate(); err != nil {
+	if err := n.Validate(); err != nil {
 		return Operation{}, err
+	}
+	if n.Act.OnOpenJobs() {
+		started, err := o.startOnJobs(ctx, n)
+		if err != nil {
+			return Operation{}, fmt.Errorf("start an operation: %w", err)
+		}
+		return started, nil
 	}
 	matched, err := o.MatchDeadLetters(ctx, n.Filter)
 	if err != nil {
@@ -175,14 +195,18 @@ func (o *Operator) operations(ctx context.Context, params sqlgen.ListOperationsP
 	}
 	list := make([]Operation, len(rows))
 	for i, row := range rows {
-		filter, err := readLetters(row.Filter)
-		if err != nil {
-			return nil, err
-		}
 		list[i] = Operation{
-			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), Filter: filter, PerSecond: row.PerSecond,
+			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), PerSecond: row.PerSecond,
 			Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason, RequestID: row.RequestID,
 			StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time, Failure: row.Failure,
+		}
+		if list[i].Act.OnOpenJobs() {
+			list[i].Jobs, list[i].Edit, err = readOpenJobs(row.Filter)
+		} else {
+			list[i].Filter, err = readLetters(row.Filter)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return list, nil
@@ -242,12 +266,15 @@ func (o *Operator) RunOperations(ctx context.Context, complain func(error)) erro
 // StepOperation takes the step that is due first, if one is, and returns when to look again. It is
 // [Operator.RunOperations] once.
 func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err error) {
+	if o.in != nil {
+		return operationPoll, errInTx
+	}
 	var failed sqlgen.TakeOperationRow
 	bound, cancel := context.WithTimeout(ctx, 3*statementTimeout)
 	defer cancel()
 	everything := TiedTo(bound, outbox.ID{})
 	err = pgx.BeginFunc(everything, o.pool, func(tx pgx.Tx) error {
-		taken, err := sqlgen.New(tx).TakeOperation(bound)
+		taken, err := sqlgen.New(tx).TakeOperation(bound, knownActs())
 		if err != nil || len(taken) == 0 {
 			again = operationPoll
 			return err
@@ -271,34 +298,44 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	return again, nil
 }
 
-// step acts on the next page of an operation's dead letters, in the transaction that holds it.
+// step acts on the next page of an operation's jobs, in the transaction that holds it.
 func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+	if taken.TenantID.Valid { // for row security: this process acts for all tenants
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, outbox.ID(taken.TenantID.Bytes).String()); err != nil {
+			return err
+		}
+	}
+	inside := *o
+	inside.db = sqlgen.New(tx)
+	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
+	if OperationAct(taken.Act).OnOpenJobs() {
+		return inside.stepOnJobs(ctx, tx, taken)
+	}
+	return inside.stepOnLetters(ctx, taken)
+}
+
+// stepOnLetters acts on the next page of an operation's dead letters, in the transaction of its statements.
+func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperationRow) error {
 	filter, err := readLetters(taken.Filter)
 	if err != nil {
 		return err
 	}
-	if taken.TenantID.Valid { // also for row security: this process acts for all tenants
+	if taken.TenantID.Valid {
 		filter.Tenant = taken.TenantID.Bytes
-		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, filter.Tenant.String()); err != nil {
-			return err
-		}
 	}
 	filter.After = taken.Position.Bytes
-	inside := *o
-	inside.db = sqlgen.New(tx)
-	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
 	page, spacing := pace(taken.PerSecond)
-	act := inside.dismissSome
+	act := o.dismissSome
 	if OperationAct(taken.Act) == ReplayLetters {
-		act = inside.replaySome(spacing)
+		act = o.replaySome(spacing)
 	}
 	params := filter.params()
 	params.MaxRows = int32(page)
-	found, done, err := inside.actOnPage(ctx, params, act)
+	found, done, err := o.actOnPage(ctx, params, act)
 	if err != nil {
 		return err
 	}
-	return inside.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
+	return o.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
 		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{Bytes: found.last.Bytes, Valid: found.n > 0},
 		Pause: pgvalue.Interval(time.Duration(done) * spacing), Finished: !found.more,
 	})

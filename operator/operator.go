@@ -42,11 +42,13 @@ func (e *StatusError) Error() string {
 type Operator struct {
 	db   *sqlgen.Queries // of pool
 	pool tied
-	txs  outbox.Beginner // the pool
+	txs  outbox.Beginner // the pool, or the transaction that it is in
+	in   pgx.Tx          // the caller's transaction that it is in; nil for none
 	by   by
 
 	check outbox.Checker // nil takes every payload
 	only  []string       // statuses of jobs that may be acted on; none is any
+	epoch int64          // of a job that may be replayed edited; 0 is any
 }
 
 // New makes an operator of the database that pool connects to. Its acts are
@@ -78,24 +80,51 @@ func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	return &strict
 }
 
+// AtEpoch returns an operator whose ReplayEdited and WouldReplayEdited leave alone, with a
+// [*StatusError], a job that has another epoch: one that has run, or was acted on, since a
+// person saw it. 0 is any.
+func (o *Operator) AtEpoch(epoch int64) *Operator {
+	strict := *o
+	strict.epoch = epoch
+	return &strict
+}
+
 // bounded is the context of one statement.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, statementTimeout)
 }
 
+// scanIndexes has statements of a transaction scan indexes.
+const scanIndexes = `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off; ` +
+	`SET LOCAL max_parallel_workers_per_gather = 0`
+
+// inOrder has them scan an index that has the order that they ask for: so the dead letters that are looked for in the
+// order of jobs_dead_letter_idx are found there, and not among all jobs. Each is planned for what it asks for: a tenant
+// has an index of its own, and how much is between two ids differs.
+const inOrder = `; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL plan_cache_mode = force_custom_plan`
+
 // byIndex runs statements in a transaction in which they scan indexes. The server may
 // believe that it is better to read all jobs: row-level security keeps statistics from it.
 func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error) error {
 	return pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`); err != nil {
+		if _, err := tx.Exec(ctx, scanIndexes+inOrder); err != nil {
 			return err
 		}
 		return ask(sqlgen.New(tx))
 	})
 }
 
-// atOneMoment runs statements that see one snapshot, and scan indexes.
+// atOneMoment runs statements that see one snapshot, and scan indexes. In a caller's transaction
+// they see what it sees.
 func (o *Operator) atOneMoment(ctx context.Context, ask func(pgx.Tx) error) error {
-	begin := "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off"
-	return pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: begin + setTenant(ctx)}, ask)
+	if o.in == nil {
+		begin := "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + scanIndexes
+		return pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: begin + setTenant(ctx)}, ask)
+	}
+	return pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, scanIndexes); err != nil {
+			return err
+		}
+		return ask(tx)
+	})
 }

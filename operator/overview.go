@@ -87,10 +87,15 @@ func (v Overview) OldestDue() (oldest time.Time) {
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	err = pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: "BEGIN READ ONLY" + setTenant(ctx)}, func(tx pgx.Tx) error {
+	ask := func(tx pgx.Tx) error {
 		v, err = overview(ctx, tx)
 		return err
-	})
+	}
+	if o.in != nil {
+		err = pgx.BeginFunc(ctx, o.txs, ask)
+	} else {
+		err = pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: "BEGIN READ ONLY" + setTenant(ctx)}, ask)
+	}
 	if err != nil && !v.NoOldest { // which has aborted the transaction; nothing else was left to do
 		return v, fmt.Errorf("look at the whole: %w", err)
 	}

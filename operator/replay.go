@@ -214,7 +214,7 @@ func (o *Operator) waitForWriters(ctx context.Context) error {
 // writing are the transactions that have written something and not ended yet: each
 // holds the lock of its own id. (A snapshot's xmax is no bound of them: the newest may
 // be above it.)
-const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted`
+const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND pid <> pg_backend_pid()`
 
 // pageOf is a page of dead letters that were found.
 type pageOf struct {
@@ -270,6 +270,20 @@ func (o *Operator) WouldReplayEdited(ctx context.Context, id outbox.ID, payload 
 	return o.replayEdited(ctx, id, payload, o.tryReplayEdited)
 }
 
+// MayEditPayloads reports whether the pool's login may do what [Operator.ReplayEdited] does: a member of outbox_api
+// and of no other role of ours may not.
+func (o *Operator) MayEditPayloads(ctx context.Context) (may bool, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT has_column_privilege('outbox.jobs', 'payload', 'UPDATE')`).Scan(&may)
+	})
+	if err != nil {
+		return false, fmt.Errorf("look whether payloads may be changed: %w", err)
+	}
+	return may, nil
+}
+
 var errTried = errors.New("only tried")
 
 // tryReplayEdited does it and takes it back: so the database, its clock and what the
@@ -291,11 +305,11 @@ type replayOne func(context.Context, sqlgen.ReplayEditedParams) ([]sqlgen.Replay
 
 func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byte, replay replayOne) error {
 	const act = "replay"
-	job, err := o.Job(ctx, id)
+	job, err := o.jobTo(ctx, act, id)
 	if err != nil {
-		return fmt.Errorf("%s: %w", act, err)
+		return err
 	}
-	if job.Status != outbox.Failed && job.Status != outbox.Dead {
+	if job.Status != outbox.Failed && job.Status != outbox.Dead || o.epoch != 0 && o.epoch != job.Epoch {
 		return &StatusError{ID: id, Status: job.Status, Act: act}
 	}
 	if err := o.acceptable(job, payload); err != nil {
@@ -338,10 +352,10 @@ func (o *Operator) acceptable(job Job, payload []byte) error {
 // refuseEdited says why a dead letter was not replayed. One that is still as it was
 // found is past its deadline, by the database's clock: ours has no say.
 func (o *Operator) refuseEdited(ctx context.Context, found Job, act string) error {
-	now, err := o.Job(ctx, found.ID)
+	now, err := o.jobTo(ctx, act, found.ID)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", act, err)
+		return err
 	case now.Status == found.Status && now.Epoch == found.Epoch && !now.Deadline.IsZero():
 		return fmt.Errorf("%s job %s: %w", act, found.ID, ErrPastDeadline)
 	}

@@ -350,6 +350,26 @@ func TestAnEditedPayloadIsHeldAgainstItsKind(t *testing.T) {
 	}
 }
 
+// It was replayed by somebody else since a person saw it, and died again.
+func TestAnEditedReplayMeansAnEpoch(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "bad", "bad address")
+	seen := job(t, o, id).Epoch
+	exec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 2 WHERE id = $1`, id)
+	payload := []byte(`{"n":2}`)
+	for name, err := range map[string]error{
+		"done": o.AtEpoch(seen).ReplayEdited(t.Context(), id, payload), "tried": o.AtEpoch(seen).WouldReplayEdited(t.Context(), id, payload),
+	} {
+		if found, ok := errors.AsType[*operator.StatusError](err); !ok || found.Status != outbox.Dead {
+			t.Errorf("%s: got %v, want a StatusError", name, err)
+		}
+	}
+	if err := o.AtEpoch(seen+2).ReplayEdited(t.Context(), id, payload); err != nil {
+		t.Error(err)
+	}
+}
+
 // A dry run finds whatever a replay would, and leaves everything as it is.
 func TestAnEditedReplayIsTried(t *testing.T) {
 	t.Parallel()

@@ -35,6 +35,9 @@ type ReplayEvents struct {
 	EventFilter
 	PerSecond float64 // no more than so many; 0 is without a limit
 	Again     bool    // under new ids, ID/REPLAY, which no broker and no consumer takes for repeats
+	// StopLive has the sink publish nothing new while the replay runs: once it has published everything up to the last
+	// event that is meant, and until the replay has ended. So no message of a key is between those of the replay.
+	StopLive bool
 }
 
 // ReplayPlan is what a replay would publish.
@@ -130,7 +133,7 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 	return plan, nil
 }
 
-// ReplayEvents has a sink publish events again, beside what is new. The process that publishes
+// ReplayEvents has a sink publish events again, beside what is new unless r says otherwise. The process that publishes
 // to the sink does it: it begins within seconds, if there is one, and goes on after a crash. An
 // event that the sink has not published yet is published twice. Replays of a sink take turns,
 // 16 of each tenant at a time. It returns [ErrSinkNotFound], [ErrNothingToReplay], and
@@ -141,6 +144,9 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 		return Replay{}, err
 	}
 	if plan.Events == 0 {
+		if _, err := o.Sink(ctx, sink); err != nil { // which is why nothing is meant
+			return Replay{}, fmt.Errorf("replay to %w", err)
+		}
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrNothingToReplay)
 	}
 	id := outbox.NewID()
@@ -149,7 +155,7 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	err = o.db.StartReplay(bound, sqlgen.StartReplayParams{
 		ID: pgvalue.UUID(id), Sink: sink, TenantID: pgvalue.UUIDOrNull(r.Tenant), Topics: patterns(r.Topics), Key: r.Key,
 		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last, PerSecond: r.PerSecond,
-		Again: r.Again, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		Again: r.Again, StopLive: r.StopLive, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	if pgsession.State(err) == pgsession.ForeignKeyViolation {
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrSinkNotFound)
@@ -169,9 +175,13 @@ func patterns(topics []string) []string {
 }
 
 // Replays returns the replays of a sink, newest first, at most 1 000; those of a tenant unless it
-// is zero. Ones that ended more than 90 days ago are forgotten.
+// is zero. Ones that ended more than 90 days ago are forgotten. It returns [ErrSinkNotFound].
 func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) ([]Replay, error) {
-	return o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant)})
+	replays, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant)})
+	if err == nil && len(replays) == 0 {
+		_, err = o.Sink(ctx, sink)
+	}
+	return replays, err
 }
 
 // Replay returns one replay, or [ErrReplayNotFound]; one of a tenant unless it is zero.
@@ -199,7 +209,7 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 			ID: row.ID.Bytes, Sink: row.Sink,
 			ReplayEvents: ReplayEvents{
 				EventFilter: EventFilter{Since: row.Since.Time, Until: row.Until.Time, Topics: row.Topics, Key: row.Key, Tenant: row.TenantID.Bytes},
-				PerSecond:   row.PerSecond, Again: row.Again,
+				PerSecond:   row.PerSecond, Again: row.Again, StopLive: row.StopLive,
 			},
 			Events: row.Events, Published: row.Published, Refused: row.Refused, Repeated: row.Repeated, Position: row.Position,
 			Actor: row.Actor, Reason: row.Reason, StartedAt: row.CreatedAt.Time, EndedAt: row.FinishedAt.Time, Stopped: row.Stopped,

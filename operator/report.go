@@ -121,25 +121,27 @@ type Reports struct {
 	Steps      []Step
 }
 
-// Reports returns all that a job has reported, in three statements; nothing of a job that does not exist.
+// Reports returns all that a job has reported, in one statement; nothing of a job that does not exist.
 func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.FindReport(ctx, pgvalue.UUID(id))
+	rows, err := o.db.ListReports(ctx, pgvalue.UUID(id))
 	if err != nil {
-		return r, fmt.Errorf("find the progress of job %s: %w", id, err)
+		return r, fmt.Errorf("list what job %s has reported: %w", id, err)
 	}
-	for _, row := range found {
-		r.Progress = Progress{Current: row.Current, Total: row.Total, Message: row.Message, ReportedAt: row.ReportedAt.Time}
-		r.Checkpoint = Checkpoint{Data: row.Checkpoint, SavedAt: row.CheckpointedAt.Time, Epoch: row.Epoch}
-	}
-	lines, err := o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterLine: -1})
-	if err != nil {
-		return r, fmt.Errorf("list the log of job %s: %w", id, err)
-	}
-	steps, err := o.db.ListSteps(ctx, pgvalue.UUID(id))
-	if err != nil {
-		return r, fmt.Errorf("list the steps of job %s: %w", id, err)
+	var lines []sqlgen.ListLogsRow
+	var steps []sqlgen.ListStepsRow
+	for _, row := range rows {
+		switch row.What {
+		case "progress":
+			r.Progress = Progress{Current: row.Current, Total: row.Total, Message: row.Message, ReportedAt: row.At.Time}
+		case "checkpoint":
+			r.Checkpoint = Checkpoint{Data: row.Data, SavedAt: row.At.Time, Epoch: row.Epoch}
+		case "line":
+			lines = append(lines, sqlgen.ListLogsRow{Epoch: row.Epoch, Line: row.Line, LoggedAt: row.At, Level: row.Name, Message: row.Message})
+		case "step":
+			steps = append(steps, sqlgen.ListStepsRow{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.At, Took: row.Took, Result: row.Data})
+		}
 	}
 	r.Log, r.Steps = logLines(lines), stepsOf(steps)
 	return r, nil

@@ -14,18 +14,18 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// The data of a dump, in a schema that is there already, as docs/operations.md says: every row comes back, and the
-// audit with its chain. What stands for pg_restore --data-only --disable-triggers copies all tables with no trigger
+// The data of a dump, in a schema that is there already, as docs/operate/operations.md says: every row comes back, and
+// the audit with its chain. What stands for pg_restore --data-only --disable-triggers copies all tables with no trigger
 // firing: so a row that a migration has made, and the page does not say to remove, is refused twice here, too.
 func TestDataAloneAreRestored(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/operations.md")
+	page, err := os.ReadFile("../docs/operate/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	empty := regexp.MustCompile(`psql -c '(TRUNCATE [^']*)'`).FindSubmatch(page)
 	if empty == nil {
-		t.Fatal("docs/operations.md says no more what is to be emptied")
+		t.Fatal("docs/operate/operations.md says no more what is to be emptied")
 	}
 
 	o, old := newRig(t)

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,12 +29,14 @@ type Schedule struct {
 	MissedLimit int
 	Kind        string
 	Queue       string
-	Generation  int64     // how many declarations have changed it
+	Streamed    bool      // each change of its jobs is stored as an event
+	Generation  int64     // how many declarations and edits have changed it
 	NextAt      time.Time // the next tick. In the past, it is being fired, paused, or refused
 	LastAt      time.Time // the latest tick that a job was enqueued for; zero before the first
 	PausedSince time.Time // zero unless it is paused
 	CreatedAt   time.Time
-	UpdatedAt   time.Time // when a declaration changed it
+	UpdatedAt   time.Time // when a declaration or somebody changed it
+	SetBy       string    // who made it or changed it last, as in the audit; "" if a program declares it
 }
 
 const maxSchedules = 10_000
@@ -55,9 +58,9 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	for i, row := range rows {
 		schedules[i] = Schedule{
 			Name: row.Name, Tenant: row.TenantID.Bytes, Expression: row.Expression, Zone: row.TimeZone, Every: duration(row.Every),
-			Missed: row.Missed, MissedLimit: int(row.MissedLimit), Kind: row.Kind, Queue: row.Queue, Generation: row.Generation,
+			Missed: row.Missed, MissedLimit: int(row.MissedLimit), Kind: row.Kind, Queue: row.Queue, Streamed: row.Streamed, Generation: row.Generation,
 			NextAt: row.NextAt.Time, LastAt: row.LastAt.Time, PausedSince: row.PausedAt.Time,
-			CreatedAt: row.CreatedAt.Time, UpdatedAt: row.UpdatedAt.Time,
+			CreatedAt: row.CreatedAt.Time, UpdatedAt: row.UpdatedAt.Time, SetBy: row.SetBy,
 		}
 	}
 	return schedules, nil
@@ -74,13 +77,73 @@ func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name str
 }
 
 // ResumeSchedule lets a schedule go on with its next tick from now; those of the
-// pause were not missed. It takes up to a minute to be noticed. Resuming what
+// pause were not missed. Schedulers notice it as a new one: see CreateSchedule. Resuming what
 // is not paused changes nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		was, err := sqlgen.New(tx).ResumeSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
-		return pausing(was, false), err
+		if err != nil {
+			return change{}, err
+		}
+		return pausing(was, false), sqlgen.New(tx).NotifySchedulers(ctx)
 	})
+}
+
+// NewSchedule is a [schedule.Schedule]. This package does not import that one, and with it a parser of cron
+// expressions.
+type NewSchedule interface {
+	Name() string
+	Tenant() outbox.ID
+	CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time.Time, err error)
+}
+
+// ScheduleEdit is a [schedule.Edit].
+type ScheduleEdit interface {
+	ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error)
+}
+
+// CreateSchedule stores a schedule besides those that programs declare, and returns its first tick. It is the
+// actor's: it stays until it is deleted, or until a program declares one of its name, which replaces it. Schedulers
+// notice it at once if they hear notifications, and else within a minute; the ticks until then are fired as late
+// ones are. Its error names every mistake as [*outbox.InvalidError]s, or is schedule.ErrExists.
+func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time.Time, err error) {
+	err = o.onSchedule(ctx, "create", s.Tenant(), s.Name(), func(ctx context.Context, tx pgx.Tx) (change, error) {
+		if next, err = s.CreateIn(ctx, tx, o.by.actor); err != nil {
+			return change{}, err
+		}
+		after, err := describeSchedule(ctx, tx, s.Tenant(), s.Name())
+		return change{found: true, acted: true, after: after}, err
+	})
+	return next, err
+}
+
+// ChangeSchedule changes a schedule that was made by [Operator.CreateSchedule], the API, a command or SQL, and
+// returns its next tick. Another timing counts from now on: a tick that was due before has a job. Anything else counts
+// from the next tick on. A change that changes nothing is not recorded. It returns [ErrScheduleNotFound],
+// schedule.ErrDeclared for a schedule of a program, or every mistake as [*outbox.InvalidError]s. The zero tenant is
+// [outbox.RootTenant].
+func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e ScheduleEdit) (next time.Time, err error) {
+	err = o.onSchedule(ctx, "change", tenant, name, func(ctx context.Context, tx pgx.Tx) (c change, err error) {
+		if c.before, err = describeSchedule(ctx, tx, orRoot(tenant), name); err != nil || c.before == nil {
+			return c, err
+		}
+		if next, c.found, err = e.ChangeIn(ctx, tx, orRoot(tenant), name, o.by.actor); err != nil || !c.found {
+			return c, err
+		}
+		c.after, err = describeSchedule(ctx, tx, orRoot(tenant), name)
+		c.acted = !bytes.Equal(c.before, c.after)
+		return c, err
+	})
+	return next, err
+}
+
+// describeSchedule is nil if there is none of the name.
+func describeSchedule(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name string) ([]byte, error) {
+	described, err := sqlgen.New(tx).DescribeSchedule(ctx, pgvalue.UUID(tenant), name)
+	if err != nil || len(described) == 0 {
+		return nil, err
+	}
+	return described[0], nil
 }
 
 // DeleteSchedule forgets a schedule; jobs that it has enqueued stay. A program that
@@ -123,7 +186,7 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		c, err := do(ctx, tx)
 		switch {
 		case err != nil:

@@ -41,7 +41,7 @@ func TestSchedulesAreListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []operator.Schedule{
-		{Name: "report", Tenant: outbox.RootTenant, Expression: "0 7 * * *", Zone: "Europe/Berlin", Missed: "once", MissedLimit: 1, Kind: "mail", Queue: "post", Generation: 1},
+		{Name: "report", Tenant: outbox.RootTenant, Expression: "0 7 * * *", Zone: "Europe/Berlin", Missed: "once", MissedLimit: 1, Kind: "mail", Queue: "post", Streamed: true, Generation: 1},
 		{
 			Name: "report", Tenant: other, Every: 90 * time.Second, Missed: "all", MissedLimit: 5, Kind: "mail", Queue: "default", Generation: 1,
 			LastAt: time.Date(2029, 1, 1, 0, 0, 0, 0, time.UTC), NextAt: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),

@@ -3,17 +3,17 @@ package operator
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ParseStatus reads a status as its String writes it, in lower case. Anything else is an error that
-// lists them.
+// ParseStatus reads a status like "pending". Anything else is an error that lists them.
 func ParseStatus(s string) (outbox.Status, error) {
-	all := engine.Statuses[outbox.Status]()
-	if slices.Contains(all, outbox.Status(s)) {
+	all := engine.Statuses[string]()
+	if slices.Contains(all, s) {
 		return outbox.Status(s), nil
 	}
-	return "", fmt.Errorf("status %q is unknown, want one of %v", s, all)
+	return "", fmt.Errorf("status %q is unknown, want one of %s", s, strings.Join(all, ", "))
 }

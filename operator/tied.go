@@ -17,7 +17,7 @@ type tenantKey struct{}
 // included, begins with SET LOCAL app.tenant_id. On a pool that connects as a member of
 // outbox_api the database then shows and changes nothing else, whatever a
 // statement forgot to ask, and nothing at all to a context that TiedTo did not
-// make; see docs/tenants.md.
+// make; see docs/guides/tenants.md.
 func TiedTo(ctx context.Context, tenant outbox.ID) context.Context {
 	value := allTenants
 	if !tenant.IsZero() {

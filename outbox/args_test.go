@@ -169,7 +169,7 @@ func TestArgsThatCannotBeStoredAreNamedBeforeAnySQL(t *testing.T) {
 		"a content type with NUL": {Raw{"raw", nil, "a\x00"}, InvalidError{"Raw.ContentType", "has a NUL at byte 1, which Postgres text cannot hold"}},
 		"a long content type":     {Raw{"raw", nil, strings.Repeat("a", 129)}, InvalidError{"Raw.ContentType", "is 129 bytes long, want at most 128"}},
 		"no kind":                 {Raw{"", []byte("1"), ""}, InvalidError{"Args.Kind()", "is empty, want 1 to 128 characters"}},
-		"a kind that is no name":  {Raw{"a b", []byte("1"), ""}, InvalidError{"Args.Kind()", `is "a b": byte 1 is " ", want letters, digits and _ . : / -, first a letter or digit`}},
+		"a kind that is no name":  {Raw{"a b", []byte("1"), ""}, InvalidError{"Args.Kind()", `is "a b": byte 1 is " ", want ASCII letters, digits and _ . : / -, first a letter or digit`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

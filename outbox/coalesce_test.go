@@ -87,7 +87,7 @@ func TestAJobThatStartsMeanwhileDoesNotDo(t *testing.T) {
 		done, err := Submit(t.Context(), db, greet{"ada"}, opts)
 		answers <- answer{done, err}
 	}()
-	awaitLock(t, db, 1)
+	pgtest.AwaitLocks(t, db, 1)
 	if err := claim.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

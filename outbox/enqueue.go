@@ -45,7 +45,17 @@ func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (
 	if opts.Key.MaxQueued != 0 {
 		return enqueueIfRoom(ctx, db, args, opts, notify)
 	}
-	job, err := newRow(ctx, args, &opts)
+	if t := engine.Tracing(); t != nil && args != nil {
+		ctx, span := traceEnqueue(ctx, t, args, &opts)
+		id, err := enqueueOne(ctx, db, args, &opts, notify)
+		endTrace(span, id, err)
+		return id, err
+	}
+	return enqueueOne(ctx, db, args, &opts, notify)
+}
+
+func enqueueOne(ctx context.Context, db DB, args Args, opts *Options, notify bool) (ID, error) {
+	job, err := newRow(ctx, args, opts)
 	if err != nil {
 		return ID{}, err
 	}

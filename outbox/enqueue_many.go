@@ -55,6 +55,16 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 		return nil, nil
 	}
 	requests = withDefaults(requests)
+	if t := engine.Tracing(); t != nil {
+		ctx, span, requests := traceMany(ctx, t, requests)
+		ids, err := storeMany(ctx, db, requests, notify)
+		endTrace(span, ID{}, err)
+		return ids, err
+	}
+	return storeMany(ctx, db, requests, notify)
+}
+
+func storeMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
 	if _, ok := db.(copier); ok && canCopy(requests) {
 		ids, err := copyMany(ctx, db, requests, notify)
 		if !isCopyRefused(err) {

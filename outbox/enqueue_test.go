@@ -342,7 +342,7 @@ func TestAHundredConcurrentCallersMakeOneJob(t *testing.T) {
 					}
 				})
 			}
-			awaitLock(t, db, len(ids))
+			pgtest.AwaitLocks(t, db, len(ids))
 			if err := end(first, t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -36,7 +36,7 @@ func TestAJobNeverEndsBeforeItStarted(t *testing.T) {
 			_, err := db.Exec(context.WithoutCancel(t.Context()), `SELECT outbox.cancel($1)`, id)
 			cancelled <- err
 		}()
-		awaitLock(t, db, 1)
+		pgtest.AwaitLocks(t, db, 1)
 		exec(t, worker, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = epoch + 1, lease_owner = 'w', lease_expires_at = now() + interval '1 hour',
 			started_at = statement_timestamp() WHERE id = $1`, id)
 		exec(t, worker, `UPDATE outbox.jobs SET status = 'pending', attempt = 0, epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL WHERE id = $1`, id)

@@ -40,6 +40,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	if opts.Headers == nil && opts.Caller == (Caller{}) {
 		job.Headers = c.headersText()
 	}
+	job.Headers = withContext(job.Headers, engine.Of(c).Trace)
 	if err = errors.Join(append(errs, err)...); err == nil {
 		err = c.add(job)
 	}

@@ -282,7 +282,7 @@ func TestAGuardThatWaitedSeesThatItLost(t *testing.T) {
 			exec(t, reaper, giveBack, job.ID)
 			answer := make(chan error, 1)
 			go func() { answer <- call(job, t.Context(), db) }()
-			awaitLock(t, db, 1)
+			pgtest.AwaitLocks(t, db, 1)
 			if err := reaper.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -89,20 +88,6 @@ func wantRow(differences map[string]any) map[string]any {
 		row[column] = value
 	}
 	return row
-}
-
-// awaitLock returns when n sessions wait for another's lock.
-func awaitLock(t *testing.T, db *pgxpool.Pool, n int) {
-	t.Helper()
-	for start := time.Now(); time.Since(start) < 20*time.Second; {
-		waiting := ask[int](t, db, `
-			SELECT count(*) FROM pg_sleep(0.005), pg_stat_activity
-			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`)
-		if waiting >= n {
-			return
-		}
-	}
-	t.Errorf("fewer than %d sessions wait for a lock", n)
 }
 
 // poison makes the database refuse jobs of kind "poison", late: like a disk that

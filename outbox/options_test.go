@@ -23,9 +23,9 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		opts Options
 		want []InvalidError
 	}{
-		"a queue that is no name":              {Options{Queue: "mail,"}, []InvalidError{{"Options.Queue", `is "mail,": byte 4 is ",", want letters, digits and _ . : / -, first a letter or digit`}}},
-		"a queue with a first dash":            {Options{Queue: "-m"}, []InvalidError{{"Options.Queue", `is "-m": byte 0 is "-", want letters, digits and _ . : / -, first a letter or digit`}}},
-		"a queue with a NUL":                   {Options{Queue: "m\x00"}, []InvalidError{{"Options.Queue", `is "m\x00": byte 1 is "\x00", want letters, digits and _ . : / -, first a letter or digit`}}},
+		"a queue that is no name":              {Options{Queue: "mail,"}, []InvalidError{{"Options.Queue", `is "mail,": byte 4 is ",", want ASCII letters, digits and _ . : / -, first a letter or digit`}}},
+		"a queue with a first dash":            {Options{Queue: "-m"}, []InvalidError{{"Options.Queue", `is "-m": byte 0 is "-", want ASCII letters, digits and _ . : / -, first a letter or digit`}}},
+		"a queue with a NUL":                   {Options{Queue: "m\x00"}, []InvalidError{{"Options.Queue", `is "m\x00": byte 1 is "\x00", want ASCII letters, digits and _ . : / -, first a letter or digit`}}},
 		"a queue that is too long":             {Options{Queue: long}, []InvalidError{{"Options.Queue", "is 513 bytes long, want at most 128"}}},
 		"too high a priority":                  {Options{Priority: math.MaxInt16 + 1}, []InvalidError{{"Options.Priority", "is 32768, want -32768 to 32767"}}},
 		"too low a priority":                   {Options{Priority: math.MinInt}, []InvalidError{{"Options.Priority", "is -9223372036854775808, want -32768 to 32767"}}},
@@ -61,7 +61,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"everything wrong, and all of it is said": {
 			Options{Queue: " ", Priority: 1 << 20, Delay: -1, RunAt: time.Unix(-1, 0).UTC(), MaxAttempts: -1, Timeout: -1, Key: KeyRules{Name: "\x00"}, IdempotencyKey: "\xff", Headers: map[string]string{"a": "\x00"}},
 			[]InvalidError{
-				{"Options.Queue", `is " ": byte 0 is " ", want letters, digits and _ . : / -, first a letter or digit`},
+				{"Options.Queue", `is " ": byte 0 is " ", want ASCII letters, digits and _ . : / -, first a letter or digit`},
 				{"Options.Priority", "is 1048576, want -32768 to 32767"},
 				{"Options.Delay", "is -1ns, want 0 to 100 years"},
 				{"Options.RunAt", "excludes Options.Delay; set one of them"},

@@ -158,7 +158,7 @@ func TestNobodyIsWokenWhileTheCommitIsUnderWay(t *testing.T) {
 			return err
 		})
 	}()
-	awaitLock(t, db, 1)
+	pgtest.AwaitLocks(t, db, 1)
 	flush(t, p)
 	if got := ear.heard(); got != 0 {
 		t.Errorf("%d notifications before the commit, want 0", got)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -47,6 +48,17 @@ func Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, er
 }
 
 func publish(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (ID, error) {
+	if t := engine.Tracing(); t != nil && event != nil {
+		traced := opts
+		ctx, span := tracePublish(ctx, t, event.Topic(), &traced)
+		id, err := publishOne(ctx, db, event, traced, notify)
+		endTrace(span, id, err)
+		return id, err
+	}
+	return publishOne(ctx, db, event, opts, notify)
+}
+
+func publishOne(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (ID, error) {
 	row, err := newEvent(ctx, NewID, event, &opts)
 	if err != nil {
 		return ID{}, err

@@ -31,6 +31,32 @@ type PublishRequest struct {
 // still usable.
 func PublishMany(ctx context.Context, db DB, requests []PublishRequest) ([]ID, error) {
 	notify := notifiesAtCommit(db, eventsChannel)
+	if t := engine.Tracing(); t != nil && len(requests) > 0 {
+		requests = slices.Clone(requests)
+		options := make([]*EventOptions, len(requests))
+		for i := range requests {
+			options[i] = &requests[i].Options
+		}
+		ctx, span := tracePublish(ctx, t, commonTopic(requests), options...)
+		ids, err := publishAll(ctx, db, requests, notify)
+		endTrace(span, ID{}, err)
+		return ids, err
+	}
+	return publishAll(ctx, db, requests, notify)
+}
+
+// commonTopic is that of all events, "" if there is none.
+func commonTopic(requests []PublishRequest) (topic string) {
+	for i, r := range requests {
+		if r.Event == nil || i > 0 && r.Event.Topic() != topic {
+			return ""
+		}
+		topic = r.Event.Topic()
+	}
+	return topic
+}
+
+func publishAll(ctx context.Context, db DB, requests []PublishRequest, notify bool) ([]ID, error) {
 	rows, ids, newID := make([]eventRow, len(requests)), make([]ID, len(requests)), newIDRun().next
 	for i := range requests {
 		var err error

@@ -141,7 +141,7 @@ func (notANumber) Topic() string { return "nan" }
 func TestPublishNamesEveryMistake(t *testing.T) {
 	t.Parallel()
 	db := untouched{t: t}
-	const name = "want letters, digits and _ . : / -, first a letter or digit"
+	const name = "want ASCII letters, digits and _ . : / -, first a letter or digit"
 	for want, c := range map[string]PublishRequest{
 		`Event is nil`: {},
 		`Event.Topic() is empty, want 1 to 128 characters`:                                                 {Raw{Payload: []byte("1")}, EventOptions{}},
@@ -577,9 +577,7 @@ func TestSerialEventsOfAKeyWaitForOneAnother(t *testing.T) {
 			held := ask[int64](t, tx, `SELECT max(position) FROM outbox.events WHERE tenant_id = $1`, tenant)
 			done := make(chan error, 1)
 			go func() { done <- waits(t.Context(), db) }()
-			if awaitLock(t, db, 1); t.Failed() {
-				t.Fatalf("%s after %s: %v", second, first, <-done)
-			}
+			pgtest.AwaitLocks(t, db, 1)
 			// Other keys and tenants, and events without Serial, do not wait.
 			for _, free := range []EventOptions{{Key: "l", Serial: true, Tenant: tenant}, {Key: "k", Serial: true}, {Key: "k", Tenant: tenant}} {
 				if _, err := Publish(t.Context(), db, paid{1}, free); err != nil {
@@ -664,7 +662,7 @@ func TestATransactionHasItsNumberBeforeItsPosition(t *testing.T) {
 					exec(t, holder, `SELECT pg_advisory_xact_lock(7)`)
 					done := make(chan error, 1)
 					go func() { done <- publish(t.Context(), db, opts) }()
-					awaitLock(t, db, 1)
+					pgtest.AwaitLocks(t, db, 1)
 					seen, err := Publish(t.Context(), db, paid{1}, opts)
 					if err != nil {
 						t.Fatal(err)

@@ -186,7 +186,7 @@ func TestConcurrentSQLCallersMakeOneJob(t *testing.T) {
 					}
 				})
 			}
-			awaitLock(t, db, len(ids))
+			pgtest.AwaitLocks(t, db, len(ids))
 			if err := end(tx, t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -7,7 +7,7 @@ import (
 )
 
 // Status is where a job stands. The database enforces the legal moves
-// (migrations/functions/refuse_move.sql), docs/states.md draws them; a test compares
+// (migrations/functions/refuse_move.sql), docs/reference/states.md draws them; a test compares
 // the three.
 type Status string
 

@@ -68,14 +68,24 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 		}
 		return Submitted{Stored: true, ID: id}, nil
 	}
-	job, err := newRow(ctx, args, &opts)
+	if t := engine.Tracing(); t != nil && args != nil {
+		ctx, span := traceEnqueue(ctx, t, args, &opts)
+		done, err := submitOne(ctx, db, args, &opts, notify)
+		endTrace(span, done.ID, err)
+		return done, err
+	}
+	return submitOne(ctx, db, args, &opts, notify)
+}
+
+func submitOne(ctx context.Context, db DB, args Args, opts *Options, notify bool) (Submitted, error) {
+	job, err := newRow(ctx, args, opts)
 	if err != nil {
 		return Submitted{}, err
 	}
 	job.Notify = notify
 	var done Submitted
 	err = atomically(ctx, db, "", func(db DB) (err error) {
-		done, err = submitRow(ctx, sqlgen.New(db), job, opts)
+		done, err = submitRow(ctx, sqlgen.New(db), job, *opts)
 		return err
 	})
 	if err != nil {

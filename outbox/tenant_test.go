@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// A policy of a user's own table, as docs/tenants.md has it, and a role that it
+// A policy of a user's own table, as docs/guides/tenants.md has it, and a role that it
 // applies to.
 const shop = `
 	CREATE TABLE invoices (tenant_id uuid NOT NULL, total integer);

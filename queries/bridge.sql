@@ -1,19 +1,24 @@
 -- name: OwnBridge :many
 -- OwnBridge makes a process the one that fetches a bridge's messages, if nobody does. Its
--- row is a position, of a consumer that no user's has the name of.
-INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, epoch, lease_expires_at)
-VALUES ('-bridge', @bridge, 0, 1, clock_timestamp() + @lease_ttl::interval)
+-- row is a position, of a consumer that no user's has the name of: how many messages have been stored.
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, position, epoch, lease_expires_at)
+VALUES ('-bridge', @bridge, 0, 0, 1, clock_timestamp() + @lease_ttl::interval)
 ON CONFLICT (consumer, source, partition) DO UPDATE
 SET epoch = p.epoch + 1, lease_expires_at = clock_timestamp() + @lease_ttl::interval
 WHERE p.lease_expires_at IS NULL OR p.lease_expires_at < clock_timestamp()
 RETURNING epoch;
 
 -- name: KeepBridge :execrows
--- KeepBridge extends the lease, unless another process has the bridge. In the transaction
--- that stores jobs it is the fence: another process waits for the row, and then finds the
--- lease extended.
+-- KeepBridge extends the lease, unless another process has the bridge, and stores what it
+-- waits for. In the transaction that stores jobs it is the fence: another process waits for
+-- the row, and then finds the lease extended.
 UPDATE outbox.inbox_positions
-SET lease_expires_at = clock_timestamp() + @lease_ttl::interval, moved_at = statement_timestamp()
+SET lease_expires_at = clock_timestamp() + @lease_ttl::interval,
+    position = greatest(position, 0) + @stored::bigint,
+    moved_at = CASE WHEN @stored::bigint > 0 THEN statement_timestamp() ELSE moved_at END,
+    lag          = sqlc.narg(lag)::bigint,
+    away_since   = sqlc.narg(away_since)::timestamptz,
+    away_message = sqlc.narg(away_message)::text
 WHERE consumer = '-bridge'
   AND source = @bridge
   AND partition = 0
@@ -27,6 +32,19 @@ WHERE consumer = '-bridge'
   AND source = @bridge
   AND partition = 0
   AND epoch = @epoch;
+
+-- name: ListBridges :many
+-- ListBridges returns all bridges by name. What a process has said that fetches no more does
+-- not count.
+SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at,
+       state.fetching, coalesce(CASE WHEN state.fetching THEN lag END, -1)::bigint AS lag,
+       (CASE WHEN state.fetching THEN away_since END)::timestamptz AS away_since,
+       coalesce(CASE WHEN state.fetching THEN away_message END, '')::text AS away_message
+FROM outbox.inbox_positions
+CROSS JOIN LATERAL (SELECT coalesce(lease_expires_at > clock_timestamp(), false)::boolean AS fetching) AS state
+WHERE consumer = '-bridge'
+  AND partition = 0
+ORDER BY source;
 
 -- name: CountWaiting :one
 -- CountWaiting counts the jobs of a tenant's queue that wait, of each index up to a number.

@@ -8,7 +8,7 @@
                      unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
                      unnest((@from_id::uuid[])[share.first:share.last])            AS id) AS cursor
         CROSS JOIN LATERAL (
-            -- One cursor's range of the index ends at now(), so that rows due tomorrow
+            -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow
             -- at a high priority are never read.
             SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
             FROM outbox.jobs
@@ -18,9 +18,9 @@
               AND jobs.key IS NULL -- those with one: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND jobs.run_at <= now()
+              AND jobs.run_at <= statement_timestamp()
               AND jobs.kind = ANY (@kinds::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
             ORDER BY jobs.run_at, jobs.id
             LIMIT share.quota
             FOR UPDATE SKIP LOCKED

@@ -18,7 +18,7 @@ WHERE jobs.status IN ('failed', 'dead')
   AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
-ORDER BY jobs.id DESC
+ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
 LIMIT @max_rows;
 
 -- name: GroupDeadLetters :many
@@ -40,6 +40,7 @@ WITH letter AS MATERIALIZED (
       AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
       AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
       AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+    ORDER BY jobs.id, jobs.error_fingerprint
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
            max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
@@ -75,7 +76,7 @@ WITH letter AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND jobs.id > @after AND jobs.id < @before
-    ORDER BY jobs.id
+    ORDER BY jobs.id, jobs.error_fingerprint
     LIMIT @max_seen
 )
 SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text)::uuid AS last_seen

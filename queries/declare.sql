@@ -2,7 +2,7 @@
 -- LockSchedules locks those of the named schedules that exist, so that none of
 -- them fires until the transaction ends, and returns what is needed to fire them.
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
-       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE (tenant_id, name) IN (SELECT unnest(@tenant_ids::uuid[]), unnest(@names::text[]))
 ORDER BY tenant_id, name
@@ -17,12 +17,13 @@ SELECT statement_timestamp()::timestamptz AS now;
 -- name: DeclareSchedule :many
 -- DeclareSchedule stores a schedule, or changes the one of that name to what is
 -- declared; one that is declared as it is stored stays as it is, and nothing is
--- returned. Only another timing moves next_at.
+-- returned. Only another timing moves next_at. Without @set_by a program declares it, and it is the
+-- program's from then on. With @only_new one that is there stays as it is, whatever it is like.
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
-    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, since, next_at)
+    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, since, next_at, set_by)
 VALUES (@tenant_id, @name, sqlc.narg('expression'), sqlc.narg('time_zone'), sqlc.narg('every'), @missed, @missed_limit, @kind, @queue, @priority,
     @max_attempts, sqlc.narg('timeout'), sqlc.narg('backoff')::interval[], sqlc.narg('key'), sqlc.narg('deadline'), sqlc.narg('hold'), sqlc.narg('max_active'), sqlc.narg('ordered'),
-    sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'), sqlc.narg('streamed'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, @since, @next_at)
+    sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'), sqlc.narg('streamed'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, @since, @next_at, sqlc.narg('set_by'))
 ON CONFLICT (tenant_id, name) DO UPDATE
 SET expression   = excluded.expression,
     time_zone    = excluded.time_zone,
@@ -51,13 +52,15 @@ SET expression   = excluded.expression,
                         THEN excluded.next_at ELSE stored.next_at END,
     since        = CASE WHEN (stored.expression, stored.time_zone, stored.every) IS DISTINCT FROM (excluded.expression, excluded.time_zone, excluded.every)
                         THEN excluded.since ELSE stored.since END,
+    set_by       = excluded.set_by,
     generation   = stored.generation + 1,
     updated_at   = excluded.updated_at
-WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
+WHERE NOT @only_new::boolean
+  AND (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
        stored.max_attempts, stored.timeout, stored.backoff, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
-       stored.park_after, stored.on_lapse, stored.streamed, stored.payload, stored.content_type, stored.headers)
+       stored.park_after, stored.on_lapse, stored.streamed, stored.payload, stored.content_type, stored.headers, stored.set_by IS NULL)
       IS DISTINCT FROM
       (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
        excluded.max_attempts, excluded.timeout, excluded.backoff, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
-       excluded.park_after, excluded.on_lapse, excluded.streamed, excluded.payload, excluded.content_type, excluded.headers)
+       excluded.park_after, excluded.on_lapse, excluded.streamed, excluded.payload, excluded.content_type, excluded.headers, excluded.set_by IS NULL)
 RETURNING generation, next_at;

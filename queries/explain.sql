@@ -21,53 +21,6 @@ WHERE history.id = @id
   AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
 LIMIT 1;
 
--- name: ExplainQueue :one
--- ExplainQueue returns what is set for a queue, the name of the one that paused it, and what runs of it,
--- @everything only: what runs is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for
--- the pause among the newest 10 000 acts.
-SELECT rules.paused_at, coalesce(rules.max_running, 0)::integer AS max_running, coalesce(rules.rate, 0)::integer AS rate,
-       coalesce(extract(epoch FROM rules.rate_interval), 0)::double precision AS rate_seconds,
-       coalesce(usage.start_times, '{}')::timestamptz[] AS start_times, coalesce(usage.start_counts, '{}')::integer[] AS start_counts,
-       coalesce(paused.actor, '')::text AS paused_by, coalesce(paused.reason, '')::text AS paused_because,
-       coalesce(busy.running, 0)::bigint AS running, busy.longest_id::uuid AS longest_id, busy.longest_since::timestamptz AS longest_since
-FROM (SELECT) AS one
-LEFT JOIN outbox.queues AS rules ON rules.queue = @queue
-LEFT JOIN outbox.queue_usage AS usage ON usage.queue = @queue AND @everything::boolean AND rules.rate IS NOT NULL
-LEFT JOIN LATERAL (
-    SELECT audit.actor, audit.reason
-    FROM outbox.audit
-    WHERE rules.paused_at IS NOT NULL
-      AND audit.queue = @queue::text
-      AND audit.job_id IS NULL
-      AND audit.act = 'queue.pause'
-    ORDER BY audit.id DESC
-    LIMIT 1
-) AS paused ON true
-LEFT JOIN LATERAL (
-    SELECT count(*) AS running, min(found.started_at) AS longest_since,
-           (array_agg(found.id ORDER BY found.started_at, found.id))[1] AS longest_id
-    FROM (
-        SELECT jobs.id, jobs.queue, jobs.started_at
-        FROM outbox.jobs
-        WHERE @everything
-          AND jobs.status = 'running'
-        ORDER BY jobs.lease_expires_at
-        LIMIT 20000
-    ) AS found
-    WHERE found.queue = @queue::text
-) AS busy ON true
-LIMIT 1;
-
--- name: ExplainWorkers :many
--- ExplainWorkers returns the dispatchers that work a queue or have a handler for a kind, those seen last first.
-SELECT workers.worker, workers.version, workers.seen_at, (workers.seen_at <= statement_timestamp() - @fresh::interval)::boolean AS missing,
-       (@queue::text = ANY (workers.queues))::boolean AS works_queue, (@kind::text = ANY (workers.kinds))::boolean AS handles_kind,
-       coalesce(workers.concurrency[array_position(workers.queues, @queue::text)], 0)::integer AS concurrency
-FROM outbox.workers
-WHERE @queue::text = ANY (workers.queues) OR @kind::text = ANY (workers.kinds)
-ORDER BY workers.seen_at DESC, workers.worker
-LIMIT 1000;
-
 -- name: ExplainWorker :many
 -- ExplainWorker tells when a dispatcher was seen last.
 SELECT workers.seen_at, (workers.seen_at <= statement_timestamp() - @fresh::interval)::boolean AS missing
@@ -75,9 +28,20 @@ FROM outbox.workers
 WHERE workers.worker = @worker
 LIMIT 1;
 
--- name: ExplainOutage :one
--- ExplainOutage looks among the next 2 000 jobs of a tenant's queue at a priority that are to become due for those
--- of a kind that found what they need away when they were tried last. The job itself may be one of them.
+-- name: ExplainWaits :one
+-- ExplainWaits returns what a job that waits may wait for, all of it in one look:
+--
+--   - what is set for its queue, the name of the one that paused it, and what runs of it, @everything only: what runs
+--     is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the acts on
+--     the queue;
+--   - the dispatchers that work the queue or have a handler for its kind, @everything only, those seen last first;
+--   - among the next 2 000 jobs of its tenant's queue at its priority that are to become due, those of its kind that
+--     found what they need away when they were tried last. The job itself may be one of them;
+--   - how its key stands, if it has one: whether it is parked, what of it runs, the head of its line, and how many jobs
+--     of it come before the job, up to 10 000;
+--   - if it asks for its @turn, how many due jobs come before it in its tenant's queue at its priority, up to 10 000:
+--     in the index of those with a key if it is @keyed, else in that of the others; and what of its tenant's queue has
+--     ended in five minutes, as far as the last @recent_blocks blocks of today's history have it.
 WITH plain AS (
     SELECT jobs.kind, jobs.run_at, jobs.unavailable_since, jobs.last_error_code, jobs.last_error_message
     FROM outbox.jobs
@@ -94,46 +58,92 @@ WITH plain AS (
     FROM outbox.jobs
     WHERE jobs.queue = @queue
       AND jobs.tenant_id = @tenant_id
-      AND jobs.priority = @priority::smallint
+      AND jobs.priority = @priority
       AND jobs.key IS NOT NULL
       AND jobs.status IN ('pending', 'retrying')
       AND jobs.run_at > statement_timestamp()
     ORDER BY jobs.run_at, jobs.id
     LIMIT 1000
-), found AS (
+), coming AS (
     SELECT * FROM plain
     UNION ALL
     SELECT * FROM keyed
 )
-SELECT count(*) AS jobs, min(found.unavailable_since)::timestamptz AS since, min(found.run_at)::timestamptz AS next_try,
-       coalesce((array_agg(found.last_error_code ORDER BY found.run_at DESC))[1], '')::text AS error_code,
-       coalesce((array_agg(found.last_error_message ORDER BY found.run_at DESC))[1], '')::text AS error_message
-FROM found
-WHERE found.kind = @kind::text
-  AND found.unavailable_since IS NOT NULL
-LIMIT 1;
-
--- name: ExplainKey :one
--- ExplainKey returns how the key of a job stands: whether it is parked, what of it runs, the head of its line, and
--- how many jobs of it come before the job, up to 10 000.
-SELECT keys.parked_at, keys.park_at, keys.parked_for,
-       slots.running, slots.longest_id::uuid AS longest_id, slots.longest_since::timestamptz AS longest_since, coalesce(slots.longest_worker, '')::text AS longest_worker,
+SELECT rules.paused_at, coalesce(rules.max_running, 0)::integer AS max_running, coalesce(rules.rate, 0)::integer AS rate,
+       coalesce(extract(epoch FROM rules.rate_interval), 0)::double precision AS rate_seconds,
+       coalesce(usage.start_times, '{}')::timestamptz[] AS start_times, coalesce(usage.start_counts, '{}')::integer[] AS start_counts,
+       coalesce(paused.actor, '')::text AS paused_by, coalesce(paused.reason, '')::text AS paused_because,
+       coalesce(busy.running, 0)::bigint AS running, busy.longest_id::uuid AS longest_id, busy.longest_since::timestamptz AS longest_since,
+       dispatchers.workers::json AS workers,
+       away.jobs AS away, away.since::timestamptz AS away_since, away.next_try::timestamptz AS away_next_try,
+       coalesce(away.error_code, '')::text AS away_error_code, coalesce(away.error_message, '')::text AS away_error_message,
+       keys.parked_at, keys.park_at, keys.parked_for,
+       slots.running AS key_running, slots.longest_id::uuid AS key_longest_id, slots.longest_since::timestamptz AS key_longest_since,
+       coalesce(slots.longest_worker, '')::text AS key_longest_worker,
        head.id AS head_id, coalesce(head.status::text, '')::text AS head_status, head.run_at AS head_run_at, coalesce(head.on_death, '')::text AS head_on_death,
-       (line.ahead + blocked.ahead)::bigint AS ahead
+       (line.ahead + blocked.ahead)::bigint AS key_ahead,
+       (turn.plain + turn.keyed)::bigint AS ahead, ended.jobs AS ended, ended.seconds::double precision AS ended_seconds
 FROM (SELECT) AS one
-LEFT JOIN outbox.keys ON keys.tenant_id = @tenant_id AND keys.queue = @queue AND keys.key = @key
+LEFT JOIN outbox.queues AS rules ON rules.queue = @queue
+LEFT JOIN outbox.queue_usage AS usage ON usage.queue = @queue AND @everything::boolean AND rules.rate IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT audit.actor, audit.reason
+    FROM outbox.audit
+    WHERE rules.paused_at IS NOT NULL
+      AND audit.queue = @queue::text
+      AND audit.job_id IS NULL
+      AND audit.act = 'queue.pause'
+    ORDER BY audit.id DESC
+    LIMIT 1
+) AS paused ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS running, min(found.started_at) AS longest_since,
+           (array_agg(found.id ORDER BY found.started_at, found.id))[1] AS longest_id
+    FROM (
+        SELECT jobs.id, jobs.queue, jobs.started_at
+        FROM outbox.jobs
+        WHERE @everything
+          AND jobs.status = 'running'
+        ORDER BY jobs.lease_expires_at
+        LIMIT 20000
+    ) AS found
+    WHERE found.queue = @queue::text
+) AS busy
+CROSS JOIN (
+    SELECT coalesce(json_agg(found), '[]') AS workers
+    FROM (
+        SELECT workers.worker, workers.version, workers.seen_at, workers.seen_at <= statement_timestamp() - @fresh::interval AS missing,
+               @queue::text = ANY (workers.queues) AS works_queue, @kind::text = ANY (workers.kinds) AS handles_kind,
+               coalesce(workers.concurrency[array_position(workers.queues, @queue::text)], 0) AS concurrency
+        FROM outbox.workers
+        WHERE @everything
+          AND (@queue::text = ANY (workers.queues) OR @kind::text = ANY (workers.kinds))
+        ORDER BY workers.seen_at DESC, workers.worker
+        LIMIT 1000
+    ) AS found
+) AS dispatchers
+CROSS JOIN (
+    SELECT count(*) AS jobs, min(coming.unavailable_since) AS since, min(coming.run_at) AS next_try,
+           (array_agg(coming.last_error_code ORDER BY coming.run_at DESC))[1] AS error_code,
+           (array_agg(coming.last_error_message ORDER BY coming.run_at DESC))[1] AS error_message
+    FROM coming
+    WHERE coming.kind = @kind::text
+      AND coming.unavailable_since IS NOT NULL
+) AS away
+LEFT JOIN outbox.keys ON @keyed::boolean AND keys.tenant_id = @tenant_id AND keys.queue = @queue AND keys.key = @key
 CROSS JOIN LATERAL (
     SELECT count(*) AS running, min(jobs.started_at) AS longest_since,
            (array_agg(jobs.id ORDER BY jobs.started_at, jobs.id))[1] AS longest_id,
            (array_agg(jobs.lease_owner ORDER BY jobs.started_at, jobs.id))[1] AS longest_worker
     FROM outbox.jobs
-    WHERE jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key
+    WHERE @keyed
+      AND jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key
       AND jobs.key IS NOT NULL AND jobs.status = 'running'
 ) AS slots
 LEFT JOIN LATERAL (
     SELECT jobs.id, jobs.status, jobs.run_at, jobs.on_death
     FROM outbox.jobs
-    WHERE @ordered::boolean
+    WHERE @keyed AND @ordered::boolean
       AND jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key
       AND jobs.ordered AND jobs.status <> 'created'
       AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
@@ -145,7 +155,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT
         FROM outbox.jobs
-        WHERE @ordered
+        WHERE @keyed AND @ordered
           AND jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key
           AND jobs.ordered AND jobs.status <> 'created'
           AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
@@ -158,7 +168,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT jobs.priority, jobs.run_at, jobs.id
         FROM outbox.jobs
-        WHERE NOT @ordered
+        WHERE @keyed AND NOT @ordered
           AND jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key
           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
           AND jobs.status = 'blocked'
@@ -167,40 +177,47 @@ CROSS JOIN LATERAL (
     ) AS before
     WHERE (-before.priority, before.run_at, before.id) < (0 - @priority::integer, @run_at::timestamptz, @id::uuid)
 ) AS blocked
-LIMIT 1;
-
--- name: ExplainTurn :one
--- ExplainTurn counts the due jobs that come before one in its tenant's queue at its priority, up to 10 000: in the
--- index of those with a key if it is @keyed, else in that of the others.
-SELECT (plain.jobs + keyed.jobs)::bigint AS ahead
-FROM (
-    SELECT count(*) AS jobs
-    FROM (
-        SELECT
-        FROM outbox.jobs
-        WHERE NOT @keyed::boolean
-          AND jobs.queue = @queue
-          AND jobs.tenant_id = @tenant_id
-          AND jobs.priority = @priority::smallint
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < (@run_at::timestamptz, @id::uuid)
-        LIMIT 10000
-    ) AS before
-) AS plain
 CROSS JOIN (
-    SELECT count(*) AS jobs
-    FROM (
-        SELECT
-        FROM outbox.jobs
-        WHERE @keyed
-          AND jobs.queue = @queue
-          AND jobs.tenant_id = @tenant_id
-          AND jobs.priority = @priority
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < (@run_at, @id)
-        LIMIT 10000
-    ) AS before
-) AS keyed
+    SELECT (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM outbox.jobs
+            WHERE @turn::boolean AND NOT @keyed
+              AND jobs.queue = @queue
+              AND jobs.tenant_id = @tenant_id
+              AND jobs.priority = @priority
+              AND jobs.key IS NULL
+              AND jobs.status IN ('pending', 'retrying')
+              AND (jobs.run_at, jobs.id) < (@run_at, @id)
+            LIMIT 10000
+        ) AS before
+    ) AS plain, (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM outbox.jobs
+            WHERE @turn AND @keyed
+              AND jobs.queue = @queue
+              AND jobs.tenant_id = @tenant_id
+              AND jobs.priority = @priority
+              AND jobs.key IS NOT NULL
+              AND jobs.status IN ('pending', 'retrying')
+              AND (jobs.run_at, jobs.id) < (@run_at, @id)
+            LIMIT 10000
+        ) AS before
+    ) AS keyed
+) AS turn
+CROSS JOIN (
+    SELECT count(*) AS jobs, coalesce(extract(epoch FROM statement_timestamp() - min(history.finished_at)), 0) AS seconds
+    FROM outbox.history
+    WHERE @turn
+      AND history.finished_at >= date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+      AND history.finished_at >= statement_timestamp() - interval '5 minutes'
+      AND history.ctid >= (
+          SELECT format('(%s,0)', greatest(0, coalesce(pg_relation_size(to_regclass(today.name)) / current_setting('block_size')::bigint, 0) - @recent_blocks::bigint))::tid
+          FROM (SELECT 'outbox.history_' || to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD') AS name) AS today)
+      AND history.queue = @queue
+      AND history.tenant_id = @tenant_id
+) AS ended
 LIMIT 1;

@@ -1,13 +1,15 @@
 -- name: FindJob :many
 -- FindJob returns the job, wherever it is: in one statement, so that one that
--- closes meanwhile is seen once.
+-- closes meanwhile is seen once. With a @tenant, only its own.
 SELECT {{open "jobs"}}, payload, headers, NULL::bytea AS result, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = @id
+  AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
 UNION ALL
 SELECT {{shut "history"}}, payload, headers, result, false
 FROM outbox.history
 WHERE history.id = @id
+  AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
 LIMIT 1;
 
 -- name: ListAttempts :many
@@ -40,7 +42,7 @@ SELECT greatest((
       AND jobs.id < @before
       AND jobs.id > @after
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
-    ORDER BY jobs.id DESC
+    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
     LIMIT 1 OFFSET @max_rows::integer
 ), (
     SELECT history.id
@@ -106,7 +108,7 @@ UNION ALL
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
-    ORDER BY jobs.id DESC
+    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC
     LIMIT @reach
 )
 UNION ALL
@@ -181,6 +183,60 @@ SELECT found.status::text AS status,
 FROM found
 LEFT JOIN moved ON moved.id = found.id
 LIMIT 1;
+
+-- name: EditJobs :many
+-- EditJobs changes the queue, the priority or the time of those of @ids that wait as an operation has counted them:
+-- in their epochs, and in a status of @among. It raises the epoch, as every act does. It returns the jobs that it has
+-- changed, and wakes the dispatchers.
+--
+-- The caller has locked the jobs, in a statement before this one: a claim that was first has made its jobs running in
+-- another epoch, and they are left alone; a claim that comes second finds them locked, or as they are now.
+--
+-- A time that has passed is now: claims look from where they have come to. A job whose deadline would have passed by
+-- then would only expire, and is left alone. So is one with a key that would change its queue: the limit and the order
+-- of a key hold within a queue. Neither depends on the time or the priority: the place in a line is line_position. A
+-- blocked job that is not due any more waits as others do, because a promotion would take it for due; and where a job
+-- of a key is put off, what is blocked behind it moves on when this commits (functions/move_freed_key_on.sql).
+WITH found AS MATERIALIZED (
+    SELECT jobs.id, jobs.status, jobs.queue, jobs.priority, jobs.run_at
+    FROM unnest(@ids::uuid[]) AS input(id)
+    JOIN outbox.operation_jobs AS meant ON meant.operation_id = @operation_id AND meant.job_id = input.id
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
+    WHERE jobs.epoch = meant.epoch
+      AND jobs.status::text = ANY (@among::text[])
+      AND (jobs.key IS NULL OR jobs.queue = coalesce(sqlc.narg(queue)::text, jobs.queue))
+      AND (jobs.deadline IS NULL OR jobs.deadline > greatest(sqlc.narg(run_at)::timestamptz, statement_timestamp()))
+    FOR UPDATE
+), edited AS (
+    UPDATE outbox.jobs
+    SET queue    = coalesce(sqlc.narg(queue)::text, jobs.queue),
+        priority = coalesce(sqlc.narg(priority)::smallint, jobs.priority),
+        run_at   = CASE WHEN sqlc.narg(run_at)::timestamptz IS NULL THEN jobs.run_at ELSE greatest(sqlc.narg(run_at), statement_timestamp()) END,
+        status   = CASE WHEN jobs.status = 'blocked' AND sqlc.narg(run_at) > statement_timestamp() THEN 'pending' ELSE jobs.status END,
+        epoch    = jobs.epoch + 1
+    FROM found
+    WHERE jobs.id = ANY (ARRAY[found.id])
+    RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority, jobs.run_at
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.edit', edited.tenant_id, edited.id, edited.queue,
+        jsonb_build_object('status', found.status, 'queue', found.queue, 'priority', found.priority, 'run_at', found.run_at),
+        jsonb_build_object('status', edited.status, 'queue', edited.queue, 'priority', edited.priority, 'run_at', edited.run_at)
+    FROM edited
+    JOIN found ON found.id = edited.id
+), freed AS (
+    INSERT INTO outbox.freed_keys (tenant_id, queue, key)
+    SELECT DISTINCT edited.tenant_id, edited.queue, edited.key
+    FROM edited
+    WHERE edited.key IS NOT NULL AND edited.run_at > statement_timestamp()
+), woken AS MATERIALIZED (
+    SELECT pg_notify('outbox_jobs', '') AS silent
+    FROM (SELECT FROM edited LIMIT 1) AS any_edited
+)
+SELECT edited.id
+FROM edited
+LEFT JOIN woken ON woken.silent IS NULL
+LIMIT 100000;
 
 -- name: DismissJob :many
 -- DismissJob moves a dead letter into the history and returns its id; nothing if

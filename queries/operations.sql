@@ -1,15 +1,19 @@
 -- name: StartOperation :one
--- StartOperation stores an operation, and forgets those that ended long ago.
+-- StartOperation stores an operation, and forgets those that ended long ago. An act on open jobs is kept from builds
+-- that do not know of it (migrations/00010_bulk.sql).
 WITH forgotten AS (
     DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
-    INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
-    VALUES (@id::uuid, sqlc.narg(tenant_id)::uuid, @act::text, @filter::jsonb, @per_second::float8, @matched::bigint, @actor::text, @reason::text, @request_id::text)
+    INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
+    SELECT @id::uuid, sqlc.narg(tenant_id)::uuid, CASE WHEN of_letters THEN @act::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN @act END,
+        CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
+        @filter::jsonb, @per_second::float8, @matched::bigint, @actor::text, @reason::text, @request_id::text
+    FROM (SELECT @act IN ('replay', 'dismiss') AS of_letters) AS kind
     RETURNING *
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT started.actor, nullif(started.request_id, ''), nullif(started.reason, ''), 'operation.start', started.id::text, started.tenant_id,
-        '{"operation": null}', jsonb_build_object('act', started.act, 'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
+        '{"operation": null}', jsonb_build_object('act', coalesce(started.open_act, started.act), 'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
     FROM started
 )
 SELECT started.created_at FROM started;
@@ -17,7 +21,7 @@ SELECT started.created_at FROM started;
 -- name: ListOperations :many
 -- ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, from the one before
 -- @before on; with an @id only that one.
-SELECT operations.id, operations.tenant_id, operations.act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
+SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
        coalesce(operations.failure, '')::text AS failure
 FROM outbox.operations
@@ -39,16 +43,18 @@ WITH found AS MATERIALIZED (
 ), switched AS (
     UPDATE outbox.operations
     SET stopped_at = CASE WHEN @stop::boolean THEN clock_timestamp() END,
-        next_at    = CASE WHEN @stop THEN operations.next_at ELSE greatest(operations.next_at, clock_timestamp()) END
+        next_at    = CASE WHEN @stop THEN operations.next_at ELSE greatest(operations.next_at, clock_timestamp()) END,
+        open_at    = CASE WHEN @stop OR operations.open_at IS NULL THEN operations.open_at ELSE greatest(operations.open_at, clock_timestamp()) END
     FROM found
     WHERE operations.id = found.id
       AND found.finished_at IS NULL
       AND (found.stopped_at IS NULL) = @stop
-    RETURNING operations.id
+    RETURNING operations.id, operations.stopped_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), CASE WHEN @stop THEN 'operation.stop' ELSE 'operation.resume' END,
-        found.id::text, found.tenant_id, jsonb_build_object('stopped', NOT @stop, 'done', found.done), jsonb_build_object('stopped', @stop)
+        found.id::text, found.tenant_id, jsonb_build_object('stopped', NOT @stop, 'done', found.done),
+        jsonb_build_object('stopped', @stop, 'stopped_at', switched.stopped_at)
     FROM found
     JOIN switched ON switched.id = found.id
 )
@@ -59,15 +65,16 @@ LIMIT 1;
 
 -- name: TakeOperation :many
 -- TakeOperation holds the operation whose next step is due first, within a second, until the transaction ends. One
--- that another process holds is passed by.
-SELECT operations.id, operations.tenant_id, operations.act, operations.filter, operations.per_second, operations.position,
+-- that another process holds is passed by, and so is one whose act is none of @acts: it is for a newer build.
+SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.position,
        operations.actor, operations.reason, operations.request_id,
-       extract(epoch FROM operations.next_at - statement_timestamp())::double precision AS due_in_seconds
+       extract(epoch FROM coalesce(operations.open_at, operations.next_at) - statement_timestamp())::double precision AS due_in_seconds
 FROM outbox.operations
 WHERE operations.finished_at IS NULL
   AND operations.stopped_at IS NULL
-  AND operations.next_at <= statement_timestamp() + interval '1 second'
-ORDER BY operations.next_at
+  AND coalesce(operations.open_act, operations.act) = ANY (@acts::text[])
+  AND coalesce(operations.open_at, operations.next_at) <= statement_timestamp() + interval '1 second'
+ORDER BY coalesce(operations.open_at, operations.next_at)
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
@@ -77,7 +84,8 @@ UPDATE outbox.operations
 SET done        = operations.done + @done::bigint,
     passed      = operations.passed + @passed::bigint,
     position    = coalesce(sqlc.narg(position)::uuid, operations.position),
-    next_at     = clock_timestamp() + @pause::interval,
+    next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + @pause::interval ELSE operations.next_at END,
+    open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + @pause END,
     finished_at = CASE WHEN @finished::boolean THEN clock_timestamp() END,
     failure     = NULL
 WHERE operations.id = @id;
@@ -85,7 +93,8 @@ WHERE operations.id = @id;
 -- name: DelayOperation :exec
 -- DelayOperation has a step that failed tried again after @pause.
 UPDATE outbox.operations
-SET next_at = clock_timestamp() + @pause::interval,
+SET next_at = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + @pause::interval ELSE operations.next_at END,
+    open_at = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + @pause END,
     failure = @failure::text
 WHERE operations.id = @id
   AND operations.finished_at IS NULL;

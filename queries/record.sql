@@ -150,6 +150,20 @@ WHERE job_id = @job_id
   AND checkpoint IS NOT NULL
 LIMIT 1;
 
+-- name: FindFailedSpans :many
+-- FindFailedSpans returns the span of each job's newest failed attempt that had one.
+SELECT job.id::uuid AS id, failed.attempt, failed.trace::text AS trace
+FROM unnest(@ids::uuid[]) AS job (id)
+CROSS JOIN LATERAL (
+    SELECT attempts.attempt, attempts.trace
+    FROM outbox.attempts
+    WHERE attempts.job_id = job.id
+      AND attempts.trace IS NOT NULL
+    ORDER BY attempts.epoch DESC
+    LIMIT 1
+) AS failed
+LIMIT 100000;
+
 -- name: FindProgress :many
 -- FindProgress returns the progress that a job has reported last; nothing if none.
 SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at
@@ -158,13 +172,35 @@ WHERE job_id = @job_id
   AND reported_at IS NOT NULL
 LIMIT 1;
 
--- name: FindReport :many
--- FindReport returns a job's progress and checkpoint together; nothing if it has reported neither.
-SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at,
-       checkpoint::bytea AS checkpoint, coalesce(checkpoint_epoch, 0)::bigint AS epoch, checkpointed_at
+-- name: ListReports :many
+-- ListReports returns all that a job has reported: its progress, its checkpoint, its lines and its steps, a row each;
+-- lines and steps oldest first.
+SELECT 'progress'::text AS what, progress.epoch, 0::bigint AS line, ''::text AS name, coalesce(progress.message, '')::text AS message, progress.reported_at AS at,
+       coalesce(progress.current, 0)::bigint AS current, coalesce(progress.total, 0)::bigint AS total, NULL::interval AS took, NULL::bytea AS data
 FROM outbox.progress
-WHERE job_id = @job_id
-LIMIT 1;
+WHERE progress.job_id = @job_id
+UNION ALL
+SELECT 'checkpoint', coalesce(progress.checkpoint_epoch, 0), 0, '', '', progress.checkpointed_at, 0, 0, NULL, progress.checkpoint
+FROM outbox.progress
+WHERE progress.job_id = @job_id
+UNION ALL
+(
+    SELECT 'line', job_logs.epoch, job_logs.line, job_logs.level, job_logs.message, job_logs.logged_at, 0, 0, NULL, NULL
+    FROM outbox.job_logs
+    WHERE job_logs.job_id = @job_id
+    ORDER BY job_logs.epoch, job_logs.line
+    LIMIT 200
+)
+UNION ALL
+(
+    SELECT 'step', job_steps.epoch, 0, job_steps.name, '', job_steps.finished_at, 0, 0, job_steps.took, job_steps.result
+    FROM outbox.job_steps
+    WHERE job_steps.job_id = @job_id
+    ORDER BY job_steps.finished_at, job_steps.name
+    LIMIT 1000
+)
+ORDER BY what, epoch, line, at, name
+LIMIT 1202;
 
 -- name: ListLogs :many
 -- ListLogs returns a job's lines after the given one, oldest first.

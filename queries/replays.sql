@@ -21,9 +21,9 @@ WHERE at >= @since::timestamptz
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
-    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, actor, reason)
+    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, stop_live, events, actor, reason)
     VALUES (@id::uuid, @sink::text, sqlc.narg(tenant_id)::uuid, @topics::text[], @key::text, @since::timestamptz, @until::timestamptz,
-        @position::bigint, @last_position::bigint, @per_second::float8, @again::boolean, @events::bigint, @actor::text, @reason::text)
+        @position::bigint, @last_position::bigint, @per_second::float8, @again::boolean, @stop_live::boolean, @events::bigint, @actor::text, @reason::text)
     RETURNING *
 )
 INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
@@ -67,9 +67,9 @@ SELECT found.id FROM found;
 -- name: NextReplays :many
 -- NextReplays returns the replays of a sink that its owner works off side by side: of each
 -- tenant, and of those of all tenants, the 16 oldest. Further ones wait for those.
-SELECT id, position, last_position, per_second, again
+SELECT id, position, last_position, per_second, again, stop_live
 FROM (
-    SELECT id, position, last_position, per_second, again, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
+    SELECT id, position, last_position, per_second, again, stop_live, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
     FROM outbox.replays
     WHERE sink = @sink
       AND finished_at IS NULL

@@ -2,7 +2,8 @@
 -- ListSchedules returns up to @max_rows schedules in the order of their names, those
 -- of the @tenant if there is one.
 SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression, coalesce(time_zone, '')::text AS time_zone, every,
-       missed, missed_limit, kind, queue, next_at, last_at, paused_at, created_at, updated_at
+       missed, missed_limit, kind, queue, coalesce(streamed, false)::boolean AS streamed, next_at, last_at, paused_at, created_at, updated_at,
+       coalesce(set_by, '')::text AS set_by
 FROM outbox.schedules
 WHERE sqlc.narg('tenant')::uuid IS NULL OR schedules.tenant_id = sqlc.narg('tenant')
 ORDER BY name, tenant_id
@@ -58,3 +59,16 @@ FROM outbox.schedules
 WHERE tenant_id = @tenant_id
   AND name = @name
 LIMIT 1;
+
+-- name: DescribeSchedule :many
+-- DescribeSchedule locks a schedule and returns it as it stands in the audit.
+SELECT outbox.describe_schedule(schedules) AS described
+FROM outbox.schedules
+WHERE tenant_id = @tenant_id
+  AND name = @name
+LIMIT 1
+FOR UPDATE;
+
+-- name: NotifySchedulers :exec
+-- NotifySchedulers makes schedulers that hear notifications look at the table when the transaction commits.
+SELECT pg_notify('outbox_jobs', 'schedules');

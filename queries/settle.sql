@@ -37,7 +37,8 @@ WITH input AS MATERIALIZED (
            nullif(unnest(@error_codes::text[]), '')    AS error_code,
            nullif(unnest(@error_messages::text[]), '') AS error_message,
            nullif(unnest(@stacks::text[]), '')         AS stack,
-           nullif(unnest(@fingerprints::text[]), '')   AS fingerprint
+           nullif(unnest(@fingerprints::text[]), '')   AS fingerprint,
+           nullif(unnest(@traces::text[]), '')         AS trace -- the array is NULL where no attempt has a span
 ), settled AS (
     UPDATE outbox.jobs
     SET status             = input.status,
@@ -58,12 +59,13 @@ WITH input AS MATERIALIZED (
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
-        (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack
+        (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
+        (input).trace AS trace
 ), recorded AS (
     -- Of what was settled, not of what was found: a job that another settled
     -- meanwhile has no trace of our attempt.
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
-    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
+    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id, trace
     FROM settled
     WHERE error_code IS NOT NULL
     ON CONFLICT DO NOTHING

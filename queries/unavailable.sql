@@ -16,7 +16,8 @@ WITH input AS MATERIALIZED (
            unnest(@error_codes::text[])            AS error_code,
            unnest(@error_messages::text[])         AS error_message,
            unnest(@stacks::text[])                 AS stack,
-           unnest(@fingerprints::text[])           AS fingerprint
+           unnest(@fingerprints::text[])           AS fingerprint,
+           nullif(unnest(@traces::text[]), '')     AS trace -- the array is NULL where no attempt has a span
 ), found AS MATERIALIZED (
     SELECT input.*, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
@@ -48,10 +49,10 @@ WITH input AS MATERIALIZED (
     FROM judged
     WHERE jobs.id = ANY (ARRAY[judged.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.status,
-        judged.spared, judged.error_code, judged.error_message, judged.stack
+        judged.spared, judged.error_code, judged.error_message, judged.stack, judged.trace
 ), recorded AS (
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
-    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, error_message, nullif(stack, ''), tenant_id
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
+    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, error_message, nullif(stack, ''), tenant_id, trace
     FROM settled
     WHERE NOT spared
     ON CONFLICT DO NOTHING

@@ -57,3 +57,11 @@ WHERE NOT EXISTS (
       AND waiting.kind = ANY (workers.kinds))
 ORDER BY waiting.oldest
 LIMIT 100;
+
+-- name: ReadFloor :one
+-- ReadFloor returns the oldest release whose builds work with this schema; migrations/state.go stores it.
+SELECT substr(schema_files.name, length('floor/') + 1)::text AS release, schema_files.revision
+FROM outbox.schema_files
+WHERE schema_files.name LIKE 'floor/%'
+ORDER BY schema_files.revision DESC
+LIMIT 1;

@@ -23,16 +23,16 @@ const (
 	deadlineSlow    = time.Minute            // instead, where looking far back takes long
 	deadlinePoll    = 800 * time.Millisecond // while we are deaf, or one was seen lately:
 	deadlineMemory  = time.Minute
-	wholeLook       = 15                     // every so many looks is far back, unless
+	wholeLook       = 7                      // every so many looks is far back, unless
 	wholeLookCost   = 20 * time.Millisecond  // the latest one took longer
 	deadlineSpacing = 500 * time.Millisecond // between passes, however many wake-ups arrive
 	// deadlinePatience is how long a running job is left to its worker, which stops
 	// the handler by itself and keeps what it says.
 	deadlinePatience = 300 * time.Millisecond
 	deadlineBatch    = 500 // jobs; fewer after a statement that took too long
-	// lookAhead is how far ahead deadlines are looked for: to the next pass over the
+	// lookAhead is how far ahead deadlines and leases are looked for: to the next pass over the
 	// leases. Further ahead there may be any number of entries of jobs that are done.
-	lookAhead = 3 * time.Second
+	lookAhead = quietInterval + expireJitter/2
 )
 
 // deadlines is what the reaper knows of the jobs' deadlines. Passes use the same

@@ -2,74 +2,192 @@ package reaper
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 const (
-	maxKinds   = 100 // with a gauge of their own
-	depthShare = 50  // a sample may take this part of the time
+	maxKinds    = 100 // with a gauge of their own, and as many queues
+	depthShare  = 50  // a sample may take this part of the time
+	sampleTurn  = depthTimeout + statementTimeout + 10*time.Second
+	seenOfLate  = 150 * time.Second // a dispatcher that was not seen for longer is not counted on
+	sampleChore = "sample"
 )
 
-// sampleDepth counts what waits. It reads the whole table, so the more there is
-// the longer it waits for the next time.
+// sample is what one reaper counts, and all show. EndSample stores it in this form.
+type sample struct {
+	Depth  []sqlgen.SampleDepthRow
+	Server struct {
+		HorizonAgeSeconds                 float64
+		HorizonAgeTransactions, DaysAhead int64
+	}
+	Schema int64 // the latest migration
+}
+
+// sampleDepth counts what waits, or shows what another reaper has counted. Counting reads the whole table, so one of
+// all processes does it, and the more there is the longer it is until the next time.
+//
+// Whose turn it is the database says, in the row of the chore:
+//
+//	A   takes the turn, free_at = +45 s    counts, at most 35 s      ends it: found, free_at = +20 s
+//	B                  the turn is taken: shows what was found                     takes the next turn
+//
+// Two that look at once want the same row: the second waits until the first has committed, sees the row as it
+// is then, and takes nothing. If A dies, its turn is over after 45 s; so it is if A stands still, and then what A
+// stores when it wakes is refused, because free_at is B's. So no count is overwritten by an older one.
+//
+// A shows its count at once, and B at its next look: half a minute later, or a minute if both look at the same time.
 func (r *Reaper) sampleDepth(ctx context.Context) (time.Duration, error) {
-	var rows []sqlgen.SampleDepthRow
-	var took time.Duration
-	err := r.onChores(ctx, depthTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
-		sent := time.Now()
-		rows, err = q.SampleDepth(ctx, maxKinds)
-		took = time.Since(sent)
-		return err
-	})
-	wait := max(jittered(r.config.DepthInterval), depthShare*took)
+	turn, err := r.takeTurn(ctx)
+	if err == nil && turn.Turn.Valid {
+		err = r.countDepth(ctx, turn.Turn)
+	} else if err == nil && turn.Found != nil { // else the first turn has not ended yet
+		err = r.showSample(turn.Found, time.Duration(turn.AgeSeconds*float64(time.Second)))
+	}
 	if err != nil {
 		if isTimeout(err) { // to try again soon would spend what was to be saved
-			r.pause(ctx, wait)
+			r.pause(ctx, jittered(r.config.DepthInterval))
 		}
 		return 0, fmt.Errorf("sample the depth: %w", err)
 	}
-	r.depth.set(rows)
-	return wait, nil
+	return jittered(r.config.DepthInterval), nil
 }
 
-// depthGauges remembers which kinds have a gauge.
+func (r *Reaper) takeTurn(ctx context.Context) (turn sqlgen.TakeTurnRow, err error) {
+	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
+		turn, err = q.TakeTurn(ctx, sampleChore, pgvalue.Interval(sampleTurn))
+		return err
+	})
+	return turn, err
+}
+
+func (r *Reaper) countDepth(ctx context.Context, turn pgtype.Timestamptz) error {
+	var depth []byte
+	var took time.Duration
+	err := r.onChores(ctx, depthTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) error {
+		sent := time.Now()
+		rows, err := q.SampleDepth(ctx, pgvalue.Interval(seenOfLate), maxKinds)
+		took = time.Since(sent)
+		if err != nil {
+			return err
+		}
+		depth, err = json.Marshal(rows)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// Each process looks after three quarters of the interval at the earliest: one of them finds it free then.
+	rest := max(r.config.DepthInterval*7/10, depthShare*took)
+	var stored [][]byte
+	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
+		stored, err = q.EndSample(ctx, sqlgen.EndSampleParams{Chore: sampleChore, Turn: turn, Rest: pgvalue.Interval(rest), Depth: depth})
+		return err
+	})
+	if err != nil || len(stored) == 0 {
+		return err
+	}
+	return r.showSample(stored[0], 0)
+}
+
+func (r *Reaper) showSample(found []byte, age time.Duration) error {
+	var s sample
+	if err := json.Unmarshal(found, &s); err != nil {
+		return errors.Join(errors.New("another build has stored the sample in a form that this one does not read"), err)
+	}
+	r.depth.set(s, time.Now().Add(-age))
+	return nil
+}
+
+// depthGauges shows samples. A kind or queue that has vanished is shown as 0 once, so that a graph of it goes down, and
+// then no more.
 type depthGauges struct {
-	metrics *metrics
-	shown   map[string]bool // false: its last jobs went before the latest sample
+	metrics       *metrics
+	kinds, queues map[string]bool // shown; false: it went before the latest sample
 }
 
-// set shows a sample. A kind that has vanished is shown as 0 once, so that a graph
-// of it goes down, and then no more.
-func (g *depthGauges) set(rows []sqlgen.SampleDepthRow) {
-	shown := make(map[string]bool, len(rows))
+func (g *depthGauges) set(s sample, taken time.Time) {
+	m := g.metrics
+	kinds, queues := map[string]bool{}, map[string]bool{}
 	var deadLetters, blocked int64
 	var oldest, oldestBlocked float64
-	for _, row := range rows {
-		shown[row.JobType] = true
-		g.metrics.depth.WithLabelValues(row.JobType).Set(float64(row.Waiting))
+	for _, row := range s.Depth {
+		if row.What == "queue" {
+			queues[row.Name] = true
+			m.setQueue(row)
+			continue
+		}
+		kinds[row.Name] = true
+		m.depth.WithLabelValues(row.Name).Set(float64(row.Waiting))
+		m.unhandled.WithLabelValues(row.Name).Set(float64(row.Unhandled))
 		deadLetters += row.DeadLetters
 		blocked += row.Blocked
 		oldestBlocked = max(oldestBlocked, row.OldestBlockedAgeSeconds)
 		oldest = max(oldest, row.OldestDueAgeSeconds)
 	}
-	for kind, there := range g.shown {
-		switch {
-		case shown[kind]:
-		case there:
-			shown[kind] = false
-			g.metrics.depth.WithLabelValues(kind).Set(0)
-		default:
-			g.metrics.depth.DeleteLabelValues(kind)
+	g.kinds = fade(g.kinds, kinds, m.depth, m.unhandled)
+	g.queues = fade(g.queues, queues, m.queueDue, m.queueOldest, m.queuePaused)
+	for name, there := range g.queues {
+		if !there {
+			m.queueLimit.DeletePartialMatch(prometheus.Labels{"queue": name})
 		}
 	}
-	g.shown = shown
-	g.metrics.deadLetters.Set(float64(deadLetters))
-	g.metrics.oldestDue.Set(oldest)
-	g.metrics.blocked.Set(float64(blocked))
-	g.metrics.oldestBlocked.Set(oldestBlocked)
+	m.deadLetters.Set(float64(deadLetters))
+	m.oldestDue.Set(oldest)
+	m.blocked.Set(float64(blocked))
+	m.oldestBlocked.Set(oldestBlocked)
+	m.horizonSeconds.Set(s.Server.HorizonAgeSeconds)
+	m.horizonTransactions.Set(float64(s.Server.HorizonAgeTransactions))
+	m.schema.Set(float64(s.Schema))
+	m.daysAhead.Set(float64(s.Server.DaysAhead))
+	m.sampled.Set(float64(taken.UnixMilli()) / 1000)
+}
+
+func (m *metrics) setQueue(row sqlgen.SampleDepthRow) {
+	m.queueDue.WithLabelValues(row.Name).Set(float64(row.Due))
+	m.queueOldest.WithLabelValues(row.Name).Set(row.OldestDueAgeSeconds)
+	paused := 0.0
+	if row.Paused {
+		paused = 1
+	}
+	m.queuePaused.WithLabelValues(row.Name).Set(paused)
+	if row.MaxRunning != nil {
+		m.queueLimit.WithLabelValues(row.Name, "max_running").Set(float64(*row.MaxRunning))
+	} else {
+		m.queueLimit.DeleteLabelValues(row.Name, "max_running")
+	}
+	if row.PerSecond != nil {
+		m.queueLimit.WithLabelValues(row.Name, "rate").Set(*row.PerSecond)
+	} else {
+		m.queueLimit.DeleteLabelValues(row.Name, "rate")
+	}
+}
+
+// fade sets the gauges of what is not shown any more to 0, or removes them the next time. It returns what is shown.
+func fade(before, now map[string]bool, gauges ...*prometheus.GaugeVec) map[string]bool {
+	for name, there := range before {
+		if now[name] {
+			continue
+		}
+		if there {
+			now[name] = false
+		}
+		for _, g := range gauges {
+			if there {
+				g.WithLabelValues(name).Set(0)
+			} else {
+				g.DeleteLabelValues(name)
+			}
+		}
+	}
+	return now
 }

@@ -2,10 +2,17 @@ package reaper
 
 import (
 	"maps"
+	"math"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
 // depths returns the gauge of each kind.
@@ -32,9 +39,7 @@ func TestDepthIsSampled(t *testing.T) {
 	r, db := newRig(t, Config{Registerer: reg})
 	sample := func(want map[string]float64, deadLetters float64, oldest float64) {
 		t.Helper()
-		if _, err := r.sampleDepth(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		takeSample(t, r, db)
 		if got := depths(t, reg); !maps.Equal(got, want) {
 			t.Errorf("job_queue_depth = %v, want %v", got, want)
 		}
@@ -67,11 +72,151 @@ func TestOnlyTheDeepestKindsHaveAGauge(t *testing.T) {
 	exec(t, db, `
 		INSERT INTO outbox.jobs (id, kind, payload)
 		SELECT outbox.uuid_v7(), 'kind-' || k, '' FROM generate_series(1, 120) AS k, generate_series(1, k)`)
-	if _, err := r.sampleDepth(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	takeSample(t, r, db)
 	got := depths(t, reg)
 	if len(got) != 101 || got["kind-120"] != 120 || got["kind-21"] != 21 || got["other"] != 20*21/2 {
 		t.Errorf("%d gauges, kind-120 %v, kind-21 %v, other %v, want 101, 120, 21, 210", len(got), got["kind-120"], got["kind-21"], got["other"])
 	}
+}
+
+// A queue that is idle, paused or limited is shown, too: what scales by a gauge or silences
+// a page has to find a 0 or a 1 there, and not nothing.
+func TestQueuesAreSampled(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	r, db := newRig(t, Config{Registerer: reg})
+	exec(t, db, `
+		INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing)
+		VALUES ('w-1', 'v', '{default,idle}', '{1,1}', '{mail}', true);
+		INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at)
+		VALUES ('w-2', 'v', '{gone}', '{1}', '{bill}', true, now() - interval '1 hour');
+		INSERT INTO outbox.queues (queue, paused_at) VALUES ('paused', now());
+		INSERT INTO outbox.queues (queue, max_running, rate, rate_interval, limited_at) VALUES ('limited', 7, 30, '1 minute', now());
+		INSERT INTO outbox.jobs (id, kind, queue, payload, status, run_at)
+		SELECT outbox.uuid_v7(), kind, queue, '', status::outbox.job_status, now() + due::interval
+		FROM (VALUES ('mail', 'default', 'pending', '-100 s'), ('mail', 'default', 'retrying', '1 hour'), ('bill', 'default', 'pending', '-1 s'),
+		             ('mail', 'paused', 'pending', '-1 day'), ('mail', 'limited', 'pending', '1 day')) AS job(kind, queue, status, due)`)
+	takeSample(t, r, db)
+	want := map[string]float64{
+		"jobs_due default": 2, "jobs_due idle": 0, "jobs_due paused": 0, "jobs_due limited": 0,
+		"paused default": 0, "paused idle": 0, "paused paused": 1, "paused limited": 0,
+		"oldest_due_age_seconds default": 100, "oldest_due_age_seconds idle": 0, "oldest_due_age_seconds paused": 0, "oldest_due_age_seconds limited": 0,
+		"limit max_running limited": 7, "limit rate limited": 0.5,
+		"unhandled bill": 1, "unhandled mail": 1, // in the paused queue, which no dispatcher works
+	}
+	if got := queueGauges(t, reg); !maps.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	if got := value(t, r.metrics.daysAhead); got < 7 {
+		t.Errorf("there are partitions for %v days, want 7", got)
+	}
+	if got := time.Since(time.UnixMilli(int64(1000 * value(t, r.metrics.sampled)))); got < 0 || got > 20*time.Second {
+		t.Errorf("sampled %v ago", got)
+	}
+
+	exec(t, db, `DELETE FROM outbox.queues; DELETE FROM outbox.jobs; DELETE FROM outbox.workers WHERE worker = 'w-1'`)
+	takeSample(t, r, db)
+	got := queueGauges(t, reg)
+	if len(got) != 14 || got["jobs_due default"] != 0 || got["paused paused"] != 0 {
+		t.Errorf("what vanished is shown as %v, want zeros and no limits", got)
+	}
+	takeSample(t, r, db)
+	if got := queueGauges(t, reg); len(got) != 0 {
+		t.Errorf("long after it vanished it is shown as %v", got)
+	}
+}
+
+// queueGauges returns the gauges of queues and of what has no handler, ages in hundreds of seconds.
+func queueGauges(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		name, isQueue := strings.CutPrefix(f.GetName(), "outbox_queue_")
+		if f.GetName() == "outbox_unhandled_jobs" {
+			name, isQueue = "unhandled", true
+		}
+		for _, m := range f.GetMetric() {
+			key, v := name, m.GetGauge().GetValue()
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			if name == "oldest_due_age_seconds" {
+				v = math.Floor(v/100) * 100
+			}
+			if isQueue {
+				found[key] = v
+			}
+		}
+	}
+	return found
+}
+
+// takeSample has the reaper take a sample, though it is not its turn yet.
+func takeSample(t *testing.T, r *Reaper, db *pgxpool.Pool) {
+	t.Helper()
+	exec(t, db, `UPDATE outbox.chores SET free_at = NULL WHERE chore = 'sample'`)
+	if _, err := r.sampleDepth(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// However many reapers look, one counts at a time, and all show what it has found.
+func TestOneOfManyReapersCounts(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'mail', '' FROM generate_series(1, 5)`)
+	var reapers []*Reaper
+	for range 10 {
+		reapers = append(reapers, newReaper(t, db, Config{}))
+	}
+	turns := make(chan pgtype.Timestamptz, len(reapers))
+	var looking sync.WaitGroup
+	for _, r := range reapers {
+		looking.Go(func() {
+			turn, err := r.takeTurn(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			if turn.Turn.Valid {
+				turns <- turn.Turn
+			}
+		})
+	}
+	looking.Wait()
+	if len(turns) != 1 {
+		t.Fatalf("%d of ten reapers have the turn, want one", len(turns))
+	}
+	first := <-turns
+	look := func(r *Reaper, want float64) {
+		t.Helper()
+		if _, err := r.sampleDepth(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := value(t, r.metrics.queueDue.WithLabelValues("default")); got != want {
+			t.Errorf("%v jobs are due, want %v", got, want)
+		}
+	}
+	look(reapers[1], 0) // nobody has found anything yet
+	if err := reapers[0].countDepth(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `DELETE FROM outbox.jobs`)
+	for _, r := range reapers {
+		look(r, 5)
+	}
+
+	// The turn is over, and another reaper counts. The first, which stood still, comes with an older count.
+	exec(t, db, `UPDATE outbox.chores SET free_at = now()`)
+	look(reapers[2], 0)
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'mail', '')`)
+	if err := reapers[0].countDepth(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	look(reapers[3], 0)
+	exec(t, db, `UPDATE outbox.chores SET free_at = now() + interval '1 day'`) // before the clock was set back
+	look(reapers[4], 1)
 }

@@ -20,8 +20,11 @@ import (
 const (
 	expireBatch = 500
 	// A pass begins 2 to 2.5 s after the last: the jobs of a dead worker wait no
-	// longer, and an idle process asks no more than it must.
+	// longer, and an idle process asks no more than it must. It begins after 4.5 to 5 s
+	// if the last one looked so far ahead and saw no lease that lapses: then none does
+	// meanwhile, but for a shorter one that was taken since.
 	expireInterval = 2250 * time.Millisecond
+	quietInterval  = 4750 * time.Millisecond
 	expireJitter   = 500 * time.Millisecond
 	// A pass waits for a lease that is about to lapse, so that its job runs again that
 	// much earlier; live workers extend theirs long before. The entries of the index
@@ -34,11 +37,17 @@ const (
 
 // expire makes one pass over the leases.
 func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
+	looked := r.looksAhead
 	err := r.expirePass(ctx)
 	r.health.Store(&err)
-	r.deadlines.noteHearing(r.config.Hearing())
-	wait := expireInterval - expireJitter/2 + rand.N(expireJitter)
-	if ahead := time.Duration(min(r.lapsesIn, expireInterval.Seconds()) * float64(time.Second)); ahead < expireInterval {
+	hearing := r.config.Hearing()
+	r.deadlines.noteHearing(hearing)
+	wait := expireInterval
+	if looked && hearing { // deaf, we are the ones who find deadlines
+		wait = quietInterval
+	}
+	wait += rand.N(expireJitter) - expireJitter/2
+	if ahead := time.Duration(min(r.lapsesIn, lookAhead.Seconds()) * float64(time.Second)); ahead < lookAhead {
 		wait = min(wait, max(ahead+rand.N(lapseMargin), lapseSpacing))
 	}
 	return wait, err

@@ -47,7 +47,8 @@ func TestALapsedLeaseIsTakenAway(t *testing.T) {
 // A pass later it might have waited for as long as the passes are apart.
 func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	r, db := newRig(t, Config{})
+	var deaf bool
+	r, db := newRig(t, Config{Hearing: func() bool { return !deaf }})
 	cheap := true // to look, whatever the last pass cost on this machine
 	wait := func() time.Duration {
 		t.Helper()
@@ -58,10 +59,14 @@ func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
 		}
 		return d
 	}
-	regular := expireInterval - expireJitter/2
+	regular, quiet := expireInterval-expireJitter/2, quietInterval-expireJitter/2
 	storeRunning(t, db, 1, time.Minute)
-	if d := wait(); d < regular {
-		t.Errorf("with a lease that lasts, the next pass is in %s, want %s or more", d, regular)
+	if d := wait(); d < quiet {
+		t.Errorf("with a lease that lasts, the next pass is in %s, want %s or more", d, quiet)
+	}
+	storeRunning(t, db, 1, 4*time.Second)
+	if d := wait(); d < 3*time.Second || d > 4*time.Second+lapseMargin {
+		t.Errorf("with a lease that lapses in 4 s, the next pass is in %s", d)
 	}
 	storeRunning(t, db, 1, 1500*time.Millisecond)
 	d := wait()
@@ -78,9 +83,12 @@ func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
 		t.Errorf("with a lease that lapses at once, the next pass is in %s, want %s", d, lapseSpacing)
 	}
 	storeRunning(t, db, 1, 2*time.Second)
-	cheap = false
-	if d := wait(); d < regular {
-		t.Errorf("where looking takes long, the next pass is in %s, want %s or more", d, regular)
+	exec(t, db, `DELETE FROM outbox.jobs`)
+	for _, why := range []string{"looking takes long", "nothing is heard"} {
+		cheap, deaf = !cheap, !cheap
+		if d := wait(); d < regular || d > regular+expireJitter {
+			t.Errorf("where %s, the next pass is in %s, want %s or a little more", why, d, regular)
+		}
 	}
 }
 

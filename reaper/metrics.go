@@ -9,8 +9,8 @@ import (
 )
 
 // metrics are the reaper's. job_queue_depth and its label are fixed by those who
-// watch it (docs/operations.md); the others are outbox_reaper_. Every process
-// samples the same queues: take the maximum of the gauges, not the sum.
+// watch it (docs/operate/operations.md); the others are outbox_reaper_, or outbox_queue_ for what
+// a queue has. Every process shows the same sample: take the maximum of the gauges, not the sum.
 type metrics struct {
 	expired     prometheus.Counter
 	dead        prometheus.Counter
@@ -26,6 +26,10 @@ type metrics struct {
 
 	blocked, oldestBlocked prometheus.Gauge
 
+	queueDue, queueOldest, queuePaused, queueLimit                  *prometheus.GaugeVec
+	unhandled                                                       *prometheus.GaugeVec // by kind
+	horizonSeconds, horizonTransactions, daysAhead, schema, sampled prometheus.Gauge
+
 	eventDaysHeld prometheus.Gauge
 	eventsLost    *prometheus.CounterVec // by sink
 }
@@ -37,6 +41,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return f.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
 	m := &metrics{
 		expired:    counter("outbox_reaper_leases_expired_total", "Jobs taken away from workers whose leases had lapsed."),
@@ -55,18 +62,36 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		blocked:     gauge("outbox_reaper_jobs_blocked", "Jobs that are due and wait for their key."),
 		oldestBlocked: gauge("outbox_reaper_oldest_blocked_age_seconds",
 			"Time since the blocked job that was due first was due, 0 when none is blocked."),
-		eventDaysHeld: gauge("outbox_reaper_event_days_held", "Days of events that are kept beyond their retention because a sink has not read them."),
+		eventDaysHeld: gauge("outbox_reaper_event_partitions_held", "Days of events that are kept beyond their retention because a sink has not read them."),
 		eventsLost: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "outbox_reaper_events_lost_total",
 			Help: "Events dropped with their day that the sink had not read.",
 		}, []string{"sink"}),
-		promoted: counter("outbox_reaper_keys_moved_on_total", "Blocked jobs that the reaper promoted because nobody else had; a process that died leaves some."),
+		queueDue:    gauges("outbox_queue_jobs_due", "Jobs that are due and wait for a worker, 0 while the queue is paused; beyond 100 queues as other.", "queue"),
+		queueOldest: gauges("outbox_queue_oldest_due_age_seconds", "Time since the queue's oldest waiting job became due, 0 when none is due or the queue is paused.", "queue"),
+		queuePaused: gauges("outbox_queue_paused", "1 while the queue is paused, else 0.", "queue"),
+		queueLimit:  gauges("outbox_queue_limit", "Jobs of the queue that may run at once (max_running) or start per second (rate), if that is limited.", "queue", "limit"),
+		unhandled:   gauges("outbox_unhandled_jobs", "Due jobs of the kind for which no dispatcher of their queue has a handler.", "job_type"),
+		horizonSeconds: gauge("outbox_reaper_horizon_age_seconds",
+			"Age of the oldest snapshot or prepared transaction, beyond which vacuum removes nothing, as far as the role may see."),
+		horizonTransactions: gauge("outbox_reaper_horizon_age_transactions",
+			"The same in transactions, replication slots included."),
+		schema:    gauge("outbox_schema_version", "Number of the latest migration of the database."),
+		daysAhead: gauge("outbox_history_partitions_ahead", "Days after today for which the history and the events have partitions."),
+		sampled:   gauge("outbox_reaper_sample_timestamp_seconds", "When the gauges of queues, kinds and vacuum were sampled, by one process for all."),
+		promoted:  counter("outbox_reaper_keys_moved_on_total", "Blocked jobs that the reaper promoted because nobody else had; a process that died leaves some."),
 	}
+	m.countTrimmed(f)
+	return m
+}
+
+// countTrimmed makes the counters of what is removed beyond its retention.
+func (m *metrics) countTrimmed(f promauto.Factory) {
 	trimmed := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "outbox_reaper_rows_trimmed_total",
 		Help: "Rows deleted because they were beyond their retention, without the days dropped whole.",
 	}, []string{"table"})
-	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "lease_extensions", "audit", "progress", "events"} {
+	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "lease_extensions", "audit", "progress", "events", "measures"} {
 		m.trimmed[table] = trimmed.WithLabelValues(table)
 	}
 	jobs := f.NewCounterVec(prometheus.CounterOpts{
@@ -78,5 +103,4 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.jobsTrimmed[string(status)] = jobs.WithLabelValues(string(status))
 		}
 	}
-	return m
 }

@@ -26,7 +26,7 @@ const (
 	partitionInterval = time.Hour
 	trimInterval      = time.Hour
 	firstDepth        = 10 * time.Second // after the start
-	dropInterval      = 5 * time.Minute  // until a partition that could not be dropped is tried again
+	dropInterval      = time.Minute      // until a partition that could not be dropped is tried again
 )
 
 // Reaper cleans up after workers. Make it with [New].
@@ -120,6 +120,10 @@ func (r *Reaper) Run(ctx context.Context) error {
 	working.Go(func() {
 		r.pause(ctx, jittered(min(firstDepth, r.config.DepthInterval)))
 		r.repeat(ctx, "depth", r.sampleDepth, rare)
+	})
+	working.Go(func() {
+		r.pause(ctx, jittered(firstDepth))
+		r.repeat(ctx, "measure", r.measure, rare)
 	})
 	working.Wait()
 	r.log.LogAttrs(ctx, slog.LevelInfo, "reaper stopped")

@@ -15,15 +15,17 @@ const (
 )
 
 // The passes over leases and deadlines scan one index for a known number of rows. The
-// chores are of the other kind: how best to read much is for the planner to say, but not
-// with more processes than the one whose time we measure.
+// chores are of the other kind: how best to read much is for the planner to say, by the very
+// minute that is asked for (it is at the end of a long history: a plan for any minute reads
+// all of it), but not with more processes than the one whose time we measure.
 func (r *Reaper) openPools(ctx context.Context) (err error) {
 	r.leases, err = pgsession.Open(ctx, r.user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second, ByIndex: true})
 	if err != nil {
 		return err
 	}
 	r.chores, err = pgsession.Open(ctx, r.user, pgsession.Config{
-		Conns: 1, Needs: "reap", Timeout: depthTimeout + 5*time.Second, Settings: map[string]string{"max_parallel_workers_per_gather": "0"},
+		Conns: 1, Needs: "reap", Timeout: depthTimeout + 5*time.Second,
+		Settings: map[string]string{"max_parallel_workers_per_gather": "0", "plan_cache_mode": "force_custom_plan"},
 	})
 	if err != nil {
 		r.leases.Close()

@@ -23,7 +23,7 @@ func (r *Reaper) trim(ctx context.Context) (time.Duration, error) {
 	wait, err := r.trimDays(ctx)
 	waitEvents, failed := r.trimEvents(ctx)
 	wait = min(wait, waitEvents)
-	err = errors.Join(err, failed, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx))
+	err = errors.Join(err, failed, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx), r.trimMeasures(ctx))
 	if err != nil || wait < trimInterval/2 { // a day that is past could not be dropped
 		return wait, err
 	}

@@ -158,13 +158,14 @@ func TestRowsThatStayDoNotStopTrimming(t *testing.T) {
 
 func TestTwoReapersAtOnceDoNotTripOverEachOther(t *testing.T) {
 	t.Parallel()
+	const many = trimBatch + 1000 // more than a statement takes
 	config := Config{Keep: 14 * day, KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: day}}
 	first, db := newRig(t, config)
 	second := newReaper(t, db, config)
-	storeRunning(t, db, 20_000, -time.Second)
-	storeClosed(t, db, 20_000, outbox.Succeeded, 5*day)
+	storeRunning(t, db, many, -time.Second)
+	storeClosed(t, db, many, outbox.Succeeded, 5*day)
 	storeClosed(t, db, 10, outbox.Succeeded, 20*day)
-	exec(t, db, `INSERT INTO outbox.inbox SELECT 'c', i::text, now() - interval '20 days' - i * interval '1 us' FROM generate_series(1, 20000) i`)
+	exec(t, db, `INSERT INTO outbox.inbox SELECT 'c', i::text, now() - interval '20 days' - i * interval '1 us' FROM generate_series(1, $1::integer) i`, many)
 
 	var both sync.WaitGroup
 	for _, r := range []*Reaper{first, second} {
@@ -179,11 +180,11 @@ func TestTwoReapersAtOnceDoNotTripOverEachOther(t *testing.T) {
 	both.Wait()
 	trimPass(t, first)
 
-	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'retrying' AND epoch = 2 AND lost_leases = 1`); got != 20_000 {
-		t.Errorf("jobs taken once = %d, want 20000", got)
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'retrying' AND epoch = 2 AND lost_leases = 1`); got != many {
+		t.Errorf("jobs taken once = %d, want %d", got, many)
 	}
-	if got := value(t, first.metrics.expired) + value(t, second.metrics.expired); got != 20_000 {
-		t.Errorf("leases expired by both = %v, want 20000", got)
+	if got := value(t, first.metrics.expired) + value(t, second.metrics.expired); got != many {
+		t.Errorf("leases expired by both = %v, want %d", got, many)
 	}
 	if got := countHistory(t, db, outbox.Succeeded) + query[int](t, db, `SELECT count(*) FROM outbox.inbox`); got != 0 {
 		t.Errorf("rows left = %d, want 0", got)

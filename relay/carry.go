@@ -26,7 +26,7 @@ const (
 // heldWaits are the waits between attempts.
 var heldWaits = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// carry carries out the sink's jobs, for as long as there are any and the sink is not paused. So a
+// carry carries out the sink's jobs, for as long as there are any and the sink is not stopped. So a
 // sink that has never refused anything needs no dispatcher, and a process that publishes to a
 // sink deals with what it refuses.
 func (p *publisher) carry(ctx context.Context, o *ownership) {
@@ -48,18 +48,18 @@ func (p *publisher) carry(ctx context.Context, o *ownership) {
 	}
 }
 
-// lingers waits a little if the sink is not paused, and reports whether there is still nothing
+// lingers waits a little if messages are to be published, and reports whether there is still nothing
 // to carry out.
 func (o *ownership) lingers(ctx context.Context) bool {
 	o.mu.Lock()
-	paused := o.paused
+	stands := o.stands()
 	o.mu.Unlock()
-	if !paused {
+	if !stands {
 		sleep(ctx, heldLinger)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.paused || len(o.held.jobs) == 0
+	return o.stands() || len(o.held.jobs) == 0
 }
 
 // count has keep store that one more message is published.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -46,10 +47,11 @@ type hole struct {
 	running int
 }
 
-// maxHoles is how many holes a sink has before it reads nothing newer and waits for those
-// transactions: tens of thousands that each publish a little while others are open. To store so many takes 40 ms of the
-// server and 80 kB of WAL each time; for ten times as many it was 450 ms and 790 kB.
-const maxHoles = 10_000
+// maxHoles is how many holes a sink has before it reads nothing newer and waits for those transactions. Beside one
+// that is open for long, each that is rolled back leaves one: 50 a second are 30,000 in ten minutes. To store so many
+// as this takes 450 ms of the server and 790 kB of WAL each time, and a tenth of that for a tenth: see storePause. In
+// memory a look costs some milliseconds. Tests have a lower limit.
+var maxHoles = 100_000
 
 // after returns the cursor once events are published, whose positions rise.
 func (c cursor) after(published []int64) cursor {
@@ -70,8 +72,9 @@ func without(holes []hole, filled []int64) []hole {
 	if len(filled) == 0 {
 		return slices.Clip(holes)
 	}
-	left := make([]hole, 0, len(holes)+1)
-	for _, h := range holes {
+	first, _ := slices.BinarySearchFunc(holes, filled[0], func(h hole, position int64) int { return cmp.Compare(h.high, position) })
+	left := append(make([]hole, 0, len(holes)+1), holes[:first]...)
+	for _, h := range holes[first:] {
 		for len(filled) > 0 && filled[0] <= h.high {
 			if at := filled[0]; at >= h.low {
 				if at > h.low {
@@ -108,8 +111,9 @@ func (c cursor) isNumbered() bool {
 // mayBeFilled are the holes that may have got an event since the last look, given the
 // transactions that run.
 func (c cursor) mayBeFilled(now snapshot) (holes []hole) {
+	running := now.below()
 	for _, h := range c.holes {
-		if h.before == 0 || h.running != now.runningBelow(h.before) {
+		if h.before == 0 || h.running != running(h.before) {
 			holes = append(holes, h)
 		}
 	}
@@ -121,9 +125,10 @@ func (c cursor) mayBeFilled(now snapshot) (holes []hole) {
 // closed.
 func (c cursor) looked(before snapshot, examined int64) cursor {
 	left := make([]hole, 0, len(c.holes))
+	running := before.below()
 	for _, h := range c.holes {
 		if h.before != 0 && h.high <= examined {
-			if h.running = before.runningBelow(h.before); h.running == 0 {
+			if h.running = running(h.before); h.running == 0 {
 				continue
 			}
 		}
@@ -143,6 +148,17 @@ type snapshot struct {
 func (s snapshot) runningBelow(xid int64) int {
 	n, _ := slices.BinarySearch(s.running, xid)
 	return n + int(max(0, xid-s.next))
+}
+
+// below is runningBelow for holes in order: those that were noticed together have the same number.
+func (s snapshot) below() func(xid int64) int {
+	last, n := int64(0), 0
+	return func(xid int64) int {
+		if xid != last {
+			last, n = xid, s.runningBelow(xid)
+		}
+		return n
+	}
 }
 
 // parseSnapshot reads a pg_snapshot, such as 10:20:10,14,15.

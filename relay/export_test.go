@@ -3,6 +3,7 @@ package relay
 import "time"
 
 func init() {
+	maxHoles = 10_000
 	heldWaits = []time.Duration{20 * time.Millisecond}
 	lookLife = time.Minute // so that what is read too late shows
 }

@@ -207,6 +207,12 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 			p.complain(ctx, "message passed by: the job that it was is closed", named(e, errors.New("it has been refused, or held, before")))
 		}
 	}
+	o.noteHeld(c, s, made)
+	return nil
+}
+
+// noteHeld takes what hold has stored: the cursor, the step, and the jobs that messages have become.
+func (o *ownership) noteHeld(c cursor, s *step, made []sqlgen.KeepHeldRow) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.cursor = c
@@ -216,10 +222,9 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	o.stored(s)
 	o.turn()
 	select {
-	case p.heldWake <- struct{}{}:
+	case o.publisher.heldWake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // lookAtHeld finds out which of the sink's jobs are closed, and which do not block their keys
@@ -271,7 +276,7 @@ func (o *ownership) lookIfDue(ctx context.Context) error {
 func (o *ownership) awaitHeld(ctx context.Context, some bool) error {
 	for ctx.Err() == nil {
 		o.mu.Lock()
-		is, turned := len(o.held.jobs) > 0 && !o.paused, o.turned
+		is, turned := len(o.held.jobs) > 0 && !o.stands(), o.turned
 		o.mu.Unlock()
 		if is == some {
 			return nil

@@ -24,7 +24,8 @@ var (
 const (
 	statementTimeout = 5 * time.Second
 	releasePause     = 2 * time.Second        // between two looks whether the owner has left the sink
-	storePause       = 10 * time.Millisecond  // between two stores of the cursor
+	leastStorePause  = 10 * time.Millisecond  // between two stores of the cursor
+	storePausePer    = 20 * time.Microsecond  // and hole
 	resumePause      = 500 * time.Millisecond // between two looks whether a sink is resumed that a NOTIFY asks for
 	lookInterval     = time.Second            // between looks for the oldest event that is not published
 )
@@ -50,9 +51,10 @@ type ownership struct {
 	away         *away     // nil while the broker takes messages
 	until        time.Time // the end of the lease, by our clock
 	paused       bool
+	alone        string // the replay that runs and stops what is new; "" if there is none
 	held         held
 	lookedAtHeld time.Time
-	turned       chan struct{} // closed when paused or held changes
+	turned       chan struct{} // closed when paused, alone or held changes
 }
 
 // away is why a sink stands still, and since when.
@@ -243,9 +245,17 @@ func (o *ownership) keep(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(storePause): // beside a held snapshot each version of the row makes the next one slower
+		case <-time.After(o.storePause()):
 		}
 	}
+}
+
+// storePause is the time between two stores of the cursor. Beside a held snapshot each version of the row makes the
+// next one slower, and each has all holes: with these pauses the server spends a fifth of a core on them at most, and
+// after a crash a third of the lease's time is published again at most.
+func (o *ownership) storePause() time.Duration {
+	holes := time.Duration(len(o.current().holes))
+	return min(leastStorePause+holes*storePausePer, o.publisher.config.LeaseTTL/3)
 }
 
 // store stores the cursor, and tries again for as long as the lease lasts. After an error of
@@ -292,11 +302,22 @@ func (o *ownership) spellInASCII() bool {
 	return changed
 }
 
+// storeOnce goes on after the end of ctx, though not beyond its deadline. A statement that is given up may come to the
+// server all the same, and late:
+//
+//	keep     stores 0, is given up                                  the server stores 0
+//	leave                            stores 2: the last batch                            leaves the sink
+//
+// and the next owner would publish the last batch again.
 func (o *ownership) storeOnce(ctx context.Context) error {
 	o.storing.Lock()
 	defer o.storing.Unlock()
 	s := o.step()
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	until := time.Now().Add(statementTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
+		until = deadline
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
 	if err := s.advance(ctx, sqlgen.New(o.publisher.pool)); err != nil {
 		return err
@@ -367,18 +388,28 @@ func (o *ownership) stored(s *step) {
 	o.publisher.metrics.held(&o.held)
 }
 
-// turn wakes those who wait for paused or held to change. The caller has the lock.
+// turn wakes those who wait for paused, alone or held to change. The caller has the lock.
 func (o *ownership) turn() {
 	close(o.turned)
 	o.turned = make(chan struct{})
 }
 
-// awaitPause returns nil once an operator has paused the sink, or, with false, once it is
-// not paused.
+// stands reports whether nothing new is to be published. The caller has the lock.
+func (o *ownership) stands() bool { return o.paused || o.alone != "" }
+
+// isLive reports whether new events are to be published.
+func (o *ownership) isLive() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.stands()
+}
+
+// awaitPause returns nil once nothing new is to be published, because an operator has paused the sink or a replay stops
+// it, or, with false, once it is not paused.
 func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 	for {
 		o.mu.Lock()
-		is, turned := o.paused, o.turned
+		is, turned := o.paused || paused && o.alone != "", o.turned
 		o.mu.Unlock()
 		if is == paused {
 			return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -125,6 +126,10 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 	for ctx.Err() == nil {
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
+		}
+		if !o.isLive() {
+			p.replayAlone(ctx, ours, o)
+			continue
 		}
 		pages := 1
 		if most == maxBatch {
@@ -258,10 +263,14 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 		if !more {
 			break
 		}
-		if err == nil && ctx.Err() == nil {
-			if err = p.send(ours, o, page); err != nil {
-				stop() // what is read already is read again
-			}
+		if err != nil || ctx.Err() != nil {
+			continue
+		}
+		if o.isLive() {
+			err = p.send(ours, o, page)
+		}
+		if err != nil || !o.isLive() {
+			stop() // what is read already is read again
 		}
 	}
 	if readErr := <-ended; err == nil && ctx.Err() == nil {
@@ -367,6 +376,7 @@ func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout ti
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	defer p.countDuplicates()
+	ctx, ended := p.trace(ctx, batch)
 	outcomes, err := bounded(ctx, p, func(ctx context.Context) []error { return p.sink.Publish(ctx, batch) })
 	if err == nil && len(outcomes) != len(batch) {
 		err = fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch))
@@ -377,7 +387,34 @@ func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout ti
 			outcomes[i] = err
 		}
 	}
+	ended(outcomes)
 	return outcomes
+}
+
+// trace begins the span of a batch, if the program uses package tracing, and returns what ends it.
+func (p *publisher) trace(ctx context.Context, batch []Message) (context.Context, func(outcomes []error)) {
+	t := engine.Tracing()
+	if t == nil {
+		return ctx, func([]error) {}
+	}
+	s := engine.SpanStart{Operation: engine.OpSend, Name: p.name, Destination: p.name, Count: len(batch)}
+	for i := range batch {
+		headers := map[string]string{}
+		for _, h := range batch[i].Headers {
+			headers[h.Name] = h.Value
+		}
+		s.Headers = append(s.Headers, headers)
+	}
+	ctx, span := t.Start(ctx, s)
+	return ctx, func(outcomes []error) {
+		for _, err := range outcomes {
+			if err != nil && !errors.Is(err, ErrNotTried) {
+				span.End("", failureOf(err).code, err.Error())
+				return
+			}
+		}
+		span.End("", "", "")
+	}
 }
 
 // failure is why a sink stands still.

@@ -115,6 +115,34 @@ func TestTheNextOwnerKnowsTheHoles(t *testing.T) {
 	second.await(t, "a1")
 }
 
+// A stop stores what was published, and no statement that was sent before comes after it.
+func TestAStopIsTheLastToStoreTheCursor(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1")
+	// The server gets to the first store of the cursor late, whatever the client does meanwhile, and before it gets to
+	// the leaving, which would make the store void.
+	exec(t, db, `CREATE SEQUENCE stores; CREATE SEQUENCE leaves;
+		CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$
+		DECLARE seconds float := CASE WHEN current_query() LIKE '%name: AdvanceSink %' AND nextval('stores') = 1 THEN 1
+			WHEN current_query() LIKE '%name: LeaveSink %' AND nextval('leaves') = 1 THEN 2 ELSE 0 END;
+		BEGIN
+			FOR tenth IN 1..10 * seconds LOOP
+				BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END;
+			END LOOP;
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER late BEFORE UPDATE ON outbox.sinks EXECUTE FUNCTION late()`)
+	var first, second recorder
+	stop := start(t, db, &first, func(c *relay.Config) { c.LeaseTTL = time.Minute })
+	first.await(t, "1")
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT is_called FROM stores`) }, func() string { return "the cursor is being stored" })
+	stop()
+	start(t, db, &second, nil)
+	publish(t, db, "t", "k", "2")
+	second.await(t, "2")
+}
+
 // The order of a key is that of the transactions that held its row, however they overlap, and for every sink of a
 // process, of which one is away now and then.
 func TestTheOrderOfAKeyIsThatOfItsLock(t *testing.T) {

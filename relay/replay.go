@@ -27,6 +27,9 @@ import (
 //   - Replays take turns by page: see replayAll. A failure of a page keeps its replay, and nothing
 //     else. Whether the sink is away is found by those who publish new events. What the sink
 //     refuses is counted and passed by.
+//   - One that stops what is new waits until the cursor has passed its last event: all that is
+//     meant is published by then, and nothing else is until it has ended. Of transactions that
+//     were open then, events come after it.
 
 // HeaderReplay is the header that a message of a replay has; its value is the replay's id.
 const HeaderReplay = "posthaste-replay"
@@ -35,6 +38,7 @@ const (
 	replayPageEvents = 100
 	replayPageBytes  = 1 << 20
 	replayPositions  = 10_000 // that one look goes through at most, for events that are meant
+	beginPause       = 200 * time.Millisecond
 )
 
 // A Deduplicator is a sink whose broker drops messages that repeat an ID. Its methods are safe
@@ -56,6 +60,8 @@ type replay struct {
 	position, last int64
 	perSecond      float64
 	again          bool
+	stopLive       bool      // nothing new is to be published once it has begun
+	begun          bool      // of one with stopLive
 	done           []int64   // of the events behind position: those of a page that has failed
 	due            time.Time // of the next page
 	retry          backoff.Backoff
@@ -76,6 +82,7 @@ func (p *publisher) replayAll(ctx context.Context, o *ownership) {
 	var looked time.Time
 	var retry backoff.Backoff
 	for ctx.Err() == nil {
+		o.stopLive(running)
 		interval := lookInterval
 		if len(running) == 0 {
 			interval = p.config.LeaseTTL * 4 / 5
@@ -107,6 +114,51 @@ func (p *publisher) replayAll(ctx context.Context, o *ownership) {
 		case r.position >= r.last:
 			p.log.LogAttrs(ctx, slog.LevelInfo, "replay finished", slog.String("replay", r.id.String()))
 			delete(running, r.id)
+		}
+	}
+}
+
+// stopLive has nothing new published while a replay runs that has begun and wants that.
+//
+//	replayAll    begun, stopLive              a page of the replay
+//	stretch                      page of new events: isLive?
+//
+// The goroutine that publishes looks before each page, so that none is sent behind the first one of the replay.
+func (o *ownership) stopLive(running map[outbox.ID]*replay) {
+	alone := ""
+	for _, r := range running {
+		if r.begun && (alone == "" || r.id.String() < alone) {
+			alone = r.id.String()
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.alone != alone {
+		o.alone = alone
+		o.turn()
+	}
+}
+
+// replayAlone publishes replays, and nothing new, until none wants that any more or the sink is paused.
+func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
+	defer o.stand(nil)
+	for said := ""; ; {
+		o.mu.Lock()
+		alone, paused, turned := o.alone, o.paused, o.turned
+		o.mu.Unlock()
+		switch {
+		case alone == "" || paused:
+			return
+		case alone != said:
+			said = alone
+			o.stand(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new", alone)})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-turned:
+		case page := <-o.replays:
+			page.ended <- p.replayIfOurs(ctx, ours, o, page)
 		}
 	}
 }
@@ -163,7 +215,7 @@ func (p *publisher) lookForReplays(ctx context.Context, o *ownership, running ma
 			continue
 		}
 		running[id] = &replay{
-			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again,
+			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again, stopLive: row.StopLive,
 			due: time.Now(), retry: backoff.Backoff{Min: time.Second, Max: 30 * time.Second},
 		}
 		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
@@ -175,6 +227,14 @@ func (p *publisher) lookForReplays(ctx context.Context, o *ownership, running ma
 // turn publishes the next page of a replay, stores how far it has come, and says when the page after that is due. Of a
 // page that fails it remembers what was published: that is read again with the rest, and left out.
 func (p *publisher) turn(ctx context.Context, o *ownership, r *replay) error {
+	if r.stopLive && !r.begun {
+		if o.current().top < r.last { // what it waits for is new to the sink
+			r.due = time.Now().Add(beginPause)
+			return nil
+		}
+		r.begun = true
+		return nil // replayAll stops what is new, and calls again
+	}
 	page, examined, err := p.readReplay(ctx, o, r)
 	switch {
 	case err != nil:

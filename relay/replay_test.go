@@ -226,6 +226,48 @@ func TestNewEventsDoNotWaitForAReplay(t *testing.T) {
 	}
 }
 
+// A replay that stops what is new has no message between its own, of an event that comes meanwhile: it waits, and the
+// sink says why.
+func TestAReplayStopsWhatIsNew(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3", "4", "5")
+	var sink recorder
+	start(t, db, &sink, nil)
+	sink.await(t, "1", "2", "3", "4", "5")
+	r := startReplay(t, db, operator.ReplayEvents{StopLive: true, PerSecond: 10})
+	waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "the replay begins" })
+	publish(t, db, "t", "k", "6", "7")
+	why := func() string {
+		return ask[string](t, db, `SELECT coalesce(away_code || ' ' || away_message, '') FROM outbox.sinks`)
+	}
+	waitFor(t, func() bool { return strings.HasPrefix(why(), relay.CodeReplay+" replay "+r.ID.String()) }, func() string { return "the sink says that it waits; it says " + why() })
+	if r = awaitReplay(t, db, r); r.Published != 5 || !r.StopLive {
+		t.Errorf("it is %+v", r)
+	}
+	sink.await(t, "1", "2", "3", "4", "5", "1", "2", "3", "4", "5", "6", "7")
+	waitFor(t, func() bool { return why() == "" }, func() string { return "the sink goes on; it says " + why() })
+}
+
+// Events that the sink has yet to publish come first, or nothing would ever publish them: then the replay begins.
+func TestAReplayThatStopsWhatIsNewWaitsForTheCursor(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2")
+	var sink recorder
+	sink.set(func(relay.Message) error {
+		return &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("away")}
+	}, nil)
+	start(t, db, &sink, nil)
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT away_since IS NOT NULL FROM outbox.sinks`) }, func() string { return "the sink stands still" })
+	r := startReplay(t, db, operator.ReplayEvents{StopLive: true})
+	sink.set(nil, nil)
+	if r = awaitReplay(t, db, r); r.Published != 2 {
+		t.Errorf("it is %+v", r)
+	}
+	sink.await(t, "1", "2", "1", "2")
+}
+
 // A replay that is stopped publishes no more.
 func TestAReplayIsStopped(t *testing.T) {
 	t.Parallel()

@@ -60,9 +60,12 @@ type look struct {
 	wakes    int64 // of shared, when it began
 	done     chan struct{}
 
+	// bytes is of the payloads of events; 0 while the look runs. It is of shared's lock, for trim adds them up
+	// meanwhile.
+	bytes int
+
 	// once done is closed
 	events []Event
-	bytes  int // of their payloads
 	full   bool
 	err    error
 }
@@ -133,14 +136,15 @@ func (l *look) behind(top int64) int {
 
 // end lets others have what a look has found.
 func (s *shared) end(l *look) {
-	l.bytes = payloadBytes(l.events)
-	l.full = len(l.events) >= maxBatch || l.bytes >= maxPageBytes
+	bytes := payloadBytes(l.events)
+	l.full = len(l.events) >= maxBatch || bytes >= maxPageBytes
 	made := make([]envelopes, len(l.events))
 	for i := range l.events {
 		l.events[i].made = &made[i]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.bytes = bytes
 	close(l.done)
 	if len(l.events) == 0 { // it says nothing of what comes next, or has failed
 		s.looks = slices.DeleteFunc(s.looks, func(other *look) bool { return other == l })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,4 +129,22 @@ func TestOnlyTheLastLooksAreKept(t *testing.T) {
 	if events, _, err := s.newer(t.Context(), "1", 0, l.behind(0)); err != nil || fmt.Sprint(positions(events)[:2]) != "[1 2]" || l.looks != before+1 {
 		t.Errorf("one that is far behind: %v in %d looks, %v", positions(events)[:2], l.looks-before, err)
 	}
+}
+
+// Looks begin, and trim the others, while one ends. The race detector says whether what they have in common is guarded.
+func TestLooksBeginWhileOthersEnd(t *testing.T) {
+	s, l := &shared{}, &logOf{positions: []int64{1, 2, 3, 4}}
+	var sinks sync.WaitGroup
+	for top := range int64(4) {
+		sinks.Go(func() {
+			for range 200 {
+				s.forget() // or the first look is what all take
+				read := *l
+				if events, _, err := s.newer(t.Context(), "1", top, read.behind(top)); err != nil || int64(len(events)) != 4-top {
+					t.Errorf("behind %d: %d events, %v", top, len(events), err)
+				}
+			}
+		})
+	}
+	sinks.Wait()
 }

@@ -90,6 +90,7 @@ const (
 	CodeUnavailable    = "relay_unavailable"     // the broker cannot be reached, or takes nothing
 	CodeFull           = "relay_full"            // a limit of the destination
 	CodeUnanswered     = "relay_unanswered"      // the broker did not say whether it has the message
+	CodeReplay         = "relay_replay"          // nothing new is published while a replay runs that was asked for so
 	CodeGaps           = "relay_gaps"            // nothing newer is read: open transactions leave too many gaps
 	CodeStuck          = "relay_stuck"           // what the broker refuses cannot become a job: there are too many
 )

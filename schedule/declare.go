@@ -22,6 +22,9 @@ import (
 // locked in one order, so that nobody deadlocks; a firing skips them. A schedule
 // whose timing is about to change and that is due by the old one is fired first:
 // the declaration that was in effect at the time of a tick decides about it.
+//
+// A schedule that somebody has made by the API, a command or SQL becomes the program's: what is deployed does what its
+// code says, whatever the database had before.
 func (s *Scheduler) declare(ctx context.Context) error {
 	if len(s.declared) == 0 {
 		return nil
@@ -30,9 +33,10 @@ func (s *Scheduler) declare(ctx context.Context) error {
 	defer cancel()
 	var fired []firing
 	var changed []change
-	err := s.inTx(bound, func(tx pgx.Tx) error {
-		now, rows, err := s.lockDeclared(bound, tx)
-		if err != nil {
+	var rows []row
+	err := s.inTx(bound, func(tx pgx.Tx) (err error) {
+		var now time.Time
+		if now, rows, err = s.lockDeclared(bound, tx); err != nil {
 			return err
 		}
 		if fired, err = s.fireBeforeChange(bound, tx, now, rows); err != nil {
@@ -48,10 +52,21 @@ func (s *Scheduler) declare(ctx context.Context) error {
 		s.report(ctx, f)
 	}
 	for _, c := range changed {
+		s.noteTakeover(ctx, c, rows)
 		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule declared", slog.String("schedule", c.declared.params.Name),
 			slog.String("timing", c.declared.schedule.timing.String()), slog.Int64("generation", c.stored.Generation), slog.Time("next_at", c.stored.NextAt.Time))
 	}
 	return nil
+}
+
+// noteTakeover says so if a declaration has replaced a schedule that somebody had made.
+func (s *Scheduler) noteTakeover(ctx context.Context, c change, before []row) {
+	for _, r := range before {
+		if r.SetBy != nil && r.TenantID == c.declared.params.TenantID && r.Name == c.declared.params.Name {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "this program declares a schedule that somebody else had made, and replaces it",
+				slog.String("schedule", r.Name), slog.String("made_by", *r.SetBy))
+		}
+	}
 }
 
 // declareTimeout is what one declaration may add to the transaction's time.
@@ -121,6 +136,11 @@ func (s *Scheduler) storeDeclared(ctx context.Context, tx pgx.Tx, now time.Time)
 		}
 		for _, r := range stored {
 			changed = append(changed, change{d, r})
+		}
+	}
+	if len(changed) > 0 {
+		if err := q.NotifySchedulers(ctx); err != nil {
+			return nil, fmt.Errorf("notify schedulers: %w", err)
 		}
 	}
 	return changed, nil

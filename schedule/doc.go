@@ -34,8 +34,8 @@
 //
 // # Declaring
 //
-// A process declares its schedules once, when it starts. What is declared as it is
-// stored changes nothing; another expression moves the next tick; another payload
+// A process declares its schedules once, when it starts. Declaring an unchanged
+// schedule again has no effect; another expression moves the next tick; another payload
 // counts from the next tick on. Two versions of a program that run at once during
 // a rollout do not argue: whichever started last has the say until another starts.
 // A schedule that is no longer declared goes on until somebody deletes it, and

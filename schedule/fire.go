@@ -27,6 +27,7 @@ type firing struct {
 	row   row
 	ticks []time.Time // to enqueue a job for, in order
 	next  time.Time
+	ahead time.Duration // how far the clock by which it is due is ahead of the database's: 0, but for FireIn
 }
 
 // plan is a firing at an instant of the database's clock.
@@ -92,7 +93,7 @@ func (f firing) requests() (requests []outbox.Request) {
 	for _, at := range f.ticks {
 		opts.Headers = tickHeaders(headers, Tick{Schedule: f.row.Name, At: at})
 		if f.row.Deadline.Valid {
-			opts.Deadline = at.Add(duration(f.row.Deadline))
+			opts.Deadline = at.Add(duration(f.row.Deadline) - f.ahead)
 		}
 		opts.IdempotencyKey = "schedule " + f.row.Name + " " + opts.Headers[headerScheduledFor]
 		requests = append(requests, outbox.Request{Args: args, Options: opts})

@@ -23,7 +23,8 @@ type Schedule struct {
 	timing timing
 	args   outbox.Args
 	opts   Options
-	err    error // of the timing
+	check  outbox.Checker // of the payload; nil is none
+	err    error          // of the timing
 }
 
 // Cron declares a schedule by a cron expression: minute, hour, day of month, month
@@ -93,6 +94,9 @@ const (
 // Name is the schedule's, unique within its tenant.
 func (s Schedule) Name() string { return s.name }
 
+// Tenant is whose the schedule and its jobs are.
+func (s Schedule) Tenant() outbox.ID { return cmp.Or(s.opts.Tenant, outbox.RootTenant) }
+
 // Validate tells every mistake, as [*outbox.InvalidError]s that name the field:
 // "expression.hour", "zone", "Options.Queue".
 func (s Schedule) Validate() error {
@@ -115,20 +119,22 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 		errs = append(errs, invalid.Field("name", "%s", fault))
 	}
 	errs = append(errs, s.opts.validate())
-	kept, err := outbox.Encode(s.args, s.opts.job())
+	job := s.opts.job()
+	job.Check = s.check
+	kept, err := outbox.Encode(s.args, job)
 	o := kept.Options
 	errs = append(errs, storable(o))
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return p, fmt.Errorf("schedule %q: %w", s.name, err)
 	}
-	job := kept.Args.(outbox.Raw)
+	args := kept.Args.(outbox.Raw)
 	o.Headers = engine.Caller(o.Caller).AddTo(o.Headers)
 	p = sqlgen.DeclareScheduleParams{
 		TenantID: pgvalue.UUID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
-		Kind: job.KindName, Queue: cmp.Or(o.Queue, engine.DefaultQueue), Priority: int16(o.Priority),
+		Kind: args.KindName, Queue: cmp.Or(o.Queue, engine.DefaultQueue), Priority: int16(o.Priority),
 		MaxAttempts: int32(cmp.Or(o.MaxAttempts, engine.DefaultMaxAttempts)), Timeout: pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
-		Payload: job.Payload, ContentType: job.ContentType,
+		Payload: args.Payload, ContentType: args.ContentType,
 		Every: pgvalue.IntervalOrNull(s.timing.every),
 	}
 	if s.timing.every == 0 {

@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// A look at the table every so often finds what timers cannot know of: a
-	// schedule that another process has declared, or an operator resumed. It is, give
+	// A look at the table every so often finds what timers cannot know of and no
+	// notification has said: a schedule that another process has declared, or somebody
+	// made, changed or resumed. It is, give
 	// or take a quarter, well before a tick of such a one is missed: see lateAfter.
 	pollInterval = 40 * time.Second
 	// When another process is firing what is due, we look again after this, should
@@ -28,9 +29,16 @@ const (
 	yieldInterval = 250 * time.Millisecond
 )
 
+// WakePayload is the payload of notifications that say that a schedule was declared, made, changed or resumed.
+const WakePayload = "schedules"
+
 // Config is how a scheduler works. Its zero value fires what others declared.
 type Config struct {
 	Schedules []Schedule // to declare
+
+	// Wake makes the scheduler look at the table. nil leaves that to its poll, of 40 seconds give or take a quarter.
+	// A listener sets it for notifications of WakePayload on the jobs' channel.
+	Wake <-chan struct{}
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
@@ -44,6 +52,7 @@ type Scheduler struct {
 	metrics  *metrics
 	log      *slog.Logger
 	poll     time.Duration
+	wake     <-chan struct{}
 
 	pool       *pgxpool.Pool        // one connection; set by Run
 	refused    map[string]time.Time // until when they are left alone; see setAside
@@ -71,6 +80,7 @@ func New(pool *pgxpool.Pool, config Config) (*Scheduler, error) {
 		metrics:  newMetrics(config.Registerer),
 		log:      config.Logger.With(slog.String("component", "scheduler")),
 		poll:     pollInterval,
+		wake:     config.Wake,
 		refused:  map[string]time.Time{},
 	}
 	notYet := errors.New("no look at the schedules yet")
@@ -115,7 +125,7 @@ func (s *Scheduler) Run(ctx context.Context) (err error) {
 			retry.Reset()
 		}
 		s.health.Store(&err)
-		pause(ctx, wait)
+		s.pause(ctx, wait)
 	}
 	s.log.LogAttrs(ctx, slog.LevelInfo, "scheduler stopped")
 	return nil
@@ -158,12 +168,13 @@ func (s *Scheduler) note(ctx context.Context, err error) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func (s *Scheduler) pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
+	case <-s.wake: // never, if it is nil
 	}
 }
 

@@ -180,7 +180,7 @@ const allZones = "POSTHASTE_SCHEDULE_ZONES"
 // whose times are near to the change.
 func TestTicksAgreeWithAClockThatIsWatched(t *testing.T) {
 	t.Parallel()
-	changesOfAZone, oneZoneIn := 1, 4
+	changesOfAZone, oneZoneIn := 1, 6
 	if os.Getenv(allZones) != "" {
 		changesOfAZone, oneZoneIn = 1000, 1
 	}

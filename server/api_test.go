@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -203,14 +204,18 @@ func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
 		return res.StatusCode, res.Header.Get("Content-Type") + res.Header.Get("Location"), readAll(t, res)
 	}
 	anonymous := api.Config{AnonymousLoopback: true}
-	beside := start(t, nil, alone(pool), Config{API: anonymous, Console: &console.Config{}})
+	manual := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "the manual at "+r.URL.Path) })
+	beside := start(t, nil, alone(pool), Config{API: anonymous, Console: &console.Config{}, Manual: manual})
 	beside.awaitReady()
 	for path, want := range map[string][2]string{
-		"/console/jobs": {"200", "text/html"}, "/console": {"303", "console/"}, "/jobs": {"200", "application/json"}, "/nothing": {"404", "application/problem+json"},
+		"/console/jobs": {"200", "text/html"}, "/console": {"303", "console/"}, "/jobs": {"200", "application/json"}, "/nothing": {"404", "application/problem+json"}, "/manual/guides/retries": {"200", "text/plain"},
 	} {
 		if code, kind, body := see("http://" + beside.addr + path); strconv.Itoa(code) != want[0] || !strings.Contains(kind, want[1]) {
 			t.Errorf("%s: got %d %s %s", path, code, kind, body)
 		}
+	}
+	if _, _, page := see("http://" + beside.addr + "/console/jobs"); !strings.Contains(page, `<a href="/manual/">manual</a>`) {
+		t.Error("the console does not link to the manual")
 	}
 	_, a, err := compose(alone(pool), Config{API: anonymous, NoAPI: true, Console: &console.Config{}, ConsoleAddr: "127.0.0.1:0"})
 	if err != nil || a.name != "console" || a.beside != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
@@ -20,6 +21,9 @@ type Config struct {
 	Console *console.Config
 	// ConsoleAddr is where; "" is below /console/ of Addr.
 	ConsoleAddr string
+	// Manual serves the manual below /manual/ wherever the API or the console is; nil serves none. It is
+	// docs/site.Handler, which a program that embeds this package need not have.
+	Manual http.Handler
 	// Connections is how many connections of clients there are at once; 0 is 4096.
 	// Others wait until one ends.
 	Connections int

@@ -19,6 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/watch"
@@ -122,7 +123,12 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	if a.handler, err = handlerOf(c, config, pages); err != nil {
 		return nil, err
 	}
-	addresses := []*apiServer{a}
+	if c.Manual != nil {
+		a.handler = withManual(a.handler, c.Manual)
+		if pages != nil {
+			pages = withManual(pages, c.Manual)
+		}
+	}
 	a.addr = c.Addr
 	switch {
 	case pages == nil || c.ConsoleAddr == "":
@@ -133,16 +139,26 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
 		beside.log = process.Logger.With(slog.String("component", "console"))
 		a.beside = &beside
-		addresses = append(addresses, a.beside)
 	}
-	for _, one := range addresses {
+	if err := a.listen(); err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// listen takes the addresses of the server and of the one beside it.
+func (a *apiServer) listen() (err error) {
+	for _, one := range []*apiServer{a, a.beside} {
+		if one == nil {
+			continue
+		}
 		if one.listener, err = net.Listen("tcp", one.addr); err != nil {
-			a.close()
-			return nil, fmt.Errorf("%s address: %w", map[string]string{"api": "API", "console": "console"}[one.name], err)
+			return fmt.Errorf("%s address: %w", map[string]string{"api": "API", "console": "console"}[one.name], err)
 		}
 		one.addr = one.listener.Addr().String()
 	}
-	return a, nil
+	return nil
 }
 
 // newConsole makes the console, if there is to be one, with what it shares with the API.
@@ -157,8 +173,26 @@ func newConsole(c Config, shared api.Config, log *slog.Logger) (http.Handler, er
 	}
 	config.Kinds, config.Watch = cmp.Or(config.Kinds, shared.Kinds), cmp.Or(config.Watch, shared.Watch)
 	config.AnonymousLoopback = config.AnonymousLoopback || shared.AnonymousLoopback
+	config.Stopping = shared.Stopping
 	config.Logger = log.With(slog.String("component", "console"))
+	if c.Manual != nil {
+		config.Manual = cmp.Or(config.Manual, manualPath)
+	}
 	return console.New(config)
+}
+
+// manualPath is where the manual is. Its pages are built for that path.
+const manualPath = "/manual/"
+
+// withManual adds the manual to what an address serves. It needs no login: it is the same for everybody.
+func withManual(next, manual http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, manualPath) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			manual.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // handlerOf is what Addr serves: the API, and the console below /console/ unless that has an address of its own.
@@ -206,6 +240,9 @@ func (a *apiServer) runOperations(ctx context.Context) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		_ = operator.New(a.pool).RunOperations(ctx, func(err error) { // it returns nil
+			if state := pgsession.State(err); state == pgsession.UndefinedTable || state == pgsession.InvalidSchema {
+				return // the process waits for the schema, and its log has that
+			}
 			if missed, due := complaints.Due("", time.Now()); due {
 				a.log.LogAttrs(ctx, slog.LevelWarn, "a step of an operation failed, and is tried again", slog.Any("err", err), slog.Int("times", missed+1))
 			}

@@ -122,6 +122,17 @@ func (b *Batch) matching(w Filter) *Batch {
 	return part
 }
 
+// Len is how many changes the batch has.
+func (b *Batch) Len() int { return len(b.changes) }
+
+// Sample is the last n of the batch's changes, each as JSON of a [JobChange].
+func (b *Batch) Sample(n int) (sample []json.RawMessage) {
+	for _, c := range b.changes[max(0, len(b.changes)-n):] {
+		sample = append(sample, c.data)
+	}
+	return sample
+}
+
 // WriteEvent writes a server-sent event.
 func WriteEvent(to *bytes.Buffer, name, id string, data any) {
 	writeData(to, name, id, encodeData(data))

@@ -202,13 +202,13 @@ func TestAnOverviewIsMadeOnceForAll(t *testing.T) {
 
 func TestTheDocumentationListsEveryKindOfProblem(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/operations.md")
+	page, err := os.ReadFile("../docs/operate/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range watch.ProblemKinds() {
 		if !strings.Contains(string(page), "\n| `"+kind+"` |") {
-			t.Errorf("docs/operations.md does not list %s", kind)
+			t.Errorf("docs/operate/operations.md does not list %s", kind)
 		}
 	}
 }

@@ -11,6 +11,7 @@ type State struct {
 	Counts       *Counts
 	Changes      *Changes
 	Overviews    *Overviews
+	Marks        *Marks
 	Problems     *Problems
 	Examinations *Examinations
 }
@@ -26,7 +27,7 @@ type Config struct {
 func New(pool *pgxpool.Pool, c Config) *State {
 	o, examinations := operator.New(pool), NewExaminations(pool)
 	return &State{
-		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes), Overviews: NewOverviews(o),
+		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes), Overviews: NewOverviews(o), Marks: NewMarks(o),
 		Problems: NewProblems(o, examinations), Examinations: examinations,
 	}
 }

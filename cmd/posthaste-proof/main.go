@@ -67,7 +67,7 @@ func (p program) root() *cli.Command {
 		ExitErrHandler: func(context.Context, *cli.Command, error) {}, // run decides
 		OnUsageError:   refuseUsage,
 		Action:         chooseCommand,
-		Commands:       append(probeCommands(), p.verifyCommand()),
+		Commands:       append(probeCommands(), p.verifyCommand(), p.upgradeCommand()),
 	}
 	for _, c := range root.Commands {
 		c.OnUsageError = refuseUsage

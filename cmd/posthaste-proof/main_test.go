@@ -20,6 +20,8 @@ func TestCommandLine(t *testing.T) {
 		"verify --tier X":          {exitUsage, "want P or S"},
 		"verify --no-such-flag":    {exitUsage, "--help"},
 		"verify --write-proof x":   {exitUsage, "FILE FOLDER"},
+		"upgrade":                  {exitUsage, "a build is missing"},
+		"upgrade --tier X":         {exitUsage, "want P or S"},
 		"serve":                    {exitUsage, `no command "serve"`},
 		"verify-worker --rows-too": {exitUsage, "--help"},
 	} {

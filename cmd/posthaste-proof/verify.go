@@ -57,9 +57,9 @@ func probeCommands() []*cli.Command {
 }
 
 func (p program) verify(ctx context.Context, c *cli.Command) error {
-	tier := verify.Tier(strings.ToUpper(c.String("tier")))
-	if tier != verify.TierP && tier != verify.TierS {
-		return usagef("--tier is %q, want P or S", c.String("tier"))
+	tier, err := tierOf(c)
+	if err != nil {
+		return err
 	}
 	if file := c.String("write-proof"); file != "" {
 		return writeProof(c, file)
@@ -86,6 +86,14 @@ func (p program) verify(ctx context.Context, c *cli.Command) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return p.runRows(ctx, rows, options)
+}
+
+func tierOf(c *cli.Command) (verify.Tier, error) {
+	tier := verify.Tier(strings.ToUpper(c.String("tier")))
+	if tier != verify.TierP && tier != verify.TierS {
+		return "", usagef("--tier is %q, want P or S", c.String("tier"))
+	}
+	return tier, nil
 }
 
 func (p program) runRows(ctx context.Context, rows []verify.Row, o verify.Options) error {

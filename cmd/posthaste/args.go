@@ -35,9 +35,12 @@ func lists(c *cli.Command) bool { return c.Action == nil && c.Command("list") !=
 func finish(c *cli.Command) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
 		if text := err.Error(); strings.HasSuffix(text, "-api") || strings.HasSuffix(text, "-token") { // is not defined
-			return usagef("%w: %s", err, notThroughAPI)
+			return usagef("%s: %s", flagMistake(c, err), notThroughAPI)
 		}
-		return usagef("%w (see %s --help)", err, c.FullName())
+		return usagef("%s (see %s --help)", flagMistake(c, err), c.FullName())
+	}
+	if c.Action != nil { // "queues limit mail --help" takes mail for a command that help is wanted of
+		c.CommandNotFound = func(_ context.Context, c *cli.Command, _ string) { showOwnHelp(c) }
 	}
 	if lists(c) {
 		c.Description = strings.TrimPrefix(c.Description+"\n\nWithout a command it lists them.", "\n\n")
@@ -63,6 +66,15 @@ func finish(c *cli.Command) {
 	for _, sub := range c.Commands {
 		finish(sub)
 	}
+}
+
+// showOwnHelp prints what --help alone prints.
+func showOwnHelp(c *cli.Command) {
+	template := cli.CommandHelpTemplate
+	if len(c.VisibleCommands()) > 0 {
+		template = cli.SubcommandHelpTemplate
+	}
+	cli.HelpPrinter(c.Root().Writer, template, c)
 }
 
 // refuseEmpty refuses flags without a value, as --key "$UNSET" has none: to take it

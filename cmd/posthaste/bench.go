@@ -20,6 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/bench"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
@@ -50,12 +51,12 @@ func benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "sinks", Usage: "relay: publish to so many sinks at once that accept everything, and then to one alone"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
-			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32)"},
-			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, beside the API at work, and beside ten times its clients"},
+			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32); console: viewers (default 50)"},
+			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, alongside the API at work, and alongside ten times its clients"},
 			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
 			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until it is stopped"},
 			&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
-			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants beside a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
+			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants next to a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
 		Commands: []*cli.Command{benchWorkerCommand()},
@@ -74,27 +75,9 @@ func runBench(ctx context.Context, c *cli.Command) error {
 			names = append(names, w.Name)
 		}
 	}
-	options := bench.Options{
-		DatabaseURL: c.String("database-url"),
-		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
-		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")), Sinks: int(c.Int("sinks")),
-		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
-			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
-		},
-		Process: func(ctx context.Context, databaseURL string) (func() error, error) {
-			return bench.Child(ctx, "bench", "--work", "--database-url", databaseURL, "processes")
-		},
-		API: benchAPI,
-	}
-	if mode := c.String("notify"); mode != "" {
-		var err error
-		if options.Notify, err = parseNotify(mode); err != nil {
-			return cli.Exit("bench: --notify: "+err.Error(), 2)
-		}
-	}
-	if n := int(c.Int("events")); n != 0 {
-		options.Jobs = n
+	options, err := benchOptions(c)
+	if err != nil {
+		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -133,6 +116,32 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	return nil
 }
 
+// benchOptions are those of the command's flags.
+func benchOptions(c *cli.Command) (options bench.Options, err error) {
+	options = bench.Options{
+		DatabaseURL: c.String("database-url"),
+		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
+		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")), Sinks: int(c.Int("sinks")),
+		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
+			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
+		},
+		Process: func(ctx context.Context, databaseURL string) (func() error, error) {
+			return bench.Child(ctx, "bench", "--work", "--database-url", databaseURL, "processes")
+		},
+		API: benchAPI, Console: benchConsole,
+	}
+	if mode := c.String("notify"); mode != "" {
+		if options.Notify, err = parseNotify(mode); err != nil {
+			return options, cli.Exit("bench: --notify: "+err.Error(), 2)
+		}
+	}
+	if n := int(c.Int("events")); n != 0 {
+		options.Jobs = n
+	}
+	return options, nil
+}
+
 // benchAPI is the API as it is run, and a token of the root tenant.
 func benchAPI(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, string, error) {
 	token, _, err := access.NewTokens(owner, access.TokensConfig{}).Create(ctx, access.Grant{
@@ -142,6 +151,18 @@ func benchAPI(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, str
 		return nil, "", err
 	}
 	handler, err := api.New(api.Config{Pool: pool, Authenticator: access.NewTokens(pool, access.TokensConfig{})})
+	return handler, token.Reveal(), err
+}
+
+// benchConsole is the console as it is run, and a token of a person who may see everything.
+func benchConsole(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, string, error) {
+	token, _, err := access.NewTokens(owner, access.TokensConfig{}).Create(ctx, access.Grant{
+		Name: "bench", CreatedBy: "bench", AllTenants: true, Capabilities: access.Capabilities(),
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	handler, err := console.New(console.Config{Pool: pool, Authenticator: access.NewTokens(pool, access.TokensConfig{})})
 	return handler, token.Reveal(), err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/docs/site"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/server"
@@ -27,7 +28,7 @@ const (
 // devSettings are the switches of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "log-level", "log-format",
+	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs", "trace", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {
@@ -49,7 +50,11 @@ All that connects from this machine is superuser there: not for production.`,
 			if err != nil {
 				return err
 			}
-			return p.dev(ctx, s, c.String("data"), c.Int("port"))
+			port := c.Int("port")
+			if port < 0 || port > 65535 {
+				return usagef("--port is %d: want 0 to 65535", port)
+			}
+			return p.dev(ctx, s, c.String("data"), port)
 		},
 	}
 }
@@ -76,8 +81,13 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	s.app.Migrate = migrate.Up
 	s.server.Addr, s.server.Optional = s.apiAddr, s.apiByDefault
 	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
-	s.server.Console = &s.console
+	s.server.Console, s.server.Manual = &s.console, site.Handler()
 	s.app.Logger = p.logger(s)
+	stop, err := p.startTracing(ctx, s.trace, s.app.Logger)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if s.app, err = withRelay(s); err != nil {
 		return err
 	}

@@ -16,18 +16,17 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func actOnLettersFlags() []cli.Flag {
 	return append(letterFlags(),
-		&cli.BoolFlag{Name: "all", Usage: "all dead letters there are"},
+		&cli.BoolFlag{Name: "all", Usage: "all dead letters"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "only say which it would be, or how many by filter, as they are now"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "only show which it would be, or how many by filter, as they are now"},
 		&cli.BoolFlag{Name: "detach", Usage: "leave it to the processes that serve the API, and print the operation's id (see posthaste operations)"},
-		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts have to say it"},
+		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
 	)
 }
 
@@ -110,25 +109,12 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	})
 }
 
-// editedPayload reads a payload from a file, from standard input, or as it is.
+// editedPayload is payload, but for the empty one, which is no {} here.
 func (p *program) editedPayload(argument string) ([]byte, error) {
-	path, isFile := strings.CutPrefix(argument, "@")
-	if !isFile {
-		if argument == "" { // as "$P" is, where P is not set
-			return nil, usagef("--payload is empty: @/dev/null reads one that is")
-		}
-		return p.payload(argument)
+	if argument == "" { // as "$P" is, where P is not set
+		return nil, usagef("--payload is empty: @/dev/null reads one that is")
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the payload: %w", err)
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, engine.MaxPayloadBytes+1)) // one more is told apart by operator
-	if err != nil {
-		return nil, fmt.Errorf("read the payload: %w", err)
-	}
-	return b, nil
+	return p.payload(argument)
 }
 
 type (

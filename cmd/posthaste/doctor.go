@@ -12,7 +12,7 @@ import (
 func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "check the installation and say how to fix what is wrong",
+		Usage: "check the installation and show how to fix what is wrong",
 		Description: `It asks whether the schema is there, whether commits are durable, whether a NOTIFY
 arrives where dispatchers listen, whether a pooler is in between, who holds vacuum
 back, how autovacuum and partitions fare, which dispatchers there are, and what

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -18,14 +19,16 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+const payloadDescription = `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
+{}, @FILE reads it from a file, and - from standard input. Write -- before a payload
+that begins with a dash.`
+
 func (p *program) enqueueCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "enqueue",
 		Usage:     "store a job and print its id",
-		ArgsUsage: "KIND [PAYLOAD|-]",
-		Description: `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
-{}, and - reads it from standard input. Write -- before a payload that begins
-with a dash.
+		ArgsUsage: "KIND [PAYLOAD|@FILE|-]",
+		Description: payloadDescription + `
 
 Through the API (--api) the job is one of the token's tenant, and its payload JSON.`,
 		Flags: append(append(operatorFlags(), flags("notify")...),
@@ -43,7 +46,7 @@ Through the API (--api) the job is one of the token's tenant, and its payload JS
 			&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
 			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key that were stored before"},
 			&cli.Int64Flag{Name: "sequence", Usage: "position `N` in that order, from 1 (default: by commit)"},
-			&cli.StringFlag{Name: "on-death", Usage: "if it fails for good, skip it or park the key (default: the jobs behind it wait)"},
+			&cli.StringFlag{Name: "on-death", Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)"},
 			&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
 			&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
 			&cli.IntFlag{Name: "max-queued", Usage: "only if fewer than `N` jobs of the key wait"},
@@ -182,19 +185,28 @@ func parseBackoff(list string) (b outbox.Backoff, err error) {
 	return b, nil
 }
 
-// payload reads what the argument says.
+// payload reads what the argument says: from standard input, from a file, or as it is.
 func (p *program) payload(argument string) ([]byte, error) {
-	switch argument {
-	case "":
+	path, isFile := strings.CutPrefix(argument, "@")
+	from := p.stdin
+	switch {
+	case argument == "":
 		return []byte("{}"), nil
-	case "-":
-		b, err := io.ReadAll(io.LimitReader(p.stdin, engine.MaxPayloadBytes+1)) // one more is told apart by outbox
+	case isFile:
+		file, err := os.Open(path)
 		if err != nil {
 			return nil, fmt.Errorf("read the payload: %w", err)
 		}
-		return b, nil
+		defer file.Close()
+		from = file
+	case argument != "-":
+		return []byte(argument), nil
 	}
-	return []byte(argument), nil
+	b, err := io.ReadAll(io.LimitReader(from, engine.MaxPayloadBytes+1)) // one more is told apart by outbox
+	if err != nil {
+		return nil, fmt.Errorf("read the payload: %w", err)
+	}
+	return b, nil
 }
 
 // flagWords are our words for the fields that package outbox complains of.
@@ -205,7 +217,16 @@ var flagWords = strings.NewReplacer(
 	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff", "Options.IdempotencyKey", "--idempotency-key",
 	"Options.Key.MaxActive", "--max-active", "Options.Key.Ordered", "--ordered", "Options.Key.Sequence", "--sequence", "Options.Key.OnDeath", "--on-death",
 	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key.MaxQueued", "--max-queued", "Options.Key.WhenFull", "--when-full",
-	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant",
+	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant", keyRules, keyRuleFlags,
+	"Filter.IDPrefix", "--id-prefix", "Filter.MinAttempt", "--min-attempt", "Filter.Worker", "--worker",
+	"Filter.Kind", "--kind", "Filter.Queue", "--queue", "Filter.Key", "--key",
+	"Filter.ErrorCode", "--error-code", "Filter.Fingerprint", "--fingerprint",
+)
+
+// What package outbox calls the rules of a key in one of its sentences, and what the flags are.
+const (
+	keyRules     = "MaxActive, Ordered, OnLapse and MaxQueued are"
+	keyRuleFlags = "--max-active, --ordered, --on-lapse and --max-queued are"
 )
 
 // inFlagWords makes a usage error of a request that is not acceptable.

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,5 +75,22 @@ func TestEnqueueKnowsTheRulesOfKeys(t *testing.T) {
 	if r := posthaste(t, e, "", "enqueue", "c", "--max-active", "2", "--when-full", "wait"); r.code != exitUsage ||
 		!strings.Contains(r.errOut, "--key is empty") || !strings.Contains(r.errOut, `--when-full is "wait"`) {
 		t.Errorf("got %+v, want exit status 2 and both mistakes in the words of the command line", r)
+	}
+}
+
+func TestAPayloadIsReadFromWhereItIs(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "payload.json")
+	if err := os.WriteFile(file, []byte(`{"from":"file"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &program{stdin: strings.NewReader(`{"from":"input"}`)}
+	for argument, want := range map[string]string{"": "{}", "@" + file: `{"from":"file"}`, "-": `{"from":"input"}`, `{"as":"is"}`: `{"as":"is"}`} {
+		if got, err := p.payload(argument); string(got) != want || err != nil {
+			t.Errorf("payload %q is %s, %v; want %s", argument, got, err, want)
+		}
+	}
+	if _, err := p.payload("@" + file + ".none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the file: %v", err)
 	}
 }

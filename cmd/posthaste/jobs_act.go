@@ -59,8 +59,8 @@ func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
 		Name: a.name, Usage: a.usage, ArgsUsage: "[ID…]", Description: fmt.Sprintf(actDescription, oneOf(a.unless)),
 		Flags: slices.Concat(jobFlags(), more, []cli.Flag{
 			&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say which jobs it would be, or how many by filter, as they are now"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts have to say it"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only show which jobs it would be, or how many by filter, as they are now"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
 		}),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			ids, filter, err := whichJobs(c, a)

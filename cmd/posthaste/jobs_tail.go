@@ -28,19 +28,18 @@ const tailDescription = `Prints a line for every new job and every change of a s
 Ctrl-C.
 
 Through the API (--api) changes are sent as they happen, which needs admin.stream. It
-connects again after a lost connection and goes on where it was. Only if it says so,
-something may have been left out: because it was away for more than an hour, or more
-changed at once than is sent one by one. States in between may be skipped. With
---key, and for tokens without admin.stream, it looks again and again instead.
+connects again after a lost connection and goes on where it was. When it
+prints a note, something may have been left out: because it was away for more than an
+hour, or more changed at once than is sent one by one. States in between may be skipped. With
+--key, and for tokens without admin.stream, it polls instead.
 
-Directly on the database it looks again and again, from where it was: after an outage
-it goes on. What it may skip: a status that a job had for less than the interval;
-changes of jobs that were there before it began, beyond the newest 1000 open ones; and
-new jobs of which there are more than 1000 between two looks, or whose producer's
-clock is wrong by more than a minute, or whose transaction took longer to commit. It
-says so when it knows.
+Directly on the database it polls, and after an outage it goes on where it was. It may
+skip a status that a job had for less than the interval; changes of jobs that existed
+before it began, beyond the newest 1000 open ones; and new jobs when more than 1000 come
+between two polls, or whose producer's clock is wrong by more than a minute, or whose
+transaction took longer to commit. It prints a note when it knows.
 
--o json prints an object a line; what the API does not tell of a job is null.`
+-o json prints an object a line; what the API does not return of a job is null.`
 
 func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
@@ -52,7 +51,7 @@ func (p *program) tailCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "status", Usage: "only changes to this `STATUS`, repeated or separated by commas"},
 			&cli.StringSliceFlag{Name: "job", Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
 			onlyTenantFlag(),
-			&cli.DurationFlag{Name: "interval", Value: followInterval, Usage: "`DURATION` between two looks, at least"}),
+			&cli.DurationFlag{Name: "interval", Value: followInterval, Usage: "`DURATION` between two polls, at least"}),
 		Action: p.tailJobs,
 	}
 }

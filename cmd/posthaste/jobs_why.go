@@ -23,7 +23,7 @@ var (
 
 func (p *program) whyCommand() *cli.Command {
 	return &cli.Command{
-		Name: "why", Usage: "tell why a job does not run, and what helps", ArgsUsage: "ID",
+		Name: "why", Usage: "show why a job does not run, and what helps", ArgsUsage: "ID",
 		Description: "The first reason is the one that holds; the others would when it is gone.",
 		Flags:       append(operatorFlags(), outputFlag()), Action: p.explainJob,
 	}

@@ -39,12 +39,12 @@ func (p *program) keysCommand() *cli.Command {
 				Action: p.listKeys,
 			},
 			{
-				Name: "show", Usage: "tell how one key stands", ArgsUsage: "KEY",
+				Name: "show", Usage: "show one key", ArgsUsage: "KEY",
 				Flags: append(operatorFlags(), outputFlag(), queue, tenant), Action: p.showKey,
 			},
 			{
 				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY",
-				Flags: append(operatorFlags(), queue, tenant, &cli.BoolFlag{Name: "dry-run", Usage: "only say how it stands"}), Action: p.unblockKey,
+				Flags: append(operatorFlags(), queue, tenant, reasonFlag(), &cli.BoolFlag{Name: "dry-run", Usage: "only show the key"}), Action: p.unblockKey,
 			},
 		},
 	}

@@ -7,19 +7,21 @@ import (
 	"time"
 
 	"github.com/lmittmann/tint"
+
+	"github.com/posthaste-dev/posthaste/tracing"
 )
 
 // logger writes JSON for machines and, on a terminal, coloured lines for people.
 func (p *program) logger(s settings) *slog.Logger {
 	terminal := isTerminal(p.stderr)
 	if s.logFormat == "json" || s.logFormat == "auto" && !terminal {
-		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{Level: s.logLevel}))
+		return slog.New(tracing.LogHandler(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{Level: s.logLevel})))
 	}
-	return slog.New(tint.NewTextHandler(p.stderr, &tint.Options{
+	return slog.New(tracing.LogHandler(tint.NewTextHandler(p.stderr, &tint.Options{
 		Level:      s.logLevel,
 		TimeFormat: time.TimeOnly + ".000",
 		NoColor:    !terminal || p.getenv("NO_COLOR") != "",
-	}))
+	})))
 }
 
 // isTerminal reports whether w is a terminal, or a character device that is as

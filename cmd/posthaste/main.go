@@ -52,6 +52,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		// The line may quote text from the database.
 		fmt.Fprintf(stderr, "posthaste: %s\n", oneLine(strings.TrimRight(line, "\n")))
 	}
+	if hint := wayOn(err); hint != "" {
+		fmt.Fprintln(stderr, "posthaste: "+hint)
+	}
 	if errors.Is(err, errNoDatabase) && getenv("OUTBOX_API_URL") != "" {
 		fmt.Fprintln(stderr, "posthaste: "+notThroughAPI)
 	}
@@ -59,7 +62,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		return exitUsage
 	}
 	if coded, ok := errors.AsType[cli.ExitCoder](err); ok {
-		return coded.ExitCode()
+		return min(coded.ExitCode(), exitUsage) // 3 is the parser's for help of an unknown command
 	}
 	return exitFailed
 }
@@ -113,14 +116,13 @@ func (p *program) root() *cli.Command {
 		Writer:      p.stdout,
 		ErrWriter:   p.stderr,
 		HideVersion: true, // --version is the command: see withVerb
-		Suggest:     true,
 
 		EnableShellCompletion:           true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
 			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(), p.jobsCommand(), p.dlqCommand(), p.operationsCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
-			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(),
+			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.docsCommand(), p.versionCommand(), benchCommand(),
 		},
 	}
 	return root
@@ -129,7 +131,10 @@ func (p *program) root() *cli.Command {
 // wantArgs checks the number of arguments that are not flags.
 func wantArgs(c *cli.Command, least, most int) error {
 	if n := c.NArg(); n < least || n > most {
-		return usagef("usage: %s %s (see %s --help)", c.FullName(), c.ArgsUsage, c.FullName())
+		if most == 0 {
+			return usagef("%s takes no arguments, but there is %q (see %[1]s --help)", c.FullName(), c.Args().First())
+		}
+		return usagef("usage: %s %s (see %[1]s --help)", c.FullName(), c.ArgsUsage)
 	}
 	return nil
 }

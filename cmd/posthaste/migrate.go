@@ -32,7 +32,7 @@ func (p *program) migrateCommand() *cli.Command {
 		Name:  "migrate",
 		Usage: "apply the migrations of the schema \"outbox\", or show their status",
 		Commands: []*cli.Command{
-			onDatabase("up", "apply what is missing and create all functions anew; safe to run many times at once", p.migrateUp),
+			onDatabase("up", "apply what is missing and re-create all functions; safe to run many times at once", p.migrateUp),
 			onDatabase("down", "remove the schema, if there is nothing in it", p.migrateDown),
 			status,
 			p.migrateSQLCommand(),
@@ -88,7 +88,7 @@ func (p *program) migrateStatus(ctx context.Context, c *cli.Command, pool *pgxpo
 	switch state.Condition {
 	case migrations.Current:
 		return p.noteOf(ctx, pool)
-	case migrations.Edited:
+	case migrations.Edited, migrations.TooNew:
 		return fmt.Errorf("%s; %s", state, state.Remedy())
 	}
 	fmt.Fprintln(p.stderr, state)

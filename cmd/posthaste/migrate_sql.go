@@ -20,7 +20,11 @@ processes know. Apply it with: psql --set ON_ERROR_STOP=1`,
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err
 			}
-			_, err := fmt.Fprint(p.stdout, migrations.Script(int64(c.Int("after"))))
+			after := int64(c.Int("after"))
+			if newest := migrations.Latest(); after < 0 || after > newest {
+				return usagef("--after is %d: want 0 to %d, the newest file of this build", after, newest)
+			}
+			_, err := fmt.Fprint(p.stdout, migrations.Script(after))
 			return err
 		},
 	}

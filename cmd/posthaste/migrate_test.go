@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -60,7 +61,7 @@ func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 		t.Error(err)
 	}
 	// Functions and grants may be applied again beside what there is.
-	rest := ok(t, nil, "migrate", "sql", "--after", "99999")
+	rest := ok(t, nil, "migrate", "sql", "--after", fmt.Sprint(migrations.Latest()))
 	if strings.Contains(rest, "CREATE TABLE outbox.jobs") {
 		t.Errorf("got a migration after the last:\n%s", rest)
 	}
@@ -78,6 +79,21 @@ func TestMigrateStatusNamesAnEditedFile(t *testing.T) {
 	got := posthaste(t, env{"DATABASE_URL": pool.Config().ConnString()}, "", "migrate", "status")
 	if got.code != 1 || !strings.Contains(got.errOut, "another text of 00001_tables.sql") {
 		t.Errorf("status ends with %d and says %q, want 1 and the file's name", got.code, got.errOut)
+	}
+}
+
+// A build that is too old says which release to run, changes nothing, and exits with 1.
+func TestMigrateRefusesWhereTheBuildIsTooOld(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	if _, err := pool.Exec(t.Context(), `INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"status", "up"} {
+		got := posthaste(t, env{"DATABASE_URL": pool.Config().ConnString()}, "", "migrate", command)
+		if got.code != 1 || !strings.Contains(got.errOut, "run release 0.9.0 or a newer one") {
+			t.Errorf("%s ends with %d and says %q, want 1 and the release", command, got.code, got.errOut)
+		}
 	}
 }
 

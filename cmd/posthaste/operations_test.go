@@ -3,10 +3,12 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // An act that is detached is an operation, which is listed, stopped and resumed by the database and through the API
@@ -43,6 +45,86 @@ func TestOperations(t *testing.T) {
 	for _, way := range []env{direct, through} {
 		if out := ok(t, way, "operations", "show", ids[0], "-o", "json"); !strings.Contains(out, `"done": 1`) {
 			t.Errorf("after a step: %s", out)
+		}
+	}
+}
+
+// refused wants a command to fail, and to say why.
+func refused(t *testing.T, way env, says string, args ...string) {
+	t.Helper()
+	if r := posthaste(t, way, "", args...); r.code == exitOK || !strings.Contains(r.errOut, says) {
+		t.Errorf("posthaste %s: exit status %d, want it refused: %s\n%s%s", strings.Join(args, " "), r.code, says, r.out, r.errOut)
+	}
+}
+
+// An act on open jobs is previewed and started by the database and through the API alike: it means the jobs that were
+// counted, and none that came later.
+func TestOperationsOnOpenJobs(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	o := operator.New(db)
+	for act, c := range map[string]struct {
+		way    env
+		status outbox.Status
+	}{"cancel": {through, outbox.Cancelled}, "release": {through, outbox.Pending}, "retry": {direct, outbox.Pending}, "edit": {through, outbox.Pending}} {
+		start := []string{"operations", "start", act, "--kind", act}
+		if act == "edit" {
+			start = append(start, "--set-queue", "slow", "--set-priority", "-7", "--set-run-at", "2026-01-31T09:00:00Z")
+		}
+		enqueue := func() outbox.ID {
+			id, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: act, Payload: []byte("1")}, outbox.Options{Delay: time.Hour, Hold: act == "release"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		ids := []outbox.ID{enqueue(), enqueue()}
+		would := ok(t, c.way, append(start, "--dry-run")...)
+		_, asOf, found := strings.Cut(strings.TrimSpace(would), "--as-of ")
+		if !strings.HasPrefix(would, "would "+act+" 2\n  2 ") || !found {
+			t.Fatalf("%s: a dry run says %s", act, would)
+		}
+		late := enqueue()
+		refused(t, c.way, "--yes", append(start, "--as-of", asOf)...)
+		op := strings.TrimSpace(ok(t, c.way, append(start, "--as-of", asOf, "--rate", "10000", "--reason", "wrong campaign", "--yes")...))
+		for range 3 {
+			if _, err := o.StepOperation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out := ok(t, c.way, "operations", "show", op, "-o", "json"); !strings.Contains(out, `"done": 2`) || !strings.Contains(out, `"kind": "`+act+`"`) || !strings.Contains(out, `"wrong campaign"`) {
+			t.Errorf("%s: %s", act, out)
+		}
+		for _, id := range append(ids, late) {
+			job, err := o.Job(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := job.Status == c.status
+			switch act {
+			case "retry":
+				done = !job.RunAt.After(time.Now())
+			case "edit":
+				done = !job.RunAt.After(time.Now()) && job.Queue == "slow" && job.Priority == -7
+			}
+			if done != (id != late) {
+				t.Errorf("%s: job %s is %s at %s, want it done: %t", act, id, job.Status, job.RunAt, id != late)
+			}
+		}
+	}
+	for says, args := range map[string][]string{
+		"which ones?":      {"cancel"},
+		"--as-of is empty": {"cancel", "--all", "--as-of", ""},
+		"want created":     {"release", "--status", "pending"},
+		"--rate is":        {"cancel", "--all", "--rate", "0"},
+		"--kind is empty":  {"cancel", "--kind", ""},
+		"edit what?":       {"edit", "--all"},
+		"--set-priority":   {"edit", "--all", "--set-priority", "40000"},
+		"--set-queue":      {"edit", "--key", "k", "--set-queue", "q"},
+		"is not what":      {"cancel", "--all", "--as-of", "yesterday", "--yes"},
+	} {
+		for _, way := range []env{direct, through} {
+			refused(t, way, says, append([]string{"operations", "start"}, args...)...)
 		}
 	}
 }

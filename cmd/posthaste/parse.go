@@ -72,7 +72,8 @@ func parseNotify(v string) (outbox.NotifyMode, error) {
 }
 
 // parseKeep reads a retention and those of outcomes that differ, in all queues or in
-// one: 30d,succeeded=14d,mail:succeeded=2d. Results are promised for a day.
+// one: 30d,succeeded=14d,mail:succeeded=2d. Results are promised for a day, but for an outcome
+// that says 0: its jobs are deleted at the next pass.
 func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Duration, byQueue map[string]map[outbox.Status]time.Duration, err error) {
 	const least, most = 24 * time.Hour, 100 * 365 * 24 * time.Hour
 	byStatus, byQueue = map[outbox.Status]time.Duration{}, map[string]map[outbox.Status]time.Duration{}
@@ -83,7 +84,7 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 				return 0, nil, nil, errors.New("want one duration for all outcomes, then outcome=duration for those that differ")
 			}
 			if keep, err = parseDuration(name, least, most); err != nil {
-				return 0, nil, nil, err
+				return 0, nil, nil, fmt.Errorf("%w; an outcome of which nothing is to be kept says so by itself: succeeded=0", err)
 			}
 			continue
 		}
@@ -105,8 +106,8 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 		if _, twice := keeps[status]; twice {
 			return 0, nil, nil, fmt.Errorf("%q is listed twice", strings.TrimSpace(part))
 		}
-		if keeps[status], err = parseDuration(value, least, most); err != nil {
-			return 0, nil, nil, err
+		if keeps[status], err = parseDuration(value, 0, most); err != nil || keeps[status] != 0 && keeps[status] < least {
+			return 0, nil, nil, fmt.Errorf("%s: want a duration of %s to %s, or 0 to keep none", name, short(least), short(most))
 		}
 	}
 	return keep, byStatus, byQueue, nil
@@ -120,7 +121,7 @@ const maxDays = int(math.MaxInt64 / (24 * time.Hour))
 
 // parseDuration reads a Go duration that may begin with days: 30s, 1h30m, 14d, 1d12h.
 func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
-	want := fmt.Errorf("want a duration of %s to %s, like 500ms, 30s, 5m or 14d", short(least), short(most))
+	want := fmt.Errorf("want a duration of %s to %s%s", short(least), short(most), examplesWithin(least, most))
 	var d time.Duration
 	rest := v
 	if m := days.FindStringSubmatch(v); m != nil {
@@ -141,6 +142,24 @@ func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
 		return 0, want
 	}
 	return d, nil
+}
+
+// examplesWithin shows how durations between two are written.
+func examplesWithin(least, most time.Duration) string {
+	var examples []string
+	for _, d := range []time.Duration{500 * time.Millisecond, 30 * time.Second, 5 * time.Minute, 14 * 24 * time.Hour} {
+		if d >= least && d <= most {
+			examples = append(examples, short(d))
+		}
+	}
+	switch last := len(examples) - 1; last {
+	case -1:
+		return ""
+	case 0:
+		return ", like " + examples[0]
+	default:
+		return ", like " + strings.Join(examples[:last], ", ") + " or " + examples[last]
+	}
 }
 
 // short is d as a person would write it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/posthaste-dev/posthaste/access"
@@ -40,4 +41,34 @@ func parseCapabilities(v string) (map[string][]access.Capability, error) {
 		}
 	}
 	return granted, nil
+}
+
+// parseScopes reads what the console asks a provider for, separated by commas or spaces.
+func parseScopes(v string) ([]string, error) {
+	scopes := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
+	for _, scope := range scopes {
+		if strings.ContainsAny(scope, "\"\\") || strings.ContainsFunc(scope, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+			return nil, fmt.Errorf("%.80q is no scope", scope)
+		}
+	}
+	return append([]string{}, scopes...), nil
+}
+
+// checkSignIn returns every mistake in how people sign in to the console at a provider.
+func (s settings) checkSignIn() error {
+	if s.server.Console == nil || s.console.OIDC == nil {
+		return nil
+	}
+	if s.console.PublicURL == "" {
+		return usagef("--console-oidc-client needs --console-url: the provider sends people back to callback below it")
+	}
+	if s.oidc.Issuer == "" {
+		return usagef("--console-oidc-client needs --oidc-issuer: that of the provider")
+	}
+	in := *s.console.OIDC
+	in.CallbackURL, _ = url.JoinPath(s.console.PublicURL, "callback") // it was parsed
+	if err := in.Validate(); err != nil {
+		return usagef("--console-oidc-…, --oidc-…: %w", err)
+	}
+	return nil
 }

@@ -15,12 +15,10 @@ import (
 
 func (p *program) publishCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "publish",
-		Usage:     "store an event for the relay and print its id",
-		ArgsUsage: "TOPIC [PAYLOAD|-]",
-		Description: `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
-{}, and - reads it from standard input. Write -- before a payload that begins
-with a dash.`,
+		Name:        "publish",
+		Usage:       "store an event for the relay and print its id",
+		ArgsUsage:   "TOPIC [PAYLOAD|@FILE|-]",
+		Description: payloadDescription,
 		Flags: append(flags("database-url", "notify"),
 			&cli.StringFlag{Name: "key", Usage: "what the event is about: events of a key are published in order"},
 			&cli.BoolFlag{Name: "serial", Usage: "wait for others that publish events of the key with --serial"},
@@ -90,6 +88,9 @@ func readHeaders(c *cli.Command, to *map[string]string) error {
 		}
 		if *to == nil {
 			*to = map[string]string{}
+		}
+		if _, twice := (*to)[name]; twice {
+			errs = append(errs, fmt.Errorf("--header has %q twice", name))
 		}
 		(*to)[name] = value
 	}

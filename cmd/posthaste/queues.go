@@ -83,7 +83,7 @@ func openStatuses() (open []outbox.Status) {
 
 func (p *program) queueCommand(name, usage string, act func(queueActs, context.Context, string) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "QUEUE", Flags: operatorFlags(),
+		Name: name, Usage: usage, ArgsUsage: "QUEUE", Flags: append(operatorFlags(), reasonFlag()),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 1, 1); err != nil {
 				return err
@@ -105,7 +105,7 @@ func (p *program) limitCommand() *cli.Command {
 		Name: "limit", Usage: "limit, in all processes together, how many jobs of a queue run at once and how many start in an interval", ArgsUsage: "QUEUE",
 		Description: `What is not named stays as it is. A rate of 100/1m lets no more than 100 jobs start
 in any minute; all of them may start at once.`,
-		Flags: append(operatorFlags(),
+		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.IntFlag{Name: "max-running", Usage: "`N` jobs may run at once"},
 			&cli.StringFlag{Name: "rate", Usage: "`N/INTERVAL`, like 10/s or 100/5m, may start"},
 			&cli.BoolFlag{Name: "no-max-running", Usage: "any number may run at once"},

@@ -69,6 +69,7 @@ func withRelay(s settings) (app.Config, error) {
 
 type sinkActs interface {
 	Sinks(context.Context) ([]operator.Sink, error)
+	Bridges(context.Context) ([]operator.Bridge, error)
 	PauseSink(ctx context.Context, sink string) error
 	ResumeSink(ctx context.Context, sink string) error
 	SkipEvent(ctx context.Context, sink string, event outbox.ID) error
@@ -91,7 +92,7 @@ part of "posthaste serve" and "posthaste dev" that have a --relay-config, such a
     - { topics: ["order.*"], to: orders, destination: "shop.{topic}.{key|token}" }
 
 Streams, topics and queues are yours to create; "relay check" says which are missing.
-docs/publish-events.md goes through it step by step, docs/relay.md has every field.`
+docs/guides/publish-events.md goes through it step by step, docs/operate/relay.md has every field.`
 
 func (p *program) relayCommand() *cli.Command {
 	return &cli.Command{
@@ -104,6 +105,12 @@ func (p *program) relayCommand() *cli.Command {
 				Usage:  "list the sinks: who publishes, how far, and what keeps them",
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listSinks,
+			},
+			{
+				Name:   "bridges",
+				Usage:  "list the bridges, by which messages of brokers become jobs: whether a process fetches, how many it has stored, how many are behind, and what keeps it",
+				Flags:  append(operatorFlags(), outputFlag()),
+				Action: p.listBridges,
 			},
 			p.sinkCommand("pause", "publish nothing to a sink, in all processes, until it is resumed", sinkActs.PauseSink),
 			p.sinkCommand("resume", "let a sink go on", sinkActs.ResumeSink),
@@ -145,6 +152,27 @@ func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
 		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner", "code", "reason"}}
 		for _, s := range sinks {
 			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.HeldMessages, s.Owner, s.AwayCode, s.AwayReason)
+		}
+		return p.print(c, l)
+	})
+}
+
+func (p *program) listBridges(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
+		bridges, err := o.Bridges(ctx)
+		if err != nil {
+			return err
+		}
+		l := listing{header: []string{"bridge", "state", "stored", "lag", "moved", "away_since", "reason"}}
+		for _, b := range bridges {
+			var lag any
+			if b.Lag != nil {
+				lag = *b.Lag
+			}
+			l.add(b.Name, b.State(), b.Stored, lag, instant(b.MovedAt), instant(b.AwaySince), textOrNull(b.AwayReason))
 		}
 		return p.print(c, l)
 	})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,16 @@ func TestServeMakesJobsOfMessages(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: three jobs; there is %s", list())
 		}
+	}
+	var bridges []struct {
+		Bridge, State, Moved string
+		Stored               int
+	}
+	if err := json.Unmarshal([]byte(ok(t, e, "relay", "bridges", "-o", "json")), &bridges); err != nil {
+		t.Fatal(err)
+	}
+	if len(bridges) != 1 || bridges[0].Bridge != "paid" || bridges[0].State != "fetching" || bridges[0].Stored != 3 || bridges[0].Moved == "" {
+		t.Errorf("relay bridges: %+v, want one that fetches and has stored 3 messages", bridges)
 	}
 	if out := list(); strings.Count(out, `"kind"`) != 3 || strings.Count(out, "order-7") < 3 {
 		t.Errorf("the jobs are %s", out)

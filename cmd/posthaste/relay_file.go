@@ -141,6 +141,23 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 	for _, mistake := range relay.CheckTopics(c.Topics, routes) {
 		fault([]any{"topics", mistake.Index}, "topics[%d]: %s", mistake.Index, mistake.Reason)
 	}
+	c.validateSinks(led, fault)
+	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
+		b := c.Bridges[name]
+		_, err := b.config(name)
+		source, openErr := b.open(name)
+		if err := errors.Join(err, openErr); err != nil {
+			fault([]any{"bridges", name}, "bridges.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		if openErr == nil {
+			_ = source.Close()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validateSinks opens each sink, without connecting, and asks it about the routes that lead to it.
+func (c *relayConfig) validateSinks(led map[string]bool, fault func(path []any, format string, args ...any)) {
 	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
 		path := []any{"sinks", name}
 		if err := relay.CheckName(name); err != nil {
@@ -163,18 +180,6 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 		}
 		_ = sink.Close() // it has not connected
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
-		b := c.Bridges[name]
-		_, err := b.config(name)
-		source, openErr := b.open(name)
-		if err := errors.Join(err, openErr); err != nil {
-			fault([]any{"bridges", name}, "bridges.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
-		if openErr == nil {
-			_ = source.Close()
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // lineOf returns the line of a field, or of the last one on the way to it that is there.

@@ -30,8 +30,8 @@ func (p *program) seekCommand() *cli.Command {
 			&cli.Int64Flag{Name: "to", Usage: "go on behind this `POSITION`; 0 is before the first event"},
 			&cli.BoolFlag{Name: "to-end", Usage: "go on behind the last event: skip all that wait"},
 			&cli.StringFlag{Name: "since", Usage: "go on with the first event from this `TIME` on, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say what it would do"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask when it concerns more than one event; scripts have to say it"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only show what it would do"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask when it concerns more than one event; scripts must pass it"},
 		),
 		Action: p.seekSink,
 	}

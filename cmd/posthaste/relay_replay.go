@@ -33,7 +33,9 @@ const replayEventsDescription = `The process that publishes to the sink does it,
 delaying it, and goes on after a crash: at least once. Messages have the header
 posthaste-replay. Their ids are those of the first time, by which brokers and consumers
 drop repeats; with --again they are ID/REPLAY. --dry-run says how many of them the
-broker would drop because it remembers their ids.
+broker would drop because it remembers their ids. With --stop-live no new message is
+between them: the sink publishes what was stored up to the last of them, then the replay,
+and only then what is newer.
 
 What the sink refuses is counted and passed by. Without --detach the command waits to
 the end and shows how far it is; Ctrl-C ends the command and not the replay: see "relay
@@ -56,16 +58,17 @@ func (p *program) replayCommand() *cli.Command {
 			onlyTenantFlag(),
 			&cli.StringFlag{Name: "rate", Usage: "no more than `N` a second, like 500 or 500/s"},
 			&cli.BoolFlag{Name: "again", Usage: "under new ids, which nobody takes for repeats"},
+			&cli.BoolFlag{Name: "stop-live", Usage: "have the sink publish nothing new while the replay runs"},
 			&cli.BoolFlag{Name: "detach", Usage: "do not wait for the end"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say what it would publish"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one event; scripts have to say it"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only show what it would publish"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one event; scripts must pass it"},
 		),
 		Action: p.replayEvents,
 	}
 }
 
 func readReplay(c *cli.Command) (r operator.ReplayEvents, err error) {
-	r = operator.ReplayEvents{EventFilter: operator.EventFilter{Topics: c.StringSlice("topic"), Key: c.String("key")}, Again: c.Bool("again")}
+	r = operator.ReplayEvents{EventFilter: operator.EventFilter{Topics: c.StringSlice("topic"), Key: c.String("key")}, Again: c.Bool("again"), StopLive: c.Bool("stop-live")}
 	if !c.IsSet("since") {
 		err = errors.New("since when? want --since")
 	}
@@ -125,8 +128,8 @@ func (p *program) replayJobsOfHistory(ctx context.Context, c *cli.Command) error
 		return err
 	}
 	e, err := readReplay(c)
-	if c.IsSet("topic") || c.IsSet("detach") {
-		err = errors.Join(err, errors.New("--topic and --detach are for events, and --kind is for jobs"))
+	if c.IsSet("topic") || c.IsSet("detach") || c.IsSet("stop-live") {
+		err = errors.Join(err, errors.New("--topic, --stop-live and --detach are for events, and --kind is for jobs"))
 	}
 	if err != nil {
 		return &usageError{err}
@@ -246,12 +249,12 @@ func (p *program) listReplays(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{
-			header:   []string{"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at", "waits_for", "actor", "reason", "topics", "key", "tenant", "since", "until", "rate", "again"},
+			header:   []string{"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at", "waits_for", "actor", "reason", "topics", "key", "tenant", "since", "until", "rate", "again", "stop_live"},
 			onScreen: 9,
 		}
 		for _, r := range replays {
 			l.add(r.ID, r.State(), r.Events, r.Published, r.Repeated, r.Refused, instant(r.StartedAt), instant(r.EndedAt), textOrNull(r.Failure), r.Actor, r.Reason,
-				strings.Join(r.Topics, ","), textOrNull(r.Key), optional(r.Tenant), instant(r.Since), instant(r.Until), r.PerSecond, r.Again)
+				strings.Join(r.Topics, ","), textOrNull(r.Key), optional(r.Tenant), instant(r.Since), instant(r.Until), r.PerSecond, r.Again, r.StopLive)
 		}
 		return p.print(c, l)
 	})

@@ -71,7 +71,7 @@ func TestAStreamThatLostEverythingIsRepaired(t *testing.T) {
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	id := strings.TrimSpace(ok(t, e, "relay", "replay", "orders", "--since", "1h", "--again", "--rate", "60/s", "--detach", "--yes", "--reason", "stream lost its tail"))
+	id := strings.TrimSpace(ok(t, e, "relay", "replay", "orders", "--since", "1h", "--again", "--stop-live", "--rate", "60/s", "--detach", "--yes", "--reason", "stream lost its tail"))
 	stored(20)
 	kill()
 	serve()
@@ -120,6 +120,8 @@ func TestReplaysAreRefused(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"relay replay none --since 1h":                                   "sink not found",
+		"relay replay none --since 1h --topic nothing":                   "sink not found",
+		"relay replays none":                                             "sink not found",
 		"relay replay orders --since 1h --topic nothing":                 "no event of the log is meant",
 		"relay replays stop orders 01976f0e-7a5c-7d3e-8f4b-0123456789ab": "replay not found",
 	} {

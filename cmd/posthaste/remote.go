@@ -45,7 +45,7 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 	}
 	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
 		o := operator.New(pool).As(p.actor()).Because(c.String("reason"))
-		return act(ctx, any(o).(B)) // each B is checked beside its declaration
+		return inFlagWords(act(ctx, any(o).(B))) // each B is checked beside its declaration
 	})
 }
 
@@ -64,7 +64,8 @@ func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, ac
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err = act(ctx, &remote{api: api, line: way, reason: c.String("reason"), cursors: map[string]string{}})
+	reason := c.String("reason")
+	err = act(client.WithReason(ctx, reason), &remote{api: api, line: way, reason: reason, cursors: map[string]string{}})
 	if isProblem(err, client.CodeInvalidInput) || isProblem(err, client.CodeMalformedRequest) {
 		return &usageError{err}
 	}

@@ -185,8 +185,8 @@ func (r *remote) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]operator.
 	for i, s := range found {
 		schedules[i] = operator.Schedule{
 			Name: s.Name, Tenant: idOf(s.Tenant), Expression: s.Cron, Zone: s.TimeZone, Every: seconds(s.EverySeconds),
-			Missed: s.Missed, MissedLimit: s.MissedLimit, Kind: s.Kind, Queue: s.Queue,
-			NextAt: s.NextAt, LastAt: s.LastAt, PausedSince: s.PausedSince, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
+			Missed: s.Missed, MissedLimit: s.MissedLimit, Kind: s.Kind, Queue: s.Queue, Streamed: s.Streamed,
+			NextAt: s.NextAt, LastAt: s.LastAt, PausedSince: s.PausedSince, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, SetBy: s.SetBy,
 		}
 	}
 	return schedules, err

@@ -12,7 +12,7 @@ import (
 
 // Cancel tells what became of the job by its status.
 func (r *remote) Cancel(ctx context.Context, id outbox.ID) (operator.Cancellation, error) {
-	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	ctx, cancel := patient(ctx)
 	defer cancel()
 	job, err := r.api.CancelJob(ctx, id.String())
 	switch {
@@ -37,7 +37,7 @@ func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
 }
 
 func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(context.Context, string) (client.Job, error)) error {
-	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	ctx, cancel := patient(ctx)
 	defer cancel()
 	if _, err := do(ctx, id.String()); err != nil {
 		return fmt.Errorf("%s job %s: %w", verb, id, err)

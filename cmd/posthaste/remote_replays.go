@@ -11,7 +11,7 @@ import (
 
 func (r *remote) newReplay(e operator.ReplayEvents) client.NewReplay {
 	return client.NewReplay{
-		Tenant: textOf(e.Tenant), Since: e.Since, Until: e.Until, Topics: e.Topics, Key: e.Key, RatePerSecond: e.PerSecond, Again: e.Again, Reason: r.reason,
+		Tenant: textOf(e.Tenant), Since: e.Since, Until: e.Until, Topics: e.Topics, Key: e.Key, RatePerSecond: e.PerSecond, Again: e.Again, StopLive: e.StopLive, Reason: r.reason,
 	}
 }
 
@@ -63,7 +63,7 @@ func (r *remote) Replay(ctx context.Context, sink string, id, _ outbox.ID) (oper
 }
 
 func (r *remote) StopReplay(ctx context.Context, sink string, id, _ outbox.ID) error {
-	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	ctx, cancel := patient(ctx)
 	defer cancel()
 	_, err := r.api.StopReplay(ctx, sink, id.String())
 	return err
@@ -74,7 +74,7 @@ func operatorsReplay(r client.Replay) operator.Replay {
 		ID: idOf(r.ID), Sink: r.Sink,
 		ReplayEvents: operator.ReplayEvents{
 			EventFilter: operator.EventFilter{Since: r.Since, Until: r.Until, Topics: r.Topics, Key: r.Key, Tenant: idOf(r.Tenant)},
-			PerSecond:   r.RatePerSecond, Again: r.Again,
+			PerSecond:   r.RatePerSecond, Again: r.Again, StopLive: r.StopLive,
 		},
 		Events: r.Events, Published: r.Published, Refused: r.Refused, Repeated: r.Repeated, Failure: r.WaitsFor, Actor: r.Actor, Reason: r.Reason,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Stopped: r.State == "stopped",

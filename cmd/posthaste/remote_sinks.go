@@ -26,14 +26,14 @@ func (r *remote) Sinks(ctx context.Context) ([]operator.Sink, error) {
 }
 
 func (r *remote) PauseSink(ctx context.Context, sink string) error {
-	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	ctx, cancel := patient(ctx)
 	defer cancel()
 	_, err := r.api.PauseSink(ctx, sink)
 	return err
 }
 
 func (r *remote) ResumeSink(ctx context.Context, sink string) error {
-	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	ctx, cancel := patient(ctx)
 	defer cancel()
 	_, err := r.api.ResumeSink(ctx, sink)
 	return err
@@ -56,4 +56,17 @@ func (r *remote) Held(ctx context.Context, sink string, _ operator.HeldPlace, li
 		all[i] = operator.HeldMessage{Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At, Event: idOf(m.Event)}
 	}
 	return all, err
+}
+
+func (r *remote) Bridges(ctx context.Context) ([]operator.Bridge, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Bridges(ctx)
+	bridges := make([]operator.Bridge, len(found))
+	for i, b := range found {
+		bridges[i] = operator.Bridge{
+			Name: b.Bridge, Fetching: b.State != "waiting", Stored: b.Stored, MovedAt: b.MovedAt, Lag: b.Lag, AwaySince: b.AwaySince, AwayReason: b.AwayFor,
+		}
+	}
+	return bridges, err
 }

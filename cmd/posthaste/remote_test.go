@@ -88,8 +88,8 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 	ok(t, direct, "enqueue", "line", "--key", "k", "--ordered", "--queue", "mail")
 	sqlExec(t, db, `INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at)
 		VALUES ('shop-1', 'v1.2.3', '{default,mail}', '{64,3}', '{greet}', true, now()), ('shop-2', 'v1', '{mail}', '{3}', '{}', false, now() - interval '5 minutes')`)
-	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, missed, missed_limit, kind, queue, payload, content_type, next_at)
-		VALUES ('00000000-0000-0000-0000-000000000001', 'nightly', '0 3 * * *', 'UTC', 'once', 1, 'greet', 'mail', '{}', 'application/json', now() + interval '1 hour')`)
+	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, missed, missed_limit, streamed, kind, queue, payload, content_type, next_at)
+		VALUES ('00000000-0000-0000-0000-000000000001', 'nightly', '0 3 * * *', 'UTC', 'once', 1, true, 'greet', 'mail', '{}', 'application/json', now() + interval '1 hour')`)
 	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, top, owner, lease_expires_at, published, moved_at, away_since, away_code, away_message, holes)
 		VALUES ('orders', 5, 'host-1', now() + interval '1 hour', 7, now(), now(), 'relay_full', 'no space', '{[2,4)}'), ('lake', 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, '{}')`)
 	ok(t, direct, "publish", "order.paid", "{}")
@@ -426,5 +426,29 @@ func TestCommandsThroughAServedAPI(t *testing.T) {
 	}
 	if r := posthaste(t, through, "", "queues", "pause", "mail"); r.code != exitFailed || strings.Contains(r.errOut, "hush") {
 		t.Errorf("without a server: %+v", r)
+	}
+}
+
+// Whatever somebody does to a queue, a schedule or a key can be explained in the audit.
+func TestActsGiveTheirReason(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for _, way := range []env{direct, through} {
+		ok(t, way, "enqueue", "mail", "--key", "k", "--ordered")
+		bury(t, db, "mail")
+		lines := []string{
+			"queues pause mail", "queues resume mail", "queues limit mail --max-running 2", "queues limit mail --no-max-running", "keys unblock k",
+			"schedules create s --kind report --every 1h", "schedules change s --every 2h", "schedules pause s", "schedules resume s", "schedules run s", "schedules delete s",
+		}
+		for _, line := range lines {
+			ok(t, way, append(strings.Fields(line), "--reason", "the partner asked")...)
+		}
+		var unexplained []string
+		var acts int
+		err := db.QueryRow(t.Context(), `SELECT count(*), array_agg(act) FILTER (WHERE reason IS DISTINCT FROM 'the partner asked')
+			FROM outbox.audit WHERE act <> 'token.create'`).Scan(&acts, &unexplained)
+		if err != nil || acts < len(lines) || len(unexplained) > 0 {
+			t.Errorf("%d acts are in the audit, %v of them without the reason, %v", acts, unexplained, err)
+		}
 	}
 }

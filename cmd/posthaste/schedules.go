@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -19,6 +20,8 @@ type scheduleActs interface {
 	ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
 	RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
 	DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
+	CreateSchedule(ctx context.Context, s operator.NewSchedule) (next time.Time, err error)
+	ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e operator.ScheduleEdit) (next time.Time, err error)
 }
 
 var _ scheduleActs = (*operator.Operator)(nil)
@@ -26,7 +29,7 @@ var _ scheduleActs = (*operator.Operator)(nil)
 func (p *program) schedulesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "schedules",
-		Usage: "list, pause, resume, run and delete schedules",
+		Usage: "list, create, change, pause, resume, run and delete schedules",
 		Commands: []*cli.Command{
 			{
 				Name:   "list",
@@ -34,6 +37,8 @@ func (p *program) schedulesCommand() *cli.Command {
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listSchedules,
 			},
+			p.createScheduleCommand(),
+			p.changeScheduleCommand(),
 			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs go on", "paused: ", scheduleActs.PauseSchedule),
 			scheduleCommand(p, "resume", "let a schedule go on with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
 			p.deleteScheduleCommand(),
@@ -41,7 +46,7 @@ func (p *program) schedulesCommand() *cli.Command {
 				Name:      "run",
 				Usage:     "enqueue a schedule's job now, also while it is paused, and print the job's id",
 				ArgsUsage: "NAME",
-				Flags:     append(operatorFlags(), tenantFlag()),
+				Flags:     append(operatorFlags(), tenantFlag(), reasonFlag()),
 				Action: func(ctx context.Context, c *cli.Command) error {
 					return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
 						id, _, err := o.RunSchedule(ctx, tenant, name)
@@ -67,7 +72,7 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{
-			header:   []string{"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant"},
+			header:   []string{"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since", "streamed", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant", "set_by"},
 			onScreen: 9,
 		}
 		for _, s := range schedules {
@@ -76,7 +81,7 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 				timing = "every " + short(s.Every)
 			}
 			l.add(s.Name, timing, s.Zone, s.Kind, s.Queue, instant(s.NextAt), instant(s.LastAt), instant(s.PausedSince),
-				s.Missed, s.MissedLimit, known(s.Generation), instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant)
+				s.Streamed, s.Missed, s.MissedLimit, known(s.Generation), instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant, orNull(s.SetBy != "", s.SetBy))
 		}
 		return p.print(c, l)
 	})
@@ -92,7 +97,7 @@ func tenantFlag() cli.Flag {
 
 func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs, context.Context, outbox.ID, string) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag()),
+		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag(), reasonFlag()),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
 				if err := act(o, ctx, tenant, name); err != nil {
@@ -107,7 +112,7 @@ func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs
 
 func (p *program) deleteScheduleCommand() *cli.Command {
 	command := scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleActs.DeleteSchedule)
-	command.Flags = append(command.Flags, &cli.BoolFlag{Name: "dry-run", Usage: "only say whether there is one"})
+	command.Flags = append(command.Flags, &cli.BoolFlag{Name: "dry-run", Usage: "only report whether it exists"})
 	remove := command.Action
 	command.Action = func(ctx context.Context, c *cli.Command) error {
 		if !c.Bool("dry-run") {

@@ -6,10 +6,54 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
+
+// Directly and through the API.
+func TestSchedulesCreateChange(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for i, way := range []env{direct, through} {
+		name := []string{"direct", "through"}[i]
+		made := ok(t, way, "schedules", "create", name, "--kind", "mail", "--payload", `{"n":1}`, "--cron", "30 7 * * *", "--zone", "Europe/Berlin", "--queue", "post", "--backoff", "1s,2s",
+			"--deadline", "2h", "--header", "a=b,c", "--key", "k", "--ordered", "--hold")
+		if !strings.HasPrefix(made, "created: "+name+", next tick at 20") || !strings.Contains(made, ":30:00Z") {
+			t.Errorf("create says %q", made)
+		}
+		if out := ok(t, way, "schedules", "change", name, "--every", "90m", "--unset", "queue", "--hold=false", "--unset", "backoff", "--timeout", "0s"); !strings.HasPrefix(out, "changed: "+name+", next tick at 20") {
+			t.Errorf("change says %q", out)
+		}
+		for _, args := range [][]string{
+			{"change", name, "--cron", "61 0 * * *"}, {"change", name, "--zone", "UTC"}, {"change", name, "--every", "x"}, {"change", name, "--queue", "a b"}, {"change", name, "--unset", "kind"}, {"create", "other", "--every", "1h"},
+		} {
+			if r := posthaste(t, way, "", append([]string{"schedules"}, args...)...); r.code != exitUsage {
+				t.Errorf("%v: %+v, want a usage error", args, r)
+			}
+		}
+		if r := posthaste(t, way, "", "schedules", "create", name, "--kind", "mail", "--every", "1h"); r.code != exitFailed {
+			t.Errorf("create of one that is there: %+v", r)
+		}
+		if r := posthaste(t, way, "", "schedules", "change", "none", "--priority", "1"); r.code != exitFailed {
+			t.Errorf("change of none: %+v", r)
+		}
+	}
+	if r := posthaste(t, direct, "", "schedules", "change", "direct", "--cron", "61 0 * * *"); !strings.Contains(r.errOut, `--cron minute is "61"`) {
+		t.Errorf("a mistake is named as %q", r.errOut)
+	}
+	got, err := db.Query(t.Context(), `SELECT concat_ws(' ', name, every, queue, coalesce(hold, false), cardinality(backoff), deadline, headers ->> 'a', key, ordered, convert_from(payload, 'UTF8'))
+		FROM outbox.schedules WHERE set_by IS NOT NULL ORDER BY name`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := pgx.CollectRows(got, pgx.RowTo[string])
+	want := []string{`direct 01:30:00 default f 02:00:00 b,c k t {"n":1}`, `through 01:30:00 default f 02:00:00 b,c k t {"n":1}`}
+	if diff := cmp.Diff(want, stored); diff != "" || err != nil {
+		t.Errorf("stored (%v, -want +got):\n%s", err, diff)
+	}
+}
 
 func TestSchedulesListPauseResumeRunDelete(t *testing.T) {
 	t.Parallel()

@@ -20,10 +20,10 @@ func (p *program) serveCommand() *cli.Command {
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.
 
-The role api serves docs/api.md on --api-addr, and over NATS if --relay-config has
+The role api serves docs/reference/api.md on --api-addr, and over NATS if --relay-config has
 rpc. The role console serves the web console below /console/ of that address, or on
 --console-addr. The role relay publishes events to the brokers that --relay-config names; see
-docs/relay.md and docs/nats.md.`,
+docs/operate/relay.md and docs/operate/nats.md.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
@@ -41,6 +41,9 @@ docs/relay.md and docs/nats.md.`,
 					return usagef("--oidc-…: %w", err)
 				}
 			}
+			if err := s.checkSignIn(); err != nil {
+				return err
+			}
 			return p.serve(ctx, s)
 		},
 	}
@@ -54,6 +57,11 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	}
 	ctx, s.app.Cut = app.Signals(ctx)
 	s.app.Logger = p.logger(s)
+	stop, err := p.startTracing(ctx, s.trace, s.app.Logger)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if s.app, err = withRelay(s); err != nil {
 		return err
 	}

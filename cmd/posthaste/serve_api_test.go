@@ -271,6 +271,25 @@ func TestServeStartsWithoutItsProvider(t *testing.T) {
 	}
 }
 
+// The issuer may be there for people at the console alone; what is missing for them is a mistake found at the start.
+func TestServeChecksHowPeopleSignInToTheConsole(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ flags, want string }{
+		{"--console-oidc-client c --oidc-issuer https://login.example.org", "needs --console-url"},
+		{"--console-oidc-client c --console-url https://ops.example.org", "needs --oidc-issuer"},
+		{"--console-oidc-client c --console-url http://ops.example.org --oidc-issuer http://elsewhere.example --oidc-algorithms HS256", "CallbackURL is"},
+		{"--console-oidc-client c --console-url https://ops.example.org --oidc-issuer http://elsewhere.example --oidc-algorithms HS256", "HS256"},
+		{"--console-oidc-scopes profile,\"x", "is no scope"},
+		{"--console-oidc-recheck 1h", "console-oidc-recheck"},
+	} {
+		args := append([]string{"serve", "--role", "console", "--console-addr", "127.0.0.1:0"}, strings.Fields(c.flags)...)
+		r := posthaste(t, env{"DATABASE_URL": "postgres://127.0.0.1:1/x"}, "", args...)
+		if r.code != exitUsage || !strings.Contains(r.errOut, c.want) || strings.Contains(r.errOut, "Audience") {
+			t.Errorf("%s: got %+v, want %q and exit status 2", c.flags, r, c.want)
+		}
+	}
+}
+
 // A token that asks too often gets the time of its next request, from the real process,
 // and others go on.
 func TestServeBoundsTheRequestsOfAToken(t *testing.T) {

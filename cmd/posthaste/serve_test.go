@@ -40,6 +40,12 @@ func (l *lockedBuffer) String() string {
 
 func serving(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 	t.Helper()
+	return servingWith(t, nil, args...)
+}
+
+// servingWith is serving with more variables.
+func servingWith(t *testing.T, variables []string, args ...string) (*exec.Cmd, *lockedBuffer) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +53,7 @@ func serving(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 	logs := new(lockedBuffer)
 	cmd := exec.Command(self, append([]string{"serve", "--admin-addr", "127.0.0.1:0"}, args...)...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL=")
+	cmd.Env = append(cmd.Env, variables...)
 	cmd.Stderr = logs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

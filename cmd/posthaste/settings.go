@@ -10,10 +10,13 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/console"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/docs/site"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/server"
+	"github.com/posthaste-dev/posthaste/tracing"
 )
 
 // settings are the values of all switches that a command takes.
@@ -27,6 +30,7 @@ type settings struct {
 	apiURL   string
 	apiToken string
 	oidc     access.OIDCConfig
+	signIn   access.SignInConfig
 	console  console.Config
 
 	relayConfig *relayConfig // nil is none
@@ -36,6 +40,7 @@ type settings struct {
 	apiByDefault bool // nobody asked for apiAddr
 	logLevel     slog.Level
 	logFormat    string
+	trace        string // a tracing.Mode, or off
 }
 
 // setting is one switch: a flag, the environment variables that stand for it, and
@@ -107,13 +112,13 @@ var allSettings = []setting{
 	{
 		"relay-config",
 		[]string{"OUTBOX_RELAY_CONFIG"},
-		"", "`FILE` that says which events are published to which brokers, and what else is done on NATS: relay.yaml", nil,
+		"", "`FILE` with the routes of events to brokers, and what else is done on NATS: relay.yaml", nil,
 		func(s *settings, v string) (err error) { s.relayConfig, err = parseRelayConfig(v); return err },
 	},
 	{
 		"relay",
 		[]string{"OUTBOX_RELAY"},
-		"on", "publish events, if there is a relay-config: `on|off`", nil,
+		"on", "publish events, with a relay-config: `on|off`", nil,
 		func(s *settings, v string) error { return parseOff(v, &s.noRelay) },
 	},
 	{
@@ -149,7 +154,7 @@ var allSettings = []setting{
 	{
 		"poll-interval",
 		[]string{"OUTBOX_POLL_INTERVAL"},
-		"30s", "`DURATION` between looks for jobs while notifications arrive", nil,
+		"30s", "`DURATION` between polls while notifications arrive", nil,
 		func(s *settings, v string) (err error) {
 			s.app.PollInterval, err = parseDuration(v, 10*time.Millisecond, time.Hour)
 			return err
@@ -177,7 +182,7 @@ var allSettings = []setting{
 	{
 		"keep",
 		[]string{"OUTBOX_KEEP"},
-		"30d,succeeded=14d,failed=90d,dead=90d", "`DURATION` that closed jobs are kept; outcomes and queues may differ: 7d,cancelled=2d,mail:succeeded=1d", nil,
+		"30d,succeeded=14d,failed=90d,dead=90d", "`DURATION` that closed jobs are kept; outcomes and queues may differ, and 0 keeps none: 7d,cancelled=2d,mail:succeeded=0", nil,
 		func(s *settings, v string) (err error) {
 			s.app.Keep, s.app.KeepByStatus, s.app.KeepByQueue, err = parseKeep(v)
 			return err
@@ -243,7 +248,7 @@ var allSettings = []setting{
 	{
 		"oidc-name-claim",
 		[]string{"OUTBOX_OIDC_NAME_CLAIM"},
-		"sub", "`CLAIM` that says who it is, for the audit", nil,
+		"sub", "`CLAIM` that names the caller, for the audit", nil,
 		func(s *settings, v string) error { s.oidc.NameClaim = v; return nil },
 	},
 	{
@@ -324,10 +329,89 @@ var allSettings = []setting{
 		func(s *settings, v string) (err error) { s.console.ReadOnly, err = parseSwitch(v); return err },
 	},
 	{
+		"console-manual-url",
+		[]string{"OUTBOX_CONSOLE_MANUAL_URL"},
+		"", "`URL` of the manual, where a proxy does not forward /manual/ of this address (default: /manual/)", nil,
+		func(s *settings, v string) error { s.console.Manual = v; return nil },
+	},
+	{
+		"console-trace-url",
+		[]string{"OUTBOX_CONSOLE_TRACE_URL"},
+		"", "`URL` of a job's trace, with {trace_id} in it: https://traces.example.org/trace/{trace_id} (default: no link)", nil,
+		func(s *settings, v string) error { s.console.TraceURL = v; return console.CheckLink(v, "{trace_id}") },
+	},
+	{
+		"console-log-url",
+		[]string{"OUTBOX_CONSOLE_LOG_URL"},
+		"", "`URL` of a job's logs, with {job_id} in it, and perhaps {trace_id} (default: no link)", nil,
+		func(s *settings, v string) error { s.console.LogURL = v; return console.CheckLink(v, "{job_id}") },
+	},
+	{
+		"console-oidc-client",
+		[]string{"OUTBOX_CONSOLE_OIDC_CLIENT"},
+		"", "`ID` of the console with the provider of --oidc-issuer: people sign in there, and come back to callback below --console-url (default: they sign in with tokens)", nil,
+		func(s *settings, v string) error { s.signIn.ClientID = v; return nil },
+	},
+	{
+		"console-oidc-secret",
+		[]string{"OUTBOX_CONSOLE_OIDC_SECRET"},
+		"", "`SECRET` of that client (default: a public client)", func(string) string { return redacted },
+		func(s *settings, v string) error { s.signIn.ClientSecret = v; return nil },
+	},
+	{
+		"console-oidc-scopes",
+		[]string{"OUTBOX_CONSOLE_OIDC_SCOPES"},
+		"profile,email", "`SCOPES` that the console asks for besides openid, such as offline_access where a refresh token takes it", nil,
+		func(s *settings, v string) (err error) { s.signIn.Scopes, err = parseScopes(v); return err },
+	},
+	{
+		"console-oidc-recheck",
+		[]string{"OUTBOX_CONSOLE_OIDC_RECHECK"},
+		"5m", "`DURATION` between questions to the provider whether somebody may still come in", nil,
+		func(s *settings, v string) (err error) {
+			s.console.Recheck, err = parseDuration(v, time.Second, 30*time.Minute)
+			return err
+		},
+	},
+	{
 		"admin-addr",
 		[]string{"OUTBOX_ADMIN_ADDR"},
 		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,
 		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddr(v); return err },
+	},
+	{
+		"pprof",
+		[]string{"OUTBOX_PPROF"},
+		"on", "serve /debug/pprof/ on the admin address: `on|off`", nil,
+		func(s *settings, v string) error { return parseOff(v, &s.app.NoPprof) },
+	},
+	{
+		"drain-delay",
+		[]string{"OUTBOX_DRAIN_DELAY"},
+		"0s", "`DURATION` from unready to the begin of a stop, in which proxies may still send requests to the API", nil,
+		func(s *settings, v string) (err error) {
+			s.app.DrainDelay, err = parseDuration(v, 0, 10*time.Minute)
+			return err
+		},
+	},
+	{
+		"log-jobs",
+		[]string{"OUTBOX_LOG_JOBS"},
+		string(dispatcher.LogAll), "which lines about jobs are logged: `all|failures|off`", nil,
+		func(s *settings, v string) error {
+			mode, err := parseOneOf(v, string(dispatcher.LogAll), string(dispatcher.LogFailures), string(dispatcher.LogNone))
+			s.app.LogJobs = dispatcher.LogJobs(mode)
+			return err
+		},
+	},
+	{
+		"trace",
+		[]string{"OUTBOX_TRACE"},
+		string(tracing.Auto), "how spans of attempts belong to those of producers, if OTEL_EXPORTER_OTLP_ENDPOINT is set: `auto|link|parent|off`", nil,
+		func(s *settings, v string) (err error) {
+			s.trace, err = parseOneOf(v, string(tracing.Auto), string(tracing.Link), string(tracing.Parent), "off")
+			return err
+		},
 	},
 	{
 		"log-level",
@@ -373,6 +457,9 @@ func (s settings) withRoles() settings {
 	s.app.NoSchedule = s.app.NoSchedule || !has("dispatch") && !has("reap")
 	if has("console") {
 		s.server.Console, s.server.NoAPI = &s.console, !has("api")
+		if s.signIn.ClientID != "" {
+			s.signIn.Provider, s.console.OIDC = s.oidc, &s.signIn
+		}
 		if s.server.ConsoleAddr == "" {
 			s.server.Addr = s.apiAddr
 		}
@@ -381,7 +468,9 @@ func (s settings) withRoles() settings {
 		s.server.Addr = s.apiAddr
 	}
 	if has("api") || has("console") {
-		if s.oidc.Issuer != "" {
+		s.server.Manual = site.Handler()
+		people := s.signIn.ClientID != "" && s.oidc.Audience == "" // the issuer is for them alone
+		if s.oidc.Issuer != "" && !people {
 			s.server.OIDC = &s.oidc
 		}
 	}

@@ -194,7 +194,14 @@ func TestKeepIsADurationAndThoseOfOutcomes(t *testing.T) {
 	if len(byQueue) != 2 || byQueue["mail"][outbox.Succeeded] != 24*time.Hour || byQueue["a:b"][outbox.Failed] != 30*time.Hour {
 		t.Errorf("got %v for queues", byQueue)
 	}
-	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "23h", "14d,succeeded=23h59m", "mail:dead=1h", "succeeded=0", "14d,nonsense=2d", ":succeeded=1d", "mail:running=1d", "mail:=1d"} {
+	keep, byStatus, byQueue, err = parseKeep("succeeded=0,mail:cancelled=0s,30d")
+	if none, says := byStatus[outbox.Succeeded]; err != nil || keep != 30*24*time.Hour || none != 0 || !says {
+		t.Errorf("of succeeded jobs got %s, %t, %v; want that none is kept", none, says, err)
+	}
+	if none, says := byQueue["mail"][outbox.Cancelled]; none != 0 || !says {
+		t.Errorf("of cancelled jobs of mail got %s, %t; want that none is kept", none, says)
+	}
+	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "23h", "14d,succeeded=23h59m", "mail:dead=1h", "0", "0s,succeeded=1d", "14d,nonsense=2d", ":succeeded=1d", "mail:running=1d", "mail:=1d"} {
 		if keep, byStatus, _, err := parseKeep(bad); err == nil {
 			t.Errorf("parseKeep(%q) is %s, %v, want an error", bad, keep, byStatus)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -61,15 +62,18 @@ func sumUp(v operator.Overview) listing {
 		if oldest := v.OldestDue(); !oldest.IsZero() {
 			age = v.AsOf.Sub(oldest)
 		}
-		l.add("oldest_due_age_seconds", fmt.Sprintf("%.3f", age.Seconds()))
+		l.add("oldest_due_age_seconds", millis(age))
 	}
 	for _, r := range v.Recent[:min(1, len(v.Recent))] {
 		l.add("recently_closed", r.Jobs)
 		l.add("recently_unsuccessful", r.Unsuccessful)
-		l.add("recent_wait_p99_seconds", fmt.Sprintf("%.3f", r.WaitP99.Seconds()))
-		l.add("recent_run_p99_seconds", fmt.Sprintf("%.3f", r.RunP99.Seconds()))
+		l.add("recent_wait_p99_seconds", millis(r.WaitP99))
+		l.add("recent_run_p99_seconds", millis(r.RunP99))
 	}
 	l.add("estimated", v.Estimated)
 	l.add("as_of", instant(v.AsOf))
 	return l
 }
+
+// millis is d in seconds, to the millisecond: a number in JSON, too.
+func millis(d time.Duration) json.Number { return json.Number(fmt.Sprintf("%.3f", d.Seconds())) }

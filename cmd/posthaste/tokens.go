@@ -1,11 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os/user"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func (p *program) tokensCommand() *cli.Command {
 			},
 			{
 				Name:      "revoke",
-				Usage:     "revoke tokens for good; every process refuses them within 5s",
+				Usage:     "revoke tokens permanently; every process refuses them within 5s",
 				ArgsUsage: "ID…",
 				Flags:     append(flags("database-url"), byFlag()),
 				Action:    p.revokeTokens,
@@ -60,17 +61,11 @@ func (p *program) tokensCommand() *cli.Command {
 
 // byFlag says who acts: it is stored.
 func byFlag() cli.Flag {
-	return &cli.StringFlag{Name: "by", Usage: "who does it, for the record: `NAME` (default: the account that runs this)"}
+	return &cli.StringFlag{Name: "by", Usage: "who does it, for the record: `NAME` (default: ACCOUNT@HOST of the one that runs this)"}
 }
 
-func actor(c *cli.Command) string {
-	if by := c.String("by"); by != "" {
-		return by
-	}
-	if account, err := user.Current(); err == nil && account.Username != "" {
-		return account.Username
-	}
-	return "unknown"
+func (p *program) by(c *cli.Command) string {
+	return cmp.Or(c.String("by"), p.actor().Name)
 }
 
 func capabilityNames() (names []string) {
@@ -95,7 +90,7 @@ func (p *program) createToken(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}
-	grant, err := tokenGrant(c)
+	grant, err := p.tokenGrant(c)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -113,15 +108,17 @@ func (p *program) createToken(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-func tokenGrant(c *cli.Command) (access.Grant, error) {
-	grant := access.Grant{Name: c.Args().First(), AllTenants: c.Bool("all-tenants"), CreatedBy: actor(c)}
+func (p *program) tokenGrant(c *cli.Command) (access.Grant, error) {
+	grant := access.Grant{Name: c.Args().First(), AllTenants: c.Bool("all-tenants"), CreatedBy: p.by(c)}
 	var errs []error
 	for _, name := range c.StringSlice("capability") {
 		capability, err := access.ParseCapability(name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--capability: %w", err))
 		}
-		grant.Capabilities = append(grant.Capabilities, capability)
+		if !slices.Contains(grant.Capabilities, capability) {
+			grant.Capabilities = append(grant.Capabilities, capability)
+		}
 	}
 	if len(grant.Capabilities) == 0 {
 		errs = append(errs, fmt.Errorf("--capability is missing, want at least one of %s", strings.Join(capabilityNames(), ", ")))
@@ -170,7 +167,7 @@ func (p *program) revokeTokens(ctx context.Context, c *cli.Command) error {
 	return p.withTokens(ctx, c, func(ctx context.Context, tokens *access.Tokens) error {
 		var errs []error
 		for _, id := range c.Args().Slice() {
-			if _, err := tokens.Revoke(ctx, id, actor(c)); err != nil {
+			if _, err := tokens.Revoke(ctx, id, p.by(c)); err != nil {
 				errs = append(errs, err)
 				continue
 			}

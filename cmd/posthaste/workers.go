@@ -22,11 +22,11 @@ func (p *program) workersCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "workers",
 		Usage: "list the dispatchers (worker processes)",
-		Description: `Each dispatcher tells of itself every minute. One that was killed stays in
+		Description: `Each dispatcher reports itself every minute. One that was killed stays in
 the list as missing for an hour; its jobs run again when their leases lapse.`,
 		Commands: []*cli.Command{{
 			Name:   "list",
-			Usage:  "list dispatchers: version, queues, kinds, what they are running, whether they hear wake-ups",
+			Usage:  "list dispatchers: version, queues, kinds, what they are running, whether they receive notifications",
 			Flags:  append(operatorFlags(), outputFlag()),
 			Action: p.listWorkers,
 		}},

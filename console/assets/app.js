@@ -1,5 +1,5 @@
 // What scripts add to pages that are complete without them: ages that go on counting, buttons that copy, the browser's
-// time zone, and the key / that leads to the search. Everything is text: no HTML is made here.
+// time zone. Everything is text: no HTML is made here.
 // @ts-check
 
 const root = document.documentElement;
@@ -7,7 +7,7 @@ root.dataset.script = "";
 
 // The server's clock: the browser's own may be wrong.
 const skew = Date.parse(root.dataset.now ?? "") - performance.now();
-const now = () => skew + performance.now();
+export const now = () => skew + performance.now();
 
 /** age is how long something is, as show.go writes it. @param {number} ms */
 export function age(ms) {
@@ -21,7 +21,7 @@ export function age(ms) {
 }
 
 /** count has the ages of a part of the page go on. @param {ParentNode} part */
-function count(part) {
+export function count(part) {
 	const at = now();
 	for (const e of /** @type {NodeListOf<HTMLTimeElement>} */ (part.querySelectorAll("time[data-age],time[data-ago],time[data-in],time[data-live]"))) {
 		const d = at - Date.parse(e.dateTime);
@@ -32,10 +32,12 @@ function count(part) {
 		if (e.textContent !== text) e.textContent = text;
 	}
 }
-setInterval(() => document.hidden || count(document), 1000);
+// Where ages are: the list of Live has none, and to look through its ten thousand rows each second takes long.
+const parts = [document.querySelector("header.top"), document.querySelector("main:not([data-tail])")].filter((part) => part !== null);
+setInterval(() => document.hidden || parts.forEach(count), 1000);
 
 /** copyable adds a button to what can be copied. @param {ParentNode} part */
-function copyable(part) {
+export function copyable(part) {
 	for (const e of /** @type {NodeListOf<HTMLElement>} */ (part.querySelectorAll("[data-copy]:not([data-copies])"))) {
 		e.dataset.copies = "";
 		const button = document.createElement("button");
@@ -55,7 +57,7 @@ function copyable(part) {
 }
 
 /** copy copies a text, or selects it where that is all there is: on plain http. @param {HTMLElement} e */
-async function copy(e) {
+export async function copy(e) {
 	try {
 		await navigator.clipboard.writeText(e.textContent ?? "");
 		return true;
@@ -93,18 +95,13 @@ function localise(zone) {
 		const date = then === today ? "" : (then.slice(-4) === today.slice(-4) ? then.slice(0, -5) : then) + " ";
 		e.textContent = date + clock.format(t);
 	}
+	root.dataset.zone = zone;
 	const name = document.querySelector(".menu .zone");
 	if (name) name.textContent = zone.split("/").pop()?.replaceAll("_", " ") ?? zone;
 }
 
 document.addEventListener("keydown", (e) => {
-	const from = /** @type {HTMLElement} */ (e.target);
 	if (e.key === "Escape") document.querySelector(".menu[open]")?.removeAttribute("open");
-	if (e.ctrlKey || e.metaKey || e.altKey || from.closest("input,textarea,select,[contenteditable]")) return;
-	if (e.key === "/") {
-		const field = /** @type {HTMLElement | null} */ (document.querySelector("[data-key='/']"));
-		if (field) { e.preventDefault(); field.focus(); }
-	}
 });
 document.addEventListener("click", (e) => {
 	for (const menu of document.querySelectorAll(".menu[open]")) {

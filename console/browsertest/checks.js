@@ -73,5 +73,37 @@
 	const tables = () => [...document.querySelectorAll("table")].map((t) => ({ caption: squeezed(t.caption?.textContent ?? ""), rows: [...t.tBodies].reduce((n, b) => n + b.rows.length, 0) }));
 	const empties = () => [...document.querySelectorAll(".empty")].map((e) => ({ text: squeezed(e.textContent), commands: [...e.querySelectorAll("[data-copy]")].map((c) => c.textContent) }));
 
-	globalThis.checks = { text, readable, atFirst, unreached, wide, accessible, tables, empties };
+	// Times that are not those of the zone that the page is in.
+	const times = () => {
+		const clock = new Intl.DateTimeFormat("en-GB", {
+			timeZone: document.documentElement.dataset.zone, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
+		});
+		return [...document.querySelectorAll("time:not([data-age],[data-ago],[data-in])")].filter(shown)
+			.filter((e) => !e.textContent.includes(clock.format(Date.parse(e.dateTime))))
+			.map((e) => `${e.dateTime} is shown as ${squeezed(e.textContent)}, in ${document.documentElement.dataset.zone} it is ${clock.format(Date.parse(e.dateTime))}`);
+	};
+
+	// What cannot be told apart in forced colours, where backgrounds and shadows are gone.
+	const forced = () => {
+		const faults = [], canvas = getComputedStyle(document.body).backgroundColor;
+		const edged = (s) => ["Top", "Right", "Bottom", "Left"].some((side) => parseFloat(s[`border${side}Width`]) > 0 && s[`border${side}Color`] !== canvas);
+		for (const e of document.querySelectorAll("button,.button,.pill,.chip,.note,input:not([type=hidden]),select,textarea,progress")) {
+			const s = getComputedStyle(e);
+			if (shown(e) && !edged(s) && !s.textDecorationLine.includes("underline") && !e.matches(".pause,.copy")) faults.push(`${name(e)} .${e.className}: has no edge`);
+		}
+		const kept = (e) => { const s = getComputedStyle(e); return [s.backgroundColor, s.borderBottomColor].join(); };
+		for (const e of document.querySelectorAll("[aria-current],[aria-pressed=true]:not(.pause)")) {
+			const all = [...e.closest("ul,fieldset,nav").querySelectorAll(e.localName)];
+			for (const other of all) if (other !== e && !other.matches("[aria-current],[aria-pressed=true]") && kept(other) === kept(e)) faults.push(`${name(e)}: looks like ${name(other)}`);
+		}
+		for (const e of document.querySelectorAll(".status")) if (!squeezed(e.textContent) || !e.querySelector("svg")) faults.push(`${name(e)}: a status without its word or shape`);
+		return faults;
+	};
+	// What moves, or would.
+	const moving = () => [...document.querySelectorAll("*")].filter((e) => {
+		const s = getComputedStyle(e);
+		return s.transitionDuration.split(",").some((d) => parseFloat(d) > 0) || s.animationName !== "none" || s.scrollBehavior === "smooth";
+	}).map(name).concat(document.getAnimations().map(() => "an animation"));
+
+	globalThis.checks = { forced, moving, times, text, readable, atFirst, unreached, wide, accessible, tables, empties };
 })();

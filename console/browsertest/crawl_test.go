@@ -21,6 +21,8 @@ const (
 type found struct {
 	pages  []string // relative to the base, in the order in which they were found
 	shapes map[string]int
+	acts   map[string]bool // to what forms are sent
+	marked []string        // what is there and not allowed, with what it says
 	faults []string
 }
 
@@ -43,7 +45,7 @@ func shapeOf(page string) string {
 // the base, or to an error, is a fault; so is an asset that is not there.
 func (c *console) crawl(client *http.Client, base string) (f found) {
 	c.Helper()
-	f.shapes = map[string]int{}
+	f.shapes, f.acts = map[string]int{}, map[string]bool{}
 	assets := map[string]bool{}
 	waiting := []string{""}
 	for at := 0; at < len(waiting) && at < limit; at++ {
@@ -61,6 +63,8 @@ func (c *console) crawl(client *http.Client, base string) (f found) {
 			continue
 		case !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
 			continue // a download
+		case strings.HasPrefix(page, "manual/"):
+			continue // it is there; it is no page of the console
 		}
 		f.pages = append(f.pages, page)
 		doc, err := html.Parse(strings.NewReader(content))
@@ -68,8 +72,16 @@ func (c *console) crawl(client *http.Client, base string) (f found) {
 			f.faults = append(f.faults, fmt.Sprintf("%s: %v", page, err))
 			continue
 		}
+		for n := range doc.Descendants() {
+			if n.Type == html.ElementNode && (attribute(n, "aria-disabled") == "true" || has(n, "disabled")) {
+				f.marked = append(f.marked, attribute(n, "title")+" "+attribute(n, "aria-label"))
+			}
+		}
 		for reference := range references(doc) {
 			to, err := res.Request.URL.Parse(reference.url)
+			if err == nil && reference.kind == "page" && strings.HasSuffix(to.Path, "/manual/") {
+				continue // beside the console, with tests of its own
+			}
 			if err != nil || !strings.HasPrefix(to.String(), base) {
 				f.faults = append(f.faults, fmt.Sprintf("%s refers to %s, which is not below %s", page, reference.url, base))
 				continue
@@ -77,6 +89,8 @@ func (c *console) crawl(client *http.Client, base string) (f found) {
 			to.Fragment = ""
 			next := strings.TrimPrefix(to.String(), base)
 			switch {
+			case reference.kind == "act":
+				f.acts[next] = true
 			case reference.kind == "asset" && !assets[next]:
 				assets[next] = true
 				if res, _, err := get(client, to.String()); err != nil || res.StatusCode != http.StatusOK {

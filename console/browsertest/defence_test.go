@@ -54,6 +54,7 @@ func into(page, more string) string { return strings.Replace(page, "</h1>", "</h
 // Each check finds what it is there for, on a page that a proxy has spoiled. What keeps hostile texts from being run
 // is spoiled one by one: with the text unescaped the policy still refuses it, and only without the policy it is run.
 func TestEachCheckFindsWhatItLooksFor(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	page := "job?id=" + c.evilJob().String()
 	raw := func(text string) string {
@@ -102,6 +103,9 @@ func TestEachCheckFindsWhatItLooksFor(t *testing.T) {
 		{"a text that a script writes", complete, "with scripts it says", func(h http.Header, text string) string {
 			h.Del(policy)
 			return into(text, `<p id="late"></p><script>late.textContent="late"</script>`)
+		}},
+		{"a time of another zone", timely, "is shown as 07:00:00, in UTC it is 06:00:00", func(_ http.Header, text string) string {
+			return into(text, `<time datetime="2026-11-01T06:00:00.000Z">07:00:00</time>`)
 		}},
 		{"a session that scripts can read", sealed, "scripts can read", func(h http.Header, text string) string {
 			h.Set("Set-Cookie", strings.Replace(h.Get("Set-Cookie"), "HttpOnly", "", 1))

@@ -15,8 +15,12 @@
 //	pages_test.go        what holds for every page
 //	empty_test.go        the pages of a database without jobs
 //	places_test.go       the console below other paths and behind proxies
+//	live_test.go         pages that follow the changes of jobs, and keys; each part also taken out
+//	soon_test.go         how soon a change is seen
+//	tail_test.go         the page Live, with ten thousand changes and with thousands a second
+//	sessions_test.go     the same page for another login, with fewer capabilities, in another zone
 //	login_test.go        signing in and out
 //	defence_test.go      each check, with its defence switched off
 //	budget_test.go       bytes and time of the first visit
-//	screenshots_test.go  docs/console/*.png
+//	screenshots_test.go  docs/operate/console/*.png
 package browsertest

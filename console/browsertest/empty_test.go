@@ -15,6 +15,7 @@ import (
 
 // Without any job no page has a table without rows, or nothing at all, and the commands that pages offer instead work.
 func TestAnEmptyDatabase(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	f := c.crawl(c.signIn(c.root), c.root)
 	tab := c.signedIn(c.root)

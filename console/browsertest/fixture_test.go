@@ -119,7 +119,21 @@ func (c *console) usualJobs() {
 	for n := range 3 {
 		c.enqueue(receipt{2010 + n, "ada@example.com"}, outbox.Options{Queue: "archive"})
 	}
+	c.measured()
 	c.work()
+}
+
+// measured stores two hours that were measured, but for ten minutes of the latter one, and a deploy.
+func (c *console) measured() {
+	c.Helper()
+	c.exec(`INSERT INTO outbox.measured SELECT m, m - interval '1 min', true FROM generate_series(date_trunc('minute', now()) - interval '2 h', date_trunc('minute', now()), '1 min') AS m
+		WHERE m NOT BETWEEN date_trunc('minute', now()) - interval '29 min' AND date_trunc('minute', now()) - interval '20 min'`)
+	c.exec(`INSERT INTO outbox.measures SELECT at, $1, queue, kind, (share * (40 + 30 * sin(n / 7.0)))::integer, 2, 1, (share * (600 + 200 * cos(n / 9.0)))::integer,
+			(share * (600 + 200 * sin(n / 11.0)))::integer, (n % 3)::integer, (share * (n % 13))::integer, ARRAY[NULL, 40, 300, 200, 30, 4, 1]
+		FROM (SELECT at, row_number() OVER (ORDER BY at) AS n FROM outbox.measured) AS minute,
+			(VALUES ('mail', 'receipt.send', 3), ('payments', 'card.charge', 1), ('default', 'invoice.render', 1), ('reports', 'report.build', 1)) AS part(queue, kind, share)`,
+		outbox.RootTenant)
+	c.exec(`INSERT INTO outbox.builds VALUES ('v2.4.0', now() - interval '3 days', now()), ('v2.4.1', now() - interval '12 min', now())`)
 }
 
 func (c *console) enqueue(args outbox.Args, o outbox.Options) outbox.ID {

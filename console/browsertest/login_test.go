@@ -45,6 +45,7 @@ func sealed(t *tab) (faults []string) {
 }
 
 func TestSigningInAndOut(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	c.evilJob()
 	tab := c.open(c.root)
@@ -75,6 +76,7 @@ func TestSigningInAndOut(t *testing.T) {
 
 // A token that is revoked shows its person no page that was asked for more than five seconds later.
 func TestARevokedTokenIsOutWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	tab, client := c.signedIn(c.root), c.signIn(c.root)
 	if _, err := access.NewTokens(c.db, access.TokensConfig{}).Revoke(t.Context(), c.tokenID, "grace"); err != nil {
@@ -103,6 +105,7 @@ func TestARevokedTokenIsOutWithinFiveSeconds(t *testing.T) {
 // A page of another site sends a form with the session, which the console refuses. A proxy that says that it is from
 // the console itself lets it through: so the form was one that works.
 func TestAFormOfAnotherSiteIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	to, err := url.Parse(c.root)
 	if err != nil {

@@ -52,6 +52,9 @@ func reachable(t *tab) []string {
 	return ask[[]string](t, `checks.unreached()`)
 }
 
+// timely: each time is that of its zone.
+func timely(t *tab) []string { return ask[[]string](t, `checks.times()`) }
+
 // complete: the page says the same where scripts are switched off. Counts may change from one look to the next, but not
 // each time.
 func complete(t *tab) []string {
@@ -78,6 +81,7 @@ var every = []struct {
 	slow  bool // one page of each path is enough
 }{
 	{"quiet", quiet, false},
+	{"timely", timely, false},
 	{"narrow", narrow, false},
 	{"accessible", accessible, true},
 	{"reachable", reachable, true},
@@ -100,6 +104,7 @@ func chosen(pages []string) (some []string) {
 }
 
 func TestEveryPage(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	c.usualJobs()
 	hostile := "job?id=" + c.evilJob().String()

@@ -16,6 +16,7 @@ import (
 // The same pages are found, with their files, wherever the console is: alone, below /console/ of the API's address, and
 // behind a proxy below another path, which strips that or leaves it.
 func TestTheConsoleIsCompleteUnderAnyPath(t *testing.T) {
+	t.Parallel()
 	c := newConsole(t)
 	c.evilJob()
 	to, err := url.Parse(c.root)

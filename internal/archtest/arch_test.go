@@ -31,7 +31,8 @@ var allowed = map[string]string{
 	"internal/jobcolumns":  "",
 	"internal/pgvalue":     "",
 	"internal/pgsession":   "",
-	"migrations":           "",
+	"internal/release":     "",
+	"migrations":           "internal/release",
 	"migrations/migrate":   "migrations",
 
 	"listener":         "internal/backoff internal/dsn internal/pgsession",
@@ -42,7 +43,7 @@ var allowed = map[string]string{
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":          "internal/engine outbox",
 	"await":            "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
+	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/report dispatcher/internal/scheduler",
 
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
@@ -67,9 +68,10 @@ var allowed = map[string]string{
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"memory":        "internal/engine outbox dispatcher internal/invalid internal/outcome",
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
+	"outboxtest":    "outbox outbox/codes dispatcher schedule",
 	"doctor":        "outbox operator migrations internal/pgsession internal/pgvalue",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
-	"relay/webhook": "outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
+	"relay/webhook": "internal/engine outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
 
 	"handlers/download":   "outbox dispatcher internal/backoff internal/invalid",
 	"internal/changefeed": "outbox internal/sqlgen internal/pgvalue",
@@ -77,14 +79,15 @@ var allowed = map[string]string{
 
 	"kinds":   "outbox",
 	"watch":   "access doctor outbox operator internal/changefeed",
-	"api":     "protect outbox/codes internal/engine access outbox operator watch kinds internal/callers internal/outage internal/pgsession",
+	"api":     "protect outbox/codes internal/engine access outbox operator schedule watch kinds internal/callers internal/outage internal/pgsession",
 	"console": "access doctor kinds operator outbox protect schedule watch internal/callers internal/outage internal/pgsession",
 	"client":  "",
 
 	// One process of the others, the same with the API, and the command.
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
-	"server":        "access api app console dispatcher operator outbox watch internal/backoff internal/outage",
-	"cmd/posthaste": "internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"server":        "access api app console dispatcher operator outbox watch internal/backoff internal/outage internal/pgsession",
+	"tracing":       "internal/engine",
+	"cmd/posthaste": "docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -96,6 +99,12 @@ var allowed = map[string]string{
 	"internal/natsproc":   "internal/verify/child",
 	"internal/natstest":   "internal/natsproc",
 	"internal/brokertest": "internal/verify/child",
+	"internal/oidctest":   "",
+
+	// Prometheus and promtool for tests, and what they test.
+	"internal/promtest": "",
+	"deploy/prometheus": "",
+	"deploy/grafana":    "",
 
 	// Answers of the API against its description, in tests.
 	"internal/apitest": "api",
@@ -120,6 +129,9 @@ var allowed = map[string]string{
 	"internal/verify/fault":   "",
 	"internal/verify/lease":   "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"internal/verify/model":   "internal/engine outbox operator internal/sqlgen internal/pgvalue",
+	"docs":                    "",
+	"docs/site":               "",
+	"docs/site/build":         "docs/site",
 	"docs/model":              "",
 
 	"integration/...": "",

@@ -79,47 +79,6 @@ func TestArchitectureDocNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestEveryCapabilityHasACompiledExample holds docs/jobs.md to its first lines: each
-// section names examples, by package, and they are there.
-func TestEveryCapabilityHasACompiledExample(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/jobs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[string]bool{}
-	function := regexp.MustCompile(`(?m)^func (Example\w*)\(`)
-	err = filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		source, err := os.ReadFile(path)
-		for _, m := range function.FindAllSubmatch(source, -1) {
-			declared[filepath.Base(filepath.Dir(path))+"."+string(m[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sections := strings.Split(string(doc), "\n## ")[1:]
-	if len(sections) < 20 {
-		t.Errorf("docs/jobs.md has %d sections, want at least 20", len(sections))
-	}
-	example := regexp.MustCompile("`(\\w+\\.Example\\w*)`")
-	for _, section := range sections {
-		title, _, _ := strings.Cut(section, "\n")
-		named := example.FindAllStringSubmatch(section, -1)
-		if len(named) == 0 {
-			t.Errorf("docs/jobs.md names no example for %q", title)
-		}
-		for _, m := range named {
-			if !declared[m[1]] {
-				t.Errorf("docs/jobs.md names %s for %q, which no test file declares", m[1], title)
-			}
-		}
-	}
-}
-
 // TestArchitectureDocHasThePackagesInLayers compares the table of packages with the map of the architecture: each one
 // is in one row, and imports only packages of lower layers.
 func TestArchitectureDocHasThePackagesInLayers(t *testing.T) {

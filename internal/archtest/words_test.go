@@ -101,7 +101,7 @@ func prose(t *testing.T) map[string]string {
 		}
 		name := filepath.ToSlash(strings.TrimPrefix(path, "../../"))
 		if entry.IsDir() {
-			if path != "../.." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || entry.Name() == "bin") || name == "internal/sqlgen" {
+			if path != "../.." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || entry.Name() == "bin" || entry.Name() == "node_modules") || name == "internal/sqlgen" {
 				return filepath.SkipDir
 			}
 			return nil

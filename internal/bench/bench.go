@@ -27,7 +27,7 @@ import (
 // own default.
 type Options struct {
 	DatabaseURL string // of a server; every workload makes a database there and drops it
-	// Of burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants and processes.
+	// Of burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants, processes and pages.
 	Jobs         int
 	Keys         int           // keys, tenants
 	Duration     time.Duration // steady, enqueue, idle, api
@@ -54,8 +54,13 @@ type Options struct {
 	// Process starts a child process that does WorkOn. For processes.
 	Process func(ctx context.Context, databaseURL string) (kill func() error, err error)
 	// API makes the API of pool's database, and with owner a token for it. For api.
-	API func(ctx context.Context, owner, pool *pgxpool.Pool) (handler http.Handler, bearer string, err error)
+	API Handler
+	// Console makes the console of pool's database, and with owner a token for it. For console and pages.
+	Console Handler
 }
+
+// Handler makes what is served of pool's database, and with owner a token for it.
+type Handler func(ctx context.Context, owner, pool *pgxpool.Pool) (handler http.Handler, bearer string, err error)
 
 // Figure is one number of a result.
 type Figure struct {
@@ -117,6 +122,8 @@ func Workloads() []Workload {
 		{"processes", "burn down with one process and with several on one queue, in turns (--n, --jobs)", true, processes},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
+		{"console", "the console while people look: what viewers cost, how soon they see a change, what a burn-down loses (--clients, --duration, --jobs)", true, viewed},
+		{"pages", "the console's pages, with many jobs open and five times as many closed: how long each takes (--jobs)", true, pages},
 		{"relay", "publish events of 200 bytes that are in the log already (--sink, --events, --keys); or with several sinks (--sinks), or beside an open transaction (--hold-snapshot), against one alone", true, relayed},
 		{"relay-latency", "one event a transaction: from before the insert until the sink has it (--sink, --events, --every)", true, relayLatency},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},

@@ -74,6 +74,27 @@ func (r *rig) serverTime(ctx context.Context) (time.Duration, error) {
 	return processTime(fields[1], 16), nil // the session's parent, and its children that have ended
 }
 
+// computed is what this process and the server have computed so far; 0 where the system does not tell, or the server is
+// on another machine.
+func (r *rig) computed(ctx context.Context) (time.Duration, error) {
+	var pid int
+	if err := r.pool.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		return 0, err
+	}
+	fields := processFields(strconv.Itoa(pid))
+	if len(fields) < 2 {
+		return 0, nil
+	}
+	sum, parent := cpuTime()+processTime(fields[1], 16), fields[1]
+	processes, err := os.ReadDir("/proc")
+	for _, p := range processes {
+		if of := processFields(p.Name()); len(of) > 1 && of[1] == parent {
+			sum += processTime(p.Name(), 14)
+		}
+	}
+	return sum, err
+}
+
 // deadTuples is how many row versions were left behind in the database: each
 // update and delete leaves one. The server's own count of dead rows would miss
 // those that vacuum, or the next visitor of the page, has removed meanwhile.

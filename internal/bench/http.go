@@ -27,7 +27,7 @@ func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
 		return beside(ctx, r)
 	}
 	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
-	addr, bearer, stop, err := r.serveAPI(ctx)
+	addr, bearer, stop, err := r.serve(ctx, r.API)
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +87,9 @@ func posting(bearer, job string) func(int) string {
 	return func(int) string { return request }
 }
 
-// serveAPI serves it as package app does: with as many connections, as a login of its
+// serve serves the API or the console as package server does: with as many connections, as a login of its
 // own that row security keeps to the tenant of a token, which is looked up.
-func (r *rig) serveAPI(ctx context.Context) (addr, bearer string, stop func(), err error) {
+func (r *rig) serve(ctx context.Context, of Handler) (addr, bearer string, stop func(), err error) {
 	pool, drop, err := r.loginAPI(ctx)
 	if err != nil {
 		return "", "", nil, err
@@ -99,7 +99,7 @@ func (r *rig) serveAPI(ctx context.Context) (addr, bearer string, stop func(), e
 			drop()
 		}
 	}()
-	handler, bearer, err := r.API(ctx, r.pool, pool)
+	handler, bearer, err := of(ctx, r.pool, pool)
 	if err != nil {
 		return "", "", nil, err
 	}

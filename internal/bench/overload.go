@@ -27,7 +27,7 @@ const (
 // refused. All of it is one process, its clients included, on one machine.
 func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
-	addr, bearer, stop, err := r.serveAPI(ctx)
+	addr, bearer, stop, err := r.serve(ctx, r.API)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 	return []Figure{{"held_events_per_s", median(held)}, {"clean_events_per_s", median(clean)}, {"kept", median(held) / median(clean)}}, nil
 }
 
-// relayLatency publishes one event a transaction, and waits until the sink has it.
+// relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that.
 func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	const warmUp = 50
 	n, every := cmp.Or(r.Jobs, 1000), cmp.Or(r.Every, 10*time.Millisecond)
@@ -174,7 +174,7 @@ func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	begun := make([]time.Time, n+warmUp)
+	begun, commits := make([]time.Time, n+warmUp), make([]time.Duration, n+warmUp)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for i := range begun {
@@ -183,6 +183,7 @@ func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 		if err := r.publish(ctx, i, 1, 1000); err != nil {
 			return nil, errors.Join(err, stop())
 		}
+		commits[i] = time.Since(begun[i])
 	}
 	select {
 	case <-sink.done:
@@ -196,7 +197,7 @@ func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	for i, at := range sink.at[warmUp:] {
 		took = append(took, at.Sub(begun[warmUp+i]))
 	}
-	return percentiles(took), nil
+	return append(percentiles(took), Figure{"commit_p50_ms", percentiles(commits[warmUp:])[0].Value}), nil
 }
 
 func (r *rig) sink() relay.Sink {

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // NameFault is "" for what can be the name of a kind or a queue: 1 to 128 letters, digits and
@@ -19,8 +20,14 @@ func NameFault(name string) string {
 		c := name[i]
 		letterOrDigit := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !letterOrDigit && (i == 0 || !strings.ContainsRune("_.:/-", rune(c))) {
-			return fmt.Sprintf("is %q: byte %d is %q, want letters, digits and _ . : / -, first a letter or digit", name, i, name[i:i+1])
+			return fmt.Sprintf("is %q: byte %d is %q, want ASCII letters, digits and _ . : / -, first a letter or digit", name, i, characterAt(name, i))
 		}
 	}
 	return ""
+}
+
+// characterAt is the character of s that begins at a byte, or the byte where it is none.
+func characterAt(s string, i int) string {
+	_, size := utf8.DecodeRuneInString(s[i:])
+	return s[i : i+size]
 }

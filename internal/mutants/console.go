@@ -27,10 +27,86 @@ var pages = []Mutant{
 		Breaks:    "a page shows a job of another tenant to a person who has its id",
 		Invariant: "Tenants see their own",
 		Edits: []Edit{ // both: row security hides it, too
-			{"console.site.jobOf", `if tenant := v.tenant(); !tenant.IsZero() {`, `if tenant := v.tenant(); tenant != tenant {`},
+			{"console.site.jobOf", `j.Tenant != tenant`, `tenant.IsZero()`},
 			{"console.site.enter", `operator.TiedTo(v.ctx(), v.tenant())`, `operator.TiedTo(v.ctx(), (&visit{who: access.Principal{AllTenants: true}}).tenant())`},
 		},
 		Checks: []Check{test("console", "TestWhatACallerMayNotSeeIsNotThere", "want 404")},
+	},
+	{
+		Name:      "a stream of everybody's jobs",
+		Breaks:    "a page follows the jobs of other tenants",
+		Invariant: "Tenants see their own",
+		Edits:     []Edit{{"console.site.events", `s.watch.Changes.Open(v.ctx(), v.tenant(), `, `s.watch.Changes.Open(v.ctx(), outbox.ID{}, `}},
+		Checks:    []Check{test("console", "TestAStreamHasTheChangesOfItsTenant", "a tenant got")},
+	},
+	{
+		Name:      "an undo of what another did",
+		Breaks:    "undoing a pause ends the one that somebody else has begun since, for reasons of their own",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"console.doUndo", `!now.asLeft(e)`, `now.ended`}},
+		Checks:    []Check{test("console", "TestWhatSomebodyHasChangedSinceIsNotUndone", "want 409")},
+	},
+	{
+		Name:      "an undo that has looked before",
+		Breaks:    "undoing a pause ends another one that is committed between its look and its act",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"operator.Operator.AtOnce", `REPEATABLE READ`, `READ COMMITTED`}},
+		Checks:    []Check{test("console", "TestAnUndoingThatMeetsAnotherActLooksAgain", "want 409")},
+	},
+	{
+		Name:      "a sign-in of another",
+		Breaks:    "a link signs a person in as the one who made it",
+		Invariant: "A person signs in to the console with their own sign-in alone",
+		Edits:     []Edit{{"access.SignIn.Finish", `if a.State == "" || subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(a.State)) != 1 {`, `if subtle.ConstantTimeCompare(nil, nil) != 1 {`}},
+		Checks: []Check{
+			test("access", "TestAnAnswerThatIsNotToThisSignInIsRefused", "another's state"),
+			test("console", "TestACallbackOfAnotherSignInIsRefused", "want"),
+		},
+	},
+	{
+		Name:      "a verifier for all",
+		Breaks:    "a code that somebody has seen is good in another browser",
+		Invariant: "A person signs in to the console with their own sign-in alone",
+		Edits:     []Edit{{"access.SignIn.Begin", `Verifier: oauth2.GenerateVerifier()}`, `Verifier: oauth2.S256ChallengeFromVerifier("")}`}},
+		Checks:    []Check{test("access", "TestAnAnswerThatIsNotToThisSignInIsRefused", "another's code, under my own state")},
+	},
+	{
+		Name:      "a nonce that nobody looks at",
+		Breaks:    "an ID token of one sign-in is good for another",
+		Invariant: "A person signs in to the console with their own sign-in alone",
+		Edits:     []Edit{{"access.SignIn.person", `case nonce != "" &&`, `case nonce != nonce &&`}},
+		Checks:    []Check{test("access", "TestAnIDTokenThatIsNotGoodIsRefused", "of another sign-in")},
+	},
+	{
+		Name:      "an ID token for another client",
+		Breaks:    "what the provider says to any of its clients brings people in",
+		Invariant: "A person signs in to the console with their own sign-in alone",
+		Edits:     []Edit{{"access.OIDC.verify", `ClientID: o.config.Audience, `, `SkipClientIDCheck: true, `}},
+		Checks:    []Check{test("access", "TestAnIDTokenThatIsNotGoodIsRefused", "for another client")},
+	},
+	{
+		Name:      "a person who stays",
+		Breaks:    "somebody who was removed at the provider goes on for an hour",
+		Invariant: "A person signs in to the console with their own sign-in alone",
+		Edits:     []Edit{{"console.persons.confirm", `case age < p.recheck,`, `case age < idleLength,`}},
+		Checks:    []Check{test("console", "TestTheProviderIsAskedAgain", "not within 5 s")},
+	},
+	{
+		Name:      "a session that outlives signing out",
+		Breaks:    "a cookie that somebody has copied goes on after its person has signed out",
+		Invariant: "A person signs in to the console with their own sign-in alone",
+		Edits:     []Edit{{"console.persons.end", `known.ended = true`, `known.ended = false`}},
+		Checks:    []Check{test("console", "TestPeopleSignOutAtTheProviderToo", "want 303")},
+	},
+	{
+		Name:      "a stream that outlives its login",
+		Breaks:    "a page goes on following jobs after its token was revoked",
+		Invariant: "Nobody gets into the console without a capability",
+		Edits: []Edit{{"console.site.mayStill", `	if err := s.authenticate(again); err != nil {`, `	if err := s.authenticate(again); err != nil || ctx != nil {
+		return true
+	}
+	if err := ctx.Err(); err != nil {`}},
+		Checks: []Check{test("console", "TestAStreamEndsWithItsLogin", "the stream says nothing")},
 	},
 	{
 		Name:      "secrets in the open",

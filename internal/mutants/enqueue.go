@@ -5,7 +5,7 @@ var enqueue = []Mutant{
 		Name:      "a job outside the transaction",
 		Breaks:    "a job is stored on a connection of its own, and stays when the business change rolls back",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox.enqueue", `	job.Notify = notify
+		Edits: []Edit{{"outbox.enqueueOne", `	job.Notify = notify
 `, `	job.Notify = notify
 	if tx, ok := db.(pgx.Tx); ok {
 		conn, err := pgx.ConnectConfig(ctx, tx.Conn().Config())

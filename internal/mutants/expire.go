@@ -105,6 +105,29 @@ var expire = []Mutant{
 		Checks: []Check{test("reaper", "TestALockedRowIsSkippedAndTheOthersAreNot", "lock timeout")},
 	},
 	{
+		Name:      "every reaper counts",
+		Breaks:    "each process reads the whole table of jobs twice a minute",
+		Invariant: "One process counts for all",
+		Edits:     []Edit{{"internal/sqlgen.TakeTurn", `WHERE c.free_at IS NULL`, `WHERE true`}},
+		Checks:    []Check{test("reaper", "TestOneOfManyReapersCounts", "10 of ten reapers have the turn")},
+	},
+	{
+		Name:      "a count that comes late is stored",
+		Breaks:    "metrics go back to what was counted by a process that stood still since",
+		Invariant: "One process counts for all",
+		Edits: []Edit{{"internal/sqlgen.EndSample", `
+  AND chores.free_at = $4`, `
+  AND $4::timestamptz IS NOT NULL`}},
+		Checks: []Check{test("reaper", "TestOneOfManyReapersCounts", "1 jobs are due, want 0")},
+	},
+	{
+		Name:      "what a paused queue has is due",
+		Breaks:    "workers are added, and somebody is woken, for jobs that may not start",
+		Invariant: "One process counts for all",
+		Edits:     []Edit{{"internal/sqlgen.SampleDepth", `CASE WHEN rule.paused_at IS NULL THEN coalesce(open.due, 0) ELSE 0 END AS due`, `coalesce(open.due, 0) AS due`}},
+		Checks:    []Check{test("reaper", "TestQueuesAreSampled", "jobs_due paused:1")},
+	},
+	{
 		Name:      "reaper always sweeps",
 		Breaks:    "each pass over the leases reads every dead entry that a held snapshot keeps",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",

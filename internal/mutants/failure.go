@@ -33,7 +33,7 @@ var failed = []Mutant{
 		Name:      "a body that never ends keeps its worker",
 		Breaks:    "as many such answers as there are workers stop the queue",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"relay/webhook.hook.deliver", `	defer time.AfterFunc(h.bodyTime, hangUp).Stop()`, `	_ = h.bodyTime`}},
+		Edits:     []Edit{{"relay/webhook.hook.exchange", `	defer time.AfterFunc(h.bodyTime, hangUp).Stop()`, `	_ = h.bodyTime`}},
 		Checks:    []Check{test("relay/webhook", "TestE6ABodyThatNeverEndsHoldsNobody", "until the attempt's time was over")},
 	},
 	{

@@ -16,7 +16,7 @@ var relayed = []Mutant{
 		Name:      "a hole is closed at once",
 		Breaks:    "an event of a transaction that runs for longer than a look at its hole is never published",
 		Invariant: "No event is lost",
-		Edits:     []Edit{{"relay.cursor.looked", `before.runningBelow(h.before); h.running == 0 {`, `before.runningBelow(h.before); true {`}},
+		Edits:     []Edit{{"relay.cursor.looked", `running(h.before); h.running == 0 {`, `running(h.before); true {`}},
 		Checks:    []Check{test("relay", "TestTheNextOwnerKnowsTheHoles", `got [], want ["a1"]`)},
 	},
 	{
@@ -30,8 +30,29 @@ var relayed = []Mutant{
 		Name:      "holes are looked at once",
 		Breaks:    "an event of a transaction that runs for longer than a look at its hole is never published",
 		Invariant: "No event is lost",
-		Edits:     []Edit{{"relay.cursor.mayBeFilled", `h.running != now.runningBelow(h.before)`, `h.running < 0`}},
+		Edits:     []Edit{{"relay.cursor.mayBeFilled", `h.running != running(h.before)`, `h.running < 0`}},
 		Checks:    []Check{test("relay", "TestTheNextOwnerKnowsTheHoles", `got [], want ["a1"]`)},
+	},
+	{
+		Name:      "a store that is given up comes after the last",
+		Breaks:    "the last batch before a stop is published again by the next owner",
+		Invariant: "A sink has one owner",
+		Edits:     []Edit{{"relay.ownership.storeOnce", `context.WithoutCancel(ctx)`, `ctx`}},
+		Checks:    []Check{test("relay", "TestAStopIsTheLastToStoreTheCursor", `got ["1" "2"], want ["2"]`)},
+	},
+	{
+		Name:      "new events beside a replay that stops them",
+		Breaks:    "a consumer gets new messages of a key between the old ones of a replay with --stop-live",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.ownership.stands", `o.paused || o.alone != ""`, `o.paused`}, {"relay.ownership.awaitPause", `paused && o.alone != ""`, `false`}},
+		Checks:    []Check{test("relay", "TestAReplayStopsWhatIsNew", "the sink says that it waits")},
+	},
+	{
+		Name:      "a replay that stops what is new does not wait for the cursor",
+		Breaks:    "a replay with --stop-live of events that the sink has yet to publish stands still for ever, and the sink with it",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"relay.publisher.turn", `o.current().top < r.last`, `false`}},
+		Checks:    []Check{test("relay", "TestAReplayThatStopsWhatIsNewWaitsForTheCursor", "the replay ends")},
 	},
 	{
 		Name:      "any number of gaps",
@@ -44,7 +65,7 @@ var relayed = []Mutant{
 		Name:      "holes are never closed",
 		Breaks:    "a position of a transaction that was rolled back is looked at for ever",
 		Invariant: "A hole in the log is closed",
-		Edits:     []Edit{{"relay.cursor.looked", `before.runningBelow(h.before); h.running == 0 {`, `before.runningBelow(h.before); false {`}},
+		Edits:     []Edit{{"relay.cursor.looked", `running(h.before); h.running == 0 {`, `running(h.before); false {`}},
 		Checks:    []Check{test("relay", "TestAnOpenTransactionHoldsUpNobody", "the hole of a transaction that was rolled back is closed")},
 	},
 	{

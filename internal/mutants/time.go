@@ -12,7 +12,7 @@ var ending = []Mutant{
 		Name:      "claim past the deadline",
 		Breaks:    "a job starts after the instant from which on it is pointless",
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",
-		Edits:     []Edit{{"internal/sqlgen.ClaimJobs", "          AND (jobs.deadline IS NULL OR jobs.deadline > now())\n", ""}},
+		Edits:     []Edit{{"internal/sqlgen.ClaimJobs", "          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())\n", ""}},
 		Checks:    []Check{test("dispatcher", "TestNothingStartsPastItsDeadline", "pending attempt=0")},
 	},
 	{

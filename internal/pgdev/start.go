@@ -96,6 +96,16 @@ func (s *Server) Log() string {
 	return s.cluster.log()
 }
 
+// Programs is the folder of the server's programs; "" if the server is not ours.
+func (s *Server) Programs() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == nil {
+		return ""
+	}
+	return s.cluster.bin
+}
+
 // Version is the server's, like "18.4".
 func (s *Server) Version() string { return s.version }
 

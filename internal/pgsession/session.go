@@ -175,8 +175,18 @@ const (
 )
 
 // takesNoWrites is what the server said of itself, unasked, when we connected or since.
-func takesNoWrites(conn *pgx.Conn) bool {
-	return conn.PgConn().ParameterStatus("in_hot_standby") == "on" || conn.PgConn().ParameterStatus("default_transaction_read_only") == "on"
+func takesNoWrites(conn *pgx.Conn) bool { return NoWrites(conn) != "" }
+
+// NoWrites says why a session takes no writes, as the server has said of itself; "" if it does, or if a pooler in
+// between keeps that to itself. It asks nothing.
+func NoWrites(conn *pgx.Conn) string {
+	switch {
+	case conn.PgConn().ParameterStatus("in_hot_standby") == "on":
+		return "the database is a standby"
+	case conn.PgConn().ParameterStatus("default_transaction_read_only") == "on":
+		return "the database has default_transaction_read_only on"
+	}
+	return ""
 }
 
 // setAll makes the settings that this server knows, in one round trip, unless a pooler is

@@ -21,6 +21,7 @@ const (
 	DuplicateStatement    = "42P05" // duplicate_prepared_statement
 	LockNotAvailable      = "55P03" // a lock_timeout
 	ObjectInUse           = "55006" // of a day: a sink has not read it
+	InvalidText           = "22P02" // invalid_text_representation
 	NotInEncoding         = "22P05" // the database's encoding lacks a character
 	QueryCanceled         = "57014" // a statement_timeout, or somebody
 )

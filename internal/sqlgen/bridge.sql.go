@@ -47,24 +47,41 @@ func (q *Queries) CountWaiting(ctx context.Context, arg CountWaitingParams) (int
 
 const KeepBridge = `-- name: KeepBridge :execrows
 UPDATE outbox.inbox_positions
-SET lease_expires_at = clock_timestamp() + $1::interval, moved_at = statement_timestamp()
+SET lease_expires_at = clock_timestamp() + $1::interval,
+    position = greatest(position, 0) + $2::bigint,
+    moved_at = CASE WHEN $2::bigint > 0 THEN statement_timestamp() ELSE moved_at END,
+    lag          = $3::bigint,
+    away_since   = $4::timestamptz,
+    away_message = $5::text
 WHERE consumer = '-bridge'
-  AND source = $2
+  AND source = $6
   AND partition = 0
-  AND epoch = $3
+  AND epoch = $7
 `
 
 type KeepBridgeParams struct {
-	LeaseTtl pgtype.Interval
-	Bridge   string
-	Epoch    int64
+	LeaseTtl    pgtype.Interval
+	Stored      int64
+	Lag         *int64
+	AwaySince   pgtype.Timestamptz
+	AwayMessage *string
+	Bridge      string
+	Epoch       int64
 }
 
-// KeepBridge extends the lease, unless another process has the bridge. In the transaction
-// that stores jobs it is the fence: another process waits for the row, and then finds the
-// lease extended.
+// KeepBridge extends the lease, unless another process has the bridge, and stores what it
+// waits for. In the transaction that stores jobs it is the fence: another process waits for
+// the row, and then finds the lease extended.
 func (q *Queries) KeepBridge(ctx context.Context, arg KeepBridgeParams) (int64, error) {
-	result, err := q.db.Exec(ctx, KeepBridge, arg.LeaseTtl, arg.Bridge, arg.Epoch)
+	result, err := q.db.Exec(ctx, KeepBridge,
+		arg.LeaseTtl,
+		arg.Stored,
+		arg.Lag,
+		arg.AwaySince,
+		arg.AwayMessage,
+		arg.Bridge,
+		arg.Epoch,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -86,9 +103,61 @@ func (q *Queries) LeaveBridge(ctx context.Context, bridge string, epoch int64) e
 	return err
 }
 
+const ListBridges = `-- name: ListBridges :many
+SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at,
+       state.fetching, coalesce(CASE WHEN state.fetching THEN lag END, -1)::bigint AS lag,
+       (CASE WHEN state.fetching THEN away_since END)::timestamptz AS away_since,
+       coalesce(CASE WHEN state.fetching THEN away_message END, '')::text AS away_message
+FROM outbox.inbox_positions
+CROSS JOIN LATERAL (SELECT coalesce(lease_expires_at > clock_timestamp(), false)::boolean AS fetching) AS state
+WHERE consumer = '-bridge'
+  AND partition = 0
+ORDER BY source
+`
+
+type ListBridgesRow struct {
+	Bridge      string
+	Stored      int64
+	MovedAt     pgtype.Timestamptz
+	Fetching    bool
+	Lag         int64
+	AwaySince   pgtype.Timestamptz
+	AwayMessage string
+}
+
+// ListBridges returns all bridges by name. What a process has said that fetches no more does
+// not count.
+func (q *Queries) ListBridges(ctx context.Context) ([]ListBridgesRow, error) {
+	rows, err := q.db.Query(ctx, ListBridges)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListBridgesRow
+	for rows.Next() {
+		var i ListBridgesRow
+		if err := rows.Scan(
+			&i.Bridge,
+			&i.Stored,
+			&i.MovedAt,
+			&i.Fetching,
+			&i.Lag,
+			&i.AwaySince,
+			&i.AwayMessage,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const OwnBridge = `-- name: OwnBridge :many
-INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, epoch, lease_expires_at)
-VALUES ('-bridge', $1, 0, 1, clock_timestamp() + $2::interval)
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, position, epoch, lease_expires_at)
+VALUES ('-bridge', $1, 0, 0, 1, clock_timestamp() + $2::interval)
 ON CONFLICT (consumer, source, partition) DO UPDATE
 SET epoch = p.epoch + 1, lease_expires_at = clock_timestamp() + $2::interval
 WHERE p.lease_expires_at IS NULL OR p.lease_expires_at < clock_timestamp()
@@ -96,7 +165,7 @@ RETURNING epoch
 `
 
 // OwnBridge makes a process the one that fetches a bridge's messages, if nobody does. Its
-// row is a position, of a consumer that no user's has the name of.
+// row is a position, of a consumer that no user's has the name of: how many messages have been stored.
 func (q *Queries) OwnBridge(ctx context.Context, bridge string, leaseTtl pgtype.Interval) ([]int64, error) {
 	rows, err := q.db.Query(ctx, OwnBridge, bridge, leaseTtl)
 	if err != nil {

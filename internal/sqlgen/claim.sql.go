@@ -33,7 +33,7 @@ WHERE jobs.ctid = ANY (ARRAY(
                      unnest(($8::timestamptz[])[share.first:share.last]) AS run_at,
                      unnest(($9::uuid[])[share.first:share.last])            AS id) AS cursor
         CROSS JOIN LATERAL (
-            -- One cursor's range of the index ends at now(), so that rows due tomorrow
+            -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow
             -- at a high priority are never read.
             SELECT (jobs).ctid AS place
             FROM outbox.jobs
@@ -43,9 +43,9 @@ WHERE jobs.ctid = ANY (ARRAY(
               AND jobs.key IS NULL -- those with one: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND jobs.run_at <= now()
+              AND jobs.run_at <= statement_timestamp()
               AND jobs.kind = ANY ($11::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
             ORDER BY jobs.run_at, jobs.id
             LIMIT share.quota
             FOR UPDATE SKIP LOCKED
@@ -185,7 +185,7 @@ WITH taken AS MATERIALIZED (
                      unnest(($6::timestamptz[])[share.first:share.last]) AS run_at,
                      unnest(($7::uuid[])[share.first:share.last])            AS id) AS cursor
         CROSS JOIN LATERAL (
-            -- One cursor's range of the index ends at now(), so that rows due tomorrow
+            -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow
             -- at a high priority are never read.
             SELECT (jobs).ctid AS place, jobs.status
             FROM outbox.jobs
@@ -195,9 +195,9 @@ WITH taken AS MATERIALIZED (
               AND jobs.key IS NULL -- those with one: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND jobs.run_at <= now()
+              AND jobs.run_at <= statement_timestamp()
               AND jobs.kind = ANY ($9::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
             ORDER BY jobs.run_at, jobs.id
             LIMIT share.quota
             FOR UPDATE SKIP LOCKED

@@ -27,7 +27,7 @@ WITH letter AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND jobs.id > $12 AND jobs.id < $13
-    ORDER BY jobs.id
+    ORDER BY jobs.id, jobs.error_fingerprint
     LIMIT $14
 )
 SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text)::uuid AS last_seen
@@ -238,6 +238,7 @@ WITH letter AS MATERIALIZED (
       AND jobs.created_at >= $11 AND jobs.created_at < $12
       AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $13
       AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $14
+    ORDER BY jobs.id, jobs.error_fingerprint
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
            max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
@@ -356,7 +357,7 @@ WHERE jobs.status IN ('failed', 'dead')
   AND jobs.created_at >= $10 AND jobs.created_at < $11
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
-ORDER BY jobs.id DESC
+ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
 LIMIT $14
 `
 

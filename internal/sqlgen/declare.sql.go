@@ -13,10 +13,10 @@ import (
 
 const DeclareSchedule = `-- name: DeclareSchedule :many
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
-    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, since, next_at)
+    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, since, next_at, set_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
     $11, $12, $13::interval[], $14, $15, $16, $17, $18,
-    $19, $20, $21, $22, $23, $24, $25::text::jsonb, $26, $27)
+    $19, $20, $21, $22, $23, $24, $25::text::jsonb, $26, $27, $28)
 ON CONFLICT (tenant_id, name) DO UPDATE
 SET expression   = excluded.expression,
     time_zone    = excluded.time_zone,
@@ -45,15 +45,17 @@ SET expression   = excluded.expression,
                         THEN excluded.next_at ELSE stored.next_at END,
     since        = CASE WHEN (stored.expression, stored.time_zone, stored.every) IS DISTINCT FROM (excluded.expression, excluded.time_zone, excluded.every)
                         THEN excluded.since ELSE stored.since END,
+    set_by       = excluded.set_by,
     generation   = stored.generation + 1,
     updated_at   = excluded.updated_at
-WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
+WHERE NOT $29::boolean
+  AND (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
        stored.max_attempts, stored.timeout, stored.backoff, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
-       stored.park_after, stored.on_lapse, stored.streamed, stored.payload, stored.content_type, stored.headers)
+       stored.park_after, stored.on_lapse, stored.streamed, stored.payload, stored.content_type, stored.headers, stored.set_by IS NULL)
       IS DISTINCT FROM
       (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
        excluded.max_attempts, excluded.timeout, excluded.backoff, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
-       excluded.park_after, excluded.on_lapse, excluded.streamed, excluded.payload, excluded.content_type, excluded.headers)
+       excluded.park_after, excluded.on_lapse, excluded.streamed, excluded.payload, excluded.content_type, excluded.headers, excluded.set_by IS NULL)
 RETURNING generation, next_at
 `
 
@@ -85,6 +87,8 @@ type DeclareScheduleParams struct {
 	Headers     *string
 	Since       pgtype.Timestamptz
 	NextAt      pgtype.Timestamptz
+	SetBy       *string
+	OnlyNew     bool
 }
 
 type DeclareScheduleRow struct {
@@ -94,7 +98,8 @@ type DeclareScheduleRow struct {
 
 // DeclareSchedule stores a schedule, or changes the one of that name to what is
 // declared; one that is declared as it is stored stays as it is, and nothing is
-// returned. Only another timing moves next_at.
+// returned. Only another timing moves next_at. Without @set_by a program declares it, and it is the
+// program's from then on. With @only_new one that is there stays as it is, whatever it is like.
 func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams) ([]DeclareScheduleRow, error) {
 	rows, err := q.db.Query(ctx, DeclareSchedule,
 		arg.TenantID,
@@ -124,6 +129,8 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 		arg.Headers,
 		arg.Since,
 		arg.NextAt,
+		arg.SetBy,
+		arg.OnlyNew,
 	)
 	if err != nil {
 		return nil, err
@@ -145,7 +152,7 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 
 const LockSchedules = `-- name: LockSchedules :many
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
-       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE (tenant_id, name) IN (SELECT unnest($1::uuid[]), unnest($2::text[]))
 ORDER BY tenant_id, name
@@ -182,6 +189,7 @@ type LockSchedulesRow struct {
 	NextAt      pgtype.Timestamptz
 	Since       pgtype.Timestamptz
 	PausedAt    pgtype.Timestamptz
+	SetBy       *string
 	Now         pgtype.Timestamptz
 }
 
@@ -225,6 +233,7 @@ func (q *Queries) LockSchedules(ctx context.Context, tenantIds []pgtype.UUID, na
 			&i.NextAt,
 			&i.Since,
 			&i.PausedAt,
+			&i.SetBy,
 			&i.Now,
 		); err != nil {
 			return nil, err

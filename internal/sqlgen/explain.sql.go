@@ -109,125 +109,13 @@ func (q *Queries) ExplainJob(ctx context.Context, iD pgtype.UUID, tenant pgtype.
 	return items, nil
 }
 
-const ExplainKey = `-- name: ExplainKey :one
-SELECT keys.parked_at, keys.park_at, keys.parked_for,
-       slots.running, slots.longest_id::uuid AS longest_id, slots.longest_since::timestamptz AS longest_since, coalesce(slots.longest_worker, '')::text AS longest_worker,
-       head.id AS head_id, coalesce(head.status::text, '')::text AS head_status, head.run_at AS head_run_at, coalesce(head.on_death, '')::text AS head_on_death,
-       (line.ahead + blocked.ahead)::bigint AS ahead
-FROM (SELECT) AS one
-LEFT JOIN outbox.keys ON keys.tenant_id = $1 AND keys.queue = $2 AND keys.key = $3
-CROSS JOIN LATERAL (
-    SELECT count(*) AS running, min(jobs.started_at) AS longest_since,
-           (array_agg(jobs.id ORDER BY jobs.started_at, jobs.id))[1] AS longest_id,
-           (array_agg(jobs.lease_owner ORDER BY jobs.started_at, jobs.id))[1] AS longest_worker
-    FROM outbox.jobs
-    WHERE jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3
-      AND jobs.key IS NOT NULL AND jobs.status = 'running'
-) AS slots
-LEFT JOIN LATERAL (
-    SELECT jobs.id, jobs.status, jobs.run_at, jobs.on_death
-    FROM outbox.jobs
-    WHERE $4::boolean
-      AND jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3
-      AND jobs.ordered AND jobs.status <> 'created'
-      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
-    ORDER BY jobs.line_position, jobs.id
-    LIMIT 1
-) AS head ON true
-CROSS JOIN LATERAL (
-    SELECT count(*) AS ahead
-    FROM (
-        SELECT
-        FROM outbox.jobs
-        WHERE $4
-          AND jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3
-          AND jobs.ordered AND jobs.status <> 'created'
-          AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
-          AND (jobs.line_position, jobs.id) < ($5::bigint, $6::uuid)
-        LIMIT 10000
-    ) AS before
-) AS line
-CROSS JOIN LATERAL (
-    SELECT count(*) AS ahead
-    FROM (
-        SELECT jobs.priority, jobs.run_at, jobs.id
-        FROM outbox.jobs
-        WHERE NOT $4
-          AND jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3
-          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
-          AND jobs.status = 'blocked'
-        ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
-        LIMIT 10000
-    ) AS before
-    WHERE (-before.priority, before.run_at, before.id) < (0 - $7::integer, $8::timestamptz, $6::uuid)
-) AS blocked
-LIMIT 1
-`
-
-type ExplainKeyParams struct {
-	TenantID     pgtype.UUID
-	Queue        string
-	Key          string
-	Ordered      bool
-	LinePosition int64
-	ID           pgtype.UUID
-	Priority     int32
-	RunAt        pgtype.Timestamptz
-}
-
-type ExplainKeyRow struct {
-	ParkedAt      pgtype.Timestamptz
-	ParkAt        pgtype.Timestamptz
-	ParkedFor     pgtype.UUID
-	Running       int64
-	LongestID     pgtype.UUID
-	LongestSince  pgtype.Timestamptz
-	LongestWorker string
-	HeadID        pgtype.UUID
-	HeadStatus    string
-	HeadRunAt     pgtype.Timestamptz
-	HeadOnDeath   string
-	Ahead         int64
-}
-
-// ExplainKey returns how the key of a job stands: whether it is parked, what of it runs, the head of its line, and
-// how many jobs of it come before the job, up to 10 000.
-func (q *Queries) ExplainKey(ctx context.Context, arg ExplainKeyParams) (ExplainKeyRow, error) {
-	row := q.db.QueryRow(ctx, ExplainKey,
-		arg.TenantID,
-		arg.Queue,
-		arg.Key,
-		arg.Ordered,
-		arg.LinePosition,
-		arg.ID,
-		arg.Priority,
-		arg.RunAt,
-	)
-	var i ExplainKeyRow
-	err := row.Scan(
-		&i.ParkedAt,
-		&i.ParkAt,
-		&i.ParkedFor,
-		&i.Running,
-		&i.LongestID,
-		&i.LongestSince,
-		&i.LongestWorker,
-		&i.HeadID,
-		&i.HeadStatus,
-		&i.HeadRunAt,
-		&i.HeadOnDeath,
-		&i.Ahead,
-	)
-	return i, err
-}
-
-const ExplainOutage = `-- name: ExplainOutage :one
+const ExplainWaits = `-- name: ExplainWaits :one
 WITH plain AS (
     SELECT jobs.kind, jobs.run_at, jobs.unavailable_since, jobs.last_error_code, jobs.last_error_message
     FROM outbox.jobs
-    WHERE jobs.queue = $2
-      AND jobs.tenant_id = $3
-      AND jobs.priority = $4::smallint
+    WHERE jobs.queue = $1
+      AND jobs.tenant_id = $6
+      AND jobs.priority = $11::smallint
       AND jobs.key IS NULL
       AND jobs.status IN ('pending', 'retrying')
       AND jobs.run_at > statement_timestamp()
@@ -236,69 +124,33 @@ WITH plain AS (
 ), keyed AS (
     SELECT jobs.kind, jobs.run_at, jobs.unavailable_since, jobs.last_error_code, jobs.last_error_message
     FROM outbox.jobs
-    WHERE jobs.queue = $2
-      AND jobs.tenant_id = $3
-      AND jobs.priority = $4::smallint
+    WHERE jobs.queue = $1
+      AND jobs.tenant_id = $6
+      AND jobs.priority = $11
       AND jobs.key IS NOT NULL
       AND jobs.status IN ('pending', 'retrying')
       AND jobs.run_at > statement_timestamp()
     ORDER BY jobs.run_at, jobs.id
     LIMIT 1000
-), found AS (
+), coming AS (
     SELECT kind, run_at, unavailable_since, last_error_code, last_error_message FROM plain
     UNION ALL
     SELECT kind, run_at, unavailable_since, last_error_code, last_error_message FROM keyed
 )
-SELECT count(*) AS jobs, min(found.unavailable_since)::timestamptz AS since, min(found.run_at)::timestamptz AS next_try,
-       coalesce((array_agg(found.last_error_code ORDER BY found.run_at DESC))[1], '')::text AS error_code,
-       coalesce((array_agg(found.last_error_message ORDER BY found.run_at DESC))[1], '')::text AS error_message
-FROM found
-WHERE found.kind = $1::text
-  AND found.unavailable_since IS NOT NULL
-LIMIT 1
-`
-
-type ExplainOutageParams struct {
-	Kind     string
-	Queue    string
-	TenantID pgtype.UUID
-	Priority int16
-}
-
-type ExplainOutageRow struct {
-	Jobs         int64
-	Since        pgtype.Timestamptz
-	NextTry      pgtype.Timestamptz
-	ErrorCode    string
-	ErrorMessage string
-}
-
-// ExplainOutage looks among the next 2 000 jobs of a tenant's queue at a priority that are to become due for those
-// of a kind that found what they need away when they were tried last. The job itself may be one of them.
-func (q *Queries) ExplainOutage(ctx context.Context, arg ExplainOutageParams) (ExplainOutageRow, error) {
-	row := q.db.QueryRow(ctx, ExplainOutage,
-		arg.Kind,
-		arg.Queue,
-		arg.TenantID,
-		arg.Priority,
-	)
-	var i ExplainOutageRow
-	err := row.Scan(
-		&i.Jobs,
-		&i.Since,
-		&i.NextTry,
-		&i.ErrorCode,
-		&i.ErrorMessage,
-	)
-	return i, err
-}
-
-const ExplainQueue = `-- name: ExplainQueue :one
 SELECT rules.paused_at, coalesce(rules.max_running, 0)::integer AS max_running, coalesce(rules.rate, 0)::integer AS rate,
        coalesce(extract(epoch FROM rules.rate_interval), 0)::double precision AS rate_seconds,
        coalesce(usage.start_times, '{}')::timestamptz[] AS start_times, coalesce(usage.start_counts, '{}')::integer[] AS start_counts,
        coalesce(paused.actor, '')::text AS paused_by, coalesce(paused.reason, '')::text AS paused_because,
-       coalesce(busy.running, 0)::bigint AS running, busy.longest_id::uuid AS longest_id, busy.longest_since::timestamptz AS longest_since
+       coalesce(busy.running, 0)::bigint AS running, busy.longest_id::uuid AS longest_id, busy.longest_since::timestamptz AS longest_since,
+       dispatchers.workers::json AS workers,
+       away.jobs AS away, away.since::timestamptz AS away_since, away.next_try::timestamptz AS away_next_try,
+       coalesce(away.error_code, '')::text AS away_error_code, coalesce(away.error_message, '')::text AS away_error_message,
+       keys.parked_at, keys.park_at, keys.parked_for,
+       slots.running AS key_running, slots.longest_id::uuid AS key_longest_id, slots.longest_since::timestamptz AS key_longest_since,
+       coalesce(slots.longest_worker, '')::text AS key_longest_worker,
+       head.id AS head_id, coalesce(head.status::text, '')::text AS head_status, head.run_at AS head_run_at, coalesce(head.on_death, '')::text AS head_on_death,
+       (line.ahead + blocked.ahead)::bigint AS key_ahead,
+       (turn.plain + turn.keyed)::bigint AS ahead, ended.jobs AS ended, ended.seconds::double precision AS ended_seconds
 FROM (SELECT) AS one
 LEFT JOIN outbox.queues AS rules ON rules.queue = $1
 LEFT JOIN outbox.queue_usage AS usage ON usage.queue = $1 AND $2::boolean AND rules.rate IS NOT NULL
@@ -312,7 +164,7 @@ LEFT JOIN LATERAL (
     ORDER BY audit.id DESC
     LIMIT 1
 ) AS paused ON true
-LEFT JOIN LATERAL (
+CROSS JOIN LATERAL (
     SELECT count(*) AS running, min(found.started_at) AS longest_since,
            (array_agg(found.id ORDER BY found.started_at, found.id))[1] AS longest_id
     FROM (
@@ -324,30 +176,204 @@ LEFT JOIN LATERAL (
         LIMIT 20000
     ) AS found
     WHERE found.queue = $1::text
-) AS busy ON true
+) AS busy
+CROSS JOIN (
+    SELECT coalesce(json_agg(found), '[]') AS workers
+    FROM (
+        SELECT workers.worker, workers.version, workers.seen_at, workers.seen_at <= statement_timestamp() - $3::interval AS missing,
+               $1::text = ANY (workers.queues) AS works_queue, $4::text = ANY (workers.kinds) AS handles_kind,
+               coalesce(workers.concurrency[array_position(workers.queues, $1::text)], 0) AS concurrency
+        FROM outbox.workers
+        WHERE $2
+          AND ($1::text = ANY (workers.queues) OR $4::text = ANY (workers.kinds))
+        ORDER BY workers.seen_at DESC, workers.worker
+        LIMIT 1000
+    ) AS found
+) AS dispatchers
+CROSS JOIN (
+    SELECT count(*) AS jobs, min(coming.unavailable_since) AS since, min(coming.run_at) AS next_try,
+           (array_agg(coming.last_error_code ORDER BY coming.run_at DESC))[1] AS error_code,
+           (array_agg(coming.last_error_message ORDER BY coming.run_at DESC))[1] AS error_message
+    FROM coming
+    WHERE coming.kind = $4::text
+      AND coming.unavailable_since IS NOT NULL
+) AS away
+LEFT JOIN outbox.keys ON $5::boolean AND keys.tenant_id = $6 AND keys.queue = $1 AND keys.key = $7
+CROSS JOIN LATERAL (
+    SELECT count(*) AS running, min(jobs.started_at) AS longest_since,
+           (array_agg(jobs.id ORDER BY jobs.started_at, jobs.id))[1] AS longest_id,
+           (array_agg(jobs.lease_owner ORDER BY jobs.started_at, jobs.id))[1] AS longest_worker
+    FROM outbox.jobs
+    WHERE $5
+      AND jobs.tenant_id = $6 AND jobs.queue = $1 AND jobs.key = $7
+      AND jobs.key IS NOT NULL AND jobs.status = 'running'
+) AS slots
+LEFT JOIN LATERAL (
+    SELECT jobs.id, jobs.status, jobs.run_at, jobs.on_death
+    FROM outbox.jobs
+    WHERE $5 AND $8::boolean
+      AND jobs.tenant_id = $6 AND jobs.queue = $1 AND jobs.key = $7
+      AND jobs.ordered AND jobs.status <> 'created'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+    ORDER BY jobs.line_position, jobs.id
+    LIMIT 1
+) AS head ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS ahead
+    FROM (
+        SELECT
+        FROM outbox.jobs
+        WHERE $5 AND $8
+          AND jobs.tenant_id = $6 AND jobs.queue = $1 AND jobs.key = $7
+          AND jobs.ordered AND jobs.status <> 'created'
+          AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+          AND (jobs.line_position, jobs.id) < ($9::bigint, $10::uuid)
+        LIMIT 10000
+    ) AS before
+) AS line
+CROSS JOIN LATERAL (
+    SELECT count(*) AS ahead
+    FROM (
+        SELECT jobs.priority, jobs.run_at, jobs.id
+        FROM outbox.jobs
+        WHERE $5 AND NOT $8
+          AND jobs.tenant_id = $6 AND jobs.queue = $1 AND jobs.key = $7
+          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+          AND jobs.status = 'blocked'
+        ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+        LIMIT 10000
+    ) AS before
+    WHERE (-before.priority, before.run_at, before.id) < (0 - $11::integer, $12::timestamptz, $10::uuid)
+) AS blocked
+CROSS JOIN (
+    SELECT (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM outbox.jobs
+            WHERE $13::boolean AND NOT $5
+              AND jobs.queue = $1
+              AND jobs.tenant_id = $6
+              AND jobs.priority = $11
+              AND jobs.key IS NULL
+              AND jobs.status IN ('pending', 'retrying')
+              AND (jobs.run_at, jobs.id) < ($12, $10)
+            LIMIT 10000
+        ) AS before
+    ) AS plain, (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM outbox.jobs
+            WHERE $13 AND $5
+              AND jobs.queue = $1
+              AND jobs.tenant_id = $6
+              AND jobs.priority = $11
+              AND jobs.key IS NOT NULL
+              AND jobs.status IN ('pending', 'retrying')
+              AND (jobs.run_at, jobs.id) < ($12, $10)
+            LIMIT 10000
+        ) AS before
+    ) AS keyed
+) AS turn
+CROSS JOIN (
+    SELECT count(*) AS jobs, coalesce(extract(epoch FROM statement_timestamp() - min(history.finished_at)), 0) AS seconds
+    FROM outbox.history
+    WHERE $13
+      AND history.finished_at >= date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+      AND history.finished_at >= statement_timestamp() - interval '5 minutes'
+      AND history.ctid >= (
+          SELECT format('(%s,0)', greatest(0, coalesce(pg_relation_size(to_regclass(today.name)) / current_setting('block_size')::bigint, 0) - $14::bigint))::tid
+          FROM (SELECT 'outbox.history_' || to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD') AS name) AS today)
+      AND history.queue = $1
+      AND history.tenant_id = $6
+) AS ended
 LIMIT 1
 `
 
-type ExplainQueueRow struct {
-	PausedAt      pgtype.Timestamptz
-	MaxRunning    int32
-	Rate          int32
-	RateSeconds   float64
-	StartTimes    []pgtype.Timestamptz
-	StartCounts   []int32
-	PausedBy      string
-	PausedBecause string
-	Running       int64
-	LongestID     pgtype.UUID
-	LongestSince  pgtype.Timestamptz
+type ExplainWaitsParams struct {
+	Queue        string
+	Everything   bool
+	Fresh        pgtype.Interval
+	Kind         string
+	Keyed        bool
+	TenantID     pgtype.UUID
+	Key          string
+	Ordered      bool
+	LinePosition int64
+	ID           pgtype.UUID
+	Priority     int32
+	RunAt        pgtype.Timestamptz
+	Turn         bool
+	RecentBlocks int64
 }
 
-// ExplainQueue returns what is set for a queue, the name of the one that paused it, and what runs of it,
-// @everything only: what runs is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for
-// the pause among the newest 10 000 acts.
-func (q *Queries) ExplainQueue(ctx context.Context, queue string, everything bool) (ExplainQueueRow, error) {
-	row := q.db.QueryRow(ctx, ExplainQueue, queue, everything)
-	var i ExplainQueueRow
+type ExplainWaitsRow struct {
+	PausedAt         pgtype.Timestamptz
+	MaxRunning       int32
+	Rate             int32
+	RateSeconds      float64
+	StartTimes       []pgtype.Timestamptz
+	StartCounts      []int32
+	PausedBy         string
+	PausedBecause    string
+	Running          int64
+	LongestID        pgtype.UUID
+	LongestSince     pgtype.Timestamptz
+	Workers          []byte
+	Away             int64
+	AwaySince        pgtype.Timestamptz
+	AwayNextTry      pgtype.Timestamptz
+	AwayErrorCode    string
+	AwayErrorMessage string
+	ParkedAt         pgtype.Timestamptz
+	ParkAt           pgtype.Timestamptz
+	ParkedFor        pgtype.UUID
+	KeyRunning       int64
+	KeyLongestID     pgtype.UUID
+	KeyLongestSince  pgtype.Timestamptz
+	KeyLongestWorker string
+	HeadID           pgtype.UUID
+	HeadStatus       string
+	HeadRunAt        pgtype.Timestamptz
+	HeadOnDeath      string
+	KeyAhead         int64
+	Ahead            int64
+	Ended            int64
+	EndedSeconds     float64
+}
+
+// ExplainWaits returns what a job that waits may wait for, all of it in one look:
+//
+//   - what is set for its queue, the name of the one that paused it, and what runs of it, @everything only: what runs
+//     is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the acts on
+//     the queue;
+//   - the dispatchers that work the queue or have a handler for its kind, @everything only, those seen last first;
+//   - among the next 2 000 jobs of its tenant's queue at its priority that are to become due, those of its kind that
+//     found what they need away when they were tried last. The job itself may be one of them;
+//   - how its key stands, if it has one: whether it is parked, what of it runs, the head of its line, and how many jobs
+//     of it come before the job, up to 10 000;
+//   - if it asks for its @turn, how many due jobs come before it in its tenant's queue at its priority, up to 10 000:
+//     in the index of those with a key if it is @keyed, else in that of the others; and what of its tenant's queue has
+//     ended in five minutes, as far as the last @recent_blocks blocks of today's history have it.
+func (q *Queries) ExplainWaits(ctx context.Context, arg ExplainWaitsParams) (ExplainWaitsRow, error) {
+	row := q.db.QueryRow(ctx, ExplainWaits,
+		arg.Queue,
+		arg.Everything,
+		arg.Fresh,
+		arg.Kind,
+		arg.Keyed,
+		arg.TenantID,
+		arg.Key,
+		arg.Ordered,
+		arg.LinePosition,
+		arg.ID,
+		arg.Priority,
+		arg.RunAt,
+		arg.Turn,
+		arg.RecentBlocks,
+	)
+	var i ExplainWaitsRow
 	err := row.Scan(
 		&i.PausedAt,
 		&i.MaxRunning,
@@ -360,68 +386,29 @@ func (q *Queries) ExplainQueue(ctx context.Context, queue string, everything boo
 		&i.Running,
 		&i.LongestID,
 		&i.LongestSince,
+		&i.Workers,
+		&i.Away,
+		&i.AwaySince,
+		&i.AwayNextTry,
+		&i.AwayErrorCode,
+		&i.AwayErrorMessage,
+		&i.ParkedAt,
+		&i.ParkAt,
+		&i.ParkedFor,
+		&i.KeyRunning,
+		&i.KeyLongestID,
+		&i.KeyLongestSince,
+		&i.KeyLongestWorker,
+		&i.HeadID,
+		&i.HeadStatus,
+		&i.HeadRunAt,
+		&i.HeadOnDeath,
+		&i.KeyAhead,
+		&i.Ahead,
+		&i.Ended,
+		&i.EndedSeconds,
 	)
 	return i, err
-}
-
-const ExplainTurn = `-- name: ExplainTurn :one
-SELECT (plain.jobs + keyed.jobs)::bigint AS ahead
-FROM (
-    SELECT count(*) AS jobs
-    FROM (
-        SELECT
-        FROM outbox.jobs
-        WHERE NOT $1::boolean
-          AND jobs.queue = $2
-          AND jobs.tenant_id = $3
-          AND jobs.priority = $4::smallint
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < ($5::timestamptz, $6::uuid)
-        LIMIT 10000
-    ) AS before
-) AS plain
-CROSS JOIN (
-    SELECT count(*) AS jobs
-    FROM (
-        SELECT
-        FROM outbox.jobs
-        WHERE $1
-          AND jobs.queue = $2
-          AND jobs.tenant_id = $3
-          AND jobs.priority = $4
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < ($5, $6)
-        LIMIT 10000
-    ) AS before
-) AS keyed
-LIMIT 1
-`
-
-type ExplainTurnParams struct {
-	Keyed    bool
-	Queue    string
-	TenantID pgtype.UUID
-	Priority int16
-	RunAt    pgtype.Timestamptz
-	ID       pgtype.UUID
-}
-
-// ExplainTurn counts the due jobs that come before one in its tenant's queue at its priority, up to 10 000: in the
-// index of those with a key if it is @keyed, else in that of the others.
-func (q *Queries) ExplainTurn(ctx context.Context, arg ExplainTurnParams) (int64, error) {
-	row := q.db.QueryRow(ctx, ExplainTurn,
-		arg.Keyed,
-		arg.Queue,
-		arg.TenantID,
-		arg.Priority,
-		arg.RunAt,
-		arg.ID,
-	)
-	var ahead int64
-	err := row.Scan(&ahead)
-	return ahead, err
 }
 
 const ExplainWorker = `-- name: ExplainWorker :many
@@ -447,61 +434,6 @@ func (q *Queries) ExplainWorker(ctx context.Context, fresh pgtype.Interval, work
 	for rows.Next() {
 		var i ExplainWorkerRow
 		if err := rows.Scan(&i.SeenAt, &i.Missing); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ExplainWorkers = `-- name: ExplainWorkers :many
-SELECT workers.worker, workers.version, workers.seen_at, (workers.seen_at <= statement_timestamp() - $1::interval)::boolean AS missing,
-       ($2::text = ANY (workers.queues))::boolean AS works_queue, ($3::text = ANY (workers.kinds))::boolean AS handles_kind,
-       coalesce(workers.concurrency[array_position(workers.queues, $2::text)], 0)::integer AS concurrency
-FROM outbox.workers
-WHERE $2::text = ANY (workers.queues) OR $3::text = ANY (workers.kinds)
-ORDER BY workers.seen_at DESC, workers.worker
-LIMIT 1000
-`
-
-type ExplainWorkersParams struct {
-	Fresh pgtype.Interval
-	Queue string
-	Kind  string
-}
-
-type ExplainWorkersRow struct {
-	Worker      string
-	Version     string
-	SeenAt      pgtype.Timestamptz
-	Missing     bool
-	WorksQueue  bool
-	HandlesKind bool
-	Concurrency int32
-}
-
-// ExplainWorkers returns the dispatchers that work a queue or have a handler for a kind, those seen last first.
-func (q *Queries) ExplainWorkers(ctx context.Context, arg ExplainWorkersParams) ([]ExplainWorkersRow, error) {
-	rows, err := q.db.Query(ctx, ExplainWorkers, arg.Fresh, arg.Queue, arg.Kind)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ExplainWorkersRow
-	for rows.Next() {
-		var i ExplainWorkersRow
-		if err := rows.Scan(
-			&i.Worker,
-			&i.Version,
-			&i.SeenAt,
-			&i.Missing,
-			&i.WorksQueue,
-			&i.HandlesKind,
-			&i.Concurrency,
-		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

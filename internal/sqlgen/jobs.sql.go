@@ -67,6 +67,103 @@ func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtyp
 	return items, nil
 }
 
+const EditJobs = `-- name: EditJobs :many
+WITH found AS MATERIALIZED (
+    SELECT jobs.id, jobs.status, jobs.queue, jobs.priority, jobs.run_at
+    FROM unnest($1::uuid[]) AS input(id)
+    JOIN outbox.operation_jobs AS meant ON meant.operation_id = $2 AND meant.job_id = input.id
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
+    WHERE jobs.epoch = meant.epoch
+      AND jobs.status::text = ANY ($3::text[])
+      AND (jobs.key IS NULL OR jobs.queue = coalesce($4::text, jobs.queue))
+      AND (jobs.deadline IS NULL OR jobs.deadline > greatest($5::timestamptz, statement_timestamp()))
+    FOR UPDATE
+), edited AS (
+    UPDATE outbox.jobs
+    SET queue    = coalesce($4::text, jobs.queue),
+        priority = coalesce($6::smallint, jobs.priority),
+        run_at   = CASE WHEN $5::timestamptz IS NULL THEN jobs.run_at ELSE greatest($5, statement_timestamp()) END,
+        status   = CASE WHEN jobs.status = 'blocked' AND $5 > statement_timestamp() THEN 'pending' ELSE jobs.status END,
+        epoch    = jobs.epoch + 1
+    FROM found
+    WHERE jobs.id = ANY (ARRAY[found.id])
+    RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority, jobs.run_at
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT $7, nullif($8::text, ''), nullif($9::text, ''), 'job.edit', edited.tenant_id, edited.id, edited.queue,
+        jsonb_build_object('status', found.status, 'queue', found.queue, 'priority', found.priority, 'run_at', found.run_at),
+        jsonb_build_object('status', edited.status, 'queue', edited.queue, 'priority', edited.priority, 'run_at', edited.run_at)
+    FROM edited
+    JOIN found ON found.id = edited.id
+), freed AS (
+    INSERT INTO outbox.freed_keys (tenant_id, queue, key)
+    SELECT DISTINCT edited.tenant_id, edited.queue, edited.key
+    FROM edited
+    WHERE edited.key IS NOT NULL AND edited.run_at > statement_timestamp()
+), woken AS MATERIALIZED (
+    SELECT pg_notify('outbox_jobs', '') AS silent
+    FROM (SELECT FROM edited LIMIT 1) AS any_edited
+)
+SELECT edited.id
+FROM edited
+LEFT JOIN woken ON woken.silent IS NULL
+LIMIT 100000
+`
+
+type EditJobsParams struct {
+	Ids         []pgtype.UUID
+	OperationID pgtype.UUID
+	Among       []string
+	Queue       *string
+	RunAt       pgtype.Timestamptz
+	Priority    *int16
+	Actor       string
+	RequestID   string
+	Reason      string
+}
+
+// EditJobs changes the queue, the priority or the time of those of @ids that wait as an operation has counted them:
+// in their epochs, and in a status of @among. It raises the epoch, as every act does. It returns the jobs that it has
+// changed, and wakes the dispatchers.
+//
+// The caller has locked the jobs, in a statement before this one: a claim that was first has made its jobs running in
+// another epoch, and they are left alone; a claim that comes second finds them locked, or as they are now.
+//
+// A time that has passed is now: claims look from where they have come to. A job whose deadline would have passed by
+// then would only expire, and is left alone. So is one with a key that would change its queue: the limit and the order
+// of a key hold within a queue. Neither depends on the time or the priority: the place in a line is line_position. A
+// blocked job that is not due any more waits as others do, because a promotion would take it for due; and where a job
+// of a key is put off, what is blocked behind it moves on when this commits (functions/move_freed_key_on.sql).
+func (q *Queries) EditJobs(ctx context.Context, arg EditJobsParams) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, EditJobs,
+		arg.Ids,
+		arg.OperationID,
+		arg.Among,
+		arg.Queue,
+		arg.RunAt,
+		arg.Priority,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.UUID
+	for rows.Next() {
+		var id pgtype.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindJob = `-- name: FindJob :many
 SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
     jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
@@ -82,6 +179,7 @@ SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.prior
     jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at, payload, headers, NULL::bytea AS result, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = $1
+  AND ($2::uuid IS NULL OR jobs.tenant_id = $2)
 UNION ALL
 SELECT history.id AS id, history.tenant_id AS tenant_id, history.kind AS kind, history.priority AS priority,
     history.attempt AS attempt, history.max_attempts AS max_attempts, history.lost_leases AS lost_leases,
@@ -97,6 +195,7 @@ SELECT history.id AS id, history.tenant_id AS tenant_id, history.kind AS kind, h
     NULL::timestamptz AS lease_expires_at, history.finished_at AS finished_at, payload, headers, result, false
 FROM outbox.history
 WHERE history.id = $1
+  AND ($2::uuid IS NULL OR history.tenant_id = $2)
 LIMIT 1
 `
 
@@ -135,9 +234,9 @@ type FindJobRow struct {
 }
 
 // FindJob returns the job, wherever it is: in one statement, so that one that
-// closes meanwhile is seen once.
-func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, error) {
-	rows, err := q.db.Query(ctx, FindJob, id)
+// closes meanwhile is seen once. With a @tenant, only its own.
+func (q *Queries) FindJob(ctx context.Context, iD pgtype.UUID, tenant pgtype.UUID) ([]FindJobRow, error) {
+	rows, err := q.db.Query(ctx, FindJob, iD, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +306,7 @@ SELECT greatest((
       AND jobs.id < $2
       AND jobs.id > $3
       AND ($4::uuid IS NULL OR jobs.tenant_id = $4)
-    ORDER BY jobs.id DESC
+    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
     LIMIT 1 OFFSET $5::integer
 ), (
     SELECT history.id
@@ -363,7 +462,7 @@ UNION ALL
       AND ($16::uuid IS NULL OR jobs.tenant_id = $16)
       AND ($17::timestamptz IS NULL OR jobs.created_at >= $17)
       AND ($18::timestamptz IS NULL OR jobs.created_at < $18)
-    ORDER BY jobs.id DESC
+    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC
     LIMIT $19
 )
 UNION ALL

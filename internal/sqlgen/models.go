@@ -42,4 +42,5 @@ type OutboxReplay struct {
 	FinishedAt   pgtype.Timestamptz
 	Stopped      bool
 	Failure      *string
+	StopLive     bool
 }

@@ -16,7 +16,8 @@ UPDATE outbox.operations
 SET done        = operations.done + $1::bigint,
     passed      = operations.passed + $2::bigint,
     position    = coalesce($3::uuid, operations.position),
-    next_at     = clock_timestamp() + $4::interval,
+    next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + $4::interval ELSE operations.next_at END,
+    open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + $4 END,
     finished_at = CASE WHEN $5::boolean THEN clock_timestamp() END,
     failure     = NULL
 WHERE operations.id = $6
@@ -46,7 +47,8 @@ func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationPara
 
 const DelayOperation = `-- name: DelayOperation :exec
 UPDATE outbox.operations
-SET next_at = clock_timestamp() + $1::interval,
+SET next_at = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + $1::interval ELSE operations.next_at END,
+    open_at = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + $1 END,
     failure = $2::text
 WHERE operations.id = $3
   AND operations.finished_at IS NULL
@@ -65,7 +67,7 @@ func (q *Queries) DelayOperation(ctx context.Context, arg DelayOperationParams) 
 }
 
 const ListOperations = `-- name: ListOperations :many
-SELECT operations.id, operations.tenant_id, operations.act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
+SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
        coalesce(operations.failure, '')::text AS failure
 FROM outbox.operations
@@ -148,13 +150,16 @@ const StartOperation = `-- name: StartOperation :one
 WITH forgotten AS (
     DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
-    INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
-    VALUES ($1::uuid, $2::uuid, $3::text, $4::jsonb, $5::float8, $6::bigint, $7::text, $8::text, $9::text)
-    RETURNING id, tenant_id, act, filter, per_second, matched, done, passed, position, next_at, actor, reason, request_id, created_at, stopped_at, finished_at, failure
+    INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
+    SELECT $1::uuid, $2::uuid, CASE WHEN of_letters THEN $3::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN $3 END,
+        CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
+        $4::jsonb, $5::float8, $6::bigint, $7::text, $8::text, $9::text
+    FROM (SELECT $3 IN ('replay', 'dismiss') AS of_letters) AS kind
+    RETURNING id, tenant_id, act, filter, per_second, matched, done, passed, position, next_at, actor, reason, request_id, created_at, stopped_at, finished_at, failure, open_act, open_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT started.actor, nullif(started.request_id, ''), nullif(started.reason, ''), 'operation.start', started.id::text, started.tenant_id,
-        '{"operation": null}', jsonb_build_object('act', started.act, 'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
+        '{"operation": null}', jsonb_build_object('act', coalesce(started.open_act, started.act), 'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
     FROM started
 )
 SELECT started.created_at FROM started
@@ -172,7 +177,8 @@ type StartOperationParams struct {
 	RequestID string
 }
 
-// StartOperation stores an operation, and forgets those that ended long ago.
+// StartOperation stores an operation, and forgets those that ended long ago. An act on open jobs is kept from builds
+// that do not know of it (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
@@ -200,16 +206,18 @@ WITH found AS MATERIALIZED (
 ), switched AS (
     UPDATE outbox.operations
     SET stopped_at = CASE WHEN $3::boolean THEN clock_timestamp() END,
-        next_at    = CASE WHEN $3 THEN operations.next_at ELSE greatest(operations.next_at, clock_timestamp()) END
+        next_at    = CASE WHEN $3 THEN operations.next_at ELSE greatest(operations.next_at, clock_timestamp()) END,
+        open_at    = CASE WHEN $3 OR operations.open_at IS NULL THEN operations.open_at ELSE greatest(operations.open_at, clock_timestamp()) END
     FROM found
     WHERE operations.id = found.id
       AND found.finished_at IS NULL
       AND (found.stopped_at IS NULL) = $3
-    RETURNING operations.id
+    RETURNING operations.id, operations.stopped_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT $4, nullif($5::text, ''), nullif($6::text, ''), CASE WHEN $3 THEN 'operation.stop' ELSE 'operation.resume' END,
-        found.id::text, found.tenant_id, jsonb_build_object('stopped', NOT $3, 'done', found.done), jsonb_build_object('stopped', $3)
+        found.id::text, found.tenant_id, jsonb_build_object('stopped', NOT $3, 'done', found.done),
+        jsonb_build_object('stopped', $3, 'stopped_at', switched.stopped_at)
     FROM found
     JOIN switched ON switched.id = found.id
 )
@@ -258,14 +266,15 @@ func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams
 }
 
 const TakeOperation = `-- name: TakeOperation :many
-SELECT operations.id, operations.tenant_id, operations.act, operations.filter, operations.per_second, operations.position,
+SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.position,
        operations.actor, operations.reason, operations.request_id,
-       extract(epoch FROM operations.next_at - statement_timestamp())::double precision AS due_in_seconds
+       extract(epoch FROM coalesce(operations.open_at, operations.next_at) - statement_timestamp())::double precision AS due_in_seconds
 FROM outbox.operations
 WHERE operations.finished_at IS NULL
   AND operations.stopped_at IS NULL
-  AND operations.next_at <= statement_timestamp() + interval '1 second'
-ORDER BY operations.next_at
+  AND coalesce(operations.open_act, operations.act) = ANY ($1::text[])
+  AND coalesce(operations.open_at, operations.next_at) <= statement_timestamp() + interval '1 second'
+ORDER BY coalesce(operations.open_at, operations.next_at)
 LIMIT 1
 FOR UPDATE SKIP LOCKED
 `
@@ -284,9 +293,9 @@ type TakeOperationRow struct {
 }
 
 // TakeOperation holds the operation whose next step is due first, within a second, until the transaction ends. One
-// that another process holds is passed by.
-func (q *Queries) TakeOperation(ctx context.Context) ([]TakeOperationRow, error) {
-	rows, err := q.db.Query(ctx, TakeOperation)
+// that another process holds is passed by, and so is one whose act is none of @acts: it is for a newer build.
+func (q *Queries) TakeOperation(ctx context.Context, acts []string) ([]TakeOperationRow, error) {
+	rows, err := q.db.Query(ctx, TakeOperation, acts)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,47 @@ func (q *Queries) FindCheckpoint(ctx context.Context, jobID pgtype.UUID) ([]Find
 	return items, nil
 }
 
+const FindFailedSpans = `-- name: FindFailedSpans :many
+SELECT job.id::uuid AS id, failed.attempt, failed.trace::text AS trace
+FROM unnest($1::uuid[]) AS job (id)
+CROSS JOIN LATERAL (
+    SELECT attempts.attempt, attempts.trace
+    FROM outbox.attempts
+    WHERE attempts.job_id = job.id
+      AND attempts.trace IS NOT NULL
+    ORDER BY attempts.epoch DESC
+    LIMIT 1
+) AS failed
+LIMIT 100000
+`
+
+type FindFailedSpansRow struct {
+	ID      pgtype.UUID
+	Attempt int32
+	Trace   string
+}
+
+// FindFailedSpans returns the span of each job's newest failed attempt that had one.
+func (q *Queries) FindFailedSpans(ctx context.Context, ids []pgtype.UUID) ([]FindFailedSpansRow, error) {
+	rows, err := q.db.Query(ctx, FindFailedSpans, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindFailedSpansRow
+	for rows.Next() {
+		var i FindFailedSpansRow
+		if err := rows.Scan(&i.ID, &i.Attempt, &i.Trace); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindProgress = `-- name: FindProgress :many
 SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at
 FROM outbox.progress
@@ -76,53 +117,6 @@ func (q *Queries) FindProgress(ctx context.Context, jobID pgtype.UUID) ([]FindPr
 			&i.Total,
 			&i.Message,
 			&i.ReportedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const FindReport = `-- name: FindReport :many
-SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at,
-       checkpoint::bytea AS checkpoint, coalesce(checkpoint_epoch, 0)::bigint AS epoch, checkpointed_at
-FROM outbox.progress
-WHERE job_id = $1
-LIMIT 1
-`
-
-type FindReportRow struct {
-	Current        int64
-	Total          int64
-	Message        string
-	ReportedAt     pgtype.Timestamptz
-	Checkpoint     []byte
-	Epoch          int64
-	CheckpointedAt pgtype.Timestamptz
-}
-
-// FindReport returns a job's progress and checkpoint together; nothing if it has reported neither.
-func (q *Queries) FindReport(ctx context.Context, jobID pgtype.UUID) ([]FindReportRow, error) {
-	rows, err := q.db.Query(ctx, FindReport, jobID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []FindReportRow
-	for rows.Next() {
-		var i FindReportRow
-		if err := rows.Scan(
-			&i.Current,
-			&i.Total,
-			&i.Message,
-			&i.ReportedAt,
-			&i.Checkpoint,
-			&i.Epoch,
-			&i.CheckpointedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -216,6 +210,81 @@ func (q *Queries) ListLogs(ctx context.Context, arg ListLogsParams) ([]ListLogsR
 			&i.LoggedAt,
 			&i.Level,
 			&i.Message,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ListReports = `-- name: ListReports :many
+SELECT 'progress'::text AS what, progress.epoch, 0::bigint AS line, ''::text AS name, coalesce(progress.message, '')::text AS message, progress.reported_at AS at,
+       coalesce(progress.current, 0)::bigint AS current, coalesce(progress.total, 0)::bigint AS total, NULL::interval AS took, NULL::bytea AS data
+FROM outbox.progress
+WHERE progress.job_id = $1
+UNION ALL
+SELECT 'checkpoint', coalesce(progress.checkpoint_epoch, 0), 0, '', '', progress.checkpointed_at, 0, 0, NULL, progress.checkpoint
+FROM outbox.progress
+WHERE progress.job_id = $1
+UNION ALL
+(
+    SELECT 'line', job_logs.epoch, job_logs.line, job_logs.level, job_logs.message, job_logs.logged_at, 0, 0, NULL, NULL
+    FROM outbox.job_logs
+    WHERE job_logs.job_id = $1
+    ORDER BY job_logs.epoch, job_logs.line
+    LIMIT 200
+)
+UNION ALL
+(
+    SELECT 'step', job_steps.epoch, 0, job_steps.name, '', job_steps.finished_at, 0, 0, job_steps.took, job_steps.result
+    FROM outbox.job_steps
+    WHERE job_steps.job_id = $1
+    ORDER BY job_steps.finished_at, job_steps.name
+    LIMIT 1000
+)
+ORDER BY what, epoch, line, at, name
+LIMIT 1202
+`
+
+type ListReportsRow struct {
+	What    string
+	Epoch   int64
+	Line    int64
+	Name    string
+	Message string
+	At      pgtype.Timestamptz
+	Current int64
+	Total   int64
+	Took    pgtype.Interval
+	Data    []byte
+}
+
+// ListReports returns all that a job has reported: its progress, its checkpoint, its lines and its steps, a row each;
+// lines and steps oldest first.
+func (q *Queries) ListReports(ctx context.Context, jobID pgtype.UUID) ([]ListReportsRow, error) {
+	rows, err := q.db.Query(ctx, ListReports, jobID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListReportsRow
+	for rows.Next() {
+		var i ListReportsRow
+		if err := rows.Scan(
+			&i.What,
+			&i.Epoch,
+			&i.Line,
+			&i.Name,
+			&i.Message,
+			&i.At,
+			&i.Current,
+			&i.Total,
+			&i.Took,
+			&i.Data,
 		); err != nil {
 			return nil, err
 		}

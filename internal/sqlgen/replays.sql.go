@@ -250,7 +250,7 @@ func (q *Queries) EventsToReplay(ctx context.Context, arg EventsToReplayParams) 
 }
 
 const ListReplays = `-- name: ListReplays :many
-SELECT id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, published, refused, repeated, actor, reason, created_at, finished_at, stopped, failure FROM outbox.replays
+SELECT id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, published, refused, repeated, actor, reason, created_at, finished_at, stopped, failure, stop_live FROM outbox.replays
 WHERE sink = $1
   AND ($2::uuid IS NULL OR tenant_id = $2)
   AND ($3::uuid IS NULL OR id = $3)
@@ -296,6 +296,7 @@ func (q *Queries) ListReplays(ctx context.Context, arg ListReplaysParams) ([]Out
 			&i.FinishedAt,
 			&i.Stopped,
 			&i.Failure,
+			&i.StopLive,
 		); err != nil {
 			return nil, err
 		}
@@ -308,9 +309,9 @@ func (q *Queries) ListReplays(ctx context.Context, arg ListReplaysParams) ([]Out
 }
 
 const NextReplays = `-- name: NextReplays :many
-SELECT id, position, last_position, per_second, again
+SELECT id, position, last_position, per_second, again, stop_live
 FROM (
-    SELECT id, position, last_position, per_second, again, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
+    SELECT id, position, last_position, per_second, again, stop_live, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
     FROM outbox.replays
     WHERE sink = $1
       AND finished_at IS NULL
@@ -325,6 +326,7 @@ type NextReplaysRow struct {
 	LastPosition int64
 	PerSecond    float64
 	Again        bool
+	StopLive     bool
 }
 
 // NextReplays returns the replays of a sink that its owner works off side by side: of each
@@ -344,6 +346,7 @@ func (q *Queries) NextReplays(ctx context.Context, sink string) ([]NextReplaysRo
 			&i.LastPosition,
 			&i.PerSecond,
 			&i.Again,
+			&i.StopLive,
 		); err != nil {
 			return nil, err
 		}
@@ -467,10 +470,10 @@ const StartReplay = `-- name: StartReplay :exec
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
-    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, actor, reason)
+    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, stop_live, events, actor, reason)
     VALUES ($2::uuid, $3::text, $4::uuid, $5::text[], $6::text, $7::timestamptz, $8::timestamptz,
-        $9::bigint, $10::bigint, $11::float8, $12::boolean, $13::bigint, $14::text, $15::text)
-    RETURNING id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, published, refused, repeated, actor, reason, created_at, finished_at, stopped, failure
+        $9::bigint, $10::bigint, $11::float8, $12::boolean, $13::boolean, $14::bigint, $15::text, $16::text)
+    RETURNING id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, published, refused, repeated, actor, reason, created_at, finished_at, stopped, failure, stop_live
 )
 INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
 SELECT started.actor, nullif($1::text, ''), nullif(started.reason, ''), 'sink.replay', started.sink, started.tenant_id,
@@ -491,6 +494,7 @@ type StartReplayParams struct {
 	LastPosition int64
 	PerSecond    float64
 	Again        bool
+	StopLive     bool
 	Events       int64
 	Actor        string
 	Reason       string
@@ -512,6 +516,7 @@ func (q *Queries) StartReplay(ctx context.Context, arg StartReplayParams) error 
 		arg.LastPosition,
 		arg.PerSecond,
 		arg.Again,
+		arg.StopLive,
 		arg.Events,
 		arg.Actor,
 		arg.Reason,

@@ -39,6 +39,36 @@ func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name
 	return items, nil
 }
 
+const DescribeSchedule = `-- name: DescribeSchedule :many
+SELECT outbox.describe_schedule(schedules) AS described
+FROM outbox.schedules
+WHERE tenant_id = $1
+  AND name = $2
+LIMIT 1
+FOR UPDATE
+`
+
+// DescribeSchedule locks a schedule and returns it as it stands in the audit.
+func (q *Queries) DescribeSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([][]byte, error) {
+	rows, err := q.db.Query(ctx, DescribeSchedule, tenantID, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][]byte
+	for rows.Next() {
+		var described []byte
+		if err := rows.Scan(&described); err != nil {
+			return nil, err
+		}
+		items = append(items, described)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindSchedule = `-- name: FindSchedule :many
 SELECT kind, queue, priority, max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed,
        payload, content_type, headers, statement_timestamp()::timestamptz AS now
@@ -113,7 +143,8 @@ func (q *Queries) FindSchedule(ctx context.Context, tenantID pgtype.UUID, name s
 
 const ListSchedules = `-- name: ListSchedules :many
 SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression, coalesce(time_zone, '')::text AS time_zone, every,
-       missed, missed_limit, kind, queue, next_at, last_at, paused_at, created_at, updated_at
+       missed, missed_limit, kind, queue, coalesce(streamed, false)::boolean AS streamed, next_at, last_at, paused_at, created_at, updated_at,
+       coalesce(set_by, '')::text AS set_by
 FROM outbox.schedules
 WHERE $1::uuid IS NULL OR schedules.tenant_id = $1
 ORDER BY name, tenant_id
@@ -131,11 +162,13 @@ type ListSchedulesRow struct {
 	MissedLimit int32
 	Kind        string
 	Queue       string
+	Streamed    bool
 	NextAt      pgtype.Timestamptz
 	LastAt      pgtype.Timestamptz
 	PausedAt    pgtype.Timestamptz
 	CreatedAt   pgtype.Timestamptz
 	UpdatedAt   pgtype.Timestamptz
+	SetBy       string
 }
 
 // ListSchedules returns up to @max_rows schedules in the order of their names, those
@@ -160,11 +193,13 @@ func (q *Queries) ListSchedules(ctx context.Context, tenant pgtype.UUID, maxRows
 			&i.MissedLimit,
 			&i.Kind,
 			&i.Queue,
+			&i.Streamed,
 			&i.NextAt,
 			&i.LastAt,
 			&i.PausedAt,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.SetBy,
 		); err != nil {
 			return nil, err
 		}
@@ -174,6 +209,16 @@ func (q *Queries) ListSchedules(ctx context.Context, tenant pgtype.UUID, maxRows
 		return nil, err
 	}
 	return items, nil
+}
+
+const NotifySchedulers = `-- name: NotifySchedulers :exec
+SELECT pg_notify('outbox_jobs', 'schedules')
+`
+
+// NotifySchedulers makes schedulers that hear notifications look at the table when the transaction commits.
+func (q *Queries) NotifySchedulers(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, NotifySchedulers)
+	return err
 }
 
 const PauseSchedule = `-- name: PauseSchedule :many

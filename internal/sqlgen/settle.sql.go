@@ -109,7 +109,8 @@ WITH input AS MATERIALIZED (
            nullif(unnest($5::text[]), '')    AS error_code,
            nullif(unnest($6::text[]), '') AS error_message,
            nullif(unnest($7::text[]), '')         AS stack,
-           nullif(unnest($8::text[]), '')   AS fingerprint
+           nullif(unnest($8::text[]), '')   AS fingerprint,
+           nullif(unnest($9::text[]), '')         AS trace -- the array is NULL where no attempt has a span
 ), settled AS (
     UPDATE outbox.jobs
     SET status             = input.status,
@@ -130,12 +131,13 @@ WITH input AS MATERIALIZED (
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
-        (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack
+        (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
+        (input).trace AS trace
 ), recorded AS (
     -- Of what was settled, not of what was found: a job that another settled
     -- meanwhile has no trace of our attempt.
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
-    SELECT id, epoch - 1, attempt, $9::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
+    SELECT id, epoch - 1, attempt, $10::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id, trace
     FROM settled
     WHERE error_code IS NOT NULL
     ON CONFLICT DO NOTHING
@@ -152,6 +154,7 @@ type SettleUnfinishedParams struct {
 	ErrorMessages []string
 	Stacks        []string
 	Fingerprints  []string
+	Traces        []string
 	Worker        string
 }
 
@@ -170,6 +173,7 @@ func (q *Queries) SettleUnfinished(ctx context.Context, arg SettleUnfinishedPara
 		arg.ErrorMessages,
 		arg.Stacks,
 		arg.Fingerprints,
+		arg.Traces,
 		arg.Worker,
 	)
 	if err != nil {

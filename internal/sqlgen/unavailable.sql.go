@@ -22,16 +22,17 @@ WITH input AS MATERIALIZED (
            unnest($7::text[])            AS error_code,
            unnest($8::text[])         AS error_message,
            unnest($9::text[])                 AS stack,
-           unnest($10::text[])           AS fingerprint
+           unnest($10::text[])           AS fingerprint,
+           nullif(unnest($11::text[]), '')     AS trace -- the array is NULL where no attempt has a span
 ), found AS MATERIALIZED (
-    SELECT input.id, input.epoch, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
+    SELECT input.id, input.epoch, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, input.trace, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     FOR UPDATE
 ), judged AS MATERIALIZED (
-    SELECT found.id, found.epoch, found.outage_limit, found.wait, found.status, found.delay, found.error_code, found.error_message, found.stack, found.fingerprint, found.since, found.since > statement_timestamp() - found.outage_limit AS spared,
+    SELECT found.id, found.epoch, found.outage_limit, found.wait, found.status, found.delay, found.error_code, found.error_message, found.stack, found.fingerprint, found.trace, found.since, found.since > statement_timestamp() - found.outage_limit AS spared,
            -- Jittered, so that what was put off together does not come back together.
            greatest(least(statement_timestamp() - found.since, interval '5 minutes'), interval '1 second') * (0.75 + random() / 2) AS growing_wait
     FROM found
@@ -54,10 +55,10 @@ WITH input AS MATERIALIZED (
     FROM judged
     WHERE jobs.id = ANY (ARRAY[judged.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.status,
-        judged.spared, judged.error_code, judged.error_message, judged.stack
+        judged.spared, judged.error_code, judged.error_message, judged.stack, judged.trace
 ), recorded AS (
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
-    SELECT id, epoch - 1, attempt, $11::text, started_at, error_code, error_message, nullif(stack, ''), tenant_id
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
+    SELECT id, epoch - 1, attempt, $12::text, started_at, error_code, error_message, nullif(stack, ''), tenant_id, trace
     FROM settled
     WHERE NOT spared
     ON CONFLICT DO NOTHING
@@ -76,6 +77,7 @@ type SettleUnavailableParams struct {
 	ErrorMessages []string
 	Stacks        []string
 	Fingerprints  []string
+	Traces        []string
 	Worker        string
 }
 
@@ -103,6 +105,7 @@ func (q *Queries) SettleUnavailable(ctx context.Context, arg SettleUnavailablePa
 		arg.ErrorMessages,
 		arg.Stacks,
 		arg.Fingerprints,
+		arg.Traces,
 		arg.Worker,
 	)
 	if err != nil {

@@ -126,6 +126,27 @@ func (q *Queries) ListWorkers(ctx context.Context) ([]ListWorkersRow, error) {
 	return items, nil
 }
 
+const ReadFloor = `-- name: ReadFloor :one
+SELECT substr(schema_files.name, length('floor/') + 1)::text AS release, schema_files.revision
+FROM outbox.schema_files
+WHERE schema_files.name LIKE 'floor/%'
+ORDER BY schema_files.revision DESC
+LIMIT 1
+`
+
+type ReadFloorRow struct {
+	Release  string
+	Revision int32
+}
+
+// ReadFloor returns the oldest release whose builds work with this schema; migrations/state.go stores it.
+func (q *Queries) ReadFloor(ctx context.Context) (ReadFloorRow, error) {
+	row := q.db.QueryRow(ctx, ReadFloor)
+	var i ReadFloorRow
+	err := row.Scan(&i.Release, &i.Revision)
+	return i, err
+}
+
 const RemoveWorker = `-- name: RemoveWorker :exec
 DELETE FROM outbox.workers
 WHERE worker = $1

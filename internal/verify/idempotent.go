@@ -30,13 +30,7 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 		return err
 	}
 	defer proxy.Close()
-	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return err
-	}
-	config.MaxConns = callers
-	config.ConnConfig.RuntimeParams["application_name"] = "verify-producer"
-	db, err := pgxpool.NewWithConfig(ctx, config)
+	db, err := producersPool(ctx, dsn, callers)
 	if err != nil {
 		return err
 	}
@@ -79,6 +73,17 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 	}
 	r.allAcked(keys)
 	return nil
+}
+
+// producersPool opens so many connections, which are known by the name of a producer.
+func producersPool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = conns
+	config.ConnConfig.RuntimeParams["application_name"] = "verify-producer"
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // rush is many callers that place the same order at the same time.

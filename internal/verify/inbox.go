@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
@@ -51,16 +52,8 @@ func redeliveries(ctx context.Context, r *Run) error {
 			return err
 		}
 		consumer.MayEnd()
-		for range 3 {
-			if err := sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
-				return err
-			}
-			if err := r.awaitSession(ctx, consumer); err != nil {
-				return err
-			}
-			if err := r.terminateBackend(ctx, fault.Planned{Dice: dice.Float64()}); err != nil {
-				return err
-			}
+		if err := r.cutSessions(ctx, consumer, dice); err != nil {
+			return err
 		}
 	}
 	select {
@@ -72,6 +65,22 @@ func redeliveries(ctx context.Context, r *Run) error {
 		return fmt.Errorf("the consumer ended with status %d", consumer.ExitCode())
 	}
 	return r.checkReceived(ctx, messages, times)
+}
+
+// cutSessions ends three of a consumer's sessions, one after the other.
+func (r *Run) cutSessions(ctx context.Context, consumer *child.Process, dice *rand.Rand) error {
+	for range 3 {
+		if err := sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
+			return err
+		}
+		if err := r.awaitSession(ctx, consumer); err != nil {
+			return err
+		}
+		if err := r.terminateBackend(ctx, fault.Planned{Dice: dice.Float64()}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitTransactions waits until a consumer is in the midst of several deliveries:

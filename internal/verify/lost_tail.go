@@ -47,19 +47,9 @@ func lostTail(ctx context.Context, r *Run) (err error) {
 	if err := r.awaitPublished(ctx, "s", patience); err != nil {
 		return err
 	}
-	before, err := stored(ctx, broker.URL, eventStream)
-	if err != nil {
+	if err := r.loseTail(ctx, broker.URL, rollBack, lost+1); err != nil {
 		return err
 	}
-	if err := rollBack(); err != nil {
-		return err
-	}
-	after, err := stored(ctx, broker.URL, eventStream)
-	if err != nil {
-		return err
-	}
-	r.Figure("messages_lost", float64(len(before)-len(after)))
-	r.Expect("messages that were acknowledged and lost", float64(len(before)-len(after)), ">=", float64(lost+1))
 	if err := r.replay(ctx, since); err != nil {
 		return err
 	}
@@ -76,6 +66,24 @@ func lostTail(ctx context.Context, r *Run) (err error) {
 	}
 	r.Expect("stored twice", float64(repeats), "=", 0)
 	r.atLeast(1, storeRolledBack)
+	return nil
+}
+
+// loseTail takes the broker's store back, and expects that this loses so many messages.
+func (r *Run) loseTail(ctx context.Context, url string, rollBack func() error, atLeast int) error {
+	before, err := stored(ctx, url, eventStream)
+	if err != nil {
+		return err
+	}
+	if err := rollBack(); err != nil {
+		return err
+	}
+	after, err := stored(ctx, url, eventStream)
+	if err != nil {
+		return err
+	}
+	r.Figure("messages_lost", float64(len(before)-len(after)))
+	r.Expect("messages that were acknowledged and lost", float64(len(before)-len(after)), ">=", float64(atLeast))
 	return nil
 }
 

@@ -46,7 +46,7 @@ func (r *Run) start(name, command string, env []string, prepare func(pid int) er
 	if r.pooled != "" {
 		all = append(all, "OUTBOX_LISTEN_URL="+r.URL)
 	}
-	p, err := child.Start(name, log, r.Program, append(all, env...), prepare, command)
+	p, err := child.Start(name, log, r.programOf(name), append(all, env...), prepare, command)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ type publishing struct {
 	clients, keys int
 	open          time.Duration // most that a transaction stays open once it has published
 	rest          time.Duration // most between two of a client's
+	insists       bool          // goes on when a transaction fails, as the server may be away
 
 	run    *Run
 	pool   *pgxpool.Pool
@@ -58,7 +59,12 @@ func (r *Run) publish(ctx context.Context, p *publishing) error {
 		dice := fault.Random(r.Seed, fmt.Sprint("publish ", i))
 		p.ended.Go(func() {
 			for ctx.Err() == nil {
-				if err := p.once(context.WithoutCancel(ctx), dice); err != nil {
+				err := p.once(context.WithoutCancel(ctx), dice)
+				if err != nil && p.insists {
+					_ = sleep(ctx, 100*time.Millisecond)
+					continue
+				}
+				if err != nil {
 					p.mu.Lock()
 					p.err = err
 					p.mu.Unlock()

@@ -134,6 +134,9 @@ func ReadRecords(folder string) (records []*Record, err error) {
 
 func newRecord(row Row, o Options) *Record {
 	command := fmt.Sprintf("posthaste-proof verify %s --tier %s --seed %d", row.Name, o.Tier, o.Seed)
+	if o.Previous != "" {
+		command = fmt.Sprintf("make upgrade-test SEED=%d", o.Seed)
+	}
 	if o.Pooler {
 		command += " --pooler"
 	}

@@ -63,12 +63,7 @@ func refusedFirst(ctx context.Context, r *Run) (err error) {
 	if err := r.awaitPublished(ctx, "s", patience); err != nil {
 		return err
 	}
-	held, err := r.heldMessages(ctx)
-	if err != nil {
-		return err
-	}
-	r.Expect("messages that wait behind those that are refused, and these", float64(held), "=", float64(keys/10*numbers))
-	if err := r.mendRefused(ctx, broker); err != nil {
+	if err := r.publishHeld(ctx, broker, keys/10*numbers); err != nil {
 		return err
 	}
 	if err := r.stop(ctx, last); err != nil {
@@ -80,6 +75,16 @@ func refusedFirst(ctx context.Context, r *Run) (err error) {
 	}
 	_, err = r.checkPublished(ctx, p.acked, got, nothing)
 	return err
+}
+
+// publishHeld expects so many messages to be held, and removes the reason.
+func (r *Run) publishHeld(ctx context.Context, broker *natsproc.Server, want int) error {
+	held, err := r.heldMessages(ctx)
+	if err != nil {
+		return err
+	}
+	r.Expect("messages that wait behind those that are refused, and these", float64(held), "=", float64(want))
+	return r.mendRefused(ctx, broker)
 }
 
 // reap has a reaper give back what dead relays have claimed, until stop is called.

@@ -23,10 +23,13 @@ type Options struct {
 	Tier    Tier
 	Seed    uint64
 	Program string // the posthaste-proof binary that the children are made of
-	Out     string // folder for records, and for ledgers and logs of failed runs
-	Major   string // of PostgreSQL; "" is any
-	Pooler  bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN
-	Log     io.Writer
+	// Previous is a folder with posthaste and posthaste-proof of the release before, for the row
+	// that runs both; "" is none.
+	Previous string
+	Out      string // folder for records, and for ledgers and logs of failed runs
+	Major    string // of PostgreSQL; "" is any
+	Pooler   bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN
+	Log      io.Writer
 	// Progress gets how far a run is; nil prints nothing.
 	Progress func(stage string, done, total int)
 }
@@ -134,7 +137,11 @@ func (r *Run) do(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.keepServerLog(), r.Server.Stop()) }()
-	if err := r.openDatabase(ctx); err != nil {
+	if r.Row.elsewhere {
+		defer r.endProcesses()
+		return r.Row.run(ctx, r)
+	}
+	if err := r.openDatabase(ctx, r.Server.URL()); err != nil {
 		return err
 	}
 	defer r.DB.Close()

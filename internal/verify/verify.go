@@ -50,6 +50,9 @@ type Row struct {
 	// direct says that a pooler can have no part in the row.
 	direct bool
 
+	// elsewhere says that the row makes its database on servers of its own.
+	elsewhere bool
+
 	serverEnv func(*Run) ([]string, error) // nil adds nothing to the server's environment
 
 	run func(context.Context, *Run) error

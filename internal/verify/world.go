@@ -54,10 +54,10 @@ const recording = `
 
 func (r *Run) ledgers() string { return filepath.Join(r.Dir, "ledgers") }
 
-// openDatabase makes the run's database, migrated and watched. It refuses a server
-// that may lose commits.
-func (r *Run) openDatabase(ctx context.Context) (err error) {
-	if r.URL, _, err = pgdev.CreateDatabase(ctx, r.Server.URL(), "verify"); err != nil {
+// openDatabase makes the run's database on a server, migrated and watched. It refuses a
+// server that may lose commits.
+func (r *Run) openDatabase(ctx context.Context, server string) (err error) {
+	if r.URL, _, err = pgdev.CreateDatabase(ctx, server, "verify"); err != nil {
 		return err
 	}
 	if r.DB, err = r.connect(ctx); err != nil {
@@ -67,6 +67,9 @@ func (r *Run) openDatabase(ctx context.Context) (err error) {
 	err = r.DB.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('fsync'),
 		current_setting('synchronous_commit'), current_setting('full_page_writes')`).
 		Scan(&s.Version, &s.Fsync, &s.SynchronousCommit, &s.FullPageWrites)
+	if err == nil && r.Previous != "" {
+		err = r.posthaste(ctx, r.Previous, "migrate", "up").Run()
+	}
 	if err == nil {
 		err = migrate.Up(ctx, r.DB)
 	}

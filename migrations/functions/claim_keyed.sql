@@ -96,8 +96,8 @@ BEGIN
                       AND jobs.key IS NOT NULL
                       AND jobs.status IN ('pending', 'retrying')
                       AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-                      AND jobs.run_at <= now()
-                      AND (jobs.deadline IS NULL OR jobs.deadline > now())
+                      AND jobs.run_at <= statement_timestamp()
+                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
                       AND jobs.kind = ANY (kinds)
                     ORDER BY jobs.run_at, jobs.id
                     LIMIT share.reach
@@ -119,8 +119,8 @@ BEGIN
             WHERE jobs.ctid = ANY (places)
               AND jobs.queue = of_queue
               AND jobs.status IN ('pending', 'retrying')
-              AND jobs.run_at <= now()
-              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+              AND jobs.run_at <= statement_timestamp()
+              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
               AND jobs.kind = ANY (kinds)
             FOR UPDATE SKIP LOCKED
         )

@@ -1,7 +1,7 @@
 -- The state machine, enforced by the database. Postgres evaluates a trigger's WHEN without
 -- calling the function, so a claim pays a few comparisons and no call; the function decides
 -- about the rarer moves. WHEN says no more than that because it is, like a CHECK, parsed anew
--- for every statement that fires the trigger (00001_tables.sql). docs/states.md,
+-- for every statement that fires the trigger (00001_tables.sql). docs/reference/states.md,
 -- outbox/status.go and this file are compared by a test.
 CREATE OR REPLACE FUNCTION outbox.refuse_move() RETURNS trigger
 LANGUAGE plpgsql AS $$
@@ -26,7 +26,7 @@ BEGIN
             USING ERRCODE = 'check_violation', HINT = 'The epoch is the fencing token: it only ever rises.';
     END IF;
     RAISE EXCEPTION 'job %: illegal move from % (epoch %) to % (epoch %)', OLD.id, OLD.status, OLD.epoch, NEW.status, NEW.epoch
-        USING ERRCODE = 'check_violation', HINT = 'docs/states.md lists the legal moves; entering and leaving running raises the epoch.';
+        USING ERRCODE = 'check_violation', HINT = 'docs/reference/states.md lists the legal moves; entering and leaving running raises the epoch.';
 END
 $$;
 

@@ -1,5 +1,5 @@
 -- secure makes the roles outbox_owner, _producer, _worker, _api and _reader, what they may
--- do, and the policies of row security; docs/tenants.md is the user's page, and
+-- do, and the policies of row security; docs/guides/tenants.md is the user's page, and
 -- testdata/roles.golden lists what comes of it. Each migrate up calls it. Call it as the
 -- owner after adding a table to this schema, after changing the owner, or when an
 -- administrator has made the roles that the migration was not allowed to make. It returns
@@ -12,7 +12,7 @@
 -- Roles belong to the whole server: other databases may have made them already,
 -- or be making them just now.
 CREATE OR REPLACE FUNCTION outbox.secure() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10ms' AS $$
 DECLARE
     -- What a producer must not set and the API must not change, as far as they are there.
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
@@ -20,7 +20,7 @@ DECLARE
     of_the_log CONSTANT text[] := '{position,at}'; -- which the database gives an event
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
-    engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API has nothing to do with them
+    engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API sees the bridges of positions, and nothing else
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
     everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
     -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects
@@ -106,7 +106,14 @@ BEGIN
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     WHEN 'held_messages' THEN '{SELECT}'
                     WHEN 'chores' THEN '{SELECT}' -- whether what is beyond its retention is removed
+                    WHEN 'measured' THEN '{SELECT}'
+                    WHEN 'measures' THEN '{SELECT}'
+                    WHEN 'measured_hours' THEN '{SELECT}'
+                    WHEN 'measures_hours' THEN '{SELECT}'
+                    WHEN 'builds' THEN '{SELECT}'
                     WHEN 'lease_extensions' THEN '{SELECT}' -- whether a lease has lapsed
+                    WHEN 'inbox' THEN '{}'
+                    WHEN 'inbox_positions' THEN '{SELECT}' -- of bridges
                     ELSE everything END),
                 ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname
@@ -115,7 +122,6 @@ BEGIN
                     ELSE '{}'::text[] END)
             ) AS may(role, privileges)
             WHERE thing.kind = 'table' AND thing.relname <> ALL (records)
-              AND NOT (may.role = 'outbox_api' AND thing.relname = ANY (engines))
             UNION ALL
             SELECT attrelid, may.role, format('%s (%I)', may.act, attname)
             FROM pg_attribute
@@ -192,7 +198,11 @@ BEGIN
         IF NOT tab.relispartition AND tab.relname <> ALL (engines) THEN
             wanted := wanted || format('CREATE POLICY api ON %1$s FOR ALL TO outbox_api USING (%2$s) WITH CHECK (%2$s)', tab.name, visible);
         END IF;
-        IF tab.relname = 'queues' THEN -- that a queue is paused is no secret
+        IF tab.relname = 'inbox_positions' THEN
+            wanted := wanted || format('CREATE POLICY api ON %s FOR SELECT TO outbox_api USING (((consumer = ''-bridge''::text) AND %s))', tab.name, all_of_them);
+        END IF;
+        -- That a queue is paused is no secret, nor when it was measured.
+        IF tab.relname IN ('queues', 'measured', 'measured_hours') THEN
             wanted := wanted || format('CREATE POLICY everybody ON %s FOR SELECT TO outbox_api, outbox_reader USING (true)', tab.name);
         END IF;
         wanted := wanted || format('CREATE POLICY owner ON %s FOR ALL TO %s USING (true) WITH CHECK (true)', tab.name, tab.owners);

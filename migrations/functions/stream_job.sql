@@ -3,7 +3,7 @@
 -- job's life. The row counts its events, and that of the history goes on with the count.
 -- Other jobs pay for the WHEN of a trigger, and for no call. Where statements start and complete
 -- many jobs they store the events themselves, and this counts them (stores_events). A payload or a result that makes an
--- event larger than the log takes is left out, and its size said. docs/lifecycle.md lists events
+-- event larger than the log takes is left out, and its size said. docs/guides/lifecycle.md lists events
 -- and fields, package lifecycle reads them.
 --
 -- Triggers are BEFORE the change: they store the number with it, and one afterwards would have
@@ -47,7 +47,9 @@ BEGIN
         END IF;
         event := CASE
             WHEN NEW.status = 'running' THEN 'started'
-            WHEN NEW.status = OLD.status THEN 'retried' -- one that waits, by a person who makes it due
+            -- One that waits, by a person who changes it, or makes it due.
+            WHEN NEW.status = OLD.status AND (NEW.queue <> OLD.queue OR NEW.priority <> OLD.priority OR NEW.run_at > statement_timestamp()) THEN 'edited'
+            WHEN NEW.status = OLD.status THEN 'retried'
             WHEN NEW.status = 'retrying' THEN 'retry'
             WHEN NEW.status <> 'pending' THEN NEW.status::text -- blocked, failed, dead
             WHEN OLD.status = 'running' AND NEW.run_at = OLD.run_at THEN 'interrupted'
@@ -59,7 +61,7 @@ BEGIN
         IF NEW.status = 'running' THEN
             more := ',"worker":' || to_json(NEW.lease_owner);
         ELSE
-            more := ',"run_at":' || outbox.event_time(NEW.run_at);
+            more := ',"run_at":' || outbox.event_time(NEW.run_at) || CASE WHEN event = 'edited' THEN ',"priority":' || NEW.priority ELSE '' END;
         END IF;
     ELSE -- INSERT on history
         previous := NEW.closed_from;

@@ -18,7 +18,7 @@ import (
 // left as it is, and so is one that was made by other texts of numbered files than ours,
 // which is an error.
 //
-// No statement waits longer for a lock than a quarter of a second, because everybody who
+// No statement waits longer for a lock than 10 ms, because everybody who
 // wants the same table would wait behind it. Up then undoes what it has begun and tries
 // again, for two minutes at most; the error names who has the lock.
 func Up(ctx context.Context, pool *pgxpool.Pool) error {
@@ -33,6 +33,7 @@ func ApplyNumbered(ctx context.Context, pool *pgxpool.Pool) error {
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS,
 		goose.WithSessionLocker(new(migrations.SessionLock)),
 		goose.WithDisableGlobalRegistry(true),
+		goose.WithAllowOutofOrder(true), // they only add, and what is made at the same time has agreed numbers
 		goose.WithTableName(migrations.VersionTable))
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Package codes names the error codes that Posthaste itself gives to failed attempts: what
 // operator.Job, await.JobError and dispatcher.Ended have as a code. A handler gives its own with
 // any error that has a method Code() string, or with dispatcher.WithCode; the senders of package
-// relay document theirs. docs/jobs.md says what to do about each.
+// relay document theirs. docs/guides/retries.md says what to do about each.
 package codes
 
 // The codes.
@@ -22,7 +22,7 @@ const (
 	CompleteNotCommitted = "complete_not_committed" // Complete was called, but its transaction did not commit
 )
 
-// All returns the codes, in the order of docs/jobs.md.
+// All returns the codes, in the order of docs/guides/retries.md.
 func All() []string {
 	return []string{
 		Error, Timeout, Panic, Goexit, Deadline, Cancelled, UnreadablePayload, UndecodableResult, LeaseLost,

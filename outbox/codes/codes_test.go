@@ -12,13 +12,13 @@ import (
 
 func TestTheDocumentationListsEveryErrorCode(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/jobs.md")
+	page, err := os.ReadFile("../../docs/guides/retries.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(page), "\n### Error codes\n")
+	_, section, found := strings.Cut(string(page), "\n## Error codes\n")
 	if !found {
-		t.Fatal("docs/jobs.md has no section Error codes")
+		t.Fatal("docs/guides/retries.md has no section Error codes")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	var documented []string
@@ -26,6 +26,6 @@ func TestTheDocumentationListsEveryErrorCode(t *testing.T) {
 		documented = append(documented, row[1])
 	}
 	if codes := codes.All(); !slices.Equal(documented, codes) {
-		t.Errorf("docs/jobs.md lists %v, the code %v", documented, codes)
+		t.Errorf("docs/guides/retries.md lists %v, the code %v", documented, codes)
 	}
 }

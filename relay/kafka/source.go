@@ -34,10 +34,14 @@ type Source struct {
 	of     SourceConfig
 	client *client // nil until the next Fetch
 
-	uncommitted []*kgo.Record // the last that was returned of each partition
+	uncommitted []*kgo.Record   // the last that was returned of each partition
+	behind      map[int32]int64 // it, in its partition: so many messages
 }
 
-var _ bridge.Source = (*Source)(nil)
+var (
+	_ bridge.Source  = (*Source)(nil)
+	_ bridge.Lagging = (*Source)(nil)
+)
 
 // OpenSource checks a configuration. It does not connect.
 func OpenSource(config Config, of SourceConfig) (*Source, error) {
@@ -83,7 +87,9 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 				messages = append(messages, message(r, t.TopicID))
 			}
 			if n := len(p.Records); n > 0 {
-				s.uncommitted = append(s.uncommitted, p.Records[n-1])
+				last := p.Records[n-1]
+				s.uncommitted = append(s.uncommitted, last)
+				s.behind[p.Partition] = max(0, p.HighWatermark-last.Offset-1)
 			}
 		})
 	})
@@ -91,6 +97,14 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 		return nil, s.client.connection.lost()
 	}
 	return messages, nil
+}
+
+// Lag is [bridge.Lagging]'s.
+func (s *Source) Lag() (lag int64) {
+	for _, n := range s.behind {
+		lag += n
+	}
+	return lag
 }
 
 // message makes a message of a record.
@@ -165,6 +179,6 @@ func (s *Source) connected() error {
 	if c.Client, err = kgo.NewClient(options...); err != nil {
 		return fmt.Errorf("make a client of Kafka: %w", err)
 	}
-	s.client = c
+	s.client, s.behind = c, map[int32]int64{}
 	return nil
 }

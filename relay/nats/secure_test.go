@@ -168,7 +168,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// A user with the permissions that docs/sinks.md names publishes in each way, and Check sees the settings.
+// A user with the permissions that docs/operate/sinks.md names publishes in each way, and Check sees the settings.
 func TestTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t, natstest.Options{Config: `

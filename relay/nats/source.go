@@ -22,7 +22,7 @@ type SourceConfig struct {
 	Consumer string
 	Subjects []string
 	// Ordered has the messages that a process had when it died come again before newer ones, for which the next one
-	// waits: for the consumer's AckWait at most, which is 15 s unless somebody else has created it.
+	// waits: for the consumer's AckWait, which is 15 s unless somebody else has created it, and 5 s more at most.
 	Ordered bool
 }
 
@@ -52,11 +52,15 @@ type Source struct {
 	batch    jetstream.MessageBatch
 	cancel   context.CancelFunc // of its request
 	pending  []jetstream.Msg    // returned, and not acknowledged
+	behind   uint64             // what was delivered last: so many messages
 
 	returning *returning // nil unless Ordered
 }
 
-var _ bridge.Source = (*Source)(nil)
+var (
+	_ bridge.Source  = (*Source)(nil)
+	_ bridge.Lagging = (*Source)(nil)
+)
 
 // OpenSource checks a configuration. It does not connect.
 func OpenSource(config Config, of SourceConfig) (*Source, error) {
@@ -81,12 +85,15 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 		return nil, err
 	}
 	var came []jetstream.Msg
-	if wait := s.returning.full(); wait > 0 {
-		s.await(ctx, wait)
-	} else if !s.returning.released() {
+	if !s.returning.released() {
 		var err error
 		if came, err = s.arrived(ctx, most); err != nil {
 			return nil, err
+		}
+	}
+	if n := len(came); n > 0 {
+		if about, err := came[n-1].Metadata(); err == nil {
+			s.behind = about.NumPending
 		}
 	}
 	var messages []bridge.Message
@@ -94,6 +101,18 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 		messages = append(messages, s.take(m))
 	}
 	return messages, nil
+}
+
+// Lag is [bridge.Lagging]'s.
+func (s *Source) Lag() int64 {
+	lag := int64(s.behind)
+	if s.batch != nil {
+		lag += int64(len(s.batch.Messages()))
+	}
+	if s.returning != nil {
+		lag += int64(len(s.returning.kept))
+	}
+	return lag
 }
 
 // arrived waits for a message, and returns those that have come, up to so many.
@@ -143,15 +162,6 @@ func (s *Source) pull(most int) (err error) {
 	bytes := max(maxPullBytes, 2*int(s.nc.MaxPayload()))
 	s.batch, err = s.consumer.Fetch(most, jetstream.FetchContext(ctx), jetstream.FetchMaxBytes(bytes))
 	return err
-}
-
-func (s *Source) await(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // lost gives the connection up, and returns why.
@@ -231,7 +241,9 @@ func (s *Source) Release() {
 		}
 	}
 	if s.returning != nil {
-		s.pending = append(s.pending, s.returning.kept...)
+		for _, m := range s.returning.kept {
+			s.pending = append(s.pending, m.Msg)
+		}
 	}
 	for _, m := range s.pending {
 		_ = m.Nak()
@@ -309,7 +321,7 @@ func (s *Source) find(ctx context.Context) error {
 	if s.returning = nil; s.of.Ordered {
 		s.returning = newReturning(info)
 	}
-	s.consumer = consumer
+	s.consumer, s.behind = consumer, info.NumPending
 	return nil
 }
 
@@ -324,6 +336,8 @@ func (s *Source) fit(c jetstream.ConsumerConfig) error {
 		return errors.New("its ack_policy is none, want explicit: a message that was not stored would not come again")
 	case c.MaxDeliver > 0:
 		return fmt.Errorf("its max_deliver is %d, want -1: after as many deliveries, as in an outage of the database, a message would be lost", c.MaxDeliver)
+	case s.of.Ordered && (c.MaxAckPending < 0 || c.MaxAckPending > mostAckPending):
+		return fmt.Errorf("its max_ack_pending is %d, want up to %d for messages in order: so many may be kept in memory", c.MaxAckPending, mostAckPending)
 	case len(s.of.Subjects) > 0 && !slices.Equal(slices.Sorted(slices.Values(subjects)), slices.Sorted(slices.Values(s.of.Subjects))):
 		return fmt.Errorf("its subjects are %q, want %q: change or delete it, or take another name", subjects, s.of.Subjects)
 	}

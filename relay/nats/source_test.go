@@ -12,48 +12,60 @@ import (
 // delivered is a message as the server delivers it.
 type delivered struct {
 	jetstream.Msg
-	stream, consumer uint64
-	header           nats.Header
+	stream, consumer, times uint64
+	header                  nats.Header
 }
 
 func (d delivered) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: d.stream, Consumer: d.consumer}}, nil
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: d.stream, Consumer: d.consumer}, NumDelivered: d.times}, nil
 }
 
 func (d delivered) Headers() nats.Header { return d.header }
 func (d delivered) Subject() string      { return "orders.new" }
 func (d delivered) Data() []byte         { return nil }
 
-// An ordered source returns what others had before what is newer; each of these is the number in the stream, and the
-// number of the delivery.
-func TestNewerMessagesWaitForThoseThatOthersHad(t *testing.T) {
+// An ordered source returns messages in the order of the stream, however those that others had come again. Each of
+// these is the number in the stream, and the number of the delivery; again is one that was delivered before.
+func TestMessagesAreReturnedInTheOrderOfTheStream(t *testing.T) {
 	t.Parallel()
-	type in struct{ stream, delivery uint64 }
+	first := func(stream, delivery uint64) jetstream.Msg {
+		return delivered{stream: stream, consumer: delivery, times: 1}
+	}
+	again := func(stream, delivery uint64) jetstream.Msg {
+		return delivered{stream: stream, consumer: delivery, times: 2}
+	}
+	type in = []jetstream.Msg
 	for name, test := range map[string]struct {
-		outstanding      int
-		newest, delivery uint64
-		come             [][]in
-		want             [][]uint64
+		outstanding int
+		come        []in
+		want        [][]uint64
 	}{
-		"nothing is outstanding": {0, 3, 3, [][]in{{{4, 4}, {5, 5}}, {{6, 6}}}, [][]uint64{{4, 5}, {6}}},
-		"two are":                {2, 3, 3, [][]in{{{4, 4}, {5, 5}}, {{2, 6}}, {{3, 7}, {6, 8}}}, [][]uint64{{}, {2}, {3, 4, 5, 6}}},
-		"one of them twice":      {2, 3, 3, [][]in{{{4, 4}, {2, 5}}, {{2, 6}}, {{3, 7}}}, [][]uint64{{2}, {2}, {3, 4}}},
-		"one was delivered to a connection that has ended": {
-			0, 3, 3, [][]in{{{5, 5}}, {{6, 6}}, {{4, 7}}, {{7, 8}}}, [][]uint64{{}, {}, {4, 5, 6}, {7}},
+		"nothing is outstanding": {0, []in{{first(4, 4), first(5, 5)}, {first(6, 6)}}, [][]uint64{{4, 5}, {6}}},
+		"two are":                {2, []in{{first(4, 4), first(5, 5)}, {again(2, 6)}, {again(3, 7), first(6, 8)}}, [][]uint64{{}, {}, {2, 3, 4, 5, 6}}},
+		"the later one first":    {2, []in{{first(4, 4)}, {again(3, 5)}, {again(2, 6)}}, [][]uint64{{}, {}, {2, 3, 4}}},
+		"one of them twice":      {2, []in{{first(4, 4), again(2, 5)}, {again(2, 6)}, {again(3, 7)}}, [][]uint64{{}, {}, {2, 3, 4}}},
+		"one that we keep comes again": {
+			1, []in{{first(4, 4), first(5, 5)}, {again(4, 6)}, {again(2, 7)}}, [][]uint64{{}, {}, {2, 4, 5}},
 		},
-		"and one later": {0, 3, 3, [][]in{{{4, 4}}, {{6, 6}}, {{5, 7}}}, [][]uint64{{4}, {}, {5, 6}}},
+		"one that we have returned comes again": {
+			0, []in{{first(4, 4)}, {first(6, 6)}, {again(4, 7)}, {again(5, 8)}}, [][]uint64{{4}, {}, {}, {4, 5, 6}},
+		},
+		"one was delivered to a connection that has ended": {
+			0, []in{{first(5, 5)}, {first(6, 6)}, {again(4, 7)}, {first(7, 8)}}, [][]uint64{{}, {}, {4, 5, 6}, {7}},
+		},
+		"and one later": {0, []in{{first(4, 4)}, {first(6, 6)}, {again(5, 7)}}, [][]uint64{{4}, {}, {5, 6}}},
+		"two, by turns": {0, []in{{first(5, 5)}, {first(7, 7)}, {again(4, 8)}, {again(6, 9)}}, [][]uint64{{}, {}, {}, {4, 5, 6, 7}}},
+		"before one that comes again": {
+			1, []in{{again(2, 5), first(5, 6)}, {again(4, 7)}}, [][]uint64{{}, {2, 4, 5}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			info := &jetstream.ConsumerInfo{NumAckPending: test.outstanding, Config: jetstream.ConsumerConfig{AckWait: time.Hour}}
-			info.Delivered.Stream, info.Delivered.Consumer = test.newest, test.delivery
+			info.Delivered.Consumer = 3
 			r := newReturning(info)
 			for i, batch := range test.come {
-				var messages []jetstream.Msg
-				for _, m := range batch {
-					messages = append(messages, delivered{stream: m.stream, consumer: m.delivery})
-				}
 				got := []uint64{}
-				for _, m := range r.pass(messages) {
+				for _, m := range r.pass(batch) {
 					got = append(got, m.(delivered).stream)
 				}
 				if !slices.Equal(got, test.want[i]) {
@@ -64,19 +76,23 @@ func TestNewerMessagesWaitForThoseThatOthersHad(t *testing.T) {
 	}
 }
 
-// What was acknowledged after all never comes.
-func TestNewerMessagesWaitForAckWaitAtMost(t *testing.T) {
+// What was acknowledged after all never comes. The server is given more than AckWait to send what was not.
+func TestOutstandingMessagesAreWaitedForLongerThanAckWait(t *testing.T) {
 	t.Parallel()
-	r := newReturning(&jetstream.ConsumerInfo{NumAckPending: 1, Config: jetstream.ConsumerConfig{AckWait: 50 * time.Millisecond}})
-	if got := r.pass([]jetstream.Msg{delivered{stream: 1, consumer: 1}}); len(got) != 0 || r.released() {
+	const ackWait = time.Minute
+	r := newReturning(&jetstream.ConsumerInfo{NumAckPending: 1, Config: jetstream.ConsumerConfig{AckWait: ackWait}})
+	if got := r.pass([]jetstream.Msg{delivered{stream: 2, consumer: 1, times: 1}}); len(got) != 0 || r.released() {
 		t.Errorf("%d messages at once, want none", len(got))
 	}
-	time.Sleep(60 * time.Millisecond)
+	if left := time.Until(r.until) - ackWait; left < time.Second {
+		t.Errorf("%s more than AckWait, want seconds", left)
+	}
+	r.until = time.Now()
 	if !r.released() {
-		t.Error("after AckWait the newer one is not released")
+		t.Error("after that time the newer one is not released")
 	}
 	if got := r.pass(nil); len(got) != 1 {
-		t.Errorf("after AckWait %d messages, want 1", len(got))
+		t.Errorf("after that time %d messages, want 1", len(got))
 	}
 }
 

@@ -60,7 +60,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A user with the permissions that docs/sinks.md names publishes, and Check sees the settings.
+// A user with the permissions that docs/operate/sinks.md names publishes, and Check sees the settings.
 func TestTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	b := start(t)

@@ -45,7 +45,7 @@
 //
 // [Open] returns a [relay.Sink] that posts events, or whatever a relay publishes: with the attributes of CloudEvents in
 // headers, signed, of each key one after the other, and to no address that is not public, unless it is allowed. What
-// the answers mean there is in docs/sinks.md.
+// the answers mean there is in docs/operate/sinks.md.
 //
 // # Files
 //

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/internal/cloudevents"
 )
@@ -156,7 +157,9 @@ func (p *publication) begin(ctx context.Context, l *line, h *host, m *relay.Mess
 	p.underWay++
 	h.underWay++
 	go func() {
-		wait, err := p.sink.exchange(ctx, req)
+		req, span := tracePost(req.WithContext(ctx), engine.SpanStart{ID: m.ID, Headers: []map[string]string{traceOf(m)}})
+		wait, err := p.sink.exchange(req.Context(), req)
+		span.end(err)
 		p.ended <- exchange{l, h, err, wait}
 	}()
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +22,10 @@ import (
 type SinkConfig struct {
 	// URL is the receiver's. A destination is what follows it, such as orders/{topic|path}, or "/" for the URL itself;
 	// or a whole URL whose host is this one's or one of Hosts.
-	URL   string
-	Hosts []string // host or host:port of other receivers, by the URL's scheme
+	URL string
+	// Hosts are host or host:port of other receivers, by the URL's scheme. They are names for what is away together,
+	// such as two names of one service: while one of them is away the sink stands still. Give others a sink each.
+	Hosts []string
 
 	Signing Signing
 
@@ -156,6 +159,10 @@ func (s *Sink) Check(_ context.Context, destinations []string) (all []relay.Find
 	}
 	add(s.base.Scheme == "http", relay.Warning, "the URL is http://: what is sent can be read and changed on its way", "use https://")
 	add(len(keys) == 0, relay.Warning, "requests are not signed: the receiver cannot tell them from others'", "set a secret")
+	others := slices.DeleteFunc(slices.Clone(s.config.Hosts), func(host string) bool { return host == s.base.Host })
+	add(len(others) > 0, relay.Warning, fmt.Sprintf("the sink has several hosts, %s and %s, and one position in the log: while one is away, messages to all wait",
+		s.base.Host, strings.Join(others, ", ")),
+		"give each host that can be away by itself a sink of its own, or, if there are many, send jobs (docs/operate/sinks.md)")
 	add(len(keys) > 1, relay.Note, "requests are signed by two keys", "take the old one away when every receiver has the new one")
 	for _, destination := range destinations {
 		if _, err := s.config.target(s.base, strings.NewReplacer("*", "x", ">", "x").Replace(destination)); err != nil {

@@ -565,7 +565,9 @@ func TestTheSinksConfigReportsEveryMistakeAndNoSecret(t *testing.T) {
 }
 
 func TestWhatChecksFind(t *testing.T) {
-	s := open(t, SinkConfig{URL: "http://example.com", Signing: Signing{Secrets: []string{secret, oldSecret}}})
+	s := open(t, SinkConfig{
+		URL: "http://example.com", Hosts: []string{"eu.example.com", "example.com"}, Signing: Signing{Secrets: []string{secret, oldSecret}},
+	})
 	found, err := s.Check(t.Context(), []string{"orders/*", "https://evil.example.com/*", "../x"})
 	if err != nil {
 		t.Fatal(err)
@@ -575,7 +577,9 @@ func TestWhatChecksFind(t *testing.T) {
 		got = append(got, string(f.Severity)+": "+f.What)
 	}
 	want := []string{
-		"warning: the URL is http://: what is sent can be read and changed on its way", "note: requests are signed by two keys",
+		"warning: the URL is http://: what is sent can be read and changed on its way",
+		"warning: the sink has several hosts, example.com and eu.example.com, and one position in the log: while one is away, messages to all wait",
+		"note: requests are signed by two keys",
 		`problem: destination "https://evil.example.com/*": the destination is at https://evil.example.com, which is neither the sink's URL nor one of its hosts`,
 		`problem: destination "../x": the destination's path has a . or .. in it: fill it in by {…|path}`,
 	}

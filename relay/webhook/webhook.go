@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -122,7 +123,14 @@ func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
 	setHeaders(req.Header, job)
 	req.Header.Set("User-Agent", h.userAgent)
 	sign(req.Header, keys, job.ID.String(), time.Now(), job.Payload)
+	req, span := tracePost(req, engine.SpanStart{Destination: job.Queue, ID: job.ID.String()})
+	outcome := h.exchange(req, hangUp)
+	span.end(outcome)
+	return outcome
+}
 
+// exchange sends a request and judges the answer.
+func (h *hook) exchange(req *http.Request, hangUp context.CancelFunc) error {
 	res, err := h.client.Do(req)
 	if err != nil {
 		return judgeSilence(&Error{Place: h.place(), Err: stripped(err)})

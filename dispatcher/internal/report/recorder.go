@@ -34,6 +34,7 @@ type Statements interface {
 	RecordReports(context.Context, sqlgen.RecordReportsParams) ([]sqlgen.RecordReportsRow, error)
 	FindCheckpoint(context.Context, pgtype.UUID) ([]sqlgen.FindCheckpointRow, error)
 	FindStep(context.Context, pgtype.UUID, string) ([][]byte, error)
+	FindFailedSpans(context.Context, []pgtype.UUID) ([]sqlgen.FindFailedSpansRow, error)
 }
 
 // Health notes what the database answers.

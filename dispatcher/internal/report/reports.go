@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -159,6 +161,18 @@ func (a *Reports) LoadCheckpoint(ctx context.Context) (encoded []byte, err error
 		return err
 	})
 	return encoded, err
+}
+
+// FailedSpans returns the span of the newest failed attempt of each job that has one.
+func (a *Reports) FailedSpans(ctx context.Context, jobs []pgtype.UUID) (spans []engine.FailedSpan, err error) {
+	err = a.recorder.read(ctx, func(ctx context.Context, db Statements) error {
+		found, err := db.FindFailedSpans(ctx, jobs)
+		for _, f := range found {
+			spans = append(spans, engine.FailedSpan{TraceParent: f.Trace, Attempt: int(f.Attempt)})
+		}
+		return err
+	})
+	return spans, err
 }
 
 // Flush stores what is left through the handler's own transaction, which is about

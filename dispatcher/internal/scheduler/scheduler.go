@@ -40,7 +40,7 @@ type Scheduler struct {
 	surveys  expected           // of surveys that did not
 	since    pgtype.Timestamptz // the database's time of the last survey; NULL before the first
 	surveyed time.Time          // when that was
-	stale    bool               // something was claimed since
+	stale    bool               // something was claimed since, here or by another process
 	woke     bool               // something may have come since
 	partial  bool               // the last survey found flows, and there may be others
 	failure  func(away bool)    // notes what a statement has cost that failed; nil: none did
@@ -342,7 +342,7 @@ type Extent struct {
 // its cursors.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
 	cs := s.cursors(keyed)
-	s.stale = true
+	s.stale = s.stale || len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs)
 	counts := map[Flow]int{}
 	for _, job := range jobs {
 		counts[job.Flow]++
@@ -381,6 +381,11 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		}
 	}
 }
+
+// expectedJobs reports whether due jobs were known of. If a claim gets none of them another process has, and nobody
+// knows what is due after them. One that has only made sure that there are none changes nothing of what the last
+// survey said.
+func expectedJobs(s Share) bool { return len(s.Cursors) == 0 || anyDue(s.Cursors) }
 
 // cursors are those of jobs with a key, or of the others.
 func (s *Scheduler) cursors(keyed bool) *cursors {

@@ -215,8 +215,17 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	if survey() || s.Sleep(now, time.Hour) != time.Hour || s.SurveyDue(now) {
 		t.Error("nothing is due: want to sleep until the poll")
 	}
-	if s.Claimed(false, nil, nil, Extent{Front: true}, now); !s.SurveyDue(now) {
-		t.Error("no survey after a claim: it would tell what is due behind the jobs that were claimed")
+	s.plain.get(Flow{Tenant: numbered(1)}).state = unsure
+	if s.Claimed(false, s.Plan(now, roomFor(1), nil).Plain, nil, Extent{Front: true}, now); s.SurveyDue(now) {
+		t.Error("a survey after a claim that has found nothing, as was to be expected")
+	}
+	for _, gotten := range []int{0, 1} {
+		survey()
+		s.plain.get(Flow{Tenant: numbered(1)}).state = due
+		shares := s.Plan(now, roomFor(2), nil).Plain
+		if s.Claimed(false, shares, got(shares, gotten), Extent{Front: true}, now); !s.SurveyDue(now) {
+			t.Errorf("no survey after a claim of %d of the due jobs: it would tell what is due behind them", gotten)
+		}
 	}
 	if survey(SurveyRow{Flow: Flow{Tenant: numbered(1)}, Due: time.Minute}) || s.Sleep(now, time.Hour) != time.Minute {
 		t.Errorf("sleeps %v, want until the job is due in a minute", s.Sleep(now, time.Hour))

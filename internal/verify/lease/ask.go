@@ -210,7 +210,7 @@ func (c *client) dismiss(ctx context.Context, a *ask, id pgtype.UUID) error {
 func (c *client) read(ctx context.Context, a *ask, id pgtype.UUID) error {
 	op := operation{in: input{verb: read}}
 	a.about[id.Bytes] = op
-	rows, err := c.db.FindJob(ctx, id)
+	rows, err := c.db.FindJob(ctx, id, pgtype.UUID{})
 	if len(rows) == 1 { // none leaves a status that no job has
 		row := rows[0]
 		op.out = output{status: outbox.Status(row.Status), epoch: row.Epoch, attempt: int(row.Attempt)}

@@ -31,7 +31,7 @@ type Statements interface {
 	ExpireLeases(context.Context, sqlgen.ExpireLeasesParams) ([]sqlgen.ExpireLeasesRow, error)
 	RetryJob(context.Context, sqlgen.RetryJobParams) ([]sqlgen.RetryJobRow, error)
 	DismissJob(context.Context, sqlgen.DismissJobParams) ([]pgtype.UUID, error)
-	FindJob(context.Context, pgtype.UUID) ([]sqlgen.FindJobRow, error)
+	FindJob(ctx context.Context, id, tenant pgtype.UUID) ([]sqlgen.FindJobRow, error)
 }
 
 var _ Statements = (*sqlgen.Queries)(nil)

@@ -70,7 +70,7 @@ func (j *keyedJob) inLine() bool {
 }
 
 // KeyedMachine plays random operations on the jobs of a few keys, and wants after
-// each of them what docs/jobs.md promises. It does not foretell what is stored, as
+// each of them what docs/guides/keys.md promises. It does not foretell what is stored, as
 // Machine does: what it holds against the database is written here from the
 // promises, and not from the statements.
 type KeyedMachine struct {

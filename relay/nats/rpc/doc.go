@@ -1,6 +1,6 @@
 // Package rpc answers operators' questions about jobs, and does what they ask for, over NATS: a micro service with the
 // methods Jobs.Health, ListServices, List, Get, GetKey, Retry, Cancel, ListDLQ, ReplayDLQ and DismissDLQ. It is a skin
-// over package operator, as the HTTP API is; docs/nats.md has what each method takes, answers and needs.
+// over package operator, as the HTTP API is; docs/operate/nats.md has what each method takes, answers and needs.
 //
 // Guarantees:
 //

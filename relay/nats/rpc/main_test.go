@@ -65,8 +65,8 @@ func tokens() Fixed {
 	return f
 }
 
-// rig is the service on a NATS server and a database of its own, to which it connects as docs/tenants.md says: a login
-// that is a member of outbox_api and of nothing else.
+// rig is the service on a NATS server and a database of its own, to which it connects as docs/guides/tenants.md says: a
+// login that is a member of outbox_api and of nothing else.
 type rig struct {
 	t      *testing.T
 	db     *pgxpool.Pool

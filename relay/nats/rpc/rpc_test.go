@@ -20,7 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/nats/rpc"
 )
 
-// needs is what each method takes, as docs/nats.md says, and a request that it would answer for.
+// needs is what each method takes, as docs/operate/nats.md says, and a request that it would answer for.
 var needs = map[string]struct {
 	capabilities []access.Capability
 	body         string // with the id of a job of tenant A
@@ -801,7 +801,7 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	}
 }
 
-// The permissions that docs/nats.md names are enough for the service and for its clients.
+// The permissions that docs/operate/nats.md names are enough for the service and for its clients.
 func TestTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	r := newRigOn(t, natstest.Options{Config: `

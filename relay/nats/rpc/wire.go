@@ -53,7 +53,7 @@ type logEntry struct {
 	Message   string    `json:"message"`
 }
 
-// states are our statuses as they are sent; docs/states.md has what each means.
+// states are our statuses as they are sent; docs/reference/states.md has what each means.
 var states = map[outbox.Status]string{
 	outbox.Created: "pending", outbox.Pending: "pending", outbox.Blocked: "pending",
 	outbox.Running: "active", outbox.Retrying: "retry", outbox.Succeeded: "completed",

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// Series is how it went, step by step.
+type Series struct {
+	Since       time.Time     `json:"since"`
+	StepSeconds int           `json:"stepSeconds"`
+	Points      []SeriesPoint `json:"points" nullable:"false" doc:"One of each step, oldest first"`
+	Marks       []SeriesMark  `json:"marks" nullable:"false" doc:"What may explain them, oldest first"`
+}
+
+// SeriesPoint is what was measured in one step.
+type SeriesPoint struct {
+	At              time.Time `json:"at" doc:"Where the step begins"`
+	MeasuredSeconds float64   `json:"measuredSeconds" doc:"How much of the step was measured, as a rule all of it: counts over this are rates. 0: nothing is known of it"`
+	Waiting         int64     `json:"waiting" doc:"Jobs that were pending, retrying or blocked: the most of the step, as with the next two"`
+	Running         int64     `json:"running"`
+	DeadLetters     int64     `json:"deadLetters"`
+	Enqueued        int64     `json:"enqueued"`
+	Succeeded       int64     `json:"succeeded"`
+	Unsuccessful    int64     `json:"unsuccessful" doc:"Closed as anything but succeeded"`
+	Failed          int64     `json:"failed" doc:"Attempts, of jobs that may be retried"`
+	WaitP50Seconds  float64   `json:"waitP50Seconds" doc:"How long the jobs that closed had waited since they were due, known to a power of two"`
+	WaitP99Seconds  float64   `json:"waitP99Seconds"`
+}
+
+// SeriesMark is a build that workers began to run, or what an operator did.
+type SeriesMark struct {
+	At        time.Time `json:"at"`
+	Build     string    `json:"build,omitempty" doc:"Of workers. For all tenants only"`
+	Actor     string    `json:"actor,omitempty"`
+	Act       string    `json:"act,omitempty" example:"queue.pause"`
+	Queue     string    `json:"queue,omitempty"`
+	Target    string    `json:"target,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
+	RequestID string    `json:"requestId,omitempty"`
+	Acts      int       `json:"acts,omitempty" doc:"How many of the same request are alike"`
+}
+
+type seriesInput struct {
+	OfTenant
+	Queue string    `query:"queue" maxLength:"128"`
+	Kind  string    `query:"kind" maxLength:"128"`
+	Since time.Time `query:"since" doc:"From this time on; without it, for an hour"`
+	Until time.Time `query:"until" doc:"Up to this time; without it, until now"`
+	Step  int       `query:"step" minimum:"60" maximum:"86400" default:"60" doc:"Of the points, in seconds: so many that there are at most 1 000"`
+}
+
+type seriesOutput struct{ Body Series }
+
+func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput, error) {
+	tenant, err := in.tenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := operator.SeriesFilter{Queue: in.Queue, Kind: in.Kind, Tenant: tenant, Since: in.Since, Until: in.Until, Step: time.Duration(in.Step) * time.Second}
+	if f.Until.IsZero() {
+		f.Until = time.Now()
+	}
+	if f.Since.IsZero() {
+		f.Since = f.Until.Add(-time.Hour)
+	}
+	switch {
+	case !f.Since.Before(f.Until):
+		return nil, invalidInput.because("", Fault{Parameter: "until", Detail: "is no later than since"})
+	case f.Until.Sub(f.Since) > operator.MaxPoints*f.Step:
+		return nil, invalidInput.because("", Fault{Parameter: "step", Detail: "is too short for so long a time: there are at most 1 000 points"})
+	}
+	points, err := s.operator.Series(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	marks, err := s.operator.Marks(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return &seriesOutput{seriesOf(f, points, marks)}, nil
+}
+
+func seriesOf(f operator.SeriesFilter, points []operator.Point, marks []operator.Mark) Series {
+	v := Series{Since: utc(f.Since), StepSeconds: int(f.Step / time.Second), Points: make([]SeriesPoint, len(points)), Marks: make([]SeriesMark, len(marks))}
+	for i, p := range points {
+		v.Points[i] = SeriesPoint{
+			At: utc(p.At), MeasuredSeconds: p.Measured.Seconds(), Waiting: p.Waiting, Running: p.Running, DeadLetters: p.DeadLetters,
+			Enqueued: p.Enqueued, Succeeded: p.Succeeded, Unsuccessful: p.Unsuccessful, Failed: p.Failed,
+			WaitP50Seconds: p.WaitP50.Seconds(), WaitP99Seconds: p.WaitP99.Seconds(),
+		}
+	}
+	for i, m := range marks {
+		v.Marks[i] = SeriesMark{At: utc(m.At), Build: m.Build}
+		if a := m.Act; a != nil {
+			v.Marks[i] = SeriesMark{At: utc(m.At), Actor: a.Actor, Act: a.Act, Queue: a.Queue, Target: a.Target, Reason: a.Reason, RequestID: a.RequestID, Acts: a.Number}
+		}
+	}
+	return v
+}

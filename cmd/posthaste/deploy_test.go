@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/posthaste-dev/posthaste/app"
+)
+
+const shipped = "../../deploy"
+
+var outboxSetting = regexp.MustCompile(`\bOUTBOX_[A-Z_]+\b`)
+
+// Every setting that the chart, the compose file and the unit name is one of ours.
+func TestShippedFilesNameSettingsThatExist(t *testing.T) {
+	t.Parallel()
+	known := []string{}
+	for _, s := range allSettings {
+		known = append(known, s.envs...)
+	}
+	found := map[string]int{}
+	err := filepath.WalkDir(shipped, func(at string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if !slices.Contains([]string{".yaml", ".tpl", ".service", ".env"}, filepath.Ext(at)) {
+			return nil
+		}
+		text, err := os.ReadFile(at)
+		for _, name := range outboxSetting.FindAllString(string(text), -1) {
+			found[filepath.Base(at)]++
+			if !slices.Contains(known, name) {
+				t.Errorf("%s names %s, which is no setting", at, name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"compose.yaml", "deployments.yaml", "posthaste.service", "posthaste.env"} {
+		if found[file] == 0 {
+			t.Errorf("%s names no setting: this looks at the wrong place", file)
+		}
+	}
+}
+
+// The processes of the compose file run commands that exist, with settings that are accepted, and are stopped only
+// after the grace period.
+func TestComposeFileRunsWhatExists(t *testing.T) {
+	t.Parallel()
+	var file struct {
+		Services map[string]struct {
+			Image           string
+			Command         []string
+			Environment     map[string]string
+			ReadOnly        bool          `yaml:"read_only"`
+			StopGracePeriod time.Duration `yaml:"stop_grace_period"`
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(shipped, "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled := regexp.MustCompile(`\$\{[A-Z_]+:-([^}]*)\}`).ReplaceAllString(string(text), "$1")
+	filled = regexp.MustCompile(`\$\{[A-Z_]+:\?[^}]*\}`).ReplaceAllString(filled, "secret")
+	if err := yaml.Unmarshal([]byte(filled), &file); err != nil {
+		t.Fatal(err)
+	}
+	for name, command := range map[string]string{"migrate": "migrate up", "posthaste": "serve"} {
+		s := file.Services[name]
+		if got := strings.Join(s.Command, " "); got != command {
+			t.Errorf("%s runs %q, want %q", name, got, command)
+		}
+		if !s.ReadOnly {
+			t.Errorf("%s may write to its files", name)
+		}
+		accepts(t, name, command, s.Environment)
+	}
+	if got := file.Services["posthaste"].StopGracePeriod; got <= app.DefaultGracePeriod {
+		t.Errorf("it is killed after %s, and running jobs get %s", got, app.DefaultGracePeriod)
+	}
+}
+
+func TestUnitRunsWhatExists(t *testing.T) {
+	t.Parallel()
+	unit := lines(t, "posthaste.service")
+	command, ok := strings.CutPrefix(unit["ExecStart"], "/usr/bin/posthaste ")
+	if !ok {
+		t.Fatalf("it starts %q", unit["ExecStart"])
+	}
+	settings := map[string]string{}
+	for name, value := range lines(t, "posthaste.env") {
+		settings[strings.TrimPrefix(name, "#")] = value
+	}
+	if len(settings) < 3 || settings["OUTBOX_DATABASE_URL"] == "" {
+		t.Fatalf("its settings are %v", settings)
+	}
+	accepts(t, "the unit", command, settings)
+	if d, err := time.ParseDuration(unit["TimeoutStopSec"]); err != nil || d <= app.DefaultGracePeriod {
+		t.Errorf("it is killed after %s (%v), and running jobs get %s", d, err, app.DefaultGracePeriod)
+	}
+}
+
+// systemd reads the unit without complaint, and rates it as hardly exposed.
+func TestSystemdTakesTheUnit(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is not here")
+	}
+	text, err := os.ReadFile(filepath.Join(shipped, "systemd/posthaste.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "posthaste.service")
+	// verify wants a program that is there.
+	installed := strings.ReplaceAll(string(text), "/usr/bin/posthaste ", "/bin/true ")
+	if err := os.WriteFile(file, []byte(installed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"verify"}, {"security", "--offline=true", "--threshold=20"}} {
+		out, err := exec.Command("systemd-analyze", append(args, file)...).CombinedOutput()
+		if err != nil || args[0] == "verify" && len(out) > 0 {
+			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, out)
+		}
+	}
+}
+
+// accepts checks that there is such a command, and that these settings are acceptable.
+func accepts(t *testing.T, who, command string, settings map[string]string) {
+	t.Helper()
+	getenv := func(name string) string { return settings[name] }
+	for _, args := range []string{command + " --help", "config"} {
+		var said strings.Builder
+		if code := run(context.Background(), append([]string{"posthaste"}, strings.Fields(args)...), getenv, strings.NewReader(""), io.Discard, &said); code != exitOK {
+			t.Errorf("%s: posthaste %s ends with %d: %s", who, args, code, said.String())
+		}
+	}
+}
+
+// lines returns the NAME=VALUE lines of a file of systemd.
+func lines(t *testing.T, name string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(shipped, "systemd", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			all[name] = value
+		}
+	}
+	return all
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/urfave/cli/v3"
+)
+
+var updateReference = flag.Bool("update-reference", false, "write docs/reference/settings.md and commands.md")
+
+// The pages are what the program says of itself.
+func TestReferenceIsWhatTheProgramSays(t *testing.T) {
+	t.Parallel()
+	for page, want := range map[string]string{"settings.md": settingsPage(), "commands.md": commandsPage()} {
+		path := "../../docs/reference/" + page
+		if *updateReference {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) == want {
+			continue
+		}
+		t.Errorf("docs/reference/%s is not what the program says; go test ./cmd/posthaste -run Reference -update-reference writes it", page)
+		for line := range strings.Lines(want) {
+			if !strings.Contains(string(got), line) {
+				t.Errorf("it lacks: %s", line)
+			}
+		}
+	}
+}
+
+func settingsPage() string {
+	var b strings.Builder
+	b.WriteString(`# Settings
+
+For people who configure a process. Generated from the program. Each setting is a flag and an environment variable; the
+flag wins. ` + "`posthaste config`" + ` prints what is in effect, and where it comes from.
+
+| variable | flag | default | what |
+| --- | --- | --- | --- |
+`)
+	for _, s := range slices.Concat(allSettings, apiSettings) {
+		fallback := "none"
+		if s.fallback != "" {
+			fallback = "`" + s.fallback + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", strings.Join(s.envs, "`, `"), s.flag, cell(fallback), cell(s.usage))
+	}
+	return b.String()
+}
+
+func commandsPage() string {
+	var b strings.Builder
+	b.WriteString(`# Commands
+
+For people at a terminal. Generated from the program: ` + "`posthaste COMMAND --help`" + ` prints the same. Flags that are
+settings of a process are in [settings](settings.md); exit statuses in
+[operations](../operate/operations.md#exit-statuses-and-completions).
+`)
+	p := &program{getenv: func(string) string { return "" }}
+	known := map[string]bool{}
+	for _, s := range slices.Concat(allSettings, apiSettings) {
+		known[s.flag] = true
+	}
+	describe(&b, p.root(), "", known)
+	return b.String()
+}
+
+// describe writes a section for each command below c.
+func describe(b *strings.Builder, c *cli.Command, path string, settings map[string]bool) {
+	for _, sub := range c.Commands {
+		if sub.Hidden {
+			continue
+		}
+		name := strings.TrimSpace(path + " " + sub.Name)
+		usage := fmt.Sprintf("`posthaste %s`: %s.", strings.TrimSpace(name+" "+sub.ArgsUsage), strings.TrimSuffix(sub.Usage, "."))
+		fmt.Fprintf(b, "\n%s %s\n\n%s\n", map[bool]string{true: "##", false: "###"}[path == ""], name, folded(usage, 120))
+		if sub.Description != "" {
+			fmt.Fprintf(b, "\n```text\n%s\n```\n", sub.Description)
+		}
+		var rows strings.Builder
+		for _, f := range sub.Flags {
+			documented, ok := f.(cli.DocGenerationFlag)
+			if !ok || settings[f.Names()[0]] {
+				continue
+			}
+			names := slices.Clone(f.Names())
+			for i, n := range names {
+				names[i] = "`" + map[bool]string{true: "-", false: "--"}[len(n) == 1] + n + "`"
+			}
+			fmt.Fprintf(&rows, "| %s | %s |\n", strings.Join(names, ", "), cell(documented.GetUsage()))
+		}
+		if rows.Len() > 0 {
+			b.WriteString("\n| flag | what |\n| --- | --- |\n" + rows.String())
+		}
+		describe(b, sub, name, settings)
+	}
+}
+
+// folded breaks a text into lines of that width.
+func folded(text string, width int) string {
+	var b strings.Builder
+	at := 0
+	for _, word := range strings.Fields(text) {
+		if at > 0 && at+1+len(word) > width {
+			b.WriteString("\n")
+			at = 0
+		} else if at > 0 {
+			b.WriteString(" ")
+			at++
+		}
+		b.WriteString(word)
+		at += len(word)
+	}
+	return b.String()
+}
+
+// cell is a text in a table.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(text)
+}

@@ -1,0 +1,11 @@
+// The shared worker: one stream for all tabs of a browser. Its name is the login's, so that those of another have their own.
+// @ts-check
+import { Stream } from "./live-stream.js";
+
+const stream = new Stream(new URL("../../events", import.meta.url).href);
+
+addEventListener("connect", (e) => {
+	const port = /** @type {MessageEvent} */ (e).ports[0];
+	const tell = (/** @type {import("./live-stream.js").Message} */ m) => port.postMessage(m);
+	port.onmessage = ({ data }) => { data ? stream.join(tell, data) : stream.leave(tell); };
+});

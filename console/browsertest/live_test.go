@@ -1,0 +1,489 @@
+package browsertest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// road is between a browser and the console. It may change what files of the console say, and ends, stops or counts
+// streams.
+type road struct {
+	base     string
+	opened   atomic.Int64 // streams that were asked for
+	open     atomic.Int64 // of them, those that are open
+	requests atomic.Int64 // of all kinds
+	stops    atomic.Bool  // nothing comes through any more, and nothing ends
+	cut      atomic.Pointer[func()]
+}
+
+// road makes one that replaces texts of files, old and new in turns.
+func (c *console) road(replace ...string) *road {
+	c.Helper()
+	to, err := url.Parse(c.root)
+	if err != nil {
+		c.Fatal(err)
+	}
+	r := &road{}
+	proxy := &httputil.ReverseProxy{
+		FlushInterval: -1,
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // a stream that was cut
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(to)
+			p.Out.Header.Set("Accept-Encoding", "identity")
+		},
+		ModifyResponse: func(res *http.Response) error {
+			if len(replace) == 0 || res.Header.Get("Content-Type") == "text/event-stream" {
+				return nil
+			}
+			content, err := io.ReadAll(res.Body)
+			if err != nil {
+				return err
+			}
+			_ = res.Body.Close()
+			content = []byte(strings.NewReplacer(replace...).Replace(string(content)))
+			res.Body = io.NopCloser(bytes.NewReader(content))
+			res.Header.Set("Content-Length", strconv.Itoa(len(content)))
+			return nil
+		},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		r.requests.Add(1)
+		stream := strings.HasSuffix(q.URL.Path, "/events")
+		if r.stops.Load() {
+			<-q.Context().Done()
+			return
+		}
+		if !stream {
+			proxy.ServeHTTP(w, q)
+			return
+		}
+		r.opened.Add(1)
+		r.open.Add(1)
+		defer r.open.Add(-1)
+		proxy.ServeHTTP(&stopping{w, r, q}, q)
+	}))
+	c.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	r.base = server.URL + "/"
+	return r
+}
+
+// stopping is a stream that says nothing more when the road stops.
+type stopping struct {
+	http.ResponseWriter
+	road *road
+	r    *http.Request
+}
+
+func (s *stopping) Write(text []byte) (int, error) {
+	if s.road.stops.Load() {
+		<-s.r.Context().Done()
+	}
+	if cut := s.road.cut.Load(); cut != nil {
+		(*cut)()
+	}
+	return s.ResponseWriter.Write(text)
+}
+
+func (s *stopping) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// over opens a tab in which somebody has signed in, for what comes over the road.
+func (c *console) over(r *road) *tab {
+	c.Helper()
+	t := c.signedIn(c.root) // cookies are those of a host, whatever the port
+	t.visit("about:blank")
+	t.origin = strings.TrimSuffix(r.base, "/")
+	t.take()
+	return t
+}
+
+// list opens a list of jobs, and waits until it follows them.
+func (c *console) list(r *road, page string) *tab {
+	c.Helper()
+	t := c.over(r)
+	t.look("light", 1280, 900)
+	t.visit(r.base + page)
+	t.await(`document.querySelector(".live").dataset.state`, "on")
+	// It has read itself again.
+	t.await(`document.querySelector(".live time").dateTime !== document.documentElement.dataset.now`, "true")
+	return t
+}
+
+// await waits until an expression is what it should be; false if it is not within some seconds.
+func (t *tab) await(expression, want string) bool {
+	t.Helper()
+	return t.within(5*time.Second, expression, want)
+}
+
+func (t *tab) within(most time.Duration, expression, want string) bool {
+	t.Helper()
+	return ask[bool](t, fmt.Sprintf(`new Promise((done) => {
+		const end = performance.now() + %d;
+		const look = () => { if (String(%s) === %q) done(true); else if (performance.now() > end) done(false); else setTimeout(look, 15); };
+		look();
+	})`, most.Milliseconds(), expression, want))
+}
+
+// press presses a key that writes a character, as a keyboard does: what comes of it can be prevented.
+func (t *tab) press(keys string) {
+	t.Helper()
+	for _, key := range keys {
+		call(t, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: string(key), Text: string(key)})
+		call(t, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyUp, Key: string(key)})
+	}
+}
+
+// statusOf is an expression: the status that the row of a job shows.
+func statusOf(id outbox.ID) string {
+	return fmt.Sprintf(`document.querySelector('tr[data-job="%s"] .status')?.textContent.trim()`, id)
+}
+
+// claimed has a worker begin with a job.
+func (c *console) claimed(id outbox.ID) {
+	c.Helper()
+	c.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = attempt + 1, lease_owner = 'shop-7', lease_expires_at = now() + interval '1 h',
+		started_at = now() WHERE id = $1`, id)
+}
+
+// retrying has a worker give a job back.
+func (c *console) retrying(id outbox.ID) {
+	c.Helper()
+	c.exec(`UPDATE outbox.jobs SET status = 'retrying', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, run_at = now() + interval '1 h',
+		last_error_code = 'smtp', last_error_message = 'no relay' WHERE id = $1`, id)
+}
+
+// follows: a job changes in its row, with what the server says of it, and no row moves; a new job waits behind a note.
+func follows(c *console, r *road) (faults []string) {
+	var ids []outbox.ID
+	for range 25 {
+		ids = append(ids, c.enqueue(receipt{1, "a@example.com"}, outbox.Options{Queue: "mail"}))
+	}
+	t := c.list(r, "jobs?queue=mail")
+	boxes := `[...document.querySelectorAll("main tr")].map((r) => [r.dataset.job, r.getBoundingClientRect().y]).join()`
+	before := ask[string](t, boxes)
+	c.claimed(ids[3])
+	for n := range 3 {
+		c.enqueue(receipt{2, "b@example.com"}, outbox.Options{Queue: []string{"mail", "mail", "other"}[n]})
+	}
+	if !t.await(statusOf(ids[3]), "running") {
+		return []string{"the row of a job that runs says " + ask[string](t, statusOf(ids[3]))}
+	}
+	if worker := fmt.Sprintf(`document.querySelector('tr[data-job="%s"] [data-th="Run or due"] .name')?.textContent`, ids[3]); !t.await(worker, "shop-7") {
+		faults = append(faults, "the row does not say where the job runs")
+	}
+	if !t.await(`document.querySelector(".fresh a")?.textContent`, "2 new · show") {
+		faults = append(faults, "two new jobs are announced as "+ask[string](t, `document.querySelector(".fresh a")?.textContent ?? "nothing"`))
+	}
+	if after := ask[string](t, boxes); after != before {
+		faults = append(faults, "rows have moved")
+	}
+	if len(faults) == 0 {
+		t.leave(chromedp.Click(chromedp.CSS(".fresh a")))
+		if rows := ask[int](t, `document.querySelectorAll("main tr[data-job]").length`); rows != 27 {
+			faults = append(faults, fmt.Sprintf("the note leads to %d jobs", rows))
+		}
+	}
+	return append(faults, t.take()...)
+}
+
+// ordered: a state of an earlier epoch never overwrites a later one, wherever it comes from.
+func ordered(c *console, r *road) (faults []string) {
+	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	c.claimed(id)
+	c.retrying(id)
+	t := c.list(r, "jobs")
+	for _, late := range []string{
+		`(m) => m.patch(row, {id, epoch: 1, status: "running", attempt: 1})`,
+		`(m) => { const old = row.cloneNode(true); old.dataset.epoch = "0"; old.querySelector(".status").textContent = "running"; m.renew(old, Infinity); }`,
+	} {
+		ask[bool](t, fmt.Sprintf(`import(document.querySelector("script[src*='live.js']").src).then((m) => { const id = "%s", row = document.querySelector("tr[data-job]"); (%s)(m); return true; })`, id, late))
+		if status := ask[string](t, statusOf(id)); status != "retrying" {
+			faults = append(faults, "a late state has made it "+status)
+		}
+	}
+	return faults
+}
+
+// patient: what a person has the focus on and has selected stays through many changes.
+func patient(c *console, r *road) (faults []string) {
+	var ids []outbox.ID
+	for range 10 {
+		ids = append(ids, c.enqueue(receipt{1, "a@example.com"}, outbox.Options{}))
+	}
+	t := c.list(r, "jobs")
+	ask[bool](t, fmt.Sprintf(`document.querySelector('tr[data-job="%s"] a').focus(), getSelection().selectAllChildren(document.querySelector('tr[data-job="%s"] .status')), true`, ids[2], ids[4]))
+	for range 10 {
+		for _, id := range ids {
+			c.claimed(id)
+			c.retrying(id)
+		}
+	}
+	t.await(statusOf(ids[2]), "retrying")
+	if got := ask[string](t, `document.activeElement.closest("tr")?.dataset.job ?? "nothing"`); got != ids[2].String() {
+		faults = append(faults, "the focus went to "+got)
+	}
+	if got := strings.TrimSpace(ask[string](t, `getSelection().toString()`)); got != "pending" {
+		faults = append(faults, fmt.Sprintf("the selection became %q", got))
+	}
+	ask[bool](t, `getSelection().removeAllRanges(), true`)
+	if !t.await(statusOf(ids[4]), "retrying") {
+		faults = append(faults, "what was selected is "+ask[string](t, statusOf(ids[4]))+" for ever")
+	}
+	return faults
+}
+
+// still: paused, the page asks for nothing; and it has caught up soon after it goes on.
+func still(c *console, r *road) (faults []string) {
+	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	t := c.list(r, "jobs")
+	t.press(".")
+	t.await(`document.querySelector(".live").dataset.state`, "paused")
+	for end := time.Now().Add(5 * time.Second); r.open.Load() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	before := r.requests.Load()
+	c.claimed(id)
+	time.Sleep(12 * time.Second) // pages without a stream are read every ten
+	if n := r.requests.Load() - before; n > 0 || r.open.Load() > 0 {
+		faults = append(faults, fmt.Sprintf("paused, it made %d requests and has %d streams", n, r.open.Load()))
+	}
+	if status := ask[string](t, statusOf(id)); status != "pending" {
+		faults = append(faults, "paused, a row became "+status)
+	}
+	t.press(".")
+	if !t.await(statusOf(id), "running") {
+		faults = append(faults, "when it went on it did not catch up")
+	}
+	return faults
+}
+
+// shared: the tabs of a browser have one stream, and each follows it.
+func shared(c *console, r *road) (faults []string) {
+	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	first := c.list(r, "jobs")
+	tabs := []*tab{first}
+	for range 6 {
+		ctx, cancel := chromedp.NewContext(first.ctx) // of the same cookies
+		c.Cleanup(cancel)
+		if err := chromedp.Do(ctx); err != nil { // it opens, for longer than what follows takes
+			c.Fatal(err)
+		}
+		t := &tab{T: first.T, ctx: ctx, origin: first.origin}
+		soon, stop := context.WithTimeout(ctx, 10*time.Second)
+		err := chromedp.Do(soon, chromedp.Navigate(r.base+"jobs"))
+		if stop(); err != nil {
+			return append(faults, fmt.Sprintf("tab %d does not open: %v", len(tabs)+1, err))
+		}
+		tabs = append(tabs, t)
+	}
+	for n, t := range tabs {
+		if !t.await(`document.querySelector(".live").dataset.state`, "on") {
+			faults = append(faults, fmt.Sprintf("tab %d does not follow", n+1))
+		}
+	}
+	if n := r.open.Load(); n != 1 {
+		return append(faults, fmt.Sprintf("seven tabs have %d streams", n))
+	}
+	c.claimed(id)
+	for n, t := range tabs {
+		if !t.await(statusOf(id), "running") {
+			faults = append(faults, fmt.Sprintf("tab %d has missed a change", n+1))
+		}
+	}
+	return faults
+}
+
+// whole: a stream that is cut again and again misses nothing.
+func whole(c *console, r *road) (faults []string) {
+	var ids []outbox.ID
+	for range 20 {
+		ids = append(ids, c.enqueue(receipt{1, "a@example.com"}, outbox.Options{}))
+	}
+	t := c.list(r, "jobs")
+	// From now on each stream ends before its third event is through.
+	var n atomic.Int64
+	cut := func() {
+		if n.Add(1)%3 == 0 {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	r.cut.Store(&cut)
+	opened := r.opened.Load()
+	for at, id := range ids {
+		if c.claimed(id); at%5 == 0 {
+			time.Sleep(700 * time.Millisecond) // longer than the hub waits between two looks
+		}
+	}
+	running := `[...document.querySelectorAll("main .status")].filter((s) => s.textContent.trim() === "running").length`
+	if !t.within(20*time.Second, running, "20") {
+		faults = append(faults, fmt.Sprintf("of 20 jobs that run it shows %d", ask[int](t, running)))
+	}
+	if r.opened.Load() == opened {
+		faults = append(faults, "no stream was cut")
+	}
+	return faults
+}
+
+// honest: when nothing comes through any more, the page says so.
+func honest(c *console, r *road) (faults []string) {
+	c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	t := c.list(r, "jobs")
+	begun := time.Now()
+	r.stops.Store(true)
+	if !t.within(22*time.Second, `document.querySelector(".live").dataset.state`, "lost") {
+		return []string{"nothing comes through, and it says " + ask[string](t, `document.querySelector(".live").innerText`)}
+	}
+	t.Logf("said after %s: %s", time.Since(begun).Round(100*time.Millisecond), ask[string](t, `document.querySelector(".live").innerText`))
+	if text := ask[string](t, `document.querySelector(".live").innerText`); !strings.Contains(text, "as of") {
+		faults = append(faults, "it does not say how old it is: "+text)
+	}
+	return faults
+}
+
+// polls: a login that may have no stream reads its pages again, and says so.
+func polls(c *console, r *road) (faults []string) {
+	token, _, err := access.NewTokens(c.db, access.TokensConfig{}).Create(c.Context(), access.Grant{
+		Name: "zoe", AllTenants: true, Capabilities: []access.Capability{access.JobsRead}, CreatedBy: "grace",
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	c.token = token.Reveal()
+	t := c.over(r)
+	t.visit(r.base + "jobs")
+	if !t.await(`document.querySelector(".live .state").textContent`, "every 10 s") {
+		faults = append(faults, "it says "+ask[string](t, `document.querySelector(".live").innerText`))
+	}
+	c.claimed(id)
+	if !t.within(14*time.Second, statusOf(id), "running") {
+		faults = append(faults, "the row was not read again")
+	}
+	if n := r.opened.Load(); n > 0 {
+		faults = append(faults, fmt.Sprintf("it asked for %d streams", n))
+	}
+	return faults
+}
+
+// out: a login that is revoked has no stream any more, and the page says that and stays.
+func out(c *console, r *road) (faults []string) {
+	c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	t := c.list(r, "jobs")
+	if _, err := access.NewTokens(c.db, access.TokensConfig{}).Revoke(c.Context(), c.tokenID, "grace"); err != nil {
+		c.Fatal(err)
+	}
+	revoked := time.Now()
+	for r.open.Load() > 0 && time.Since(revoked) < 7*time.Second {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if after := time.Since(revoked); after > 6*time.Second { // five, and one for a machine with a lot to do
+		faults = append(faults, fmt.Sprintf("the stream went on for %s", after.Round(time.Millisecond)))
+	}
+	if !t.await(`document.querySelector(".banner a")?.textContent`, "Sign in") {
+		faults = append(faults, "the page says "+ask[string](t, `document.querySelector(".live").innerText`))
+	}
+	return faults
+}
+
+// keyed: keys lead to pages, rows and the search; and while a person types they are letters.
+func keyed(c *console, r *road) (faults []string) {
+	first, second := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{}), c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	t := c.list(r, "jobs")
+	expect := func(what, expression, want string) {
+		if !t.within(2*time.Second, expression, want) {
+			faults = append(faults, fmt.Sprintf("%s: got %s, want %s", what, ask[string](t, "String("+expression+")"), want))
+		}
+	}
+	focused := `document.activeElement.closest("tr")?.dataset.job`
+	t.press("j")
+	expect("j", focused, second.String())
+	t.press("j")
+	expect("j again", focused, first.String())
+	t.press("k")
+	expect("k", focused, second.String())
+	t.press("/")
+	t.press("jk?.")
+	expect("typed", `document.activeElement.value`, "jk?.")
+	expect("a window while typing", `document.querySelectorAll("dialog").length`, "0")
+	ask[bool](t, `document.activeElement.blur(), true`)
+	t.press("?")
+	expect("?", `document.querySelector("dialog[open] h2")?.textContent`, "Keys")
+	if len(faults) == 0 { // which keys there are can be read by all
+		faults = append(faults, accessible(t)...)
+		t.look("light", 1280, 900)
+	}
+	t.do(chromedp.KeyEvent(kb.Escape))
+	expect("Escape", `document.querySelectorAll("dialog").length`, "0")
+	t.press("gq")
+	expect("g q", `location.pathname`, "/queues")
+	t.visit(r.base + "me")
+	t.leave(chromedp.Click(chromedp.CSS("button[name=keys][value=off]")))
+	t.press("?gj")
+	expect("switched off", `location.pathname + document.querySelectorAll("dialog").length`, "/me0")
+	return faults
+}
+
+// noPolls keeps pages from being read again while there is no stream.
+var noPolls = []string{"soon(Math.max(poll, every))", "", `if (s === "refused" || s === "lost") soon(poll);`, ""}
+
+// Each part of what makes pages live and of the keys works; and with that part taken out of the scripts, or of the
+// answers, the same check finds that.
+func TestLive(t *testing.T) {
+	for _, l := range []struct {
+		name    string
+		check   func(*console, *road) []string
+		without []string // is replaced by what follows, in turns
+		want    string
+		always  []string // the same, in both
+	}{
+		{"follows", follows, []string{"patch(row, c);", ""}, "the row of a job that runs says pending", nil},
+		{"waits", follows, []string{`note.hidden = !fresh.size`, `note.remove()`}, "two new jobs are announced", nil},
+		{"ordered", ordered, []string{"if (c.epoch < Number(row.dataset.epoch)) return;", "", "Number(to.dataset.epoch) < Number(row.dataset.epoch)", "false"}, "a late state has made it running", nil},
+		{"patient", patient, []string{"return !!selection &&", "return false &&"}, "the selection became", nil},
+		{"still", still, []string{"if (paused) leave();", "if (paused) ;"}, "paused, it made", nil},
+		{"shared", shared, []string{"new SharedWorker(", "new NoWorker("}, "tab 7 does not open", nil},
+		{"whole", whole, []string{`if (id) this.#position = id;`, "", "resync: !this.#position", "resync: false"}, "of 20 jobs that run it shows", noPolls},
+		{"honest", honest, []string{"const silence = 18_000", "const silence = 180_000"}, "nothing comes through, and it says live", nil},
+		{"polls", polls, noPolls, "was not read again", nil},
+		{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
+		{"tails", tails, []string{"i.all ? !i.match || matches(i.match, c)", "i.all ? true"}, "it lists", nil},
+		{"keyed", keyed, []string{`if (from.closest("input,textarea,select,[contenteditable]")) return;`, ""}, "typed", nil},
+		{"switched off", keyed, []string{`root.dataset.keys`, `root.dataset.keys_`, `document.documentElement.dataset.keys`, `""`}, "switched off", nil},
+	} {
+		for what, replace := range map[string][]string{"": nil, " without it": l.without} {
+			if what == "" && (l.name == "waits" || l.name == "switched off") {
+				continue // it is the check before
+			}
+			replace = append(replace, l.always...)
+			t.Run(l.name+what, func(t *testing.T) {
+				t.Parallel()
+				places <- struct{}{}
+				defer func() { <-places }()
+				c := newConsole(t)
+				found := strings.Join(l.check(c, c.road(replace...)), "\n")
+				if what == "" && found != "" || what != "" && !strings.Contains(found, l.want) {
+					t.Errorf("found %q", found)
+				}
+			})
+		}
+	}
+}
+
+// places are how many checks go on at once: most of them wait.
+var places = make(chan struct{}, 10)

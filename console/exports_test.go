@@ -1,0 +1,92 @@
+package console_test
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// lines reads an export: the first row has the names.
+func (a answer) lines() [][]string {
+	a.t.Helper()
+	rows, err := csv.NewReader(a.is(200).Body).ReadAll()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return rows
+}
+
+func TestListsAreExported(t *testing.T) {
+	r := newRig(t)
+	const formula = `=HYPERLINK("http://evil.example","x")`
+	r.exec(`INSERT INTO outbox.jobs (id, kind, payload, status, failed_at, last_error_code, last_error_message, tenant_id)
+		SELECT outbox.uuid_v7(), $1, 'secret', 'dead', now(), 'smtp', $2, $3 FROM generate_series(1, 450)`, formula, evil+"\n\"quoted\"", tenantB)
+	r.enqueue("greet", `{"a":"secret"}`, outbox.Options{Tenant: tenantA})
+	r.exec(`INSERT INTO outbox.audit (actor, act, reason, tenant_id) VALUES ('@ada', 'x.y', '+1', $1)`, tenantB)
+
+	for page, want := range map[string]int{
+		"jobs-export?format=csv": 451, "jobs-export?format=csv&status=dead": 450, "jobs-export?format=csv&kind=greet": 1,
+		"letters-export?format=csv": 450, "letters-export?format=csv&kind=x": 0, "audit-export?format=csv": 1,
+	} {
+		a := r.get(page)
+		if strings.Contains(a.Body.String(), "secret") {
+			t.Errorf("%s has payloads", page)
+		}
+		rows := a.lines()
+		seen := map[string]bool{}
+		for _, row := range rows[1:] {
+			seen[row[0]] = true
+			for _, cell := range row {
+				if strings.ContainsRune("=+-@", []rune(cell + " ")[0]) {
+					t.Fatalf("%s: a spreadsheet calculates %q", page, cell)
+				}
+			}
+		}
+		if len(rows)-1 != want || len(seen) != want {
+			t.Errorf("%s has %d rows, %d of them different, want %d", page, len(rows)-1, len(seen), want)
+		}
+		if got := a.Header().Get("Content-Disposition"); !strings.HasPrefix(got, "attachment; filename=") {
+			t.Errorf("%s: Content-Disposition is %q", page, got)
+		}
+	}
+	letter := r.get("letters-export?format=csv").lines()[1]
+	if letter[3] != "'"+formula || letter[10] != evil+"\n\"quoted\"" {
+		t.Errorf("got %q", letter)
+	}
+	var object struct{ Kind, Error_message string }
+	text, _, _ := strings.Cut(r.get("letters-export?format=jsonl").is(200).Body.String(), "\n")
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object.Kind != formula || object.Error_message != evil+"\n\"quoted\"" {
+		t.Errorf("got %s: %v", text, err)
+	}
+
+	a := r.as("a")
+	if rows := a.get("jobs-export?format=csv").lines(); len(rows) != 2 || rows[1][3] != "greet" {
+		t.Errorf("tenant A is given %q", rows)
+	}
+	if rows := a.get("letters-export?format=csv").lines(); len(rows) != 1 {
+		t.Errorf("tenant A is given %q", rows)
+	}
+	if rows := a.get("audit-export?format=csv").lines(); len(rows) != 1 {
+		t.Errorf("tenant A is given %q", rows)
+	}
+	limited := r.as("all+jobs.read")
+	if text := limited.get("jobs-export?format=csv").is(200).Body.String(); strings.Contains(text, "quoted") || strings.Contains(text, "attempt") {
+		t.Error("without admin.read the export has errors' messages, or attempts")
+	}
+	limited.get("letters-export?format=csv").is(403)
+	limited.get("audit-export?format=csv").is(403)
+	r.get("jobs-export?format=xls").is(400)
+	r.get("jobs-export?format=csv&status=x").is(400)
+	r.get("jobs?status=dead").has("Export, up to 10\u202f000 rows: CSV JSON lines")
+}
+
+func TestAnExportHasABound(t *testing.T) {
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'k', '' FROM generate_series(1, 10100)`)
+	if rows := r.get("jobs-export?format=csv").lines(); len(rows) != 10_001 {
+		t.Errorf("got %d rows, want 10 000", len(rows)-1)
+	}
+}

@@ -1,0 +1,344 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
+)
+
+const (
+	keepAlive    = 15 * time.Second // between comments on a stream that has nothing to send
+	writeTimeout = 10 * time.Second // for each write: a browser that takes longer is dropped
+	slowest      = 64 << 10         // bytes a second that a browser has to read
+	askAgain     = time.Second      // between checks that the login is still good
+	maxStreams   = 256              // at once
+	maxOwn       = 64               // of one login, which several people may share: it cannot take all
+	maxRows      = 200              // that are asked for at once
+	maxBurst     = 256 << 10        // bytes of changes at once; instead of more, pages read themselves again
+	burstSample  = 100              // changes of such a burst that are sent; tail.js lists as many at once
+)
+
+// pace is how a page keeps up: it is read again so many seconds after a change of a job at the earliest, or every so
+// many seconds; with rows, those of its list follow the changes themselves; with tail, it is a list of the changes.
+type pace struct {
+	rows   bool
+	tail   bool
+	change int // 0 is not after changes
+	every  int // 0 is not by itself
+}
+
+// paces are those of the pages; one that is not here stands still. A page that asks little may follow more closely.
+var paces = map[string]pace{
+	"problems": {every: 30}, "now": {change: 5}, "live": {tail: true}, "jobs": {rows: true}, "job": {change: 2}, "letters": {change: 10}, "queues": {change: 5}, "queue": {change: 5},
+	"keys": {change: 10}, "key": {change: 10}, "workers": {every: 15}, "sinks": {every: 10}, "sink": {every: 10}, "schedules": {every: 30}, "schedule": {every: 30},
+	"operations": {every: 5}, "operation": {every: 2},
+}
+
+// pace is how this page keeps up.
+func (v *visit) pace() pace {
+	if !v.known || v.route == nil || v.r.Method != http.MethodGet || v.status != 0 {
+		return pace{}
+	}
+	p := paces[v.route.path]
+	if v.route.path == "letters" && v.param("error") != "" {
+		p = pace{rows: true} // a letter that was replayed stays where it is, and says so
+	}
+	return p
+}
+
+// attributes are the pace for live.js.
+func (p pace) attributes() templ.Attributes {
+	a := templ.Attributes{}
+	for name, is := range map[string]bool{"data-rows": p.rows, "data-tail": p.tail} {
+		if is {
+			a[name] = true
+		}
+	}
+	for name, seconds := range map[string]int{"data-change": p.change, "data-every": p.every} {
+		if seconds > 0 {
+			a[name] = strconv.Itoa(seconds)
+		}
+	}
+	return a
+}
+
+// streamName tells logins apart: tabs of the same browser share a stream if they may see the same. It says nothing
+// that the page does not.
+func (v *visit) streamName() string {
+	if !v.known {
+		return ""
+	}
+	may := fmt.Sprintf("%q %s %t", v.who.Name, v.who.Tenant, v.who.AllTenants)
+	for _, c := range access.Capabilities() {
+		may += fmt.Sprint(" ", v.can(c))
+	}
+	sum := sha256.Sum256([]byte(may))
+	return hex.EncodeToString(sum[:8])
+}
+
+// matched is what of a list changes are compared with: whether a job that is not on it belongs there.
+type matched struct {
+	Kind     string   `json:"kind,omitempty"`
+	Queue    string   `json:"queue,omitempty"`
+	Tenant   string   `json:"tenant,omitempty"`
+	Statuses []string `json:"statuses,omitempty"`
+	// Unsure is set where a change does not say enough: by a key, an error or a time.
+	Unsure bool `json:"unsure,omitempty"`
+}
+
+// matched is JSON of what changes are compared with; "" for a part of the list that new jobs do not come to.
+func (l listed) matched() string {
+	if !l.before.IsZero() {
+		return ""
+	}
+	return l.search.matched()
+}
+
+func (f search) matched() string {
+	m := matched{Kind: f.kind, Queue: f.queue, Tenant: f.get("tenant")}
+	for _, s := range f.statuses {
+		m.Statuses = append(m.Statuses, string(s))
+	}
+	m.Unsure = f.key != "" || f.fingerprint != "" || !f.until.at.IsZero()
+	text, _ := json.Marshal(m) // strings
+	return string(text)
+}
+
+// rows is rows of a list as they are now, of jobs that the browser shows.
+func (s *site) rows(v *visit) error {
+	var wanted []operator.Wanted
+	for text := range strings.SplitSeq(v.param("id"), ",") {
+		id, err := outbox.ParseID(text)
+		if err != nil {
+			return unreadable("id", "is no list of jobs’ ids")
+		}
+		wanted = append(wanted, operator.Wanted{ID: id, Tenant: v.tenant()})
+	}
+	if len(wanted) > maxRows {
+		return unreadable("id", "has more than "+strconv.Itoa(maxRows)+" jobs")
+	}
+	found, err := v.operator.Find(v.ctx(), wanted)
+	if err != nil {
+		return err
+	}
+	found = slices.DeleteFunc(found, func(j operator.Job) bool { return j.ID.IsZero() })
+	return v.render(jobRows(v, found, v.param("tenants") != ""))
+}
+
+// streams counts those that are open, in all and of each login.
+type streams struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int
+}
+
+var errStreams = refusal{http.StatusTooManyRequests, "Too many streams are open", "Close some tabs, or try again in a moment."}
+
+// take takes a place for a stream.
+func (s *streams) take(login string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all >= maxStreams || s.of[login] >= maxOwn {
+		return nil, errStreams
+	}
+	if s.of == nil {
+		s.of = map[string]int{}
+	}
+	s.all++
+	s.of[login]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all--
+		if s.of[login]--; s.of[login] == 0 {
+			delete(s.of, login)
+		}
+	}, nil
+}
+
+// events streams the changes of the jobs that the viewer may see, from now on or from a position on. It is no page that
+// is worked on, and the timeout of pages does not end it.
+func (s *site) events(v *visit) error {
+	var from watch.Position
+	if after := v.param("after"); after != "" {
+		var err error
+		if from, err = watch.ParsePosition(after); err != nil {
+			return unreadable("after", "is no position of this stream")
+		}
+	}
+	if from := v.r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" {
+		return refusal{http.StatusForbidden, "The request came from elsewhere", "Only this console's own pages may read the stream."}
+	}
+	leave, err := s.streams.take(v.streamName())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	v.leave()
+	connection := http.NewResponseController(v.w)
+	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(writeTimeout))); err != nil {
+		// Without deadlines a browser that does not read could not be dropped.
+		return fmt.Errorf("the handler around the console does not support deadlines: %w", err)
+	}
+	reader, err := s.watch.Changes.Open(v.ctx(), v.tenant(), watch.Filter{}, from)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	ctx, end := s.whileAllowed(v)
+	defer end()
+	h := v.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // nginx would buffer the stream
+	v.w.WriteHeader(http.StatusOK)
+	if v.r.Method != http.MethodHead {
+		(&stream{ctx, v.w}).sendAll(reader, s.assets.hash)
+	}
+	return nil
+}
+
+// whileAllowed is a context that ends with the connection, with the server, and when the login is no longer good: that
+// is checked every second, in the authenticator's cache of a few.
+func (s *site) whileAllowed(v *visit) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(v.ctx()))
+	gone := context.AfterFunc(v.connection, cancel)
+	go func() {
+		defer cancel()
+		again := time.NewTicker(askAgain)
+		defer again.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.config.Stopping:
+				return
+			case <-again.C:
+				if !s.mayStill(ctx, v) {
+					return
+				}
+			}
+		}
+	}()
+	return ctx, func() { gone(); cancel() }
+}
+
+// mayStill reports whether the login still is who the stream began with, and may read it. While the database does not
+// answer, the stream goes on.
+func (s *site) mayStill(ctx context.Context, v *visit) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	again := &visit{site: s, r: v.r.WithContext(ctx), now: time.Now()}
+	if err := s.authenticate(again); err != nil {
+		_, refused := errors.AsType[refusal](err)
+		return !refused && !errors.Is(err, access.ErrUnauthenticated)
+	}
+	return v.route.gate.admits(again.who) && again.streamName() == v.streamName()
+}
+
+// stream is an answer of server-sent events.
+type stream struct {
+	ctx context.Context
+	w   http.ResponseWriter
+}
+
+// sendAll sends a reader's batches until the stream ends. It begins with the build, so that pages of another can say
+// that there is a new one.
+func (o *stream) sendAll(r *watch.Reader, build string) {
+	quiet := time.NewTicker(keepAlive)
+	defer quiet.Stop()
+	var hello bytes.Buffer
+	watch.WriteEvent(&hello, "hello", "", struct {
+		Build string `json:"build"`
+	}{build})
+	if !o.send(hello.Bytes()) {
+		return
+	}
+	var at string
+	for {
+		select {
+		case b, ok := <-r.Batches():
+			if !ok { // it reads too slowly
+				o.send(resync("", burst{}))
+				return
+			}
+			r.Took(b)
+			moved := at == ""
+			text := b.Text
+			if at = b.After.String(); len(text) > maxBurst {
+				text = resync(at, burst{b.Len(), b.Sample(burstSample)})
+			}
+			if !o.send(text) {
+				return
+			}
+			if moved && len(b.Text) == 0 && !o.send([]byte("id: "+at+"\n\n")) {
+				return
+			}
+		case <-quiet.C:
+			text := ": still here\n\n"
+			if at != "" {
+				text = ": still here\nid: " + at + "\n\n"
+			}
+			if !o.send([]byte(text)) {
+				return
+			}
+		case <-o.ctx.Done():
+			return
+		}
+	}
+}
+
+// burst is more changes than are sent at once.
+type burst struct {
+	Changes int               `json:"changes,omitempty"`
+	Sample  []json.RawMessage `json:"sample,omitempty"`
+}
+
+// resync is the event after which a page reads itself again, and its position.
+func resync(at string, b burst) []byte {
+	var text bytes.Buffer
+	watch.WriteEvent(&text, "resync", at, b)
+	return text.Bytes()
+}
+
+// send writes text, each part of it within the write timeout and all of it as fast as a browser has to read; false ends
+// the stream.
+func (o *stream) send(text []byte) bool {
+	connection := http.NewResponseController(o.w)
+	until := time.Now().Add(writeTimeout + time.Duration(len(text))*time.Second/slowest)
+	for len(text) > 0 && o.ctx.Err() == nil {
+		part := text[:min(len(text), 32<<10)]
+		text = text[len(part):]
+		deadline := time.Now().Add(writeTimeout)
+		if deadline.After(until) {
+			deadline = until
+		}
+		err := connection.SetWriteDeadline(deadline)
+		if err == nil {
+			_, err = o.w.Write(part)
+		}
+		if err == nil {
+			err = connection.Flush()
+		}
+		if err != nil {
+			return false
+		}
+	}
+	return o.ctx.Err() == nil
+}

@@ -1,0 +1,398 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// An act that has an opposite is undone by it, with what was there before. The audit says what that was, and what the
+// act left. A thing that is no longer so was changed by somebody else meanwhile: undoing the act would undo theirs, and
+// is refused.
+
+// undoing is how an act of the audit is undone.
+type undoing struct {
+	thing      *thing
+	said, will string // what the act has done, and what undoing it does
+}
+
+// thing is a kind of what people pause and limit.
+type thing struct {
+	noun, command string // its own, and that of the command line
+	gate          gate
+	name          func(operator.AuditEntry) string
+	page          func(operator.AuditEntry) templ.SafeURL
+	standing      func(context.Context, *operator.Operator, operator.AuditEntry) (stance, error)
+	pause, resume func(context.Context, *operator.Operator, operator.AuditEntry) error
+}
+
+// stance is how a thing stands now, as far as it can be undone.
+type stance struct {
+	paused time.Time // since when it is paused, or stopped; zero if it is not
+	ended  bool      // nothing can be changed any more
+	limits limitsOfQueue
+}
+
+type limitsOfQueue struct {
+	running int
+	rate    operator.Rate
+}
+
+func queueStanding(q operator.Queue) stance {
+	return stance{paused: q.PausedSince, limits: limitsOfQueue{q.MaxRunning, q.Rate}}
+}
+
+func operationStanding(o operator.Operation) stance {
+	return stance{paused: o.StoppedAt, ended: !o.FinishedAt.IsZero()}
+}
+
+var undos map[string]undoing // by the act
+
+func init() {
+	const goes, stands = "It goes on: ", "It is paused again: "
+	undos = map[string]undoing{
+		"queue.pause":     {&queueThing, "The queue is paused: jobs that are running go on, and no others start.", goes + "jobs that wait may start, in all processes."},
+		"queue.resume":    {&queueThing, "The queue goes on.", stands + "no process starts jobs of it."},
+		"queue.limit":     {&queueThing, "The limits hold from the next claim on, in all processes.", "It gets back the limits that it had."},
+		"schedule.pause":  {&scheduleThing, "The schedule is paused: no tick fires, and ticks of a pause are not missed.", goes + "with its next tick from now."},
+		"schedule.resume": {&scheduleThing, "The schedule goes on with its next tick.", stands + "no tick fires."},
+		"sink.pause":      {&sinkThing, "The sink is paused: nothing is published to it, and nothing is lost.", goes + "with the first event that it has not published."},
+		"sink.resume":     {&sinkThing, "The sink goes on.", stands + "nothing is published to it."},
+		"operation.stop":  {&operationThing, "The operation is stopped: what it has done stays done.", goes + "where it was, with the jobs that are left."},
+	}
+}
+
+var queueThing = thing{
+	noun: "queue", command: "queues", gate: needs(access.AdminMutate).ofAllTenants(),
+	name: func(e operator.AuditEntry) string { return e.Queue },
+	page: func(e operator.AuditEntry) templ.SafeURL { return link("queue", "queue", e.Queue) },
+	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
+		rules, err := o.QueueRules(ctx)
+		for _, q := range rules {
+			if q.Name == e.Queue {
+				return queueStanding(q), err
+			}
+		}
+		return stance{}, err
+	},
+	pause: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		return o.Pause(ctx, e.Queue)
+	},
+	resume: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		return o.Resume(ctx, e.Queue)
+	},
+}
+
+var scheduleThing = thing{
+	noun: "schedule", command: "schedules", gate: needs(access.AdminMutate),
+	name: func(e operator.AuditEntry) string { return e.Target },
+	page: func(e operator.AuditEntry) templ.SafeURL {
+		return link("schedule", "tenant", e.Tenant.String(), "name", e.Target)
+	},
+	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
+		all, err := o.SchedulesOf(ctx, e.Tenant)
+		for _, s := range all {
+			if s.Name == e.Target {
+				return stance{paused: s.PausedSince}, err
+			}
+		}
+		return stance{ended: true}, err
+	},
+	pause: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		return o.PauseSchedule(ctx, e.Tenant, e.Target)
+	},
+	resume: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		return o.ResumeSchedule(ctx, e.Tenant, e.Target)
+	},
+}
+
+var sinkThing = thing{
+	noun: "sink", command: "relay", gate: needs(access.AdminMutate).ofAllTenants(),
+	name: func(e operator.AuditEntry) string { return e.Target },
+	page: func(e operator.AuditEntry) templ.SafeURL { return link("sink", "name", e.Target) },
+	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
+		found, err := o.Sink(ctx, e.Target)
+		if errors.Is(err, operator.ErrSinkNotFound) {
+			return stance{ended: true}, nil
+		}
+		return stance{paused: found.PausedAt}, err
+	},
+	pause: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		return o.PauseSink(ctx, e.Target)
+	},
+	resume: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		return o.ResumeSink(ctx, e.Target)
+	},
+}
+
+var operationThing = thing{
+	noun: "operation", command: "operations", gate: needs(access.AdminMutate),
+	name: func(e operator.AuditEntry) string { return e.Target },
+	page: func(e operator.AuditEntry) templ.SafeURL { return link("operation", "id", e.Target) },
+	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
+		id, _ := outbox.ParseID(e.Target) // the zero id is of none
+		found, err := o.Operation(ctx, e.Tenant, id)
+		if errors.Is(err, operator.ErrOperationNotFound) {
+			return stance{ended: true}, nil
+		}
+		return operationStanding(found), err
+	},
+	resume: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		id, _ := outbox.ParseID(e.Target)
+		_, err := o.ResumeOperation(ctx, e.Tenant, id)
+		return err
+	},
+}
+
+// recorded is what the audit says of a thing before or after an act.
+type recorded struct {
+	PausedAt     *time.Time `json:"paused_at"`
+	StoppedAt    *time.Time `json:"stopped_at"`
+	MaxRunning   int        `json:"max_running"`
+	Rate         int        `json:"rate"`
+	RateInterval *string    `json:"rate_interval"` // as Postgres writes it
+}
+
+// limitsIn are the limits in an entry; false if they cannot be read.
+func limitsIn(text json.RawMessage) (l limitsOfQueue, ok bool) {
+	var r recorded
+	if json.Unmarshal(text, &r) != nil {
+		return l, false
+	}
+	l = limitsOfQueue{r.MaxRunning, operator.Rate{Starts: r.Rate}}
+	if r.RateInterval != nil {
+		var i pgtype.Interval
+		if i.Scan(*r.RateInterval) != nil || i.Months != 0 {
+			return l, false
+		}
+		l.rate.Interval = time.Duration(i.Days)*24*time.Hour + time.Duration(i.Microseconds)*time.Microsecond
+	}
+	return l, true
+}
+
+// asLeft reports whether a thing is as the act has left it.
+//
+// Of a pause it has to be the same one: somebody may have ended it and begun another, for other reasons. The audit has
+// its instant; for a schedule, whose pause begins just before its entry is written, it has not, and a later pause
+// begins after the entry.
+func (s stance) asLeft(e operator.AuditEntry) bool {
+	var left recorded
+	if s.ended || json.Unmarshal(e.After, &left) != nil {
+		return false
+	}
+	switch verb := e.Act[strings.LastIndexByte(e.Act, '.')+1:]; verb {
+	case "limit":
+		_, known := limitsIn(e.Before)
+		after, ok := limitsIn(e.After)
+		return known && ok && s.limits == after
+	case "resume":
+		return s.paused.IsZero()
+	}
+	if since := cmp.Or(left.PausedAt, left.StoppedAt); since != nil {
+		return s.paused.Equal(*since)
+	}
+	return !s.paused.IsZero() && !s.paused.After(e.At)
+}
+
+// run does the opposite of the act.
+func (u undoing) run(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+	switch {
+	case e.Act == "queue.limit":
+		was, _ := limitsIn(e.Before) // asLeft has read them
+		_, _, err := o.Limit(ctx, e.Queue, operator.Limits{MaxRunning: &was.running, Rate: &was.rate})
+		return err
+	case strings.HasSuffix(e.Act, ".resume"):
+		return u.thing.pause(ctx, o, e)
+	}
+	return u.thing.resume(ctx, o, e)
+}
+
+// inWords is what undoing does, and on the command line.
+func (u undoing) inWords(e operator.AuditEntry) (will, command string) {
+	name := shellQuoted(u.thing.name(e))
+	if e.Act == "queue.limit" {
+		was, _ := limitsIn(e.Before)
+		running, rate := " --no-max-running", " --no-rate"
+		if was.running > 0 {
+			running = " --max-running " + strconv.Itoa(was.running)
+		}
+		if was.rate.Starts > 0 {
+			rate = " --rate " + strconv.Itoa(was.rate.Starts) + "/" + intervalText(was.rate.Interval)
+		}
+		text := limitsText(operator.Queue{MaxRunning: was.running, Rate: was.rate})
+		return "It gets back the limits that it had: " + cmp.Or(text, "none") + ".", "posthaste queues limit " + name + running + rate
+	}
+	verb := "resume"
+	if strings.HasSuffix(e.Act, ".resume") {
+		verb = "pause"
+	}
+	command = "posthaste " + u.thing.command + " " + verb + " " + name
+	if u.thing == &scheduleThing {
+		command += tenantFlag(e.Tenant)
+	}
+	return u.will, command
+}
+
+// undone is the entry that a parameter names, and how it is undone.
+func (v *visit) undone(parameter string) (e operator.AuditEntry, u undoing, err error) {
+	id, err := strconv.ParseInt(v.param(parameter), 10, 64)
+	if err != nil || id < 1 || id == math.MaxInt64 {
+		return e, u, unreadable(parameter, "is no number of an act")
+	}
+	found, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Before: id + 1, Limit: 1})
+	if err != nil {
+		return e, u, err
+	}
+	if len(found) == 0 || found[0].ID != id {
+		return e, u, refusal{http.StatusNotFound, "There is no such act", "It was trimmed from the audit, or belongs to another tenant."}
+	}
+	e, u = found[0], undos[found[0].Act]
+	if u.thing == nil {
+		return e, u, refusal{http.StatusConflict, "This act cannot be undone", "What " + e.Act + " does has no opposite that restores what was there."}
+	}
+	if why := v.whyNot(u.thing.gate); why != "" {
+		return e, u, refusal{http.StatusForbidden, "You may not undo this", why + "."}
+	}
+	return e, u, nil
+}
+
+// askUndo is the first step of undoing an act.
+func askUndo(v *visit) (c confirmation, err error) {
+	e, u, err := v.undone("entry")
+	if err != nil {
+		return c, err
+	}
+	if v.r.Method == http.MethodGet {
+		now, err := u.thing.standing(v.ctx(), v.operator, e)
+		if err != nil {
+			return c, err
+		}
+		if !now.asLeft(e) {
+			return c, v.changedSince(e, u)
+		}
+	}
+	will, command := u.inWords(e)
+	name := u.thing.name(e)
+	return confirmation{
+		title: "Undo " + e.Act + " of " + u.thing.noun + " " + name, back: u.thing.page(e), crumb: name, hidden: []field{{"entry", strconv.FormatInt(e.ID, 10)}},
+		will: []string{
+			fmt.Sprintf("%s did it %s ago.", e.Actor, age(v.now.Sub(e.At))), will,
+			"If somebody changes it before you confirm, nothing is done.",
+		},
+		command: command,
+	}, nil
+}
+
+// doUndo undoes an act, if what it left is still so when the undoing is committed.
+func doUndo(v *visit, o *operator.Operator) error {
+	e, u, err := v.undone("entry")
+	if err != nil {
+		return err
+	}
+	if v.param("reason") == "" {
+		o = o.Because(fmt.Sprintf("undo of act %d", e.ID))
+	}
+	changed := false
+	err = o.AtOnce(v.ctx(), func(o *operator.Operator) error {
+		now, err := u.thing.standing(v.ctx(), o, e)
+		if changed = err == nil && !now.asLeft(e); err != nil || changed {
+			return err
+		}
+		return u.run(v.ctx(), o, e)
+	})
+	switch {
+	case changed:
+		return v.changedSince(e, u)
+	case pgsession.State(err) == pgsession.SerializationFailure:
+		return refusal{http.StatusConflict, "Others are acting just now", "Nothing was changed. Try again in a moment."}
+	}
+	return err
+}
+
+// latestActs is how many of the newest acts are looked through.
+const latestActs = 50
+
+// changedSince says who has changed what the act has left.
+func (v *visit) changedSince(e operator.AuditEntry, u undoing) error {
+	next := "It is not as " + e.Act + " has left it. Nothing was changed."
+	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
+	if err != nil {
+		return err
+	}
+	for _, l := range latest {
+		same := strings.HasPrefix(l.Act, u.thing.noun+".") && (l.Act == "queue.limit") == (e.Act == "queue.limit")
+		if l.ID > e.ID && same && u.thing.page(l) == u.thing.page(e) {
+			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", l.Actor, l.Act, age(v.now.Sub(l.At)))
+			break
+		}
+	}
+	return refusal{http.StatusConflict, "The " + u.thing.noun + " was changed meanwhile", next}
+}
+
+// withDone is a page with what this request has done to its thing, if that can be undone.
+func (v *visit) withDone(to templ.SafeURL) templ.SafeURL {
+	if !v.can(access.AdminRead) {
+		return to
+	}
+	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
+	if err != nil {
+		return to // it is done, and the page says how things are
+	}
+	for _, e := range latest {
+		if u := undos[e.Act]; e.RequestID == v.id && u.thing != nil && u.thing.page(e) == to {
+			return to + templ.SafeURL("&done="+strconv.FormatInt(e.ID, 10))
+		}
+	}
+	return to
+}
+
+// doneAct is what was just done to the thing of a page, and the entry by which it is undone; 0 if it cannot be.
+type doneAct struct {
+	said  string
+	entry int64
+}
+
+// justDone is what the page's parameter says, while it is still so.
+func (v *visit) justDone(now stance) (d doneAct, err error) {
+	if v.param("done") == "" {
+		return d, nil
+	}
+	e, u, err := v.undone("done")
+	if r, ok := errors.AsType[refusal](err); ok && r.status != http.StatusBadRequest {
+		return d, nil // nothing is undone here, and the page is as without
+	}
+	if err != nil || u.thing.page(e) != v.without("done") || !now.asLeft(e) {
+		return d, err
+	}
+	return doneAct{u.said, e.ID}, nil
+}
+
+// undoable are those of the newest acts that nothing in the list has changed since.
+func (v *visit) undoable(entries []operator.AuditEntry) map[int64]bool {
+	can, changed := map[int64]bool{}, map[string]bool{}
+	for _, e := range entries {
+		u := undos[e.Act]
+		if u.thing == nil {
+			continue
+		}
+		what := string(u.thing.page(e)) + strconv.FormatBool(e.Act == "queue.limit")
+		can[e.ID] = !changed[what] && v.whyNot(u.thing.gate) == ""
+		changed[what] = true
+	}
+	return can
+}

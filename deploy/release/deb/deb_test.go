@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// made packs a program and returns the package's file.
+func made(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	binary, licences, out := filepath.Join(dir, "posthaste"), filepath.Join(dir, "THIRD_PARTY.txt"), filepath.Join(dir, "posthaste.deb")
+	for _, name := range []string{binary, licences} {
+		if err := os.WriteFile(name, []byte("the text of "+filepath.Base(name)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run("../../..", "v1.2.3-rc.1", licences, out, "arm64="+binary); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestTheSameFilesMakeTheSamePackage(t *testing.T) {
+	one, err := os.ReadFile(made(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := os.ReadFile(made(t))
+	if err != nil || !bytes.Equal(one, two) {
+		t.Errorf("the packages differ (%v)", err)
+	}
+}
+
+// dpkg reads the package, and unpacks from it what was put in.
+func TestDpkgReadsThePackage(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("dpkg-deb is not here")
+	}
+	deb, root := made(t), t.TempDir()
+	dpkg := func(args ...string) string {
+		out, err := exec.Command("dpkg-deb", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("dpkg-deb %s: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	for field, want := range map[string]string{"Package": "posthaste", "Version": "1.2.3~rc.1", "Architecture": "arm64"} {
+		if got := dpkg("--field", deb, field); got != want {
+			t.Errorf("%s is %q, want %q", field, got, want)
+		}
+	}
+	if got := dpkg("--info", deb, "conffiles"); got != "/etc/posthaste/posthaste.env" {
+		t.Errorf("an upgrade leaves alone %q", got)
+	}
+	dpkg("--extract", deb, root)
+	for name, from := range map[string]string{
+		"usr/lib/systemd/system/posthaste.service": "../../systemd/posthaste.service", "etc/posthaste/posthaste.env": "../../systemd/posthaste.env",
+		"usr/share/doc/posthaste/copyright": "../../../LICENSE",
+	} {
+		got, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Error(err)
+		}
+		if want, err := os.ReadFile(from); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is not %s (%v)", name, from, err)
+		}
+	}
+	for name, want := range map[string]os.FileMode{"usr/bin/posthaste": 0o755, "etc/posthaste/posthaste.env": 0o600} {
+		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v, want mode %v", name, info, err, want)
+		}
+	}
+}
+
+func TestVersionsAreDebians(t *testing.T) {
+	for version, want := range map[string]string{"v0.1.0": "0.1.0", "v0.1.0-rc.1": "0.1.0~rc.1", "1f2e3d": "0~1f2e3d", "devel": "0~devel", "v0.1.0-3-gabc-dirty": "0.1.0+3.gabc+dirty"} {
+		if got := debianVersion(version); got != want {
+			t.Errorf("%s is %s, want %s", version, got, want)
+		}
+	}
+}

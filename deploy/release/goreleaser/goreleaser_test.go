@@ -1,0 +1,131 @@
+// Package goreleaser compares .goreleaser.yaml with the schema of goreleaser, and with what the Makefile makes.
+// schema.json is what goreleaser v2.15.0, which is under the MIT licence, prints as `goreleaser jsonschema`.
+package goreleaser
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func config(t *testing.T) string { return read(t, "../../../.goreleaser.yaml") }
+
+// Every field is one of goreleaser's, and has the type that it has there.
+func TestTheSchemaKnowsEveryField(t *testing.T) {
+	t.Parallel()
+	parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(read(t, "schema.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("schema.json", parsed); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	validate := func(text string) error {
+		var decoded any
+		if err := yaml.Unmarshal([]byte(text), &decoded); err != nil {
+			t.Fatal(err)
+		}
+		spelled, err := json.Marshal(decoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(spelled))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return schema.Validate(value)
+	}
+	good := config(t)
+	if err := validate(good); err != nil {
+		t.Error(err)
+	}
+	for of, bad := range map[string]string{
+		"a build":   strings.Replace(good, "    main:", "    mian:", 1),
+		"a hook":    strings.Replace(good, "- cmd:", "- cdm:", 1),
+		"a release": strings.Replace(good, "  draft: true", "  draft: 7", 1),
+		"an info":   strings.Replace(good, "      mtime:", "      mtme:", 1),
+	} {
+		if bad == good || validate(bad) == nil {
+			t.Errorf("a misspelt field of %s was accepted", of)
+		}
+	}
+}
+
+// It makes what the Makefile makes: the same flags, toolchain and environment, and the same programs that list the
+// parts and pack the Debian package, with the same flags.
+func TestItMakesWhatTheMakefileMakes(t *testing.T) {
+	t.Parallel()
+	var made struct {
+		Builds []struct {
+			Main                string
+			Env, Flags, Ldflags []string
+			Hooks               struct{ Post []struct{ Cmd string } }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(config(t)), &made); err != nil || len(made.Builds) != 1 {
+		t.Fatalf("%d builds, want 1, %v", len(made.Builds), err)
+	}
+	build, makefile := made.Builds[0], strings.ReplaceAll(read(t, "../../../Makefile"), "\\\n", " ")
+	find := func(pattern string) []string {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(makefile)
+		if found == nil {
+			t.Fatalf("the Makefile has nothing like %s", pattern)
+		}
+		return found[1:]
+	}
+	released := find(`\$\(RELEASE\) build (.*) -ldflags '(.*)' +\s*-o bin/release/\S+ (\S+);`)
+	toolchain := find(`(?m)^RELEASE += (\S+) `)
+	cgo := find(`(?m)^export (CGO_ENABLED) = (0)$`)
+	for what, is := range map[string][2]string{
+		"flags":       {strings.Join(build.Flags, " "), released[0]},
+		"ldflags":     {strings.Join(build.Ldflags, " "), strings.ReplaceAll(released[1], "$(VERSION)", "{{ .Tag }}")},
+		"program":     {build.Main, released[2]},
+		"environment": {strings.Join(build.Env, " "), strings.Join(cgo, "=") + " " + toolchain[0]},
+	} {
+		if is[0] != is[1] {
+			t.Errorf("%s: %q, want those of the Makefile, %q", what, is[0], is[1])
+		}
+	}
+	flagsOf := func(arguments string) (flags []string) {
+		for word := range strings.FieldsSeq(arguments) {
+			if strings.HasPrefix(word, "-") {
+				flags = append(flags, word)
+			}
+		}
+		slices.Sort(flags)
+		return flags
+	}
+	for _, tool := range []string{"./parts", "./deb"} {
+		want := flagsOf(find(`run -C deploy/release ` + tool + ` ([^;]*)`)[0])
+		i := slices.IndexFunc(build.Hooks.Post, func(h struct{ Cmd string }) bool { return strings.Contains(h.Cmd, " "+tool+" ") })
+		if i < 0 {
+			t.Errorf("no hook runs %s", tool)
+			continue
+		}
+		_, arguments, _ := strings.Cut(build.Hooks.Post[i].Cmd, tool)
+		if got := flagsOf(arguments); !slices.Equal(got, want) {
+			t.Errorf("%s has the flags %q, want those that the Makefile gives it, %q", tool, got, want)
+		}
+	}
+}

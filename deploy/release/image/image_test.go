@@ -1,0 +1,149 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+)
+
+// made is the image of a program, made in a folder of its own from a file of that age, and the digest of the index.
+func made(t *testing.T, program string, age time.Duration) (v1.Image, v1.Hash) {
+	t.Helper()
+	dir := t.TempDir()
+	binary, licence := filepath.Join(dir, "posthaste-of-today"), filepath.Join(dir, "LICENSE")
+	for file, text := range map[string]string{binary: program, licence: "ours"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if at := time.Now().Add(-age); os.Chtimes(file, at, at) != nil {
+			t.Fatal("the file keeps its age")
+		}
+	}
+	out := filepath.Join(dir, "image")
+	if err := run(options{out: out, version: "v1", revision: "abc", docs: []string{licence}, binaries: []string{"linux/arm64=" + binary, "linux/amd64=" + binary}}); err != nil {
+		t.Fatal(err)
+	}
+	index, err := layout.ImageIndexFromPath(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(manifest.Manifests); n != 2 || manifest.Manifests[0].Platform.Architecture != "arm64" {
+		t.Fatalf("the index has %d images, the first for %v", n, manifest.Manifests[0].Platform)
+	}
+	image, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image, digest
+}
+
+// The digest depends on what is packed, not on where and when.
+func TestTheSameProgramMakesTheSameDigest(t *testing.T) {
+	program := strings.Repeat("program", 1<<20)
+	_, first := made(t, program, 0)
+	_, second := made(t, program, 400*24*time.Hour)
+	if first != second {
+		t.Errorf("the same program made %s and %s", first, second)
+	}
+	if _, other := made(t, program+"!", 0); other == first {
+		t.Error("another program made the same digest")
+	}
+}
+
+func TestWhatIsInTheImage(t *testing.T) {
+	image, _ := made(t, "program", time.Hour)
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	raw, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(raw)
+	if err := errors.Join(err, raw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.HasSuffix(all, make([]byte, 1024)) {
+		t.Error("the layer does not end as an archive does")
+	}
+	var names []string
+	roots := x509.NewCertPool()
+	for r := tar.NewReader(bytes.NewReader(all)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+		if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 0 || h.Mode&0o022 != 0 {
+			t.Errorf("%s: uid %d, gid %d, mode %o, time %s", h.Name, h.Uid, h.Gid, h.Mode, h.ModTime)
+		}
+		if executable := h.Mode&0o111 == 0o111; executable != (h.Name == "posthaste" || h.Typeflag == tar.TypeDir) {
+			t.Errorf("%s: mode %o", h.Name, h.Mode)
+		}
+		if h.Name == "etc/ssl/certs/ca-certificates.crt" {
+			text, err := io.ReadAll(r)
+			if err != nil || !roots.AppendCertsFromPEM(text) {
+				t.Errorf("the certificates cannot be read: %v", err)
+			}
+		}
+	}
+	want := []string{
+		"posthaste", "etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt",
+		"usr/", "usr/share/", "usr/share/doc/", "usr/share/doc/posthaste/", "usr/share/doc/posthaste/LICENSE",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("the image has %q, want %q", names, want)
+	}
+	if n := len(roots.Subjects()); n < 100 { //nolint:staticcheck // they are not the system's
+		t.Errorf("%d root certificates: Mozilla has more", n)
+	}
+}
+
+func TestHowTheImageRuns(t *testing.T) {
+	image, _ := made(t, "program", 0)
+	file, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := file.Config
+	if c.User != "65532:65532" {
+		t.Errorf("it runs as %q", c.User)
+	}
+	if got := strings.Join(append(c.Entrypoint, c.Cmd...), " "); got != "/posthaste serve" {
+		t.Errorf("it runs %q", got)
+	}
+	if got := strings.Join(c.Healthcheck.Test, " "); got != "CMD /posthaste healthcheck" {
+		t.Errorf("its health is asked by %q", got)
+	}
+	for label, want := range map[string]string{"version": "v1", "revision": "abc", "licenses": "MIT"} {
+		if got := c.Labels["org.opencontainers.image."+label]; got != want {
+			t.Errorf("label %s is %q, want %q", label, got, want)
+		}
+	}
+	if file.Architecture != "arm64" || file.OS != "linux" || file.Created.Unix() != 0 {
+		t.Errorf("platform %s/%s, created %s", file.OS, file.Architecture, file.Created)
+	}
+}

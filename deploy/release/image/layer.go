@@ -1,0 +1,105 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/pem"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/DataDog/zstd"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// file is one file of the image.
+type file struct {
+	name string // from the root, without the first slash
+	mode int64
+	data []byte
+}
+
+// files returns what is in the image: the program, the certificates by which it knows webhooks, brokers and databases,
+// and the licences. Time zones are in the program.
+func files(binary string, licences []string) ([]file, error) {
+	program, err := os.ReadFile(binary)
+	if err != nil {
+		return nil, err
+	}
+	all := []file{{"posthaste", 0o755, program}, {"etc/ssl/certs/ca-certificates.crt", 0o644, roots()}}
+	for _, name := range licences {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, file{"usr/share/doc/posthaste/" + path.Base(name), 0o644, text})
+	}
+	return all, nil
+}
+
+// roots are Mozilla's, as the module of this version has them: those of the machine that builds would make another
+// image of every machine. Roots that are trusted up to a date only are left out, because a file cannot say it.
+func roots() []byte {
+	var all bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint == nil {
+			// A bytes.Buffer takes everything.
+			_ = pem.Encode(&all, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})
+		}
+	}
+	return all.Bytes()
+}
+
+// archive is the tar of the files and of their folders, which depends on nothing else: everything is root's and of
+// the first second of 1970.
+func archive(all []file) ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	var folders []string
+	for _, f := range all {
+		for i, c := range f.name {
+			if folder := f.name[:i]; c == '/' && !slices.Contains(folders, folder) {
+				folders = append(folders, folder)
+				if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: folder + "/", Mode: 0o755, ModTime: time.Unix(0, 0)}); err != nil {
+					return nil, err
+				}
+			}
+		}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: time.Unix(0, 0)}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// packed is a layer as a registry stores it, with zstd, which makes a fifth less of it than gzip does. The library is
+// zstd's own, in C, at the last level within the window which every reader has to know (8 MiB, RFC 8878); what
+// there is in Go makes 2 MB more. One thread packs, so that the bytes do not depend on the number of processors.
+func packed(raw []byte) (v1.Layer, error) {
+	data, err := zstd.CompressLevel(nil, raw, 19)
+	if err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(opener(data), tarball.WithMediaType(types.OCILayerZStd))
+}
+
+// plain is the same layer as it is: "docker load" knows zstd only since Docker 23.
+func plain(raw []byte) (v1.Layer, error) {
+	return tarball.LayerFromOpener(opener(raw), tarball.WithMediaType(types.OCIUncompressedLayer))
+}
+
+func opener(data []byte) tarball.Opener {
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+}

@@ -1,0 +1,144 @@
+// Command image packs binaries into an OCI image, without a container engine and without a base image. The same
+// binaries and flags make the same digest, on every machine.
+//
+//	image -out bin/image -version v0.1.0 -revision 1f2e… -doc LICENSE linux/amd64=bin/release/linux_amd64/posthaste
+//
+// It writes an OCI layout of all platforms to the folder that -out names, and beside it an archive of the first one for
+// docker load, with ".tar" behind the name, and prints the digest and what a registry would store for each platform.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// options are what the flags say.
+type options struct {
+	out, version, revision string
+	docs                   []string
+	binaries               []string // PLATFORM=FILE
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.out, "out", "bin/image", "`FOLDER` of the layout")
+	flag.StringVar(&o.version, "version", "devel", "`VERSION` for the label and the tag")
+	flag.StringVar(&o.revision, "revision", "", "`COMMIT` for the label")
+	flag.Func("doc", "`FILE` for /usr/share/doc/posthaste, repeated", func(v string) error { o.docs = append(o.docs, v); return nil })
+	flag.Parse()
+	o.binaries = flag.Args()
+	if err := run(o); err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	if len(o.binaries) == 0 {
+		return fmt.Errorf("nothing to pack: say PLATFORM=FILE")
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for i, pair := range o.binaries {
+		at, binary, _ := strings.Cut(pair, "=")
+		platform, err := v1.ParsePlatform(at)
+		if err != nil {
+			return err
+		}
+		image, err := o.image(*platform, binary, i == 0)
+		if err != nil {
+			return fmt.Errorf("%s: %w", pair, err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
+	}
+	if err := os.RemoveAll(o.out); err != nil {
+		return err
+	}
+	if _, err := layout.Write(o.out, index); err != nil {
+		return fmt.Errorf("write layout: %w", err)
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s  %s\n", digest, o.out)
+	return nil
+}
+
+// image makes the image of one platform and says how large it is. The archive for "docker load" is written on the way.
+func (o options) image(platform v1.Platform, binary string, archived bool) (v1.Image, error) {
+	all, err := files(binary, o.docs)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := archive(all)
+	if err != nil {
+		return nil, err
+	}
+	if archived {
+		if err := o.archive(platform, raw); err != nil {
+			return nil, fmt.Errorf("write archive: %w", err)
+		}
+	}
+	layer, err := packed(raw)
+	if err != nil {
+		return nil, err
+	}
+	image, err := build(platform, layer, o.version, o.revision)
+	if err != nil {
+		return nil, err
+	}
+	size, err := stored(image)
+	if err != nil {
+		return nil, err
+	}
+	digest, err := image.Digest()
+	if err != nil {
+		return nil, err
+	}
+	fmt.Printf("%s  %s, %.1f MB\n", digest, platform, float64(size)/1e6)
+	return image, nil
+}
+
+// archive writes what "docker load" reads: the same files and the same configuration.
+func (o options) archive(platform v1.Platform, raw []byte) error {
+	layer, err := plain(raw)
+	if err != nil {
+		return err
+	}
+	image, err := build(platform, layer, o.version, o.revision)
+	if err != nil {
+		return err
+	}
+	tag, err := name.NewTag("posthaste:" + o.version)
+	if err != nil {
+		return err
+	}
+	return tarball.WriteToFile(o.out+".tar", tag, image)
+}
+
+// stored is the bytes of an image in a registry: its manifest, its configuration and its layers.
+func stored(image v1.Image) (int64, error) {
+	manifest, err := image.Manifest()
+	if err != nil {
+		return 0, err
+	}
+	size, err := image.Size() // of the manifest
+	if err != nil {
+		return 0, err
+	}
+	size += manifest.Config.Size
+	for _, layer := range manifest.Layers {
+		size += layer.Size
+	}
+	return size, nil
+}

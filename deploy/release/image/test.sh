@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The image is the same when it is made again, and runs in a container as a cautious cluster runs it: read-only, as
+# nobody, without capabilities. It migrates a database, is healthy by its own check, and ends with 0 on SIGTERM.
+# Exits with 3 where no container engine answers.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+go=${GO:-go}
+
+docker version >/dev/null 2>&1 || { echo "image: not possible here: no container engine answers (docker version)" >&2; exit 3; }
+if [ -z "${POSTHASTE_TEST_DATABASE_URL:-}" ]; then
+	exec $go run ./internal/pgtest/withserver -- "$0"
+fi
+
+fail() { echo "image: $1" >&2; docker logs "$container" >&2 || true; exit 1; }
+digest=$(make -s image)
+rm -rf bin/release bin/image bin/image.tar
+[ "$(make -s image)" = "$digest" ] || { echo "image: built again, it is another image" >&2; exit 1; }
+bytes=$(cat bin/image/blobs/sha256/* | wc -c)
+[ "$bytes" -le 15000000 ] || { echo "image: $bytes bytes are more than 15 MB" >&2; exit 1; }
+
+container=posthaste-image-test-$$
+image=$(docker load -q -i bin/image.tar | sed -n 's/^Loaded image: //p')
+clear_away() { docker rm -f "$container" >/dev/null 2>&1 || true; docker rmi "$image" >/dev/null 2>&1 || true; }
+trap clear_away EXIT
+
+docker run -d --name "$container" --network host --read-only --cap-drop ALL --security-opt no-new-privileges \
+	-e DATABASE_URL="$POSTHASTE_TEST_DATABASE_URL" -e OUTBOX_MIGRATE=on -e OUTBOX_ADMIN_ADDR=127.0.0.1:19090 \
+	"$image" >/dev/null
+for _ in {1..100}; do
+	health=$(docker exec "$container" /posthaste healthcheck 2>&1) && break
+	[ "$(docker inspect -f '{{.State.Running}}' "$container")" = true ] || fail "it ended by itself"
+	sleep 0.1
+done
+docker exec "$container" /posthaste healthcheck >/dev/null || fail "it is not ready after ten seconds: $health"
+[ "$(docker inspect -f '{{.Config.User}}' "$container")" = 65532:65532 ] || fail "it runs as another user"
+docker exec "$container" /posthaste migrate status >/dev/null || fail "its database is not migrated"
+
+began=$(date +%s)
+docker stop -t 30 "$container" >/dev/null
+took=$(($(date +%s) - began)) status=$(docker inspect -f '{{.State.ExitCode}}' "$container")
+[ "$status" = 0 ] || fail "it ended with $status on SIGTERM"
+[ "$took" -le 10 ] || fail "it took $took s to stop, and it had nothing to do"
+echo "image: $image ran read-only and as nobody, was healthy, and ended with 0 after SIGTERM"

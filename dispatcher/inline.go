@@ -1,0 +1,231 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Inline is a dispatcher without its loops: each call of [Inline.Work] claims, runs and settles, by the statements and
+// the decisions of [Dispatcher.Run], over whatever connection or transaction it was given. It keeps no lease for longer
+// than Config.LeaseTTL, notifies nobody, looks at no limit of a queue (a paused queue is not worked), and holds no kind
+// back that is unavailable. It is what package outboxtest works jobs with, in a test's own transaction; programs use
+// [New]. It is for one goroutine at a time.
+type Inline struct {
+	*Dispatcher
+	conn     outbox.DB
+	handlers outbox.Beginner
+}
+
+// InlineFlow is whose turn it is: jobs of one kind, queue, tenant and priority, with a key or without one.
+type InlineFlow struct {
+	Queue, Kind string
+	Tenant      outbox.ID
+	Priority    int
+	Keyed       bool
+}
+
+// InlineEnd is what a handler made of a job. What became of the job the database knows.
+type InlineEnd struct {
+	Job *outbox.Claimed
+	Err error // what the handler returned, or why it was not called
+}
+
+// NewInline checks config and registers the mux's death hooks. conn takes the statements of the dispatcher, from
+// several goroutines, one at a time; handlers is what jobs get as their DB. Handlers' contexts come from ctx.
+func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mux *Mux, config Config) (*Inline, error) {
+	d, err := New(nil, mux, config)
+	if err != nil {
+		return nil, err
+	}
+	p := d.process
+	p.jobs, p.health.leave = ctx, func(error) {}
+	d.db = sqlgen.New(conn)
+	silent := func(context.Context) error { return nil }
+	d.waiters, d.peers = newNotifier(waitersWindow, silent), newNotifier(peersWindow, silent)
+	d.leases = newLeases(p, d.db, d.db)
+	d.promoter = newPromoter(p, d.db, d.peers, func([]sqlgen.PromoteKeysRow) bool { return false })
+	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
+		return engine.SettleSucceeded(ctx, conn, jobs, false)
+	}
+	statements := &store{process: p, db: d.db, followed: followed, pokeAll: func() {}, peers: d.peers}
+	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	if !registerHooks(bound, p, d.db, d.deathHooks) {
+		return nil, fmt.Errorf("dispatcher: register death hooks: %w", errors.Join(p.health.err(), context.Cause(bound)))
+	}
+	return &Inline{d, conn, handlers}, nil
+}
+
+// Work claims the flow's first due job that may run now, or a batch of them if the kind's jobs are handled together,
+// runs the handler and stores the outcome. It returns nothing if there is no such job: its queue is paused, or others
+// of its key come first. A handler that ends its goroutine has failed, as ever.
+func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
+	p := i.process
+	r := p.routes[f.Kind]
+	if r == nil {
+		return nil, fmt.Errorf("dispatcher: kind %q has no handler", f.Kind)
+	}
+	var over []*attempt
+	recorder := report.NewRecorder(report.Config{
+		DB: i.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: func() bool { return false },
+		Over: func(a report.Owner) { over = append(over, a.(*attempt)) },
+	})
+	claimed, err := i.claim(ctx, f, r, recorder)
+	if err != nil || len(claimed) == 0 {
+		return nil, errors.Join(err, i.promote())
+	}
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		recorder.Run()
+	}()
+	p.phase.Store(claiming)
+	runInline(p, r, claimed)
+	var ended []*attempt
+	for _, a := range claimed {
+		if !a.reports.End() { // else the recorder hands it on
+			ended = append(ended, a)
+		}
+	}
+	recorder.Stop()
+	<-stored
+	if err := i.settle(append(ended, over...)); err != nil {
+		return nil, err
+	}
+	ends := make([]InlineEnd, len(claimed))
+	for n, a := range claimed {
+		ends[n] = InlineEnd{a.job, a.err}
+	}
+	return ends, i.promote()
+}
+
+// claim leases what Work is to run.
+func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *report.Recorder) ([]*attempt, error) {
+	room := 1
+	if r.many != nil {
+		room = r.many.Max
+	}
+	cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: f.Tenant, Priority: int16(f.Priority)}}
+	request := claimRequest{
+		shares:  []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: room}},
+		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room,
+	}
+	reader := &claimReader{process: i.process, queue: f.Queue, trust: i.leases.trust, waker: newWaker(), recorder: recorder, handlers: i.handlers}
+	source := claims{claimReader: reader, db: i.conn, limits: true}
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	claim := source.claimJobs
+	if f.Keyed {
+		claim = source.claimKeyed
+	}
+	b := claim(bound, request)
+	if b.err != nil {
+		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
+	}
+	i.promoter.blocked(b.tally.halted)
+	i.leases.add(b.claimed)
+	for _, a := range b.claimed {
+		a.arrived = time.Now()
+	}
+	return b.claimed, nil
+}
+
+// runInline runs the handler in a goroutine of its own, which it may end.
+func runInline(p *process, r *route, claimed []*attempt) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		returned := false
+		defer func() {
+			for _, a := range claimed {
+				if !returned && a.outcome.Status == "" { // else the handler did not see it
+					exited(a)
+				}
+			}
+		}()
+		if r.many != nil {
+			claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
+			runBatch(p, claimed[0].batch)
+		} else {
+			run(p, claimed[0])
+		}
+		returned = true
+	}()
+	<-ended
+}
+
+// settle stores outcomes. A transaction that takes no statement any more takes none later either, so the settler
+// is to give up as it does when a grace period is over.
+func (i *Inline) settle(ended []*attempt) error {
+	i.process.phase.Store(cutOff)
+	defer i.process.phase.Store(claiming)
+	i.settler.settle(ended)
+	i.settler.reporter.failures.End()
+	if err := i.process.health.err(); err != nil {
+		return fmt.Errorf("settle %d jobs: %w", len(ended), err)
+	}
+	var errs []error
+	for len(i.settler.refused) > 0 {
+		a := <-i.settler.refused
+		if err := i.settler.storeRefusedAgain(a); err != nil {
+			errs = append(errs, fmt.Errorf("the database refuses that job %s is %s: %w", a.job.ID, a.outcome.Status, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// promote moves on the keys that jobs have left, or in which a claim has blocked something.
+func (i *Inline) promote() error {
+	for {
+		names, counts := i.promoter.take()
+		if len(names) == 0 {
+			return nil
+		}
+		if err := i.promoter.promote(names, counts); err != nil {
+			return fmt.Errorf("move %d keys on: %w", len(names), err)
+		}
+	}
+}
+
+// Expire does what the reaper does with a job whose worker has died and whose lease has lapsed, and with those whose
+// deadlines have come.
+func (i *Inline) Expire(ctx context.Context) error {
+	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	none := pgtype.Interval{Valid: true}
+	lapsed, err := i.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
+		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none, LeaseHorizon: none,
+	})
+	if err != nil {
+		return fmt.Errorf("expire leases: %w", err)
+	}
+	var keys []keyName
+	for _, row := range lapsed {
+		if row.Key != "" {
+			keys = append(keys, keyName{row.TenantID.Bytes, row.Queue, row.Key})
+		}
+	}
+	late, err := i.db.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
+		FromDeadline: always, BeforeDeadline: never, Overlap: none, Horizon: none, Patience: none, MaxJobs: maxBatch,
+	})
+	if err != nil {
+		return fmt.Errorf("expire deadlines: %w", err)
+	}
+	for n, key := range late.Keys {
+		keys = append(keys, keyName{late.TenantIds[n].Bytes, late.Queues[n], key})
+	}
+	i.process.log.LogAttrs(ctx, slog.LevelDebug, "expired", slog.Int64("deadlines", late.Closed))
+	i.promoter.blocked(keys)
+	return i.promote()
+}

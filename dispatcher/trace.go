@@ -1,0 +1,135 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// freshFor is how soon an attempt begins that belongs to the trace in which its job was stored.
+const freshFor = time.Minute
+
+// failedSpansPatience is how long an attempt waits for the spans of those before it.
+const failedSpansPatience = time.Second
+
+// trace begins the span of a handler's call, for one attempt or the attempts of a batch, and returns its context. It is
+// ctx if the program does not use package tracing.
+func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Context {
+	t := engine.Tracing()
+	if t == nil {
+		return ctx
+	}
+	first := attempts[0]
+	job := first.job
+	s := engine.SpanStart{
+		Operation: engine.OpProcess, Name: job.Kind, Destination: job.Queue, Count: len(attempts), Worker: p.worker,
+		Tenant: job.Tenant.String(),
+	}
+	for _, a := range attempts {
+		s.Headers = append(s.Headers, a.job.Headers())
+	}
+	if len(attempts) == 1 {
+		s.ID, s.Correlation, s.Attempt, s.Epoch = job.ID.String(), job.Caller().CorrelationID, job.Attempt, job.Epoch
+		s.Fresh = job.Attempt == 1 && job.StartedAt.Sub(job.RunAt) <= freshFor && job.StartedAt.Sub(job.CreatedAt) <= freshFor
+	}
+	s.Failed = failedSpans(ctx, attempts)
+	ctx, first.span = t.Start(ctx, s)
+	sampled := first.span.TraceID() != ""
+	for _, a := range attempts {
+		a.traced = ctx
+		of := first.span.Inject(nil)
+		engine.Of(a.job).Trace = of
+		if sampled {
+			a.spanned = of[engine.HeaderTraceParent]
+		}
+	}
+	return ctx
+}
+
+// failedSpans looks up the spans of the attempts before these. Jobs that are claimed for the first time have none.
+// Where the database does not answer in time, a link is missing: that is better than an attempt that waits for it.
+func failedSpans(ctx context.Context, attempts []*attempt) []engine.FailedSpan {
+	var again []pgtype.UUID
+	for _, a := range attempts {
+		if a.job.Epoch > 1 {
+			again = append(again, pgvalue.UUID(a.job.ID))
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, failedSpansPatience)
+	defer cancel()
+	found, err := attempts[0].reports.FailedSpans(ctx, again)
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+// spansOf returns the spans of attempts, for those that come after them: nil if none is sampled.
+func spansOf(attempts []*attempt) (traces []string) {
+	for i, a := range attempts {
+		if a.spanned != "" {
+			if traces == nil {
+				traces = make([]string, len(attempts))
+			}
+			traces[i] = a.spanned
+		}
+	}
+	return traces
+}
+
+// endSpan ends the span of a handler's call, when the outcomes are decided. One of a batch has an outcome if all its
+// jobs have the same, and fails with the first that fails.
+func endSpan(attempts ...*attempt) {
+	var span engine.Span
+	var same, code, message string
+	for i, a := range attempts {
+		if a.span != nil {
+			span = a.span
+		}
+		o := a.outcome
+		if i == 0 {
+			same = string(o.Status)
+		} else if same != string(o.Status) {
+			same = "mixed"
+		}
+		switch o.Status {
+		case outbox.Retrying, outbox.Failed, outbox.Dead:
+			if message == "" && code == "" {
+				code, message = o.Code, o.Message
+			}
+		}
+	}
+	if span != nil {
+		span.End(same, code, message)
+	}
+}
+
+// logContext is the context in which the lines about an attempt are logged.
+func (a *attempt) logContext(otherwise context.Context) context.Context {
+	if a.traced == nil {
+		return otherwise
+	}
+	return a.traced
+}
+
+// observe observes a time of the attempt, with the trace in which it was as an example.
+func (a *attempt) observe(o prometheus.Observer, d time.Duration) {
+	if a.span != nil {
+		if id := a.span.TraceID(); id != "" {
+			if example, ok := o.(prometheus.ExemplarObserver); ok {
+				example.ObserveWithExemplar(d.Seconds(), prometheus.Labels{"trace_id": id})
+				return
+			}
+		}
+	}
+	o.Observe(d.Seconds())
+}

@@ -1,0 +1,139 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// top is the repository, from the folder of this test.
+const top = ".."
+
+var (
+	fenced  = regexp.MustCompile("(?ms)^[ \t]*```.*?^[ \t]*```[ \t]*$")
+	inline  = regexp.MustCompile("`[^`\n]*`")
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
+	named   = regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.(?:md|jsonl|csv)\b`)
+)
+
+// Every link of a page leads to a file of the repository, and its fragment to a heading there.
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	anchors := map[string][]string{}
+	links := 0
+	for page, text := range files(t, ".md") {
+		if page == "bench/notes.md" { // the end of docs/benchmarks.md
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(inline.ReplaceAllString(fenced.ReplaceAllString(text, ""), ""), -1) {
+			target, fragment, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			links++
+			file := page
+			if target != "" {
+				file = path.Join(path.Dir(page), target)
+			}
+			if _, err := os.Stat(filepath.Join(top, filepath.FromSlash(file))); err != nil {
+				t.Errorf("%s links to %s, which is not there", page, m[1])
+				continue
+			}
+			if fragment == "" || !strings.HasSuffix(file, ".md") {
+				continue
+			}
+			if anchors[file] == nil {
+				anchors[file] = anchorsOf(t, file)
+			}
+			if !slices.Contains(anchors[file], fragment) {
+				t.Errorf("%s links to %s: %s has no such heading", page, m[1], file)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("%d links: this looks at the wrong place", links)
+	}
+}
+
+// Where code, SQL, a message or a page names a page by its path, that page is there. The first five migrations are
+// frozen, comments included, and name pages as they were.
+func TestPagesThatAreNamedExist(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for file, text := range files(t, ".md", ".go", ".sql", ".json", ".templ", "Makefile", "run") {
+		if strings.HasPrefix(file, "migrations/0000") || strings.HasPrefix(file, "internal/mutants/") {
+			continue
+		}
+		for _, name := range named.FindAllString(text, -1) {
+			found++
+			if _, err := os.Stat(filepath.Join(top, filepath.FromSlash(name))); err != nil {
+				t.Errorf("%s names %s, which is not there", file, name)
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("%d pages are named: this looks at the wrong place", found)
+	}
+}
+
+// files returns the files of the repository whose names end so, by their path from the top.
+func files(t *testing.T, suffixes ...string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(top, func(at string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			hidden := strings.HasPrefix(entry.Name(), ".") && at != top && entry.Name() != ".ci"
+			if hidden || slices.Contains([]string{"testdata", "bin", "node_modules"}, entry.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(entry.Name(), s) }) {
+			return nil
+		}
+		text, err := os.ReadFile(at)
+		all[filepath.ToSlash(strings.TrimPrefix(at, top+string(filepath.Separator)))] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// anchorsOf returns the anchors of a page's headings, as GitHub names them.
+func anchorsOf(t *testing.T, file string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors := []string{}
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(string(text), ""), -1) {
+		anchors = append(anchors, slug(m[1]))
+	}
+	return anchors
+}
+
+// slug is the anchor of a heading: letters, digits, underscores and hyphens of it in lower case, spaces as hyphens.
+func slug(title string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '-':
+			return unicode.ToLower(r)
+		case r == ' ':
+			return '-'
+		}
+		return -1
+	}, strings.TrimSpace(link.ReplaceAllString(title, "]")))
+}

@@ -1,0 +1,271 @@
+package docs_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// prose matches the pages that the rules below hold for. The others are evidence and internals: written by tools, or
+// kept as they were when a decision was made.
+var prose = regexp.MustCompile(`^(README|CHANGELOG|docs/(README|(start|guides|operate|migrate|reference|why)/[^/]+))\.md$`)
+
+// denied are phrases that make a sentence harder to read than the one to put in its place. At most budget sentences may
+// have a phrase that is good English in some.
+var denied = []struct {
+	phrase  *regexp.Regexp
+	instead string
+	budget  int
+}{
+	{regexp.MustCompile(`(?:^|[.:;] )Who (?:has|is|does|reads|asks|migrates|wants|needs|calls|may|can|runs|uses|only)\b[^?]*$`), "the role, the caller, the worker", 0},
+	{regexp.MustCompile(`\b(?:[Oo]f|[Tt]o|[Ff]or|[Bb]y|[Ff]rom|[Ww]ith) who (?:has|is|does|reads|asks|wants|needs|calls|may|can|runs|uses)\b`), "the caller, people who …", 0},
+	{regexp.MustCompile(`\b[Ww]hoever\b`), "anybody who, the process that", 0},
+	{regexp.MustCompile(`\btold\b`), "reported, logged, notified; distinguished", 0},
+	{regexp.MustCompile(`\b[Tt]ells?\b`), "reports, shows, returns, logs; distinguishes", 0},
+	{regexp.MustCompile(`\blook(?:s|ed|ing)? (?:at|for)\b`), "read, check, query, poll", 0},
+	{regexp.MustCompile(`\blooks\b[^ ]|\blooks [^l]`), "polls, queries, checks", 0},
+	{regexp.MustCompile(`\b(?:an?|the|each|first) look\b`), "poll, query, check", 0},
+	{regexp.MustCompile(`\bhears?\b|\bdeaf\b`), "receives notifications; is not connected", 0},
+	{regexp.MustCompile(`\bin turns\b`), "interleaved, alternately", 0},
+	{regexp.MustCompile(`\bby itself\b`), "automatically, alone", 0},
+	{regexp.MustCompile(`\banew\b`), "again", 0},
+	{regexp.MustCompile(`\bfor good\b`), "permanently", 0},
+	{regexp.MustCompile(`\bof late\b`), "recently", 0},
+	{regexp.MustCompile(`\bas ever\b`), "unchanged, as before", 0},
+	{regexp.MustCompile(`\bgo(?:es)? by\b`), "uses", 0},
+	{regexp.MustCompile(`\b[Bb]eside\b`), "in addition to, alongside, next to", 0},
+	{regexp.MustCompile(`\bof (?:yours|ours|theirs|his|hers)\b`), "your, our, their", 0},
+	{regexp.MustCompile(`\b(?:[Hh]e|[Hh]is|him|himself|[Ss]he)\b`), "they, the operator, the caller", 0},
+	{regexp.MustCompile(`\b(?:is|are|was|were) (?:not |already |all )?there\b`), "exists", 0},
+	{regexp.MustCompile(`\bthere (?:is|are)[.,;:)|]|\bthere (?:is|are)$`), "exists", 0},
+	{regexp.MustCompile(`\b(?:lanes?|laps?|purses?|haul|owed|heed|dear)\b`), "the field's term: cursor, skip scan, token bucket, batch, quota", 0},
+	{regexp.MustCompile(`\b[Ss]ays?\b|\bsaid\b`), "logs, returns, states, lists, contains", 10},
+	{regexp.MustCompile(`(?:^|[.:] )What (?:is|was|has|does|a|the|it|they|each)\b[^?]*\.$`), "name the thing: the rows that …", 0},
+}
+
+// Sentences of the pages keep to plain English: the actor, then the verb, then the object, by the field's own terms.
+func TestProseUsesPlainWords(t *testing.T) {
+	t.Parallel()
+	found := make([][]string, len(denied))
+	pages := files(t, ".md")
+	for _, page := range sortedKeys(pages) {
+		if !prose.MatchString(page) {
+			continue
+		}
+		for _, s := range sentences(pages[page]) {
+			for i, d := range denied {
+				for _, m := range d.phrase.FindAllString(s.text, -1) {
+					found[i] = append(found[i], fmt.Sprintf("%s:%d: %q in %q: write %s",
+						page, s.line, cutTo(strings.TrimLeft(m, ".:; "), 40), cutTo(s.text, 200), d.instead))
+				}
+			}
+		}
+	}
+	for i, d := range denied {
+		if n := len(found[i]); n > d.budget {
+			t.Errorf("%d sentences, want at most %d, with %s:\n%s", n, d.budget, d.phrase, strings.Join(found[i], "\n"))
+		}
+	}
+}
+
+type sentence struct {
+	text string
+	line int // where it begins
+}
+
+var sentenceEnd = regexp.MustCompile(`[.?!](?:\*\*|\))? `)
+
+// sentences are those of a page, each in one line. A paragraph, an item of a list, a heading and a cell of a table end
+// one; what stands in code is no prose.
+func sentences(text string) []sentence {
+	blank := func(block string) string { return strings.Repeat("\n", strings.Count(block, "\n")) }
+	text = fenced.ReplaceAllStringFunc(text, blank)
+	text = regexp.MustCompile(`(?s)<!--.*?-->`).ReplaceAllStringFunc(text, blank)
+	text = inline.ReplaceAllString(text, "`x`")
+	text = regexp.MustCompile(`\]\([^)\s]*\)`).ReplaceAllString(text, "]")
+	var all []sentence
+	var open sentence
+	end := func() {
+		if s := strings.TrimSpace(open.text); s != "" {
+			all = append(all, sentence{s, open.line})
+		}
+		open = sentence{}
+	}
+	item := regexp.MustCompile(`^\s*(?:[-*] |\d+\. |> |#+ )`)
+	for i, line := range strings.Split(text, "\n") {
+		if strings.TrimSpace(line) == "" || item.MatchString(line) || strings.HasPrefix(line, "|") {
+			end()
+		}
+		for _, cell := range strings.Split(item.ReplaceAllString(line, ""), "|") {
+			rest := strings.TrimSpace(cell) + " "
+			for at := sentenceEnd.FindStringIndex(rest); at != nil; at = sentenceEnd.FindStringIndex(rest) {
+				if open.text == "" {
+					open.line = i + 1
+				}
+				open.text += rest[:at[1]]
+				end()
+				rest = rest[at[1]:]
+			}
+			if open.text == "" {
+				open.line = i + 1
+			}
+			if rest != " " {
+				open.text += rest
+			}
+			if strings.HasPrefix(line, "|") {
+				end()
+			}
+		}
+		if strings.HasPrefix(line, "#") {
+			end()
+		}
+	}
+	end()
+	return all
+}
+
+func TestSentencesOfAPage(t *testing.T) {
+	t.Parallel()
+	page := "# One heading\n\nA sentence\nover two lines. Another `told`.\n\n- an item, [a link](told.md)\n\n| a | cell |\n| --- | --- |\n\n```go\ntold\n```\nThe end"
+	want := []sentence{
+		{"One heading", 1},
+		{"A sentence over two lines.", 3},
+		{"Another `x`.", 4},
+		{"an item, [a link]", 6},
+		{"a", 8},
+		{"cell", 8},
+		{"---", 9},
+		{"---", 9},
+		{"The end", 14},
+	}
+	if got := sentences(page); !slices.Equal(got, want) {
+		t.Errorf("sentences\n%v, want\n%v", got, want)
+	}
+}
+
+// names may begin with a capital letter within a heading.
+var names = strings.Fields(`Postgres NATS JetStream Kafka RabbitMQ Redis Streams Watermill Debezium River API SQL Go Python Ruby Java GORM
+	UTF-8 WAL DBA Helm Prometheus Grafana Kubernetes Patroni RDS PgBouncer AMQP HTTP JWT OIDC OpenTelemetry TLS CLI Posthaste Trellis
+	JSON CPU MB I`)
+
+// A page begins with a paragraph that states for whom it is and what for, and its headings are in sentence case.
+func TestPagesBeginWithTheirPurpose(t *testing.T) {
+	t.Parallel()
+	reader := regexp.MustCompile(`\bFor |\byour?\b|\bfor (?:people|programs|engineers|callers|operators)\b`)
+	pages := files(t, ".md")
+	for _, page := range sortedKeys(pages) {
+		if !prose.MatchString(page) {
+			continue
+		}
+		blocks := strings.SplitN(strings.TrimSpace(pages[page]), "\n\n", 3)
+		if len(blocks) < 2 || !strings.HasPrefix(blocks[0], "# ") || regexp.MustCompile("^(?:[#|<`-]|\\d+\\.)").MatchString(blocks[1]) {
+			t.Errorf("%s does not begin with a title and a paragraph", page)
+		} else if page != "README.md" && !reader.MatchString(blocks[1]) {
+			t.Errorf("%s does not state for whom it is: %s", page, cutTo(blocks[1], 200))
+		}
+		for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(pages[page], ""), -1) {
+			title := inline.ReplaceAllString(m[1], "x")
+			for _, part := range regexp.MustCompile(`[:.?] `).Split(title, -1) {
+				for i, word := range strings.Fields(part) {
+					word = strings.Trim(word, `,;:.?!()*"`)
+					if i > 0 && word != "" && word[0] >= 'A' && word[0] <= 'Z' && !slices.Contains(names, strings.TrimSuffix(word, "'s")) {
+						t.Errorf("%s, heading %q: %s begins with a capital letter and is not among the names", page, m[1], word)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A number or a duration in an exported Config has a default, which its comment states.
+func TestNumbersOfConfigsStateTheirDefault(t *testing.T) {
+	t.Parallel()
+	states := regexp.MustCompile(`(?i)default|\bzero\b|\b0\b|required|\bnone\b`)
+	n := 0
+	for file, source := range files(t, ".go") {
+		private := regexp.MustCompile(`(^|/)(internal|cmd|bench|tools|examples)/`).MatchString(file) || strings.HasSuffix(file, "_test.go")
+		if private || !strings.Contains(source, "Config struct {") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(node ast.Node) bool {
+			spec, is := node.(*ast.TypeSpec)
+			if !is || !spec.Name.IsExported() || !strings.HasSuffix(spec.Name.Name, "Config") {
+				return true
+			}
+			fields, is := spec.Type.(*ast.StructType)
+			if !is {
+				return true
+			}
+			for _, field := range fields.Fields.List {
+				if !numeric(field.Type) || len(field.Names) == 0 || !field.Names[0].IsExported() {
+					continue
+				}
+				n++
+				if comment := field.Doc.Text() + field.Comment.Text(); !states.MatchString(comment) {
+					t.Errorf("%s: %s.%s does not state its default: %q", file, spec.Name, field.Names[0], comment)
+				}
+			}
+			return true
+		})
+	}
+	if n < 40 {
+		t.Errorf("%d numbers in configs: this looks at the wrong place", n)
+	}
+}
+
+func numeric(of ast.Expr) bool {
+	switch of := of.(type) {
+	case *ast.Ident:
+		return slices.Contains([]string{"int", "int32", "int64", "float64"}, of.Name)
+	case *ast.SelectorExpr:
+		return of.Sel.Name == "Duration"
+	}
+	return false
+}
+
+// Variables that pages name are settings of the program.
+func TestSettingsThatPagesNameExist(t *testing.T) {
+	t.Parallel()
+	reference, err := os.ReadFile(filepath.Join(top, "docs", "reference", "settings.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := regexp.MustCompile(`\bOUTBOX_[A-Z][A-Z_]*[A-Z]\b`)
+	for page, text := range files(t, ".md") {
+		if !prose.MatchString(page) {
+			continue
+		}
+		for _, name := range variable.FindAllString(text, -1) {
+			if !strings.Contains(string(reference), "`"+name+"`") {
+				t.Errorf("%s names %s, which is not in docs/reference/settings.md", page, name)
+			}
+		}
+	}
+}
+
+func sortedKeys(of map[string]string) []string {
+	keys := make([]string, 0, len(of))
+	for key := range of {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func cutTo(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}

@@ -1,0 +1,237 @@
+package docs_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+var update = flag.Bool("update", false, "write the parts of pages that are generated")
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// tables says of each table what a row is, and what removes it.
+var tables = map[string][2]string{
+	"attempts":         {"a failed attempt", "as late as the closed job that is kept longest"},
+	"audit":            {"an act of a person or a program", "after a year"},
+	"audit_chain":      {"the hash of an act, linked to the one before", "with the act"},
+	"builds":           {"a build that workers ran, from when", "after 14 days"},
+	"chores":           {"a chore of the reaper, and when it was last done", "never; a handful"},
+	"death_hooks":      {"a kind whose deaths have a hook", "by you"},
+	"events":           {"a published event", "by the day, once every sink has read it and its retention is over"},
+	"freed_keys":       {"nothing: rows live within one transaction", "at its commit"},
+	"held_messages":    {"a message that a sink refused, or one behind it", "when its job is closed"},
+	"history":          {"a closed job", "by the day, once every job of the day is past its retention"},
+	"idempotency_keys": {"the first job with such a key", "with the job"},
+	"inbox":            {"a message that a consumer has handled", "after 14 days"},
+	"inbox_positions":  {"how far a consumer has come in a partition", "never; one for each"},
+	"job_logs":         {"a line of a job's own log, 200 for each at most", "with its job"},
+	"job_steps":        {"what a step has returned", "with its job"},
+	"jobs":             {"an open job, dead letters included", "when it is closed: it moves to history"},
+	"keys":             {"a key that a claim has seen", "when no open job bears it"},
+	"lease_extensions": {"a lease that was extended while its job's row was locked", "with the lease"},
+	"measured":         {"a minute that was counted", "after 14 days"},
+	"measured_hours":   {"an hour that was counted", "after 14 days"},
+	"measures_hours":   {"what an hour had of a tenant, queue and kind", "after 14 days"},
+	"measures":         {"what a minute had of a tenant, queue and kind: a hundred rows at most", "after 14 days"},
+	"operations":       {"an act on many jobs", "90 days after its end"},
+	"operation_jobs":   {"an open job that an act on many is still to do", "when it is done"},
+	"progress":         {"how far a job is, a checkpoint", "with its job"},
+	"queue_usage":      {"what a limited queue has used", "never"},
+	"queues":           {"a queue that is paused or limited", "never"},
+	"replays":          {"a replay of events to one sink", "90 days after its end"},
+	"schedules":        {"a schedule", "by you"},
+	"schema_files":     {"a file that made the schema, with its SHA-256", "never"},
+	"schema_version":   {"a migration, of goose", "never"},
+	"sinks":            {"a broker, and how far it has got", "by `posthaste relay remove`"},
+	"tokens":           {"a token of the API, hashed", "by you"},
+	"workers":          {"a dispatcher that runs, or did an hour ago", "an hour after it was last seen"},
+}
+
+// TestPostgresPageHasTheSchema compares the page for database administrators with the schema. With -update it writes
+// what differs.
+func TestPostgresPageHasTheSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	rows := query(t, db, `
+		SELECT relname, relkind = 'p', coalesce(array_to_string(reloptions, ', '), '')
+		FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition ORDER BY relname`)
+	var listed strings.Builder
+	listed.WriteString("| table | a row is | it is removed | storage |\n| --- | --- | --- | --- |\n")
+	for _, row := range rows {
+		name, storage := row[0].(string), row[2].(string)
+		if row[1].(bool) {
+			storage = "a partition a day"
+		}
+		of, ok := tables[name]
+		if !ok {
+			t.Errorf("say in docs/schema_test.go what a row of outbox.%s is, and what removes it", name)
+		}
+		fmt.Fprintf(&listed, "| `%s` | %s | %s | %s |\n", name, of[0], of[1], strings.ReplaceAll(storage, "autovacuum_", "av "))
+	}
+	compare(t, "operate/postgres.md", "tables", listed.String())
+
+	rows = query(t, db, `
+		SELECT t.relname, i.relname, regexp_replace(pg_get_indexdef(i.oid), '^CREATE (UNIQUE )?INDEX \S+ ON (ONLY )?\S+ USING ', '\1'), x.indisprimary
+		FROM pg_index AS x JOIN pg_class AS i ON i.oid = x.indexrelid JOIN pg_class AS t ON t.oid = x.indrelid
+		WHERE t.relnamespace = 'outbox'::regnamespace AND NOT t.relispartition AND t.relname IN ('jobs', 'history', 'events') ORDER BY 1, 2`)
+	var indexes strings.Builder
+	indexes.WriteString("| table | index | of |\n| --- | --- | --- |\n")
+	for _, row := range rows {
+		of := strings.NewReplacer("'00000000-0000-0000-0000-000000000001'::uuid", "root", "::outbox.job_status", "", "::text", "", "|", `\|`).Replace(row[2].(string))
+		fmt.Fprintf(&indexes, "| `%s` | `%s` | `%s` |\n", row[0], row[1], of)
+	}
+	compare(t, "operate/postgres.md", "indexes", indexes.String())
+
+	// What another role than the owner may call is for users, but for what our own statements call.
+	rows = query(t, db, `
+		SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid) FROM pg_proc
+		WHERE pronamespace = 'outbox'::regnamespace AND proname = ANY ($1) ORDER BY proname`,
+		[]string{"enqueue", "publish", "cancel", "release", "unblock_key", "current_tenant", "uuid_v7", "secure", "ensure_days", "create_schedule", "change_schedule", "delete_schedule"})
+	var functions strings.Builder
+	for _, row := range rows {
+		fmt.Fprintf(&functions, "### outbox.%s\n\nReturns `%s`.\n\n", row[0], row[2])
+		if row[1] != "" {
+			functions.WriteString("| parameter | type | default |\n| --- | --- | --- |\n")
+		}
+		for _, parameter := range strings.Split(row[1].(string), ", ") {
+			if parameter == "" {
+				continue
+			}
+			declared, fallback, has := strings.Cut(parameter, " DEFAULT ")
+			name, kind, _ := strings.Cut(declared, " ")
+			if fallback = "`" + regexp.MustCompile(`::[a-z ]+$`).ReplaceAllString(fallback, "") + "`"; !has {
+				fallback = "required"
+			}
+			fmt.Fprintf(&functions, "| `%s` | %s | %s |\n", name, kind, fallback)
+		}
+		functions.WriteString("\n")
+	}
+	compare(t, "reference/sql.md", "functions", functions.String())
+
+	rows = query(t, db, `
+		SELECT c.relname, string_agg('`+"`' || a.attname || '`"+` ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY attnum)
+		FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' GROUP BY 1 ORDER BY 1`)
+	var views strings.Builder
+	for _, row := range rows {
+		fmt.Fprintf(&views, "### outbox.%s\n\n%s\n\n", row[0], strings.Join(wrapped(row[1].(string)), "\n"))
+	}
+	compare(t, "reference/sql.md", "views", views.String())
+}
+
+// wrapped breaks a text into lines of 120 columns.
+func wrapped(text string) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > 120 {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimLeft(line+" "+word, " ")
+	}
+	return append(lines, line)
+}
+
+func query(t *testing.T, db *pgxpool.Pool, sql string, args ...any) [][]any {
+	t.Helper()
+	rows, err := db.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) ([]any, error) { return row.Values() })
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d rows, %v: %s", len(all), err, sql)
+	}
+	return all
+}
+
+// compare holds the part of a page between <!-- generated: NAME --> and <!-- end --> against what it should be.
+func compare(t *testing.T, page, name, want string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(text), "<!-- generated: "+name+" -->\n\n")
+	got, after, ends := strings.Cut(rest, "<!-- end -->")
+	if !begins || !ends {
+		t.Fatalf("%s has no part <!-- generated: %s --> … <!-- end -->", page, name)
+	}
+	want = strings.TrimRight(want, "\n") + "\n\n"
+	if got == want {
+		return
+	}
+	if *update {
+		text := before + "<!-- generated: " + name + " -->\n\n" + want + "<!-- end -->" + after
+		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for line := range strings.Lines(want) {
+		if !strings.Contains(got, line) {
+			t.Errorf("%s lacks: %s", page, line)
+		}
+	}
+	t.Errorf("%s, %s: differs from the schema; go test ./docs -update writes it", page, name)
+}
+
+// TestPostgresPageSaysHowMuchDiskAJobTakes measures what the page computes with: bytes of a closed job in the history,
+// indexes included.
+func TestPostgresPageSaysHowMuchDiskAJobTakes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 10_000
+	const size = `SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_partition_tree('outbox.history') WHERE isleaf`
+	before := query(t, db, size)[0][0].(int64)
+	if _, err := db.Exec(t.Context(), `SELECT outbox.enqueue('disk', jsonb_build_object('text', repeat('x', 88))) FROM generate_series(1, $1)`, jobs); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var mux dispatcher.Mux
+	mux.HandleRaw("disk", func(context.Context, *outbox.Claimed) error { return nil })
+	done := make(chan error, 1)
+	go func() { done <- app.Run(ctx, &mux, app.Config{DatabaseURL: db.Config().ConnString()}) }()
+	for deadline := time.Now().Add(time.Minute); query(t, db, `SELECT count(*) FROM outbox.history`)[0][0] != int64(jobs); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the jobs were not handled")
+		}
+	}
+	// The page says how many a process with one queue has while nothing stalls.
+	connections := query(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('posthaste', 'posthaste-listener')`)[0][0].(int64)
+	if connections < 4 || connections > 12 {
+		t.Errorf("the process has %d connections, docs/operate/postgres.md says 12 at most", connections)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	measured := float64(query(t, db, size)[0][0].(int64)-before) / jobs
+	t.Logf("%.0f bytes a job, %d connections", measured, connections)
+	page, err := os.ReadFile("operate/postgres.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`a closed job takes (\d+) bytes`).FindStringSubmatch(string(page))
+	if m == nil {
+		t.Fatal("docs/operate/postgres.md does not say how many bytes a closed job takes")
+	}
+	if said, _ := strconv.ParseFloat(m[1], 64); measured < said*0.8 || measured > said*1.2 {
+		t.Errorf("a closed job takes %.0f bytes, docs/operate/postgres.md says %s", measured, m[1])
+	}
+}

@@ -1,0 +1,3 @@
+// Package migrate has scripts that move what waits in other systems into Posthaste: docs/migrate/to-posthaste.md shows
+// them, and the tests run them on tables as those systems have them.
+package migrate

@@ -1,0 +1,150 @@
+package migrate_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// run runs a script until it has nothing left to do, and returns how much it moved.
+func run(t *testing.T, db *pgxpool.Pool, script string) (moved int) {
+	t.Helper()
+	sql, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var n int
+		if err := db.QueryRow(t.Context(), string(sql)).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			return moved
+		}
+		moved += n
+	}
+}
+
+// none fails for each row that the query returns, as text.
+func none(t *testing.T, db *pgxpool.Pool, what, query string) {
+	t.Helper()
+	rows, err := db.Query(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		values, err := rows.Values()
+		t.Errorf("%s: %v %v", what, values, err)
+	}
+	if rows.Err() != nil {
+		t.Fatal(rows.Err())
+	}
+}
+
+func do(t *testing.T, db *pgxpool.Pool, statements ...string) {
+	t.Helper()
+	for _, sql := range statements {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%v: %s", err, sql)
+		}
+	}
+}
+
+// River 0.51: the columns of river_job that its migrations 1 to 6 make.
+func TestRiver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	do(t, db, `
+		CREATE TYPE river_job_state AS ENUM ('available', 'cancelled', 'completed', 'discarded', 'pending', 'retryable', 'running', 'scheduled')`, `
+		CREATE TABLE river_job (
+			id bigserial PRIMARY KEY, state river_job_state NOT NULL DEFAULT 'available', attempt smallint NOT NULL DEFAULT 0,
+			max_attempts smallint NOT NULL, attempted_at timestamptz, created_at timestamptz NOT NULL DEFAULT now(), finalized_at timestamptz,
+			scheduled_at timestamptz NOT NULL DEFAULT now(), priority smallint NOT NULL DEFAULT 1, args jsonb NOT NULL, attempted_by text[],
+			errors jsonb[], kind text NOT NULL, metadata jsonb NOT NULL DEFAULT '{}', queue text NOT NULL DEFAULT 'default',
+			tags varchar(255)[] NOT NULL DEFAULT '{}', unique_key bytea, unique_states bit(8))`, `
+		INSERT INTO river_job (state, attempt, max_attempts, scheduled_at, priority, args, kind, queue, finalized_at)
+		SELECT state, CASE WHEN state = 'retryable' THEN i % 25 ELSE 0 END, 25, date_trunc('second', now()) + i * interval '1 second', 1 + i % 4,
+			jsonb_build_object('n', i), 'kind' || i % 3, CASE i % 2 WHEN 0 THEN 'default' ELSE 'mail' END,
+			CASE WHEN state IN ('completed', 'discarded', 'cancelled') THEN now() END
+		FROM generate_series(1, 500) AS i, unnest(enum_range(NULL::river_job_state)) AS state`,
+		`CREATE TABLE before AS TABLE river_job`)
+	if moved := run(t, db, "river.sql"); moved != 4*500 {
+		t.Errorf("%d jobs were moved, want those that waited: %d", moved, 4*500)
+	}
+	none(t, db, "a job that waited and is not the same here", `
+		SELECT before.id, before.state::text FROM before
+		LEFT JOIN outbox.jobs AS job ON job.headers ->> 'river-id' = before.id::text
+		WHERE before.state IN ('available', 'scheduled', 'retryable', 'pending') AND (job.kind, convert_from(job.payload, 'UTF8')::jsonb, job.queue,
+			job.priority::integer, job.run_at, job.max_attempts::integer, job.status::text)
+			IS DISTINCT FROM (before.kind, before.args, before.queue, 1 - before.priority, before.scheduled_at, greatest(before.max_attempts - before.attempt, 1), 'pending')
+		LIMIT 5`)
+	none(t, db, "a job that ran or had ended and is not left alone", `
+		SELECT before.id FROM before LEFT JOIN river_job USING (id)
+		WHERE (river_job.id IS NULL) = (before.state NOT IN ('available', 'scheduled', 'retryable', 'pending')) LIMIT 5`)
+}
+
+// graphile-worker 0.16.
+func TestGraphileWorker(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	do(t, db, `CREATE SCHEMA graphile_worker`,
+		`CREATE TABLE graphile_worker._private_tasks (id int PRIMARY KEY, identifier text NOT NULL)`,
+		`CREATE TABLE graphile_worker._private_job_queues (id int PRIMARY KEY, queue_name text NOT NULL)`, `
+		CREATE TABLE graphile_worker._private_jobs (
+			id bigserial PRIMARY KEY, job_queue_id int, task_id int NOT NULL, payload json NOT NULL DEFAULT '{}', priority smallint NOT NULL DEFAULT 0,
+			run_at timestamptz NOT NULL DEFAULT now(), attempts smallint NOT NULL DEFAULT 0, max_attempts smallint NOT NULL DEFAULT 25, last_error text,
+			created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz NOT NULL DEFAULT now(), key text, locked_at timestamptz, locked_by text,
+			revision int NOT NULL DEFAULT 0, flags jsonb, is_available boolean GENERATED ALWAYS AS (locked_at IS NULL AND attempts < max_attempts) STORED)`,
+		`INSERT INTO graphile_worker._private_tasks VALUES (1, 'mail'), (2, 'bill')`,
+		`INSERT INTO graphile_worker._private_job_queues VALUES (1, 'acme')`, `
+		INSERT INTO graphile_worker._private_jobs (job_queue_id, task_id, payload, priority, run_at, attempts, locked_at)
+		SELECT CASE i % 3 WHEN 0 THEN 1 END, 1 + i % 2, json_build_object('n', i), i % 7, date_trunc('second', now()) + i * interval '1 second', i % 26,
+			CASE i % 5 WHEN 0 THEN now() END
+		FROM generate_series(1, 2600) AS i`,
+		`CREATE TABLE before AS TABLE graphile_worker._private_jobs`)
+	if moved := run(t, db, "graphile_worker.sql"); moved != 2000 { // neither locked nor out of attempts
+		t.Errorf("%d jobs were moved", moved)
+	}
+	none(t, db, "a job that waited and is not the same here", `
+		SELECT before.id FROM before
+		LEFT JOIN outbox.jobs AS job ON job.headers ->> 'graphile-id' = before.id::text
+		WHERE before.is_available AND (job.kind, convert_from(job.payload, 'UTF8')::jsonb, job.key, job.priority::integer, job.run_at, job.max_attempts::integer)
+			IS DISTINCT FROM (CASE before.task_id WHEN 1 THEN 'mail' ELSE 'bill' END, before.payload::jsonb, CASE before.job_queue_id WHEN 1 THEN 'acme' END,
+				-before.priority, before.run_at, 25 - before.attempts)
+		LIMIT 5`)
+	none(t, db, "a job that was locked or dead and is not left alone", `
+		SELECT before.id FROM before LEFT JOIN graphile_worker._private_jobs AS rest USING (id) WHERE (rest.id IS NULL) <> before.is_available LIMIT 5`)
+}
+
+// A table with the columns that Debezium's outbox event router expects.
+func TestOutboxTable(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	do(t, db, `
+		CREATE TABLE outbox_table (
+			id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL)`, `
+		INSERT INTO outbox_table
+		SELECT gen_random_uuid(), 'order', 'order-' || i % 10, CASE i % 2 WHEN 0 THEN 'paid' ELSE 'shipped' END, jsonb_build_object('n', i), now() + i * interval '1 ms'
+		FROM generate_series(1, 11000) AS i`,
+		`CREATE TABLE before AS TABLE outbox_table`)
+	if moved := run(t, db, "outbox_table.sql"); moved != 11000 {
+		t.Errorf("%d rows were moved", moved)
+	}
+	none(t, db, "an event that is not the same", `
+		SELECT before.id FROM before LEFT JOIN outbox.events AS event USING (id)
+		WHERE (event.topic, event.key, convert_from(event.payload, 'UTF8')::jsonb)
+			IS DISTINCT FROM (aggregatetype || '.' || type, aggregateid, before.payload) LIMIT 5`)
+	none(t, db, "an event that another of its key has overtaken", `
+		SELECT id FROM (
+			SELECT id, key, (convert_from(payload, 'UTF8')::jsonb ->> 'n')::int AS n,
+				lag((convert_from(payload, 'UTF8')::jsonb ->> 'n')::int) OVER (PARTITION BY key ORDER BY position) AS previous
+			FROM outbox.events) AS e
+		WHERE previous > n LIMIT 5`)
+	none(t, db, "a row that is left", `SELECT id FROM outbox_table LIMIT 1`)
+}

@@ -1,0 +1,52 @@
+package mutants
+
+// operations are bugs of acts on many open jobs.
+var operations = []Mutant{
+	{
+		Name:      "an edit of another epoch",
+		Breaks:    "a job that has run since it was counted gets a queue and a time that nobody meant for it",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"internal/sqlgen.EditJobs", `WHERE jobs.epoch = meant.epoch`, `WHERE jobs.epoch >= meant.epoch`}},
+		Checks:    []Check{test("operator", "TestAnEditChangesTheJobsThatWereCounted", "want 154 and 3 left alone")},
+	},
+	{
+		Name:      "a claimed job is edited",
+		Breaks:    "a job that a claim has made running meanwhile is edited, and its worker fenced off",
+		Invariant: "An operation does what was previewed",
+		Edits: []Edit{ // both: a claim raises the epoch, too
+			{"internal/sqlgen.EditJobs", `WHERE jobs.epoch = meant.epoch`, `WHERE jobs.epoch >= meant.epoch`},
+			{"internal/sqlgen.EditJobs", `AND jobs.status::text = ANY ($3::text[])`, `AND $3::text[] IS NOT NULL`},
+		},
+		Checks: []Check{test("operator", "TestAnEditAndAClaimOfTheSameJob", "want it as the claim has left it")},
+	},
+	{
+		Name:      "a job with a key is moved to another queue",
+		Breaks:    "jobs of a key run beside each other, and in another order, in two queues",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"internal/sqlgen.EditJobs", `AND (jobs.key IS NULL OR `, `AND (true OR `}},
+		Checks:    []Check{test("operator", "TestAnEditKeepsTheRulesOfKeys", "want all 3 left alone")},
+	},
+	{
+		Name:      "a key waits for a job that was put off",
+		Breaks:    "what is blocked behind a job of a key waits for its new time, though a slot is free",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"internal/sqlgen.EditJobs", `WHERE edited.key IS NOT NULL AND edited.run_at`, `WHERE edited.key IS NULL AND edited.run_at`}},
+		Checks:    []Check{test("operator", "TestAnEditKeepsTheRulesOfKeys", "want it to have moved on")},
+	},
+	{
+		Name:      "an operation forgets its place",
+		Breaks:    "jobs that a step has acted on are acted on again by the process that goes on",
+		Invariant: "An operation does what was previewed",
+		Edits: []Edit{
+			{"operator.Operator.stepOnJobs", `WHERE operation_id = $1 AND job_id = ANY ($2)`, `WHERE operation_id = $1 AND job_id = ANY ($2) AND false`},
+		},
+		Checks: []Check{test("operator", "TestAnOperationOnJobsIsStoppedKilledAndResumed/retry", "want 3000, each once")},
+	},
+	{
+		Name:      "an operation takes what has come since",
+		Breaks:    "an act on many is done to jobs that nobody was shown",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"operator.meantJobs", `($8::text = '' OR pg_visible`, `($8::text IS NOT NULL OR pg_visible`}},
+		Checks:    []Check{test("operator", "TestAnOperationActsOnTheJobsThatWereCounted", "want 25")},
+	},
+}

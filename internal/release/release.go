@@ -1,0 +1,53 @@
+// Package release numbers the releases that change the schema, and says which builds work with a
+// schema that another build has migrated (docs/operate/upgrading.md).
+//
+// A build works with the schema of its own release and with that of the next one. So each
+// migration stores the floor: the oldest release whose builds work with what it made. An older
+// build reads it and refuses.
+package release
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// names are the releases that changed the schema, oldest first. The first release after another
+// that changes a numbered file, a function or a view appends its own.
+var names = [...]string{"0.1.0"}
+
+// Revision is the number of this build's release among those that changed the schema, from 1.
+const Revision = len(names)
+
+// Name is the release that this build's schema is of.
+func Name() string { return names[Revision-1] }
+
+// Floor is the oldest release whose builds work with this build's schema: the one before it.
+func Floor() (revision int, name string) {
+	revision = max(Revision-1, 1)
+	return revision, names[revision-1]
+}
+
+// TooOldError is of a build that may not work with a database, because its schema has since been
+// migrated by a release that is newer by more than one.
+type TooOldError struct {
+	Build string // the release of this build
+	Floor string // the oldest release whose builds work with the schema
+}
+
+func (e *TooOldError) Error() string {
+	return fmt.Sprintf("this build is too old for the database: it is of release %s, and a newer one has migrated the schema, which builds before %s no longer work with; %s", e.Build, e.Floor, e.Remedy())
+}
+
+// Remedy says what to do about it.
+func (e *TooOldError) Remedy() string {
+	return fmt.Sprintf("run release %s or a newer one", e.Floor)
+}
+
+// Check returns a [*TooOldError] if the floor that is stored in a database is above this build.
+// The floor of a schema from before there were floors is 0 and "".
+func Check(floor int, name string) error {
+	if floor <= Revision {
+		return nil
+	}
+	return &TooOldError{Build: Name(), Floor: cmp.Or(name, "with a schema of its own")}
+}

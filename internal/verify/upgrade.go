@@ -1,0 +1,152 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// Upgrade is a row beside the scorecard, because it needs a second build: the release before and
+// this one work side by side on this one's schema.
+func Upgrade() Row {
+	return Row{
+		Name: "U1", Fault: "kill -9 of a random process every second, which one of the other build may replace", Tiers: both, run: upgrade, direct: true,
+		Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat to 4 workers, half of them of the release before, which made the schema; this build migrated it",
+		Pass: "lost 0, unexpected 0, orphans 0/0, illegal moves 0, L1 0, L2 unexplained 0, effects missing 0 and twice 0, unacknowledged in the end 0, " +
+			"errors that are not of a retry 0, jobs carried out by each build ≥ a tenth; the older build refuses once the floor is above it",
+	}
+}
+
+// programOf is the build that a process is of: those with an odd number are of the release before.
+func (r *Run) programOf(name string) string {
+	if r.Previous != "" && older.MatchString(name) {
+		return filepath.Join(r.Previous, "posthaste-proof")
+	}
+	return r.Program
+}
+
+var older = regexp.MustCompile(`[13579]$`)
+
+func upgrade(ctx context.Context, r *Run) error {
+	if err := r.expectUsable(ctx, "at the start"); err != nil {
+		return err
+	}
+	const workers, kills = 4, 5
+	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: workers, concurrency: 16, producerEnv: insisting(r.pace("20ms", "2ms"))}
+	f.least = map[string]int{"kill -9 worker": kills}
+	f.faults = func(ctx context.Context, c *crew) error {
+		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}), acts{
+			"kill": func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
+		})
+	}
+	wasted, err := f.run(ctx, r)
+	if err != nil {
+		return err
+	}
+	r.Expect("executions without error beyond one a job", float64(wasted), "<=", float64(r.Faults.Count("kill -9 worker")*16))
+	r.allAcked(f.jobs)
+	for build, names := range map[string]string{"the release before": "[13579]", "this build": "[02468]"} {
+		n, err := r.Number(ctx, `SELECT count(DISTINCT job) FROM verify.moves WHERE became = 'running' AND owner ~ ('^w[0-9]*' || $1 || '-')`, names)
+		if err != nil {
+			return err
+		}
+		r.Expect("jobs claimed by "+build, float64(n), ">=", float64(f.jobs/10))
+	}
+	if err := r.expectRetriesOnly(); err != nil {
+		return err
+	}
+	return r.expectRefusal(ctx)
+}
+
+// expectUsable expects that both builds call the schema one that they work with.
+func (r *Run) expectUsable(ctx context.Context, when string) error {
+	for _, folder := range []string{r.Previous, filepath.Dir(r.Program)} {
+		said, code, err := r.migrateStatus(ctx, folder)
+		if err != nil {
+			return err
+		}
+		r.Expect("exit status of migrate status "+when+", "+filepath.Base(folder), float64(code), "=", 0, said)
+	}
+	return nil
+}
+
+// expectRefusal raises the floor above the older build, as the release after this one does.
+func (r *Run) expectRefusal(ctx context.Context) error {
+	if _, err := r.DB.Exec(ctx, `INSERT INTO outbox.schema_files VALUES ('floor/next', sha256(''), 1000)`); err != nil {
+		return err
+	}
+	said, code, err := r.migrateStatus(ctx, r.Previous)
+	if err != nil {
+		return err
+	}
+	r.Expect("exit status of a build below the floor", float64(code), "=", 1, said)
+	if !strings.Contains(said, "run release next or a newer one") {
+		r.None("sentences of a build below the floor that do not say what to do", []string{said})
+	}
+	w, err := r.Worker("w1") // of the older build
+	if err != nil {
+		return err
+	}
+	w.MayEnd()
+	select {
+	case <-w.Ended():
+		r.Expect("exit status of a worker below the floor", float64(w.ExitCode()), "=", 1)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(patience):
+		r.None("workers below the floor that go on", []string{w.Name})
+	}
+	return nil
+}
+
+// migrateStatus is what the command of a build says of the database.
+func (r *Run) migrateStatus(ctx context.Context, folder string) (said string, code int, err error) {
+	out, err := r.posthaste(ctx, folder, "migrate", "status").CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code, err = exit.ExitCode(), nil
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1], code, err
+}
+
+func (r *Run) posthaste(ctx context.Context, folder string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(folder, "posthaste"), args...) //nolint:gosec // ours
+	cmd.Env = []string{"DATABASE_URL=" + r.URL}
+	return cmd
+}
+
+// ofARetry are SQLSTATEs of what is tried again by itself: conflicts, connections, a lock that is
+// taken, a server that stops.
+var (
+	sqlstate = regexp.MustCompile(`SQLSTATE (\w{5})`)
+	ofARetry = []string{"08", "40", "57", "55"}
+)
+
+// expectRetriesOnly expects of all processes that what they logged as an error of the server is one
+// that is tried again by itself.
+func (r *Run) expectRetriesOnly() error {
+	var wrong []string
+	for _, p := range r.all() {
+		lines, err := logged(p, func(l logLine) bool {
+			m := sqlstate.FindStringSubmatch(l.Err + l.Error)
+			return m != nil && !slices.Contains(ofARetry, m[1][:2])
+		})
+		if err != nil {
+			return err
+		}
+		for _, l := range lines {
+			wrong = append(wrong, fmt.Sprintf("%s: %s: %s%s", p.Name, l.Msg, l.Err, l.Error))
+		}
+	}
+	r.None("errors that are not of a retry", wrong)
+	r.Expect("attempts that ended with an error", float64(r.record.Counts["executions in vain"]), "=", 0)
+	return nil
+}

@@ -1,0 +1,161 @@
+package migrations_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Producers enqueue while a database with open jobs is migrated, one of them in transactions that
+// the migration has to wait for: no enqueue takes longer than 50 ms. The database is one of the
+// first five numbered files, and each function is made anew. POSTHASTE_STALL_JOBS=1000000 is the
+// measurement of docs/operate/upgrading.md.
+func TestAMigrationDoesNotHoldUpEnqueues(t *testing.T) {
+	jobs := 20_000
+	if s := os.Getenv("POSTHASTE_STALL_JOBS"); s != "" {
+		var err error
+		if jobs, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const tries = 3 // others may use the machine, but each time?
+	for try := 1; ; try++ {
+		longest := stallOfAMigration(t, jobs)
+		if longest <= 50*time.Millisecond || t.Failed() {
+			return
+		}
+		if try == tries {
+			t.Fatalf("an enqueue took %s while the database was migrated, want 50 ms at most", longest)
+		}
+	}
+}
+
+// stallOfAMigration is how long the longest of many enqueues takes while a database is migrated.
+func stallOfAMigration(t *testing.T, jobs int) time.Duration {
+	db := pgtest.NewEmpty(t)
+	upTo(t, db, firstRelease)
+	run(t, db, fmt.Sprintf(`
+		INSERT INTO outbox.jobs (id, kind, payload, created_at)
+		SELECT gen_random_uuid(), 'waits', '{}', now() FROM generate_series(1, %d)`, jobs))
+	run(t, db, `VACUUM ANALYZE outbox.jobs`)
+
+	stop := make(chan struct{})
+	took := make([][]time.Duration, 2)
+	var producers sync.WaitGroup
+	for p := range took {
+		producers.Go(func() { took[p] = enqueueUntil(t, db, stop) })
+	}
+	producers.Go(func() { enqueueSlowly(t, db, stop) })
+	time.Sleep(200 * time.Millisecond) // producers that are at work
+	began := time.Now()
+	if err := migrate.Up(t.Context(), db); err != nil {
+		t.Error(err)
+	}
+	migrated := time.Since(began)
+	close(stop)
+	producers.Wait()
+	all := slices.Sorted(slices.Values(slices.Concat(took...)))
+	t.Logf("%d open jobs; migrated in %s; %d enqueues, median %s, longest %s",
+		jobs, migrated.Round(time.Millisecond), len(all), all[len(all)/2], all[max(0, len(all)-5):])
+	return all[len(all)-1]
+}
+
+// enqueueUntil stores one job after the other, and returns how long each took.
+func enqueueUntil(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) (took []time.Duration) {
+	for {
+		select {
+		case <-stop:
+			return took
+		default:
+		}
+		began := time.Now()
+		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "new", Payload: []byte(`{}`)}, outbox.Options{}); err != nil {
+			t.Error(err)
+			return took
+		}
+		took = append(took, time.Since(began))
+	}
+}
+
+// enqueueSlowly stores jobs in transactions that stay open for longer than a migration may wait.
+func enqueueSlowly(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) {
+	for {
+		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			if _, err := outbox.Enqueue(t.Context(), tx, outbox.Raw{KindName: "slow", Payload: []byte(`{}`)}, outbox.Options{}); err != nil {
+				return err
+			}
+			time.Sleep(700 * time.Millisecond)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-stop:
+			return
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// firstRelease is the newest numbered file that databases of the main branch had when the chain was frozen.
+const firstRelease = 5
+
+// upTo makes a database of an older release: its numbered files, and the functions and views as an
+// older build may have left them. Bodies may speak of what the numbered files do not have yet.
+func upTo(t *testing.T, db *pgxpool.Pool, version int64) {
+	t.Helper()
+	run(t, db, `CREATE SCHEMA outbox`)
+	std := stdlib.OpenDBFromPool(db)
+	defer func() { _ = std.Close() }()
+	provider, err := goose.NewProvider(goose.DialectPostgres, std, migrations.FS, goose.WithDisableGlobalRegistry(true), goose.WithTableName(migrations.VersionTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(t.Context(), version); err != nil {
+		t.Fatal(err)
+	}
+	text := `SET LOCAL check_function_bodies = off;`
+	for _, pattern := range []string{"functions/*.sql", "views/*.sql"} {
+		names, err := fs.Glob(migrations.FS, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			content, err := migrations.FS.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(content) + fmt.Sprintf("\n; INSERT INTO outbox.schema_files VALUES ('%s', sha256('older'), 0);", name)
+		}
+	}
+	run(t, db, text+`SELECT outbox.ensure_days(14); SELECT outbox.secure();`)
+	numbered, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range numbered[:version] {
+		content, err := migrations.FS.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec(t.Context(), `INSERT INTO outbox.schema_files VALUES ($1, sha256($2), 0)`, name, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

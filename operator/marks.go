@@ -1,0 +1,63 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// marksRead is how many acts, and how many builds, are looked at for the marks of a series.
+const marksRead = 1000
+
+// Mark is something that people did and that may explain what a series shows.
+type Mark struct {
+	At    time.Time
+	Build string // that workers run from then on; "" for an act
+	Act   *Acts  // nil for a build
+}
+
+// Acts are those of one request that did the same.
+type Acts struct {
+	Actor, Act, Reason string
+	Queue, Target      string // of the first of them
+	RequestID          string
+	Number             int // of acts
+}
+
+// Marks returns the builds that workers began to run in the time of a series, and what operators did, oldest first.
+// The queue and the tenant of the filter are those that were acted on; builds concern all queues, and are shown to
+// logins that see all tenants. Of more than a thousand acts since, the newest are looked at.
+func (o *Operator) Marks(ctx context.Context, f SeriesFilter) ([]Mark, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListMarks(ctx, sqlgen.ListMarksParams{
+		Since: from(f.Since), Until: until(f.Until), Queue: f.Queue, TenantID: pgvalue.UUIDOrNull(f.Tenant), MaxRows: marksRead,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list marks: %w", err)
+	}
+	var marks []Mark
+	same := map[Acts]*Acts{} // those of one request, without their number and objects
+	for _, row := range rows {
+		if row.Build != "" {
+			marks = append(marks, Mark{At: row.At.Time.UTC(), Build: row.Build})
+			continue
+		}
+		act := Acts{Actor: row.Actor, Act: row.Act, Reason: row.Reason, RequestID: row.RequestID}
+		if earlier := same[act]; earlier != nil && act.RequestID != "" {
+			earlier.Number++
+			continue
+		}
+		shown := act
+		shown.Queue, shown.Target, shown.Number = row.Queue, row.Target, 1
+		same[act] = &shown
+		marks = append(marks, Mark{At: row.At.Time.UTC(), Act: &shown})
+	}
+	return marks, nil
+}

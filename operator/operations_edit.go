@@ -1,0 +1,83 @@
+package operator
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// JobEdit is what changes in jobs that wait. What is zero or nil stays as it is.
+//
+// A job of an ordered key keeps its place in the line, whatever its time and priority; one that is next and put off
+// holds up those behind it. A job with a key is not moved to another queue, because the key's limit and order hold
+// within one: it is left alone as a whole.
+type JobEdit struct {
+	Queue    string    `json:"queue,omitempty"`
+	Priority *int      `json:"priority,omitempty"`
+	RunAt    time.Time `json:"run_at,omitzero"` // a time that has passed means now
+}
+
+// String is like queue slow, priority -7, run_at 2027-01-31T09:00:00Z.
+func (e JobEdit) String() string {
+	var parts []string
+	if e.Queue != "" {
+		parts = append(parts, "queue "+e.Queue)
+	}
+	if e.Priority != nil {
+		parts = append(parts, "priority "+strconv.Itoa(*e.Priority))
+	}
+	if !e.RunAt.IsZero() {
+		parts = append(parts, "run_at "+e.RunAt.UTC().Format(time.RFC3339Nano))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (n NewOperation) validateEdit() error {
+	e := n.Edit
+	switch nothing := e == (JobEdit{}); {
+	case n.Act != EditJobs && !nothing:
+		return invalid.Field("NewOperation.Edit", "goes with %s only", EditJobs)
+	case n.Act != EditJobs:
+		return nil
+	case nothing:
+		return invalid.Field("NewOperation.Edit", "changes nothing: want a queue, a priority or a time")
+	case e.Priority != nil && (*e.Priority < math.MinInt16 || *e.Priority > math.MaxInt16):
+		return invalid.Field("JobEdit.Priority", "is %d, want %d to %d", *e.Priority, math.MinInt16, math.MaxInt16)
+	case !e.RunAt.IsZero() && (e.RunAt.UTC().Year() < 1970 || e.RunAt.UTC().Year() > 9999):
+		return invalid.Field("JobEdit.RunAt", "is in the year %d, want 1970 to 9999", e.RunAt.UTC().Year())
+	case e.Queue != "" && n.Jobs.Key != "":
+		return invalid.Field("JobEdit.Queue", "is not for jobs of a key: its limit and its order hold within a queue")
+	}
+	if fault := engine.NameFault(e.Queue); e.Queue != "" && fault != "" {
+		return invalid.Field("JobEdit.Queue", "%s", fault)
+	}
+	return nil
+}
+
+// editJobs edits jobs that still wait as the operation has counted them, and returns how many it has.
+func (o *Operator) editJobs(ctx context.Context, operation pgtype.UUID, edit JobEdit, statuses []outbox.Status, ids []pgtype.UUID) (int, error) {
+	params := sqlgen.EditJobsParams{
+		OperationID: operation, Ids: ids, RunAt: timeOrAny(edit.RunAt),
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	}
+	if edit.Queue != "" {
+		params.Queue = &edit.Queue
+	}
+	if edit.Priority != nil {
+		params.Priority = new(int16(*edit.Priority))
+	}
+	for _, s := range statuses {
+		params.Among = append(params.Among, string(s))
+	}
+	edited, err := o.db.EditJobs(ctx, params)
+	return len(edited), err
+}

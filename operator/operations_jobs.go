@@ -1,0 +1,322 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// The acts on open jobs, which are those of [Operator.Cancel], [Operator.Release] and [Operator.Retry], and edits.
+const (
+	CancelJobs  OperationAct = "cancel"
+	ReleaseJobs OperationAct = "release"
+	RetryJobs   OperationAct = "retry" // those that wait become due at once; for dead letters there is ReplayLetters
+	EditJobs    OperationAct = "edit"  // those that wait get what NewOperation.Edit says
+)
+
+// actsOnJobs are the statuses that each act on open jobs is possible in.
+var actsOnJobs = map[OperationAct][]outbox.Status{
+	CancelJobs:  {outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying},
+	ReleaseJobs: {outbox.Created},
+	RetryJobs:   {outbox.Pending, outbox.Retrying},
+	EditJobs:    {outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying},
+}
+
+// OnOpenJobs reports whether it is an act on open jobs; otherwise it is one on dead letters.
+func (a OperationAct) OnOpenJobs() bool { return actsOnJobs[a] != nil }
+
+// Possible are the statuses of open jobs in which the act is possible; none for an act on dead letters.
+func (a OperationAct) Possible() []outbox.Status { return slices.Clone(actsOnJobs[a]) }
+
+// knownActs are the acts whose steps this build takes.
+func knownActs() []string {
+	acts := []string{string(ReplayLetters), string(DismissLetters)}
+	for act := range actsOnJobs {
+		acts = append(acts, string(act))
+	}
+	slices.Sort(acts)
+	return acts
+}
+
+// OpenFilter says which open jobs an operation is about. Its zero value is all in whose status the act is possible.
+type OpenFilter struct {
+	Kind     string          // "" is any
+	Queue    string          // "" is any
+	Key      string          // "" is any
+	Tenant   outbox.ID       // zero is any
+	Statuses []outbox.Status // empty is any; those in which the act is not possible mean nothing
+	// Only jobs that were created in this time; zero is without a bound.
+	CreatedAfter, CreatedBefore time.Time
+	// AsOf is what [Operator.MatchOpenJobs] has returned: with it only jobs that nothing has happened to since are
+	// meant. "" is those that there are now.
+	AsOf string
+}
+
+// OpenMatch is how many open jobs are meant.
+type OpenMatch struct {
+	Matched  int64
+	Keyed    int64 // of them, those with a key
+	ByStatus map[outbox.Status]int64
+	AsOf     string // with it in the filter an operation acts on these, and on no other
+}
+
+func (f OpenFilter) validate() error {
+	for _, s := range f.Statuses {
+		if _, err := ParseStatus(string(s)); err != nil {
+			return invalid.Field("OpenFilter.Statuses", "has a mistake: %v", err)
+		}
+	}
+	if len(f.AsOf) > maxAsOf {
+		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
+	}
+	return validTexts(map[string]string{"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key, "OpenFilter.AsOf": f.AsOf})
+}
+
+// maxAsOf is for a thousand transactions that were under way.
+const maxAsOf = 32 << 10
+
+// statuses are those that an act is about.
+func (f OpenFilter) statuses(act OperationAct) (words []string) {
+	for _, s := range actsOnJobs[act] {
+		if len(f.Statuses) == 0 || slices.Contains(f.Statuses, s) {
+			words = append(words, string(s))
+		}
+	}
+	return words
+}
+
+// openJobs is a filter as it is stored.
+type openJobs struct {
+	Kind          string    `json:"kind,omitempty"`
+	Queue         string    `json:"queue,omitempty"`
+	Key           string    `json:"key,omitempty"`
+	Tenant        string    `json:"tenant,omitempty"`
+	Statuses      []string  `json:"statuses"`
+	CreatedAfter  time.Time `json:"created_after,omitzero"`
+	CreatedBefore time.Time `json:"created_before,omitzero"`
+	Edit          JobEdit   `json:"edit,omitzero"`
+}
+
+func (n NewOperation) storedJobs() ([]byte, error) {
+	f := n.Jobs
+	s := openJobs{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, Edit: n.Edit,
+	}
+	if !f.Tenant.IsZero() {
+		s.Tenant = f.Tenant.String()
+	}
+	return json.Marshal(s)
+}
+
+func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
+	var s openJobs
+	if err = json.Unmarshal(text, &s); err == nil && s.Tenant != "" {
+		f.Tenant, err = outbox.ParseID(s.Tenant)
+	}
+	if err != nil {
+		return f, edit, fmt.Errorf("read the filter of an operation: %w", err)
+	}
+	f.Kind, f.Queue, f.Key, f.CreatedAfter, f.CreatedBefore = s.Kind, s.Queue, s.Key, s.CreatedAfter, s.CreatedBefore
+	for _, word := range s.Statuses {
+		f.Statuses = append(f.Statuses, outbox.Status(word))
+	}
+	return f, s.Edit, nil
+}
+
+// meantJobs are the open jobs of a filter: $1 to $8 are those of params.
+//
+// A job is as it was shown if the transaction that wrote its row was visible in the snapshot of the count. A row has
+// the lower half of that transaction's id: it is the latest one that has begun. A row that is more than four billion
+// transactions old may look as if it had changed since, and is left alone then.
+const meantJobs = `FROM outbox.jobs
+CROSS JOIN (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS xact
+WHERE jobs.status::text = ANY ($1::text[])
+  AND ($2::text = '' OR jobs.kind = $2)
+  AND ($3::text = '' OR jobs.queue = $3)
+  AND ($4::text = '' OR jobs.key = $4)
+  AND ($5::uuid IS NULL OR jobs.tenant_id = $5)
+  AND ($6::timestamptz IS NULL OR jobs.created_at >= $6)
+  AND ($7::timestamptz IS NULL OR jobs.created_at < $7)
+  AND ($8::text = '' OR pg_visible_in_snapshot(
+      greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif($8, '')::pg_snapshot))`
+
+func (f OpenFilter) params(act OperationAct) []any {
+	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedAfter), timeOrAny(f.CreatedBefore), f.AsOf}
+}
+
+// MatchOpenJobs counts the open jobs that an act of an operation would be done to, and says of when that is, in AsOf.
+// With it in the filter [Operator.StartOperation] acts on those that were counted, and leaves alone what has come
+// since, and what has become of the others: a person who confirms a number of jobs confirms these.
+func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFilter) (OpenMatch, error) {
+	if !act.OnOpenJobs() {
+		return OpenMatch{}, invalid.Field("NewOperation.Act", "is %q, which is no act on open jobs", act)
+	}
+	if err := f.validate(); err != nil {
+		return OpenMatch{}, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if f.AsOf == "" { // a snapshot does not list what savepoints have written and not committed
+		if err := o.waitForWriters(ctx); err != nil {
+			return OpenMatch{}, err
+		}
+	}
+	var match OpenMatch
+	var counts []byte
+	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `WITH counted AS (SELECT jobs.status, count(*) AS n, count(jobs.key) AS keyed `+meantJobs+` GROUP BY jobs.status)
+SELECT pg_current_snapshot()::text, coalesce(sum(n), 0)::bigint, coalesce(sum(keyed), 0)::bigint, coalesce(jsonb_object_agg(status, n), '{}') FROM counted`,
+			f.params(act)...).Scan(&match.AsOf, &match.Matched, &match.Keyed, &counts)
+	})
+	if err == nil {
+		err = json.Unmarshal(counts, &match.ByStatus)
+	}
+	if err != nil {
+		return OpenMatch{}, fmt.Errorf("count open jobs: %w", badAsOf(err))
+	}
+	if f.AsOf != "" {
+		match.AsOf = f.AsOf
+	}
+	return match, nil
+}
+
+// startOnJobs stores an operation on open jobs, and which they are.
+func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, error) {
+	filter, err := n.storedJobs()
+	if err != nil {
+		return Operation{}, err
+	}
+	started := Operation{
+		ID: outbox.NewID(), Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
+		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*statementTimeout) // a million jobs
+	defer cancel()
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
+		filled, err := tx.Exec(ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs, params...)
+		if err != nil {
+			return err
+		}
+		started.Matched = filled.RowsAffected()
+		at, err := sqlgen.New(tx).StartOperation(ctx, sqlgen.StartOperationParams{
+			ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
+			Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+		})
+		started.StartedAt = at.Time
+		return err
+	})
+	return started, badAsOf(err)
+}
+
+// badAsOf tells of an AsOf that the database cannot read.
+func badAsOf(err error) error {
+	if pgsession.State(err) == pgsession.InvalidText {
+		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
+	}
+	return err
+}
+
+// jobsOfStep is how many jobs a step acts on: each takes a statement or two.
+const jobsOfStep = 100
+
+// stepOnJobs acts on the next of an operation's open jobs, in the transaction that holds it. A job that somebody else
+// has locked, such as a handler's transaction, is waited for by nobody: it is passed by, and its turn comes again when
+// the end is reached.
+func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+	filter, edit, err := readOpenJobs(taken.Filter)
+	if err != nil {
+		return err
+	}
+	page, spacing := pace(taken.PerSecond)
+	page = min(page, jobsOfStep)
+	next, err := idsOf(ctx, tx, `SELECT job_id FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id > $2 ORDER BY job_id LIMIT $3`,
+		taken.ID, pgtype.UUID{Bytes: taken.Position.Bytes, Valid: true}, page)
+	if err != nil {
+		return err
+	}
+	locked, err := idsOf(ctx, tx, `SELECT id FROM outbox.jobs WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED`, next)
+	if err != nil {
+		return err
+	}
+	open, err := idsOf(ctx, tx, `SELECT id FROM outbox.jobs WHERE id = ANY ($1)`, next)
+	if err != nil {
+		return err
+	}
+	busy := slices.DeleteFunc(open, func(id pgtype.UUID) bool { return slices.Contains(locked, id) })
+	through := slices.DeleteFunc(slices.Clone(next), func(id pgtype.UUID) bool { return slices.Contains(busy, id) })
+	var done int
+	if OperationAct(taken.Act) == EditJobs {
+		done, err = o.editJobs(ctx, taken.ID, edit, filter.Statuses, locked)
+	} else {
+		done, err = o.actOnJobs(ctx, OperationAct(taken.Act), filter.Statuses, locked)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id = ANY ($2)`, taken.ID, through); err != nil {
+		return err
+	}
+	advance := sqlgen.AdvanceOperationParams{
+		ID: taken.ID, Done: int64(done), Passed: int64(len(through) - done), Pause: pgvalue.Interval(time.Duration(done) * spacing),
+	}
+	if len(next) == page {
+		advance.Position = next[len(next)-1]
+		return o.db.AdvanceOperation(ctx, advance)
+	}
+	var left bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.operation_jobs WHERE operation_id = $1)`, taken.ID).Scan(&left); err != nil {
+		return err
+	}
+	advance.Position, advance.Finished = pgtype.UUID{Valid: true}, !left // from the beginning
+	if left {
+		advance.Pause = pgvalue.Interval(max(operationPoll, time.Duration(done)*spacing))
+	}
+	return o.db.AdvanceOperation(ctx, advance)
+}
+
+func idsOf(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]pgtype.UUID, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+}
+
+// actOnJobs acts on jobs while they are in one of the statuses, and returns on how many it has.
+func (o *Operator) actOnJobs(ctx context.Context, act OperationAct, statuses []outbox.Status, ids []pgtype.UUID) (done int, err error) {
+	only := o.Only(statuses...)
+	do := only.Retry
+	switch act {
+	case CancelJobs:
+		do = func(ctx context.Context, id outbox.ID) error {
+			_, err := only.Cancel(ctx, id)
+			return err
+		}
+	case ReleaseJobs:
+		do = only.Release
+	}
+	for _, id := range ids {
+		err := do(ctx, id.Bytes)
+		_, moved := errors.AsType[*StatusError](err)
+		switch {
+		case err == nil:
+			done++
+		case !moved && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPastDeadline):
+			return done, err
+		}
+	}
+	return done, nil
+}

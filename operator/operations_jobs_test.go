@@ -1,0 +1,193 @@
+package operator_test
+
+import (
+	"errors"
+	"os"
+	osexec "os/exec"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// open stores waiting jobs of a tenant.
+func open(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, kind, status string, n int) {
+	t.Helper()
+	exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, run_at)
+		SELECT outbox.uuid_v7(), $1, $2, '{}', $3::text::outbox.job_status, now() + interval '1 hour' FROM generate_series(1, $4::integer)`, tenant, kind, status, n)
+}
+
+// An operation acts on the jobs that were counted, while they are in a status that was: not on what came later, nor on
+// one that something has happened to in between, nor on another tenant's.
+func TestAnOperationActsOnTheJobsThatWereCounted(t *testing.T) {
+	t.Parallel()
+	for act, in := range map[operator.OperationAct]string{operator.CancelJobs: "pending", operator.ReleaseJobs: "created", operator.RetryJobs: "retrying"} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID(), {}} {
+			o, db := newRig(t)
+			runner := operator.New(pgtest.Login(t, db, "outbox_api"))
+			mine, other := tenant, outbox.NewID()
+			meant := int64(250)
+			if mine.IsZero() {
+				mine, meant = outbox.RootTenant, 260
+			}
+			open(t, db, mine, "mail", in, 253)
+			open(t, db, other, "mail", in, 10)
+			open(t, db, mine, "bill", in, 5)
+			// Keyed, in order: what waits behind a cancelled job moves on, by the operation's own doing.
+			if act == operator.CancelJobs {
+				meant += 3
+				for range 3 {
+					enqueue(t, db, "mail", outbox.Options{Tenant: mine, Key: outbox.KeyRules{Name: "k", Ordered: true}})
+				}
+			}
+			filter := operator.OpenFilter{Tenant: tenant, Kind: "mail", Statuses: []outbox.Status{outbox.Status(in), outbox.Blocked, outbox.Failed}}
+			tied := operator.TiedTo(t.Context(), tenant)
+			counted, err := runner.MatchOpenJobs(tied, act, filter)
+			if err != nil || counted.Matched != meant+3 || counted.ByStatus[outbox.Status(in)] == 0 {
+				t.Fatalf("counted %+v, %v; want %d", counted, err, meant+3)
+			}
+			open(t, db, mine, "mail", in, 7)
+			// One is claimed and fails, one is touched, one is cancelled.
+			exec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 1, priority = 3 WHERE id IN (SELECT id FROM outbox.jobs WHERE tenant_id = $1 AND kind = 'mail' AND key IS NULL ORDER BY id LIMIT 3)`, mine)
+			filter.AsOf = counted.AsOf
+			op, err := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).StartOperation(tied, operator.NewOperation{Act: act, Jobs: filter})
+			if err != nil || op.Matched != meant {
+				t.Fatalf("%s of %s: started %+v, %v; want %d", act, tenant, op, err, meant)
+			}
+			// And one of those that are meant has run meanwhile.
+			moved := `status = 'running', attempt = 1, epoch = epoch + 1, lease_owner = 'w', started_at = now(), lease_expires_at = now() + interval '1 hour'`
+			if act == operator.ReleaseJobs {
+				moved = `status = 'pending'`
+			}
+			exec(t, db, `UPDATE outbox.jobs SET `+moved+`
+				WHERE id = (SELECT max(job_id::text)::uuid FROM outbox.operation_jobs JOIN outbox.jobs ON jobs.id = job_id WHERE jobs.key IS NULL)`)
+			op = run(t, runner, o, op.ID, finished)
+			if op.Done != meant-1 || op.Passed != 1 || op.Jobs.Kind != "mail" || op.Jobs.Tenant != tenant {
+				t.Errorf("%s of %s: done %+v, want %d and 1 left alone", act, tenant, op, meant-1)
+			}
+			if n := number(t, db, `SELECT count(DISTINCT job_id) FROM outbox.audit WHERE act = 'job.'||$1 AND actor = 'ada' AND request_id = 'r1'`, string(act)); n != meant-1 {
+				t.Errorf("%s of %s: %d jobs are in the audit, want %d", act, tenant, n, meant-1)
+			}
+			if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE status::text = $1 AND run_at > now() AND kind = 'mail' AND tenant_id = $2`, in, mine); n != 10 {
+				t.Errorf("%s of %s: %d are as they were, want the 7 that came later and the 3 that were touched", act, tenant, n)
+			}
+			if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 0 {
+				t.Errorf("%d jobs are left to do", n)
+			}
+		}
+	}
+}
+
+// A job that a handler's transaction has locked holds up no other, and has its turn once it is free.
+func TestAnOperationPassesByAJobThatIsLocked(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	open(t, db, outbox.RootTenant, "mail", "pending", 150)
+	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	run(t, o, o, op.ID, func(op operator.Operation) bool { return op.Done == 149 && !finished(op) })
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("the others took %s", took)
+	}
+	if _, err := o.StepOperation(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done := run(t, o, o, op.ID, finished); done.Done != 150 {
+		t.Errorf("done %+v, want 150", done)
+	}
+}
+
+// It keeps its rate, does nothing while it is stopped, and goes on with what is left when its process is killed.
+func TestAnOperationOnJobsIsStoppedKilledAndResumed(t *testing.T) {
+	t.Parallel()
+	for _, n := range []operator.NewOperation{{Act: operator.RetryJobs}, {Act: operator.EditJobs, Edit: operator.JobEdit{Priority: new(1)}}} {
+		n.PerSecond = 2500
+		t.Run(string(n.Act), func(t *testing.T) {
+			t.Parallel()
+			stopKillAndResume(t, n)
+		})
+	}
+}
+
+func stopKillAndResume(t *testing.T, n operator.NewOperation) {
+	t.Helper()
+	o, db := newRig(t)
+	open(t, db, outbox.RootTenant, "mail", "retrying", 3000)
+	op, err := o.StartOperation(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	retried := `SELECT count(*) FROM outbox.audit WHERE act = 'job.` + string(n.Act) + `'`
+	for range 3 {
+		seen := number(t, db, retried)
+		child := osexec.Command(os.Args[0], "-test.run=^TestRunOperationsOfAChild$")
+		child.Env = append(os.Environ(), childURL+"="+db.Config().ConnString())
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(time.Minute); number(t, db, retried) < seen+300; time.Sleep(2 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the child does nothing")
+			}
+		}
+		if err := child.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = child.Wait() // it was killed
+	}
+	stopped, err := o.StopOperation(t.Context(), outbox.ID{}, op.ID)
+	if err != nil || stopped.Done >= 3000 || stopped.Done != number(t, db, retried) {
+		t.Fatalf("stopped %+v, %v, with %d in the audit", stopped, err, number(t, db, retried))
+	}
+	for range 3 {
+		if _, err := o.StepOperation(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := number(t, db, retried); n != stopped.Done {
+		t.Errorf("%d were acted on though it is stopped, want %d", n, stopped.Done)
+	}
+	if _, err := o.ResumeOperation(t.Context(), outbox.ID{}, op.ID); err != nil {
+		t.Fatal(err)
+	}
+	done := run(t, o, o, op.ID, func(op operator.Operation) bool { return finished(op) || op.Done+op.Passed > op.Matched })
+	if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 1`); done.Done != 3000 || n != 3000 || number(t, db, retried) != 3000 {
+		t.Errorf("done %+v, with %d jobs in their next epoch; want 3000, each once", done, n)
+	}
+}
+
+func TestOpenJobsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	o, _ := newRig(t)
+	for name, f := range map[string]operator.OpenFilter{
+		"no status":   {Statuses: []outbox.Status{"x"}},
+		"no snapshot": {AsOf: "now"},
+		"no text":     {Kind: "\x00"},
+	} {
+		_, counted := o.MatchOpenJobs(t.Context(), operator.CancelJobs, f)
+		_, started := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: f})
+		for _, err := range []error{counted, started} {
+			if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+				t.Errorf("%s: %v, want an InvalidError", name, err)
+			}
+		}
+	}
+}

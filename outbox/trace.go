@@ -1,0 +1,114 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+)
+
+// Package tracing, if the program uses it, has a span for each call that stores jobs or events, and its trace context
+// stored with them. Otherwise all that is done is to look whether it does.
+
+// traceEnqueue begins the span of storing a job, and puts its context into the job's headers.
+func traceEnqueue(ctx context.Context, t engine.Tracer, args Args, opts *Options) (context.Context, engine.Span) {
+	ctx, span := t.Start(ctx, engine.SpanStart{
+		Operation: engine.OpEnqueue, Name: args.Kind(), Destination: queueOf(opts), Count: 1,
+		Headers: []map[string]string{opts.Headers}, Correlation: opts.Caller.CorrelationID, Tenant: tenantOf(opts.Tenant),
+	})
+	opts.Headers = span.Inject(opts.Headers)
+	return ctx, span
+}
+
+// traceMany is traceEnqueue for many jobs, in a copy of the requests. A request with a trace context of its own, other
+// than the first's, keeps it.
+func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (context.Context, engine.Span, []Request) {
+	first := &requests[0].Options
+	s := engine.SpanStart{
+		Operation: engine.OpEnqueue, Destination: queueOf(first), Count: len(requests), Headers: []map[string]string{first.Headers},
+		Correlation: first.Caller.CorrelationID, Tenant: tenantOf(first.Tenant),
+	}
+	if args := requests[0].Args; args != nil {
+		s.Name = args.Kind()
+	}
+	around := first.Headers[engine.HeaderTraceParent]
+	requests = slices.Clone(requests)
+	for i := range requests {
+		if args := requests[i].Args; args == nil || args.Kind() != s.Name {
+			s.Name = ""
+		}
+	}
+	ctx, span := t.Start(ctx, s)
+	alone := span.Inject(nil)
+	for i := range requests {
+		switch headers := requests[i].Options.Headers; {
+		case headers == nil:
+			requests[i].Options.Headers = alone
+		case headers[engine.HeaderTraceParent] == "" || headers[engine.HeaderTraceParent] == around:
+			requests[i].Options.Headers = span.Inject(headers)
+		}
+	}
+	return ctx, span, requests
+}
+
+// tracePublish is traceEnqueue for events, whose options it changes: the first's say where the span belongs.
+func tracePublish(ctx context.Context, t engine.Tracer, topic string, all ...*EventOptions) (context.Context, engine.Span) {
+	ctx, span := t.Start(ctx, engine.SpanStart{
+		Operation: engine.OpPublish, Name: topic, Destination: topic, Count: len(all),
+		Headers: []map[string]string{all[0].Headers}, Tenant: tenantOf(all[0].Tenant),
+	})
+	around := all[0].Headers[engine.HeaderTraceParent]
+	for _, opts := range all {
+		if own := opts.Headers[engine.HeaderTraceParent]; own == "" || own == around {
+			opts.Headers = span.Inject(opts.Headers)
+		}
+	}
+	return ctx, span
+}
+
+// endTrace ends the span of storing jobs or events.
+func endTrace(span engine.Span, id ID, err error) {
+	if !id.IsZero() {
+		span.Identify(id.String())
+	}
+	message := ""
+	if err != nil {
+		message = err.Error()
+	}
+	span.End("", "", message)
+}
+
+func queueOf(opts *Options) string {
+	if opts.Queue == "" {
+		return engine.DefaultQueue
+	}
+	return opts.Queue
+}
+
+func tenantOf(tenant ID) string {
+	if tenant.IsZero() {
+		tenant = RootTenant
+	}
+	return tenant.String()
+}
+
+// withContext is headers, as they are stored, with a trace context.
+func withContext(headers *string, trace map[string]string) *string {
+	if trace == nil {
+		return headers
+	}
+	all := map[string]any{}
+	if headers != nil && json.Unmarshal([]byte(*headers), &all) != nil {
+		return headers
+	}
+	delete(all, engine.HeaderTraceState)
+	for name, value := range trace {
+		all[name] = value
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return headers
+	}
+	return new(string(text))
+}

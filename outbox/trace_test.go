@@ -1,0 +1,55 @@
+package outbox
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// nowhere takes every statement.
+type nowhere struct{}
+
+func (nowhere) Exec(context.Context, string, ...any) (tag pgconn.CommandTag, err error) {
+	return tag, nil
+}
+func (nowhere) Query(context.Context, string, ...any) (rows pgx.Rows, err error) { return nil, nil }
+func (nowhere) QueryRow(context.Context, string, ...any) pgx.Row                 { return nil }
+
+type untraced struct{ N int }
+
+func (untraced) Kind() string  { return "untraced" }
+func (untraced) Topic() string { return "untraced" }
+
+// A program without package tracing allocates nothing for it.
+func TestWithoutTracingNothingIsPaidForIt(t *testing.T) {
+	ctx, db := t.Context(), nowhere{}
+	var args Args = untraced{1}
+	var event Event = untraced{1}
+	for name, call := range map[string]struct{ all, bare func() error }{
+		"Enqueue": {
+			func() error { _, err := Enqueue(ctx, db, args, Options{}); return err },
+			func() error { _, err := enqueueOne(ctx, db, args, new(Options), true); return err },
+		},
+		"Publish": {
+			func() error { _, err := Publish(ctx, db, event, EventOptions{}); return err },
+			func() error { _, err := publishOne(ctx, db, event, EventOptions{}, true); return err },
+		},
+		"EnqueueMany": {
+			func() error { _, err := EnqueueMany(ctx, db, []Request{{Args: args}}); return err },
+			func() error { _, err := storeMany(ctx, db, []Request{{Args: args}}, true); return err },
+		},
+	} {
+		count := func(f func() error) float64 {
+			return testing.AllocsPerRun(1000, func() {
+				if err := f(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		if all, bare := count(call.all), count(call.bare); all != bare || bare == 0 {
+			t.Errorf("%s allocates %v times, and what it does without looking for a tracer %v", name, all, bare)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package outboxtest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/schedule"
+)
+
+// Now is the worker's clock: time.Now and how far Advance has moved it. Give it to handlers that take a clock.
+func (w *Worker) Now() time.Time { return time.Now().Add(w.ahead) }
+
+// Advance lets so much time pass and does what becomes due meanwhile, in the order in which it does: delayed jobs and
+// retries are worked, schedules fire, jobs expire at their deadlines. It returns what became of each attempt, as
+// [Worker.Drain] does, with which it begins and ends.
+//
+// No clock is moved. What is stored becomes older instead: the times of jobs, and of the columns that Config.Columns
+// names, are moved back, so now(), clock_timestamp() and time.Now() say what they always do, and SQL that compares them
+// with these times finds that the time has passed. To a handler it looks as if its job had been stored that much
+// earlier. Ticks of schedules alone are by the calendar of the advanced clock, [Worker.Now]: a nightly job's
+// [schedule.TickOf] is the night that it is for.
+//
+// Rows of yours that Config.Columns does not name stay as old as they are. So do the history, reports and leases:
+// retention, parked keys and lost leases are not simulated.
+func (w *Worker) Advance(d time.Duration) []Outcome {
+	w.t.Helper()
+	if d < 0 {
+		w.t.Fatalf("advance by %s: time does not go back", d)
+	}
+	all := w.Drain()
+	for end := w.ahead + d; w.ahead < end; {
+		step := end - w.ahead
+		next, err := w.next()
+		if err == nil {
+			step = min(step, max(next, time.Microsecond)) // what the database counts in
+			err = w.pass(step)
+		}
+		if err != nil {
+			w.t.Fatalf("advance by %s: %v", d, err)
+		}
+		if all = append(all, w.Drain()...); len(all) > most {
+			w.t.Fatalf("more than %d jobs become due in %s", most, d)
+		}
+	}
+	return all
+}
+
+// next is how long nothing becomes due.
+func (w *Worker) next() (time.Duration, error) {
+	var seconds *float64
+	err := engineDB{w.db, nil}.QueryRow(context.Background(), `
+		SELECT extract(epoch FROM min(at) - statement_timestamp())::double precision
+		FROM (
+			SELECT run_at AS at FROM outbox.jobs
+			WHERE status IN ('pending', 'retrying') AND kind = ANY ($1)
+			UNION ALL
+			SELECT deadline FROM outbox.jobs WHERE status NOT IN ('failed', 'dead')
+			UNION ALL
+			SELECT next_at - $2::interval FROM outbox.schedules WHERE paused_at IS NULL
+		) AS moment
+		WHERE at > statement_timestamp()`, w.mux.Kinds(), interval(w.ahead)).Scan(&seconds)
+	if err != nil {
+		return 0, fmt.Errorf("look what is due next: %w", err)
+	}
+	if seconds == nil || *seconds > farOff.Seconds() {
+		return farOff, nil
+	}
+	return time.Duration(*seconds*1e6+1) * time.Microsecond, nil
+}
+
+const farOff = 100 * 365 * 24 * time.Hour
+
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+}
+
+// pass lets time pass in which nothing becomes due but at its end, and does what is due then without a handler.
+func (w *Worker) pass(d time.Duration) error {
+	d = d.Truncate(time.Microsecond)
+	ctx := context.Background()
+	err := w.inTx(func(tx pgx.Tx) error {
+		for _, sql := range append([]string{moveJobs, moveKeys}, w.moveColumns()...) {
+			if _, err := tx.Exec(ctx, sql, interval(d)); err != nil {
+				return err
+			}
+		}
+		w.ahead += d
+		_, err := schedule.FireIn(ctx, tx, w.ahead)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return w.inline.Expire(ctx)
+}
+
+const (
+	moveJobs = `UPDATE outbox.jobs
+		SET run_at = run_at - $1::interval, created_at = created_at - $1::interval, started_at = started_at - $1::interval, deadline = deadline - $1::interval,
+		    unavailable_since = unavailable_since - $1::interval, failed_at = failed_at - $1::interval
+		WHERE status <> 'running'`
+	moveKeys = `UPDATE outbox.keys SET made_at = made_at - $1::interval, park_at = park_at - $1::interval, parked_at = parked_at - $1::interval`
+)
+
+// moveColumns are the statements for the columns of the test's own.
+func (w *Worker) moveColumns() (statements []string) {
+	for _, column := range w.config.Columns {
+		path := strings.Split(column, ".")
+		name := pgx.Identifier(path[len(path)-1:]).Sanitize()
+		table := pgx.Identifier(path[:len(path)-1]).Sanitize()
+		statements = append(statements, fmt.Sprintf(`UPDATE %s SET %s = %[2]s - $1::interval WHERE %[2]s IS NOT NULL`, table, name))
+	}
+	return statements
+}

@@ -1,0 +1,130 @@
+package outboxtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outboxtest"
+	"github.com/posthaste-dev/posthaste/schedule"
+)
+
+func TestAdvanceDoesWhatBecomesDueInItsOrder(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.New(t, pgtest.New(t))
+	var w *outboxtest.Worker
+	began := time.Now()
+	var got []string
+	mux := handle(func(_ context.Context, job *outbox.Job[receipt]) error {
+		got = append(got, fmt.Sprintf("%d after %s", job.Args.Order, w.Now().Sub(began).Round(time.Minute)))
+		if job.Args.Order == 1 && job.Attempt < 3 {
+			return errors.New("down")
+		}
+		return nil
+	}, dispatcher.KindConfig{Backoff: dispatcher.Waits(10*time.Hour, 20*time.Hour)})
+	enqueue(t, db, receipt{Order: 1}, outbox.Options{})
+	enqueue(t, db, receipt{Order: 2}, outbox.Options{Delay: 15 * time.Hour})
+	enqueue(t, db, receipt{Order: 3}, outbox.Options{RunAt: began.Add(47 * time.Hour)})
+	enqueue(t, db, receipt{Order: 4}, outbox.Options{Delay: 49 * time.Hour})
+	enqueue(t, db, receipt{Order: 5}, outbox.Options{Delay: 15 * time.Hour, Deadline: began.Add(12 * time.Hour)})
+	w = outboxtest.NewWorker(t, db, mux, outboxtest.Config{})
+	outcomes := w.Advance(48 * time.Hour)
+	want := []string{"1 after 0s", "1 after 10h0m0s", "2 after 15h0m0s", "1 after 30h0m0s", "3 after 47h0m0s"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got, want := statuses(outcomes), "retrying retrying succeeded succeeded succeeded"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if in := outcomes[0].DueIn.Round(time.Minute); in != 10*time.Hour {
+		t.Errorf("the first attempt is followed after %s", in)
+	}
+	if status := ask[string](t, db, `SELECT status FROM outbox.history WHERE deadline IS NOT NULL`); status != "expired" {
+		t.Errorf("the job with a deadline is %s", status)
+	}
+	if got := statuses(w.Advance(time.Hour)); got != "succeeded" {
+		t.Errorf("in the 49th hour: %s", got)
+	}
+}
+
+func TestSchedulesFireByTheCalendar(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.New(t, pgtest.New(t))
+	var nights, hours []time.Time
+	mux := handle(func(_ context.Context, job *outbox.Job[receipt]) error {
+		tick, _ := schedule.TickOf(job.Claimed)
+		nights = append(nights, tick.At)
+		if d := time.Until(job.Deadline); d < 50*time.Minute || d > time.Hour {
+			t.Errorf("the deadline is in %s", d)
+		}
+		return nil
+	})
+	dispatcher.Handle(mux, func(_ context.Context, job *outbox.Job[stepped]) error {
+		tick, _ := schedule.TickOf(job.Claimed)
+		hours = append(hours, tick.At)
+		return nil
+	})
+	nightly := schedule.Cron("nightly", "0 3 * * *", "Europe/Berlin", receipt{}, schedule.Options{Deadline: time.Hour})
+	hourly := schedule.Every("hourly", time.Hour, stepped{}, schedule.Options{})
+	w := outboxtest.NewWorker(t, db, mux, outboxtest.Config{Schedules: []schedule.Schedule{nightly, hourly}})
+	from := w.Now()
+	w.Advance(48 * time.Hour)
+
+	var wantNights, wantHours []time.Time
+	for at, _ := nightly.Next(from); at.Before(from.Add(48 * time.Hour)); at, _ = nightly.Next(at) {
+		wantNights = append(wantNights, at)
+	}
+	for at, _ := hourly.Next(from); at.Before(from.Add(48 * time.Hour)); at, _ = hourly.Next(at) {
+		wantHours = append(wantHours, at)
+	}
+	if diff := cmp.Diff(wantNights, nights); diff != "" {
+		t.Errorf("nights (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantHours, hours); diff != "" || len(hours) != 48 {
+		t.Errorf("%d hours (-want +got):\n%s", len(hours), diff)
+	}
+}
+
+func TestColumnsThatAreNamedAge(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.New(t, pgtest.New(t))
+	exec(t, db, `CREATE SCHEMA shop; CREATE TABLE shop.sessions (id int, expires_at timestamptz, made_at timestamptz)`)
+	exec(t, db, `INSERT INTO shop.sessions VALUES (1, now() + interval '1 day', now()), (2, now() + interval '3 days', now()), (3, NULL, now())`)
+	mux := handle(func(ctx context.Context, _ *outbox.Job[receipt]) error {
+		_, err := db.Exec(ctx, `DELETE FROM shop.sessions WHERE expires_at < now()`)
+		return err
+	})
+	enqueue(t, db, receipt{}, outbox.Options{Delay: 47 * time.Hour})
+	w := outboxtest.NewWorker(t, db, mux, outboxtest.Config{Columns: []string{"shop.sessions.expires_at"}})
+	if got := statuses(w.Advance(48 * time.Hour)); got != "succeeded" {
+		t.Error(got)
+	}
+	if got := ask[string](t, db, `SELECT string_agg(id::text, ' ' ORDER BY id) FROM shop.sessions WHERE made_at = now()`); got != "2 3" {
+		t.Errorf("sessions %s are left", got)
+	}
+}
+
+func TestAHandlerSeesAJobThatHasBecomeOlder(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.New(t, pgtest.New(t))
+	mux := handle(func(_ context.Context, job *outbox.Job[receipt]) error {
+		if age := time.Since(job.CreatedAt).Round(time.Minute); age != 48*time.Hour {
+			t.Errorf("it is %s old", age)
+		}
+		if late := time.Since(job.RunAt).Round(time.Minute); late != 0 {
+			t.Errorf("it is %s late", late)
+		}
+		return nil
+	})
+	enqueue(t, db, receipt{}, outbox.Options{Delay: 48 * time.Hour})
+	if got := statuses(outboxtest.NewWorker(t, db, mux, outboxtest.Config{}).Advance(48 * time.Hour)); got != "succeeded" {
+		t.Error(got)
+	}
+}

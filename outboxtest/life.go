@@ -1,0 +1,169 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// life is that of a process that is to be killed at one of its boundaries. A nil life goes on for ever.
+type life struct {
+	killAt   int // the boundary, from 1
+	killed   chan struct{}
+	released chan struct{} // closed when the test is over: what stopped may end
+
+	mu     sync.Mutex
+	passed int
+	where  string // it was killed
+}
+
+func newLife(killAt int) *life {
+	return &life{killAt: killAt, killed: make(chan struct{}), released: make(chan struct{})}
+}
+
+// at is a boundary. A goroutine that comes to it when the process is dead, or dies there, stops for the rest of the
+// test, so that nothing that comes after it happens, no deferred function either, and then ends.
+func (l *life) at(when, sql string) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	if l.where == "" {
+		if l.passed++; l.passed == l.killAt {
+			l.where = when + " " + shortened(sql)
+			close(l.killed)
+		}
+	}
+	dead := l.where != ""
+	l.mu.Unlock()
+	if dead {
+		<-l.released
+		runtime.Goexit()
+	}
+}
+
+// alive is a place where a dead process stops and a live one is not killed.
+func (l *life) alive() {
+	if l == nil {
+		return
+	}
+	select {
+	case <-l.killed:
+		<-l.released
+		runtime.Goexit()
+	default:
+	}
+}
+
+var (
+	queryName = regexp.MustCompile(`^-- name: (\w+)`)
+	blanks    = regexp.MustCompile(`\s+`)
+)
+
+// shortened names a statement: ours by what it does, others by how they begin.
+func shortened(sql string) string {
+	sql = strings.TrimSpace(sql)
+	if name := queryName.FindStringSubmatch(sql); name != nil {
+		if means, ok := meanings[name[1]]; ok {
+			return means
+		}
+		return "the engine's " + name[1]
+	}
+	sql = blanks.ReplaceAllString(sql, " ")
+	if len(sql) > 100 {
+		sql = strings.ToValidUTF8(sql[:97], "") + "…"
+	}
+	return sql
+}
+
+// meanings are what the engine's statements do for a handler.
+var meanings = map[string]string{
+	"RecordReports":         "what was reported (a step's result, a checkpoint, progress) is stored",
+	"RecordStep":            "the result of a step is stored in its transaction",
+	"FindStep":              "the result of a step is looked for",
+	"FindCheckpoint":        "the checkpoint is looked for",
+	"FindFailedSpans":       "the spans of earlier attempts are looked for",
+	"GuardLease":            "Guard",
+	"ReceiveMessage":        "inbox.Once",
+	"SettleSucceeded":       "the success is stored",
+	"SettleInPlace":         "the handler's success is stored",
+	"SettleResultsInPlace":  "the handler's success is stored with its result",
+	"SettleSucceededThen":   "the handler's success is stored with what follows",
+	"SettleStreamedInPlace": "the handler's success is stored with its event",
+	"SettleUnfinished":      "the handler's failure is stored",
+	"EnqueueJob":            "Enqueue",
+	"EnqueueJobOnce":        "Enqueue with an idempotency key",
+	"PublishEvent":          "Publish",
+}
+
+// uneventful are statements of the engine at which it makes no difference whether a process dies.
+var uneventful = map[string]bool{
+	"ClaimJobs": true, "ClaimKeyedJobs": true, "FindMovableKeys": true, "PromoteKeys": true, "RegisterDeathHooks": true,
+	"FindSucceeded": true,
+}
+
+// engineDB is the connection for the engine. In production it has others than the handlers: what it stores while a
+// handler has a transaction open stays when that is rolled back, and it acts for all tenants.
+type engineDB struct {
+	db   *DB
+	life *life
+}
+
+func (e engineDB) do(ctx context.Context, sql string, args []any, do func(context.Context) error) error {
+	name := queryName.FindStringSubmatch(sql)
+	if name == nil || !uneventful[name[1]] {
+		e.life.at("before", sql)
+		defer e.life.at("after", sql)
+	}
+	return e.db.one(ctx, func(ctx context.Context) error {
+		tenant, err := e.db.forAllTenants(ctx)
+		if err != nil {
+			return err
+		}
+		if err := do(ctx); err != nil { // with the rollback the tenant is what it was
+			return errors.Join(err, e.db.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
+		}
+		if len(e.db.open) > 0 {
+			e.db.beside = append(e.db.beside, statement{sql, args})
+		}
+		return e.db.control(ctx, fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true); RELEASE SAVEPOINT outboxtest`, strings.ReplaceAll(tenant, `'`, `''`)))
+	})
+}
+
+// forAllTenants makes a savepoint, and returns whose tenant's transaction it is in.
+func (d *DB) forAllTenants(ctx context.Context) (tenant string, err error) {
+	results, err := d.conn.PgConn().Exec(ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	if len(results) > 1 && len(results[1].Rows) == 1 {
+		tenant = string(results[1].Rows[0][0])
+	}
+	return tenant, nil
+}
+
+func (e engineDB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = e.do(ctx, sql, args, func(ctx context.Context) error {
+		tag, err = e.db.root.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+func (e engineDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows := &rows{}
+	rows.err = e.do(ctx, sql, args, func(ctx context.Context) error { return rows.read(e.db.root.Query(ctx, sql, args...)) })
+	return rows, rows.err
+}
+
+func (e engineDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	found, _ := e.Query(ctx, sql, args...)
+	return row{found}
+}

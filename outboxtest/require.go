@@ -1,0 +1,291 @@
+package outboxtest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Job is a job that a test's transaction has stored.
+type Job[T any] struct {
+	ID       outbox.ID
+	Args     T
+	Queue    string
+	Priority int
+	Key      string
+	Headers  map[string]string
+	Status   outbox.Status
+	RunAt    time.Time // when it is, or was, due
+	Deadline time.Time // zero: it has none
+
+	created time.Time
+	stored  storedJob
+}
+
+// Enqueued returns the jobs of T's kind that the transaction has stored, and not rolled back, in the order in which
+// they were enqueued; those that have been worked, too. db is a [DB], or any pgx.Tx. A payload that does not decode
+// into T fails the test.
+func Enqueued[T outbox.Args](t testing.TB, db outbox.DB) []Job[T] {
+	t.Helper()
+	var zero T
+	kind := zero.Kind()
+	if kind == "" {
+		t.Fatalf("Enqueued: %T has no kind of its own", zero)
+	}
+	stored, err := storedJobs(context.Background(), db, kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := make([]Job[T], len(stored))
+	for n, s := range stored {
+		jobs[n] = Job[T]{
+			ID: s.id, Queue: s.queue, Priority: s.priority, Key: s.key, Headers: s.headers, Status: s.status,
+			RunAt: s.runAt, created: s.created, stored: s,
+		}
+		if s.deadline != nil {
+			jobs[n].Deadline = *s.deadline
+		}
+		if _, raw := any(zero).(outbox.Raw); raw {
+			continue
+		}
+		if err := json.Unmarshal(s.payload, &jobs[n].Args); err != nil {
+			t.Fatalf("decode the payload of job %s of kind %s: %v", s.id, kind, err)
+		}
+	}
+	return jobs
+}
+
+// RequireEnqueued fails the test unless the transaction has stored a job with this payload, and with what is set in
+// the options; what is left to its zero value there is not compared. Delay and RunAt are met to the second, Headers if
+// the job has these among others. It returns the first such job. db is a [DB], or any pgx.Tx.
+//
+// The failure shows what was enqueued instead, line by line.
+func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...outbox.Options) Job[T] {
+	t.Helper()
+	wanted := expected(t, want, opts)
+	var all []Job[T]
+	if raw, ok := any(want).(outbox.Raw); ok {
+		for _, s := range mustStored(t, db, raw.KindName) {
+			all = append(all, Job[T]{ID: s.id, Args: want, Queue: s.queue, Priority: s.priority, Key: s.key, Headers: s.headers, Status: s.status, RunAt: s.runAt, created: s.created, stored: s})
+		}
+	} else {
+		all = Enqueued[T](t, db)
+	}
+	for _, job := range all {
+		if slices.Equal(wanted.lines, wanted.of(job.stored)) {
+			return job
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("no job of kind %s was enqueued; in this transaction there are:\n%s", want.Kind(), listed(mustStored(t, db, "")))
+	}
+	var b strings.Builder
+	for n, job := range all {
+		if n == 5 {
+			fmt.Fprintf(&b, "  and %d others\n", len(all)-n)
+			break
+		}
+		fmt.Fprintf(&b, "  %s, %s:\n%s", job.stored.kind, job.Status, diff(wanted.lines, wanted.of(job.stored)))
+	}
+	t.Fatalf("no job of kind %s is the wanted one (-want +enqueued):\n%s", want.Kind(), b.String())
+	panic("unreachable")
+}
+
+// RequireNotEnqueued fails the test if the transaction has stored a job of T's kind with one of these payloads, or with
+// any if none is given.
+func RequireNotEnqueued[T outbox.Args](t testing.TB, db outbox.DB, unwanted ...T) {
+	t.Helper()
+	var zero T
+	kind := zero.Kind()
+	if len(unwanted) > 0 {
+		kind = unwanted[0].Kind()
+	}
+	stored := mustStored(t, db, kind)
+	stored = slices.DeleteFunc(stored, func(s storedJob) bool {
+		return len(unwanted) > 0 && !slices.ContainsFunc(unwanted, func(u T) bool {
+			w := expected(t, u, nil)
+			return slices.Equal(w.lines, w.of(s))
+		})
+	})
+	if len(stored) > 0 {
+		t.Fatalf("jobs of kind %s were enqueued, and should not have been:\n%s", kind, listed(stored))
+	}
+}
+
+// expectation is a job or an event as lines to compare, and the lines that another one has in their places.
+type expectation struct {
+	lines []string
+	of    func(storedJob) []string
+}
+
+// expected is what a test wants of a job.
+func expected(t testing.TB, args outbox.Args, opts []outbox.Options) expectation {
+	t.Helper()
+	if len(opts) > 1 {
+		t.Fatalf("RequireEnqueued takes the options of one job, got %d", len(opts))
+	}
+	var o outbox.Options
+	if len(opts) == 1 {
+		o = opts[0]
+	}
+	encoded, err := outbox.Encode(args, outbox.Options{})
+	if err != nil {
+		t.Fatalf("the wanted job: %v", err)
+	}
+	raw := encoded.Args.(outbox.Raw)
+	fields := optionFields(o)
+	return expectation{
+		lines: append(spelled(cmp.Or(raw.ContentType, "application/json"), raw.Payload), valuesOf(fields, func(f field) string { return f.want })...),
+		of: func(s storedJob) []string {
+			return append(spelled(s.contentType, s.payload), valuesOf(fields, func(f field) string { return f.got(s) })...)
+		},
+	}
+}
+
+// field is an option that a test wants to see.
+type field struct {
+	name, want string
+	got        func(storedJob) string
+}
+
+func valuesOf(fields []field, value func(field) string) (lines []string) {
+	for _, f := range fields {
+		lines = append(lines, f.name+": "+value(f))
+	}
+	return lines
+}
+
+// optionFields are those that are set.
+func optionFields(o outbox.Options) (fields []field) {
+	add := func(set bool, name string, want any, got func(storedJob) any) {
+		if set {
+			fields = append(fields, field{name, fmt.Sprint(want), func(s storedJob) string { return fmt.Sprint(got(s)) }})
+		}
+	}
+	second := func(at time.Time) string { return at.UTC().Round(time.Second).Format(time.RFC3339) }
+	add(o.Queue != "", "Queue", o.Queue, func(s storedJob) any { return s.queue })
+	add(o.Priority != 0, "Priority", o.Priority, func(s storedJob) any { return s.priority })
+	add(o.Delay != 0, "Delay", o.Delay.Round(time.Second), func(s storedJob) any { return s.runAt.Sub(s.created).Round(time.Second) })
+	add(!o.RunAt.IsZero(), "RunAt", second(o.RunAt), func(s storedJob) any { return second(s.runAt) })
+	add(o.MaxAttempts != 0, "MaxAttempts", o.MaxAttempts, func(s storedJob) any { return s.maxAttempts })
+	add(o.Timeout != 0, "Timeout", o.Timeout, func(s storedJob) any { return time.Duration(s.timeout * float64(time.Second)) })
+	add(o.Key.Name != "", "Key.Name", o.Key.Name, func(s storedJob) any { return s.key })
+	add(o.Key.MaxActive != 0, "Key.MaxActive", o.Key.MaxActive, func(s storedJob) any { return s.maxActive })
+	add(o.Key.Ordered, "Key.Ordered", true, func(s storedJob) any { return s.ordered })
+	add(o.IdempotencyKey != "", "IdempotencyKey", o.IdempotencyKey, func(s storedJob) any { return s.idempotencyKey })
+	add(!o.Tenant.IsZero(), "Tenant", o.Tenant, func(s storedJob) any { return s.tenant })
+	add(!o.Deadline.IsZero(), "Deadline", second(o.Deadline), func(s storedJob) any {
+		if s.deadline == nil {
+			return "none"
+		}
+		return second(*s.deadline)
+	})
+	add(o.Hold, "Hold", true, func(s storedJob) any { return s.status == outbox.Created })
+	for _, name := range slices.Sorted(maps.Keys(o.Headers)) {
+		add(true, fmt.Sprintf("Headers[%q]", name), o.Headers[name], func(s storedJob) any { return s.headers[name] })
+	}
+	return fields
+}
+
+// storedJob is a row of outbox.jobs or outbox.history.
+type storedJob struct {
+	id, tenant       outbox.ID
+	kind, queue, key string
+	priority         int
+	maxAttempts      int
+	payload          []byte
+	contentType      string
+	headers          map[string]string
+	runAt, created   time.Time
+	deadline         *time.Time
+	status           outbox.Status
+	timeout          float64 // in seconds
+	maxActive        int
+	ordered, closed  bool
+	idempotencyKey   string
+}
+
+func mustStored(t testing.TB, db outbox.DB, kind string) []storedJob {
+	t.Helper()
+	stored, err := storedJobs(context.Background(), db, kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+// ours is true of a row that this transaction, or a savepoint of it, has written: it is visible, and the transaction
+// that wrote it has not ended. Those that come later than a transaction have higher numbers, which begin again at 0.
+func ours(table string) string {
+	return strings.ReplaceAll(`CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN false
+		WHEN (table.xmin::text::bigint - (pg_current_xact_id_if_assigned()::text::bigint & 4294967295) + 4294967296) % 4294967296 >= 2147483648 THEN false
+		ELSE pg_xact_status((pg_current_xact_id_if_assigned()::text::numeric
+			+ (table.xmin::text::bigint - (pg_current_xact_id_if_assigned()::text::bigint & 4294967295) + 4294967296) % 4294967296)::text::xid8) = 'in progress' END`, "table", table)
+}
+
+// storedJobs are those of a kind, or of all, that the transaction has stored, in the order in which they were.
+func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, error) {
+	rows, err := db.Query(ctx, `
+		SELECT job.id, job.tenant_id, job.kind, job.queue, coalesce(job.key, ''), job.priority, job.max_attempts, job.payload, job.content_type,
+		       coalesce(job.headers, '{}')::text, job.run_at, job.created_at, job.deadline, job.status::text, coalesce(extract(epoch FROM job.timeout), 0)::double precision,
+		       job.max_active, job.ordered, job.closed,
+		       coalesce((SELECT k.key FROM outbox.idempotency_keys AS k WHERE k.tenant_id = job.tenant_id AND k.kind = job.kind AND k.job_id = job.id), '')
+		FROM (
+			SELECT id, tenant_id, kind, queue, key, priority, max_attempts, payload, content_type, headers, run_at, created_at, deadline, status, timeout,
+			       coalesce(max_active, 0) AS max_active, coalesce(ordered, false) AS ordered, false AS closed
+			FROM outbox.jobs WHERE ($1::text = '' OR kind = $1) AND `+ours("jobs")+`
+			UNION ALL
+			SELECT id, tenant_id, kind, queue, key, priority, max_attempts, payload, content_type, headers, run_at, created_at, deadline, status, timeout,
+			       0, false, true
+			FROM outbox.history WHERE ($1::text = '' OR kind = $1) AND `+ours("history")+`
+		) AS job
+		ORDER BY job.created_at, job.id`, kind)
+	if err != nil {
+		return nil, fmt.Errorf("look for jobs: %w", err)
+	}
+	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j storedJob, err error) {
+		var headers string
+		err = row.Scan((*[16]byte)(&j.id), (*[16]byte)(&j.tenant), &j.kind, &j.queue, &j.key, &j.priority, &j.maxAttempts, &j.payload, &j.contentType,
+			&headers, &j.runAt, &j.created, &j.deadline, (*string)(&j.status), &j.timeout, &j.maxActive, &j.ordered, &j.closed, &j.idempotencyKey)
+		if err == nil {
+			_ = json.Unmarshal([]byte(headers), &j.headers) // of other types by outbox.enqueue: not for us
+		}
+		return j, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// listed is jobs for people, a line each.
+func listed(jobs []storedJob) string {
+	if len(jobs) == 0 {
+		return "  no jobs\n"
+	}
+	var b strings.Builder
+	for _, j := range jobs {
+		fmt.Fprintf(&b, "  %s in queue %s, %s, due %s: %s\n", j.kind, j.queue, j.status, j.runAt.UTC().Format(time.RFC3339), oneLine(j.contentType, j.payload))
+	}
+	return b.String()
+}
+
+// oneLine is a payload, cut if it is long.
+func oneLine(contentType string, payload []byte) string {
+	text := strings.Join(spelled(contentType, payload), " ")
+	text = blanks.ReplaceAllString(text, " ")
+	if len(text) > 200 {
+		text = strings.ToValidUTF8(text[:200], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,166 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// tx is a transaction on a [DB], or one within another: a savepoint.
+type tx struct {
+	db     *DB
+	life   *life
+	outer  *tx // nil: it is a transaction, not a savepoint, to its user
+	name   string
+	beside int // how many statements of the engine came before it
+	closed bool
+}
+
+func (d *DB) begin(ctx context.Context, l *life) (began *tx, err error) {
+	err = d.one(ctx, func(ctx context.Context) error {
+		began = &tx{db: d, life: l, name: fmt.Sprintf("outboxtest_%d", len(d.open)), beside: len(d.beside)}
+		if n := len(d.open); n > 0 {
+			began.outer = d.open[n-1]
+		}
+		if err := d.control(ctx, "SAVEPOINT "+began.name); err != nil {
+			return err
+		}
+		d.open = append(d.open, began)
+		return nil
+	})
+	return began, err
+}
+
+// Begin makes a savepoint.
+func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
+	t.life.alive()
+	if t.closed {
+		return nil, pgx.ErrTxClosed
+	}
+	return t.db.begin(ctx, t.life)
+}
+
+// Commit keeps what was done. For the rest of the test it happens at once.
+func (t *tx) Commit(ctx context.Context) error {
+	if t.closed {
+		return pgx.ErrTxClosed
+	}
+	if t.outer == nil {
+		t.life.at("before", "COMMIT")
+		defer t.life.at("after", "COMMIT")
+	}
+	return t.db.one(ctx, func(ctx context.Context) error {
+		if t.db.conn.PgConn().TxStatus() == 'E' {
+			return errors.Join(pgx.ErrTxCommitRollback, t.undo(ctx))
+		}
+		sql := "RELEASE SAVEPOINT " + t.name
+		if t.outer == nil {
+			sql += "; " + t.db.tenantAgain()
+		}
+		if err := t.db.control(ctx, sql); err != nil {
+			return errors.Join(err, t.undo(ctx))
+		}
+		t.end()
+		return nil
+	})
+}
+
+// Rollback takes back what was done.
+func (t *tx) Rollback(ctx context.Context) error {
+	t.life.alive()
+	if t.closed {
+		return pgx.ErrTxClosed
+	}
+	return t.db.one(context.WithoutCancel(ctx), t.undo)
+}
+
+// undo takes back what was done in t, but not what the engine has stored meanwhile: in production that has a connection
+// of its own. The connection is ours.
+func (t *tx) undo(ctx context.Context) error {
+	again := t.db.beside[t.beside:]
+	t.end()
+	err := t.db.control(ctx, fmt.Sprintf("ROLLBACK TO SAVEPOINT %s; RELEASE SAVEPOINT %[1]s", t.name))
+	for _, s := range again {
+		if _, failed := t.db.root.Exec(ctx, s.sql, s.args...); failed != nil {
+			err = errors.Join(err, fmt.Errorf("store again what the job has reported: %w", failed))
+		}
+	}
+	return err
+}
+
+// end closes t and what is open within it.
+func (t *tx) end() {
+	for n, open := range t.db.open {
+		if open == t {
+			for _, inner := range t.db.open[n:] {
+				inner.closed = true
+			}
+			t.db.open = t.db.open[:n]
+			break
+		}
+	}
+	if t.outer == nil {
+		t.db.beside = nil
+		<-t.db.turn
+	}
+}
+
+// do executes a statement of t's.
+func (t *tx) do(ctx context.Context, sql string, do func(context.Context) error) error {
+	t.life.at("before", sql)
+	defer t.life.at("after", sql)
+	if t.closed {
+		return pgx.ErrTxClosed
+	}
+	return t.db.one(ctx, do)
+}
+
+func (t *tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = t.do(ctx, sql, func(ctx context.Context) error {
+		tag, err = t.db.root.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows := &rows{}
+	rows.err = t.do(ctx, sql, func(ctx context.Context) error { return rows.read(t.db.root.Query(ctx, sql, args...)) })
+	return rows, rows.err
+}
+
+func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	found, _ := t.Query(ctx, sql, args...)
+	return row{found}
+}
+
+func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (n int64, err error) {
+	err = t.do(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
+		n, err = t.db.root.CopyFrom(ctx, table, columns, from)
+		return err
+	})
+	return n, err
+}
+
+func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	results := &batchResults{}
+	results.err = t.do(ctx, batchName(b), func(ctx context.Context) error { return results.read(t.db.root.SendBatch(ctx, b), b) })
+	return results
+}
+
+func (t *tx) Prepare(ctx context.Context, name, sql string) (description *pgconn.StatementDescription, err error) {
+	err = t.db.one(ctx, func(ctx context.Context) error {
+		description, err = t.db.root.Prepare(ctx, name, sql)
+		return err
+	})
+	return description, err
+}
+
+// LargeObjects and Conn are the connection's own: what is done by them is in the test's transaction, and no boundary
+// to [CrashEverywhere].
+func (t *tx) LargeObjects() pgx.LargeObjects { return t.db.root.LargeObjects() }
+
+func (t *tx) Conn() *pgx.Conn { return t.db.conn }

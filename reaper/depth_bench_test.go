@@ -1,0 +1,30 @@
+package reaper
+
+import (
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// BenchmarkSampleDepth is one sample with a million open jobs of 20 kinds in 5 queues, due and of tomorrow.
+func BenchmarkSampleDepth(b *testing.B) {
+	for name, due := range map[string]string{"due": "now()", "tomorrow": "now() + interval '1 day'"} {
+		b.Run(name, func(b *testing.B) {
+			db := pgtest.New(b)
+			exec(b, db, `
+				INSERT INTO outbox.jobs (id, queue, kind, payload, run_at)
+				SELECT gen_random_uuid(), 'queue-' || n % 5, 'kind-' || n % 20, repeat('x', 100)::bytea, `+due+` FROM generate_series(1, 1000000) AS n`)
+			exec(b, db, `VACUUM ANALYZE outbox.jobs`)
+			q := sqlgen.New(db)
+			for b.Loop() {
+				rows, err := q.SampleDepth(b.Context(), pgvalue.Interval(time.Minute), 100)
+				if err != nil || len(rows) != 25 {
+					b.Fatalf("%d rows, want 20 kinds and 5 queues, %v", len(rows), err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+const (
+	measuredParts = 100              // tenants' kinds in queues that are measured by themselves
+	measureLag    = 10 * time.Second // after the end of a minute: what began in it has committed, as a rule
+	keepMeasures  = 14 * day
+	trimMinutes   = 60 // at once
+)
+
+// measure counts, once a minute, what is open and what has happened since the last count, for charts. All reapers try
+// it, and one does it: the others find the lock held, or the minute counted.
+//
+// Suppose that two try at the same moment. B may ask for the lock while A holds it: B gives up and tries the next
+// minute. Or B gets it after A has committed. A statement sees what had committed when it began, and B asks what is
+// due in a later statement than the one that took the lock, so it sees A's count, and nothing is due. Were B to ask in
+// the statement that takes the lock, that could have begun before A committed, and would count what A has counted.
+//
+// A count that takes long is rarer: then it has several minutes at once, and all that happened in them.
+func (r *Reaper) measure(ctx context.Context) (time.Duration, error) {
+	var took time.Duration
+	err := r.onChores(ctx, depthTimeout, func(ctx context.Context, conn *pgxpool.Conn, _ *sqlgen.Queries) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+			took, err = measure(ctx, tx, measureLag)
+			return err
+		})
+	})
+	wait := max(untilNextMeasure(time.Now()), depthShare*took)
+	if err != nil {
+		if isTimeout(err) { // as in sampleDepth
+			r.pause(ctx, wait)
+		}
+		return 0, fmt.Errorf("measure: %w", err)
+	}
+	return wait, nil
+}
+
+// untilNextMeasure is how long it is until the next minute can be counted. By our clock: the database's decides what
+// is due, and one that is asked too early is asked again a minute later.
+func untilNextMeasure(now time.Time) time.Duration {
+	next := now.Add(-measureLag).Truncate(time.Minute).Add(time.Minute + measureLag)
+	return next.Sub(now) + jittered(2*time.Second)
+}
+
+// measure counts in a transaction what is due, and returns how long that took; nothing if nothing is due.
+func measure(ctx context.Context, tx pgx.Tx, lag time.Duration) (took time.Duration, err error) {
+	q := sqlgen.New(tx)
+	if locked, err := q.TryMeasureLock(ctx); err != nil || !locked {
+		return 0, err
+	}
+	next, err := q.NextMeasure(ctx, pgvalue.Interval(lag))
+	if err != nil || !next.Due {
+		return 0, err
+	}
+	sent := time.Now()
+	_, err = q.Measure(ctx, sqlgen.MeasureParams{Since: next.Since, Until: next.UntilAt, MaxRows: measuredParts})
+	if err == nil && next.HourOver {
+		_, err = q.SumHour(ctx, next.UntilAt)
+	}
+	return time.Since(sent), err
+}
+
+func (r *Reaper) trimMeasures(ctx context.Context) error {
+	for {
+		var minutes int64
+		_, err := r.trimSome(ctx, "measures", func(ctx context.Context, q *sqlgen.Queries) (_, _ int64, err error) {
+			minutes, err = q.TrimMeasures(ctx, pgvalue.Interval(keepMeasures), trimMinutes)
+			return minutes, 0, err
+		})
+		if err != nil || minutes < trimMinutes {
+			return err
+		}
+	}
+}

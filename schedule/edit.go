@@ -1,0 +1,249 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+var (
+	// ErrExists says that the tenant has a schedule of the name already.
+	ErrExists = errors.New("there is a schedule of this name already")
+	// ErrDeclared says that a schedule is a program's, which would declare it again as it was with its next start.
+	ErrDeclared = errors.New("a program declares it in its code (app.Config.Schedules): change it there")
+)
+
+// Edit says what of a schedule is to be otherwise. A nil field stays as it is, or in a new schedule is the default.
+// The zero value of what a field points to is the default again, and an empty Payload is {}. Those of the jobs mean
+// what they mean in [Options].
+type Edit struct {
+	Cron  *string        // a cron expression in Zone; replaces an interval
+	Zone  *string        // of the expression; UTC if it never had one
+	Every *time.Duration // replaces an expression
+
+	Kind        *string
+	Payload     []byte
+	ContentType *string
+
+	Queue       *string
+	Priority    *int
+	MaxAttempts *int
+	Timeout     *time.Duration
+	Backoff     outbox.Backoff
+	Headers     map[string]string // all of them
+	Hold        *bool
+	Streamed    *bool
+	Deadline    *time.Duration
+
+	Key       *string
+	MaxActive *int
+	Ordered   *bool
+	OnDeath   *outbox.DeathPolicy
+	ParkAfter *time.Duration
+	OnLapse   *outbox.LapsePolicy
+
+	Missed      *Missed
+	MissedLimit *int
+
+	// Caller is who asks for the jobs from now on, as far as it is known. It replaces what Headers say of it.
+	Caller outbox.Caller
+	// Check refuses a payload that is not its kind's; nil is none.
+	Check outbox.Checker
+}
+
+// New is a new schedule of a tenant, made of the edit's fields and of defaults. Validate returns the mistakes.
+func (e Edit) New(tenant outbox.ID, name string) Schedule {
+	return e.on(definition{opts: Options{Tenant: tenant}}).schedule(name, e.Check)
+}
+
+// CreateIn stores a schedule in a transaction as one that somebody has made, and returns its next tick: from then on
+// it is by's, until a program declares one of the name. Its error names every mistake, or is [ErrExists]. It is for
+// package operator.
+func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time.Time, err error) {
+	p, err := s.params()
+	if err != nil {
+		return next, err
+	}
+	clock, err := sqlgen.New(tx).ReadClock(ctx)
+	if err != nil {
+		return next, fmt.Errorf("read the clock: %w", err)
+	}
+	p.OnlyNew = true
+	return s.storeFor(ctx, tx, p, by, clock.Time, ErrExists)
+}
+
+// ChangeIn changes a schedule in a transaction and returns its next tick; false if there is none of the name. Its error
+// names every mistake, or is [ErrDeclared]. It is for package operator.
+//
+// The lock on the row makes it wait for a firing that is under way, which has then moved the schedule to its next
+// tick. A tick that is due and that nobody has begun to fire is fired first, if the timing is to change: it was a tick
+// by the timing that held when it came. Firings that begin meanwhile skip the row, and find what was stored.
+func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error) {
+	q := sqlgen.New(tx)
+	locked, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
+	switch {
+	case err != nil:
+		return next, false, fmt.Errorf("lock it: %w", err)
+	case len(locked) == 0:
+		return next, false, nil
+	case locked[0].SetBy == nil:
+		return next, true, ErrDeclared
+	}
+	r := row(locked[0])
+	s := e.on(definitionOf(r)).schedule(name, e.Check)
+	p, err := s.params()
+	if err != nil {
+		return next, true, err
+	}
+	clock, err := q.ReadClock(ctx) // later than that of the statement that waited for the lock
+	if err != nil {
+		return next, true, fmt.Errorf("read the clock: %w", err)
+	}
+	now := clock.Time
+	if stored, err := timingOf(r); err == nil && !stored.equal(s.timing) && !r.PausedAt.Valid && !r.NextAt.Time.After(now) {
+		f, err := plan(r, now)
+		if err == nil {
+			err = store(ctx, tx, []firing{f})
+		}
+		if err != nil {
+			return next, true, fmt.Errorf("fire it before it changes: %w", err)
+		}
+	}
+	next, err = s.storeFor(ctx, tx, p, by, now, nil)
+	return cmp.Or(next, r.NextAt.Time.UTC()), true, err
+}
+
+// storeFor stores a schedule as by's and returns its next tick. If nothing was to be changed it returns unchanged.
+func (s Schedule) storeFor(ctx context.Context, tx pgx.Tx, p sqlgen.DeclareScheduleParams, by string, now time.Time, unchanged error) (next time.Time, err error) {
+	if next, err = s.timing.next(now); err != nil {
+		return next, err
+	}
+	p.Since, p.NextAt, p.SetBy = timestamp(now), timestamp(next), &by
+	stored, err := sqlgen.New(tx).DeclareSchedule(ctx, p)
+	switch {
+	case err != nil:
+		return time.Time{}, fmt.Errorf("store it: %w", err)
+	case len(stored) == 0:
+		return time.Time{}, unchanged
+	}
+	return stored[0].NextAt.Time.UTC(), sqlgen.New(tx).NotifySchedulers(ctx)
+}
+
+// definition is what a schedule is made of, besides its name.
+type definition struct {
+	expression, zone string
+	every            time.Duration
+	args             outbox.Raw
+	opts             Options
+	err              error
+}
+
+func definitionOf(r row) definition {
+	d := definition{expression: orZero(r.Expression), zone: orZero(r.TimeZone), every: duration(r.Every)}
+	d.args = outbox.Raw{KindName: r.Kind, Payload: r.Payload, ContentType: r.ContentType}
+	d.opts = Options{
+		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts), Timeout: duration(r.Timeout), Backoff: backoffOf(r.Backoff),
+		Tenant: r.TenantID.Bytes, Hold: orZero(r.Hold), Streamed: orZero(r.Streamed), Deadline: duration(r.Deadline),
+		Missed: Missed(r.Missed), MissedLimit: int(r.MissedLimit),
+		Key: outbox.KeyRules{
+			Name: orZero(r.Key), MaxActive: int(orZero(r.MaxActive)), Ordered: orZero(r.Ordered),
+			OnDeath: outbox.DeathPolicy(orZero(r.OnDeath)), ParkAfter: duration(r.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(r.OnLapse)),
+		},
+	}
+	_ = json.Unmarshal(r.Headers, &d.opts.Headers) // stored by hand with other types: not for us
+	return d
+}
+
+// on is the definition with the edit made.
+func (e Edit) on(d definition) definition {
+	switch {
+	case e.Cron != nil && e.Every != nil:
+		d.err = invalid.Field("interval", "is set besides the cron expression, and a schedule has one of them")
+	case e.Zone != nil && e.Cron == nil && (e.Every != nil || d.every != 0):
+		d.err = invalid.Field("zone", "is set, and a schedule of an interval has none")
+	case e.Every != nil:
+		d.every, d.expression, d.zone = *e.Every, "", ""
+	case e.Cron != nil:
+		d.expression, d.zone, d.every = *e.Cron, cmp.Or(d.zone, "UTC"), 0
+	}
+	set(&d.zone, e.Zone)
+	if d.err == nil && e.Every == nil && d.every == 0 && d.expression == "" && e.Cron == nil {
+		d.err = invalid.Field("expression", "is missing, and so is an interval: a schedule has one of them")
+	}
+	set(&d.args.KindName, e.Kind)
+	set(&d.args.ContentType, e.ContentType)
+	if d.args.Payload == nil || e.Payload != nil {
+		d.args.Payload = e.Payload
+	}
+	if len(d.args.Payload) == 0 && cmp.Or(d.args.ContentType, "application/json") == "application/json" {
+		d.args.Payload = []byte("{}")
+	}
+	o := &d.opts
+	set(&o.Queue, e.Queue)
+	set(&o.Priority, e.Priority)
+	set(&o.MaxAttempts, e.MaxAttempts)
+	set(&o.Timeout, e.Timeout)
+	set(&o.Hold, e.Hold)
+	set(&o.Streamed, e.Streamed)
+	set(&o.Deadline, e.Deadline)
+	set(&o.Missed, e.Missed)
+	set(&o.MissedLimit, e.MissedLimit)
+	set(&o.Key.Name, e.Key)
+	set(&o.Key.MaxActive, e.MaxActive)
+	set(&o.Key.Ordered, e.Ordered)
+	set(&o.Key.OnDeath, e.OnDeath)
+	set(&o.Key.ParkAfter, e.ParkAfter)
+	set(&o.Key.OnLapse, e.OnLapse)
+	if e.Backoff != nil {
+		o.Backoff = e.Backoff
+	}
+	o.Headers = e.headers(o.Headers)
+	return d
+}
+
+// headers are those of a schedule with the edit made. Nobody may have another's name under a payload of his own.
+func (e Edit) headers(stored map[string]string) map[string]string {
+	headers := stored
+	if e.Headers != nil {
+		headers = e.Headers
+	}
+	if e.Caller == (outbox.Caller{}) {
+		return headers
+	}
+	headers = maps.Clone(headers)
+	for _, name := range []string{engine.HeaderService, engine.HeaderUser, engine.HeaderCorrelationID} {
+		delete(headers, name)
+	}
+	return engine.Caller(e.Caller).AddTo(headers)
+}
+
+func set[T any](to *T, v *T) {
+	if v != nil {
+		*to = *v
+	}
+}
+
+func (d definition) schedule(name string, check outbox.Checker) Schedule {
+	s := Schedule{name: name, args: d.args, opts: d.opts, check: check, err: d.err}
+	switch {
+	case d.err != nil:
+	case d.expression == "" && d.zone == "":
+		s.timing, s.err = newInterval(d.every)
+	default:
+		s.timing, s.err = newCron(d.expression, d.zone)
+	}
+	return s
+}
