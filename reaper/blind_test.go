@@ -59,7 +59,7 @@ func TestLeasesThatLapseInAnOutageCostNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for began := time.Now(); time.Since(began) < blindPatience+time.Second; {
-		if err := r.expirePass(t.Context()); err == nil {
+		if err := r.expirer.pass(t.Context()); err == nil {
 			t.Fatal("the pass goes through: the test proves nothing")
 		}
 	}
@@ -77,8 +77,8 @@ func TestLeasesThatLapseInAnOutageCostNothing(t *testing.T) {
 	wantLast(t, db, "soon after", unharmed)
 	wantLast(t, db, "claimed after it", killed)
 
-	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = $1 WHERE kind = 'much later'`, r.sight.until)
-	r.sight.until = r.sight.until.Add(-time.Minute) // as if a minute went by
+	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = $1 WHERE kind = 'much later'`, r.expirer.sight.until)
+	r.expirer.sight.until = r.expirer.sight.until.Add(-time.Minute) // as if a minute went by
 	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE kind = 'much later'`)
 	expirePass(t, r)
 	wantLast(t, db, "much later", killed)
@@ -95,7 +95,7 @@ func TestWhatAReaperThatStartsKnowsOfAnOutage(t *testing.T) {
 
 	late := newReaper(t, db, Config{})
 	storeLast(t, db, "late", "now()", "now() - interval '1 s'")
-	late.sight.asked, late.sight.failed = time.Now().Add(-blindPatience-time.Second), true
+	late.expirer.sight.asked, late.expirer.sight.failed = time.Now().Add(-blindPatience-time.Second), true
 	expirePass(t, late)
 	wantLast(t, db, "late", unharmed)
 	storeLast(t, db, "afterwards", "now()", "now()")

@@ -35,18 +35,18 @@ const (
 	lookAhead = quietInterval + expireJitter/2
 )
 
-// deadlines is what the reaper knows of the jobs' deadlines. Passes use the same
+// closer closes the jobs whose deadlines have come. Its passes use the same
 // two kinds of spans as those over the leases, and for the same reason: a held
-// snapshot keeps the index entry of every job that had a deadline.
-type deadlines struct {
-	// passed is the database's time before which, but for an overlap, no deadline is
-	// left. The passes over the leases move it, too, when they find none.
-	passed atomic.Pointer[time.Time]
-	cheap  atomic.Bool    // to look far back
-	sooner chan time.Time // by our clock: a pass over the leases has seen a deadline
-	looks  int            // of the passes over the leases, which alone use it
+// snapshot keeps the index entry of every job that had a deadline. It is for one goroutine.
+type closer struct {
+	db        *sqlgen.Queries
+	promoter  *promoter
+	deadlines *deadlines
+	wake      <-chan struct{}
+	hearing   func() bool
+	metrics   *metrics
+	log       *slog.Logger
 
-	// The rest is used by expireDeadlines only.
 	scan  scan
 	next  time.Time // when to make the next pass
 	ended time.Time // the last one
@@ -54,30 +54,37 @@ type deadlines struct {
 	batch int32
 }
 
-func newDeadlines() deadlines {
-	return deadlines{sooner: make(chan time.Time, 1), batch: deadlineBatch}
+// deadlines is what the passes over the deadlines and those over the leases know of them together.
+type deadlines struct {
+	// passed is the database's time before which, but for an overlap, no deadline is
+	// left. The passes over the leases move it, too, when they find none.
+	passed atomic.Pointer[time.Time]
+	cheap  atomic.Bool    // to look far back
+	sooner chan time.Time // by our clock: a pass over the leases has seen a deadline
+	looks  int            // of the passes over the leases, which alone use it
 }
 
-// expireDeadlines waits until a pass is due and makes it.
-func (r *Reaper) expireDeadlines(ctx context.Context) (time.Duration, error) {
-	if !r.awaitDeadline(ctx) {
+func newDeadlines() *deadlines { return &deadlines{sooner: make(chan time.Time, 1)} }
+
+// expire waits until a pass is due and makes it.
+func (c *closer) expire(ctx context.Context) (time.Duration, error) {
+	if !c.await(ctx) {
 		return 0, nil
 	}
-	err := r.deadlinePass(ctx)
-	r.deadlines.ended = time.Now()
+	err := c.pass(ctx)
+	c.ended = time.Now()
 	return 0, err
 }
 
-// awaitDeadline sleeps until the next pass. A wake-up says that jobs were stored,
+// await sleeps until the next pass. A wake-up says that jobs were stored,
 // and some may have a deadline.
-func (r *Reaper) awaitDeadline(ctx context.Context) bool {
-	d := &r.deadlines
-	wake := r.config.Wake
+func (c *closer) await(ctx context.Context) bool {
+	wake := c.wake
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		due := d.next
-		if soonest := d.ended.Add(deadlineSpacing); due.Before(soonest) {
+		due := c.next
+		if soonest := c.ended.Add(deadlineSpacing); due.Before(soonest) {
 			due = soonest
 		}
 		timer.Reset(time.Until(due))
@@ -86,32 +93,31 @@ func (r *Reaper) awaitDeadline(ctx context.Context) bool {
 			return false
 		case <-timer.C:
 			return true
-		case at := <-d.sooner:
-			d.next = earlier(d.next, at)
+		case at := <-c.deadlines.sooner:
+			c.next = earlier(c.next, at)
 		case _, open := <-wake:
 			if !open {
 				wake = nil
 				continue
 			}
-			d.next = earlier(d.next, time.Now())
+			c.next = earlier(c.next, time.Now())
 		}
 	}
 }
 
-// deadlinePass closes every job whose deadline has come, and sets the time of the
+// pass closes every job whose deadline has come, and sets the time of the
 // next pass.
-func (r *Reaper) deadlinePass(ctx context.Context) error {
-	d := &r.deadlines
-	if passed := d.passed.Load(); passed != nil {
-		d.scan.passed = *passed
+func (c *closer) pass(ctx context.Context) error {
+	if passed := c.deadlines.passed.Load(); passed != nil {
+		c.scan.passed = *passed
 	}
 	soonest, whole, cheap := math.Inf(1), false, false
-	for _, s := range d.scan.spans(time.Now()) {
-		cost, last, err := r.deadlineSpan(ctx, s)
-		d.scan.note(s, cost, last.Now.Time, time.Now(), err)
+	for _, s := range c.scan.spans(time.Now()) {
+		cost, last, err := c.span(ctx, s)
+		c.scan.note(s, cost, last.Now.Time, time.Now(), err)
 		if err != nil {
 			if isTimeout(err) {
-				d.batch = max(d.batch/8, 1)
+				c.batch = max(c.batch/8, 1)
 			}
 			return fmt.Errorf("expire deadlines: %w", err)
 		}
@@ -119,50 +125,49 @@ func (r *Reaper) deadlinePass(ctx context.Context) error {
 		whole = whole || s.near && s.sweep
 		cheap = whole && cost < wholeLookCost
 	}
-	d.advance(d.scan.passed)
-	d.cheap.Store(cheap)
-	d.batch = min(2*d.batch, deadlineBatch)
+	c.deadlines.advance(c.scan.passed)
+	c.deadlines.cheap.Store(cheap)
+	c.batch = min(2*c.batch, deadlineBatch)
 
 	now := time.Now()
 	if !math.IsInf(soonest, 1) {
-		d.seen = now
+		c.seen = now
 	}
 	wait := deadlineIdle
 	if !cheap {
 		wait = deadlineSlow
 	}
 	if !whole { // the rest, as soon as it is affordable
-		wait = max(d.scan.sweepAfter.Sub(now), deadlinePoll)
+		wait = max(c.scan.sweepAfter.Sub(now), deadlinePoll)
 	}
-	if now.Sub(d.seen) < deadlineMemory || !r.config.Hearing() {
+	if now.Sub(c.seen) < deadlineMemory || !c.hearing() {
 		wait = min(wait, deadlinePoll)
 	}
-	d.next = earlier(now.Add(wait), after(now, soonest))
+	c.next = earlier(now.Add(wait), after(now, soonest))
 	return nil
 }
 
-// deadlineSpan closes the jobs whose deadline lies within the span, and returns
+// span closes the jobs whose deadline lies within the span, and returns
 // what it cost to look for them, and what the last statement returned.
-func (r *Reaper) deadlineSpan(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
-	d := &r.deadlines
+func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
 	params := sqlgen.ExpireDeadlinesParams{
-		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap), Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: d.batch,
+		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap), Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: c.batch,
 	}
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
 		sent := time.Now()
-		last, err = sqlgen.New(r.leases).ExpireDeadlines(bound, params)
+		last, err = c.db.ExpireDeadlines(bound, params)
 		took := time.Since(sent)
 		cancel()
 		if err != nil {
 			return cost + took, last, err
 		}
 		cost += max(took-time.Duration(last.Closed)*rowCost, 0)
-		r.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})
+		c.promoter.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})
 		if last.Closed > 0 {
-			d.seen = time.Now()
-			r.metrics.late.Add(float64(last.Closed))
-			r.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", last.Closed))
+			c.seen = time.Now()
+			c.metrics.late.Add(float64(last.Closed))
+			c.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", last.Closed))
 		}
 		if last.Closed < int64(params.MaxJobs) {
 			return cost, last, nil

@@ -29,7 +29,7 @@ func storeWithDeadline(t testing.TB, db *pgxpool.Pool, n int, status string, in 
 
 func deadlinePass(t testing.TB, r *Reaper) {
 	t.Helper()
-	if err := r.deadlinePass(t.Context()); err != nil {
+	if err := r.closer.pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -98,7 +98,7 @@ func TestARunningJobIsLeftToItsWorkerForAMoment(t *testing.T) {
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history WHERE closed_from = 'pending'`); n != 1 {
 		t.Errorf("expired %d that waited, want 1", n)
 	}
-	if wait := r.deadlines.next.Sub(before); wait > deadlinePatience+time.Since(before) {
+	if wait := r.closer.next.Sub(before); wait > deadlinePatience+time.Since(before) {
 		t.Errorf("the next pass is in %s, want it when the worker's time is over", wait)
 	}
 	await(t, "it expires, too", func() bool {
@@ -271,7 +271,7 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	timed := func(do func(testing.TB, *Reaper), affordable bool) time.Duration {
 		best := time.Hour
 		for range 3 {
-			r.deadlines.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
+			r.closer.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
 			started := time.Now()
 			do(t, r)
 			best = min(best, time.Since(started))
@@ -291,7 +291,7 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 		}
 	}
 	full = timed(deadlinePass, true) // the first passes have marked the entries
-	if wait := time.Until(r.deadlines.scan.sweepAfter); wait < 4*full {
+	if wait := time.Until(r.closer.scan.sweepAfter); wait < 4*full {
 		t.Errorf("no full pass for %s after one of %s, want about nine times as long", wait, full)
 	}
 }
@@ -303,15 +303,15 @@ func TestWhatANearPassLeavesIsLookedForSoon(t *testing.T) {
 	r, db := newRig(t, Config{})
 	deadlinePass(t, r)
 	storeWithDeadline(t, db, 1, "pending", -time.Hour)
-	r.deadlines.scan.sweepAfter = time.Now().Add(2 * time.Second) // the first pass took long
+	r.closer.scan.sweepAfter = time.Now().Add(2 * time.Second) // the first pass took long
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 0 {
 		t.Fatal("the pass was no near one: the test proves nothing")
 	}
-	if wait := time.Until(r.deadlines.next); wait > 2*time.Second {
+	if wait := time.Until(r.closer.next); wait > 2*time.Second {
 		t.Errorf("the next pass is in %s, want it when it is affordable", wait)
 	}
-	r.deadlines.scan.sweepAfter = time.Time{}
+	r.closer.scan.sweepAfter = time.Time{}
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 1 {
 		t.Errorf("expired %d, want 1", n)
@@ -328,16 +328,16 @@ func TestJobsWithLargePayloadsExpireAFewAtATime(t *testing.T) {
 		CREATE TRIGGER slow BEFORE INSERT ON outbox.history FOR EACH ROW EXECUTE FUNCTION slow()`)
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := r.deadlinePass(short); !isTimeout(err) {
+	if err := r.closer.pass(short); !isTimeout(err) {
 		t.Fatalf("a second of work in less: %v, want a timeout", err)
 	}
-	if r.deadlines.batch != deadlineBatch/8 {
-		t.Errorf("the next statement takes %d jobs, want %d", r.deadlines.batch, deadlineBatch/8)
+	if r.closer.batch != deadlineBatch/8 {
+		t.Errorf("the next statement takes %d jobs, want %d", r.closer.batch, deadlineBatch/8)
 	}
-	r.deadlines.scan = scan{} // as if there had been no slow pass
+	r.closer.scan = scan{} // as if there had been no slow pass
 	deadlinePass(t, r)
-	if r.deadlines.batch != deadlineBatch/8*2 {
-		t.Errorf("after one that went well it takes %d, want %d", r.deadlines.batch, deadlineBatch/8*2)
+	if r.closer.batch != deadlineBatch/8*2 {
+		t.Errorf("after one that went well it takes %d, want %d", r.closer.batch, deadlineBatch/8*2)
 	}
 	await(t, "all expire", func() bool { // the server may go on for a moment with the statement that was given up
 		deadlinePass(t, r)

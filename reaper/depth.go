@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -33,7 +32,14 @@ type sample struct {
 	Schema int64 // the latest migration
 }
 
-// sampleDepth counts what waits, or shows what another reaper has counted. Counting reads the whole table, so one of
+// sampler shows what waits. It is for one goroutine.
+type sampler struct {
+	chores   chores
+	interval time.Duration
+	gauges   depthGauges
+}
+
+// sample counts what waits, or shows what another reaper has counted. Counting reads the whole table, so one of
 // all processes does it, and the more there is the longer it is until the next time.
 //
 // Whose turn it is the database says, in the row of the chore:
@@ -46,34 +52,34 @@ type sample struct {
 // stores when it wakes is refused, because free_at is B's. So no count is overwritten by an older one.
 //
 // A shows its count at once, and B at its next look: half a minute later, or a minute if both look at the same time.
-func (r *Reaper) sampleDepth(ctx context.Context) (time.Duration, error) {
-	turn, err := r.takeTurn(ctx)
+func (s *sampler) sample(ctx context.Context) (time.Duration, error) {
+	turn, err := s.takeTurn(ctx)
 	if err == nil && turn.Turn.Valid {
-		err = r.countDepth(ctx, turn.Turn)
+		err = s.count(ctx, turn.Turn)
 	} else if err == nil && turn.Found != nil { // else the first turn has not ended yet
-		err = r.showSample(turn.Found, time.Duration(turn.AgeSeconds*float64(time.Second)))
+		err = s.show(turn.Found, time.Duration(turn.AgeSeconds*float64(time.Second)))
 	}
 	if err != nil {
 		if isTimeout(err) { // to try again soon would spend what was to be saved
-			r.pause(ctx, jittered(r.config.DepthInterval))
+			pause(ctx, jittered(s.interval))
 		}
 		return 0, fmt.Errorf("sample the depth: %w", err)
 	}
-	return jittered(r.config.DepthInterval), nil
+	return jittered(s.interval), nil
 }
 
-func (r *Reaper) takeTurn(ctx context.Context) (turn sqlgen.TakeTurnRow, err error) {
-	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
+func (s *sampler) takeTurn(ctx context.Context) (turn sqlgen.TakeTurnRow, err error) {
+	err = s.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
 		turn, err = q.TakeTurn(ctx, sampleChore, pgvalue.Interval(sampleTurn))
 		return err
 	})
 	return turn, err
 }
 
-func (r *Reaper) countDepth(ctx context.Context, turn pgtype.Timestamptz) error {
+func (s *sampler) count(ctx context.Context, turn pgtype.Timestamptz) error {
 	var depth []byte
 	var took time.Duration
-	err := r.onChores(ctx, depthTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) error {
+	err := s.chores.do(ctx, depthTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
 		sent := time.Now()
 		rows, err := q.SampleDepth(ctx, pgvalue.Interval(seenOfLate), maxKinds)
 		took = time.Since(sent)
@@ -87,24 +93,24 @@ func (r *Reaper) countDepth(ctx context.Context, turn pgtype.Timestamptz) error 
 		return err
 	}
 	// Each process looks after three quarters of the interval at the earliest: one of them finds it free then.
-	rest := max(r.config.DepthInterval*7/10, depthShare*took)
+	rest := max(s.interval*7/10, depthShare*took)
 	var stored [][]byte
-	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
+	err = s.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
 		stored, err = q.EndSample(ctx, sqlgen.EndSampleParams{Chore: sampleChore, Turn: turn, Rest: pgvalue.Interval(rest), Depth: depth})
 		return err
 	})
 	if err != nil || len(stored) == 0 {
 		return err
 	}
-	return r.showSample(stored[0], 0)
+	return s.show(stored[0], 0)
 }
 
-func (r *Reaper) showSample(found []byte, age time.Duration) error {
-	var s sample
-	if err := json.Unmarshal(found, &s); err != nil {
+func (s *sampler) show(stored []byte, age time.Duration) error {
+	var found sample
+	if err := json.Unmarshal(stored, &found); err != nil {
 		return errors.Join(errors.New("another build has stored the sample in a form that this one does not read"), err)
 	}
-	r.depth.set(s, time.Now().Add(-age))
+	s.gauges.set(found, time.Now().Add(-age))
 	return nil
 }
 

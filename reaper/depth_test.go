@@ -159,7 +159,7 @@ func queueGauges(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func takeSample(t *testing.T, r *Reaper, db *pgxpool.Pool) {
 	t.Helper()
 	exec(t, db, `UPDATE outbox.chores SET free_at = NULL WHERE chore = 'sample'`)
-	if _, err := r.sampleDepth(t.Context()); err != nil {
+	if _, err := r.sampler.sample(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -177,7 +177,7 @@ func TestOneOfManyReapersCounts(t *testing.T) {
 	var looking sync.WaitGroup
 	for _, r := range reapers {
 		looking.Go(func() {
-			turn, err := r.takeTurn(t.Context())
+			turn, err := r.sampler.takeTurn(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
@@ -193,7 +193,7 @@ func TestOneOfManyReapersCounts(t *testing.T) {
 	first := <-turns
 	look := func(r *Reaper, want float64) {
 		t.Helper()
-		if _, err := r.sampleDepth(t.Context()); err != nil {
+		if _, err := r.sampler.sample(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := value(t, r.metrics.queueDue.WithLabelValues("default")); got != want {
@@ -201,7 +201,7 @@ func TestOneOfManyReapersCounts(t *testing.T) {
 		}
 	}
 	look(reapers[1], 0) // nobody has found anything yet
-	if err := reapers[0].countDepth(t.Context(), first); err != nil {
+	if err := reapers[0].sampler.count(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, db, `DELETE FROM outbox.jobs`)
@@ -213,7 +213,7 @@ func TestOneOfManyReapersCounts(t *testing.T) {
 	exec(t, db, `UPDATE outbox.chores SET free_at = now()`)
 	look(reapers[2], 0)
 	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'mail', '')`)
-	if err := reapers[0].countDepth(t.Context(), first); err != nil {
+	if err := reapers[0].sampler.count(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	look(reapers[3], 0)

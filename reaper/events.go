@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -16,12 +14,21 @@ import (
 
 const countPositions = 200_000 // of which one statement counts the events
 
-// trimEvents drops the days of the events that are beyond their retention. A day that a sink
+// eventTrimmer drops days of events.
+type eventTrimmer struct {
+	batches batches
+	days    days
+	config  Config
+	metrics *metrics
+	log     *slog.Logger
+}
+
+// trim drops the days of the events that are beyond their retention. A day that a sink
 // has not read stays, or is lost for that sink: Config.LoseUnread says which.
-func (r *Reaper) trimEvents(ctx context.Context) (time.Duration, error) {
+func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	var days []sqlgen.ListEventDaysRow
-	err := r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
-		days, err = q.ListEventDays(ctx, pgvalue.Interval(r.config.KeepEvents))
+	err := t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
+		days, err = q.ListEventDays(ctx, pgvalue.Interval(t.config.KeepEvents))
 		return err
 	})
 	if pgsession.State(err) == pgsession.UndefinedTable { // another reaper dropped one meanwhile
@@ -32,19 +39,19 @@ func (r *Reaper) trimEvents(ctx context.Context) (time.Duration, error) {
 	}
 	wait, held := jittered(trimInterval), 0
 	for _, day := range days {
-		if len(day.Sinks) > 0 && !r.config.LoseUnread {
+		if len(day.Sinks) > 0 && !t.config.LoseUnread {
 			held++
-			r.log.LogAttrs(ctx, slog.LevelWarn, "a day of events is kept beyond its retention: sinks have not read it",
+			t.log.LogAttrs(ctx, slog.LevelWarn, "a day of events is kept beyond its retention: sinks have not read it",
 				slog.String("partition", day.Name), slog.String("sinks", strings.Join(day.Sinks, ", ")))
 			continue
 		}
 		lost := make([]int64, len(day.Sinks))
 		for i, sink := range day.Sinks {
-			if lost[i], err = r.countUnread(ctx, day, sink); err != nil {
+			if lost[i], err = t.countUnread(ctx, day, sink); err != nil {
 				return 0, err
 			}
 		}
-		dropped, err := r.dropPartition(ctx, day.Name, len(day.Sinks) > 0)
+		dropped, err := t.days.drop(ctx, day.Name, len(day.Sinks) > 0)
 		if err != nil {
 			return 0, err
 		}
@@ -53,26 +60,26 @@ func (r *Reaper) trimEvents(ctx context.Context) (time.Duration, error) {
 			continue
 		}
 		for i, sink := range day.Sinks {
-			r.metrics.eventsLost.WithLabelValues(sink).Add(float64(lost[i]))
-			r.log.LogAttrs(ctx, slog.LevelError, "events are lost: the sink had not read them within their retention",
+			t.metrics.eventsLost.WithLabelValues(sink).Add(float64(lost[i]))
+			t.log.LogAttrs(ctx, slog.LevelError, "events are lost: the sink had not read them within their retention",
 				slog.String("sink", sink), slog.String("partition", day.Name), slog.Int64("events", lost[i]))
 		}
 	}
-	r.metrics.eventDaysHeld.Set(float64(held))
+	t.metrics.eventDaysHeld.Set(float64(held))
 	return wait, nil
 }
 
 // countUnread returns how many events of a day a sink has not read.
-func (r *Reaper) countUnread(ctx context.Context, day sqlgen.ListEventDaysRow, sink string) (unread int64, err error) {
+func (t eventTrimmer) countUnread(ctx context.Context, day sqlgen.ListEventDaysRow, sink string) (unread int64, err error) {
 	params := sqlgen.CountUnreadParams{
 		Sink: sink, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant, After: day.FirstPosition - 1,
 	}
 	for ; params.After < day.LastPosition; params.After = params.Until {
 		params.Until = min(params.After+countPositions, day.LastPosition)
-		_, err := r.trimSome(ctx, "events", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+		err := t.batches.one(ctx, "events", func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
 			n, err := q.CountUnread(ctx, params)
 			unread += n
-			return 0, 0, err
+			return 0, err
 		})
 		if err != nil {
 			return 0, err

@@ -122,7 +122,7 @@ func TestADayOfEventsIsNotDroppedWhileASinkHasNotReadIt(t *testing.T) {
 	exec(t, db, `UPDATE outbox.sinks SET top = 3`)
 	r := newReaper(t, db, Config{})
 	exec(t, db, `UPDATE outbox.sinks SET top = 2`)
-	if dropped, err := r.dropPartition(t.Context(), name, false); err != nil || dropped {
+	if dropped, err := r.days.drop(t.Context(), name, false); err != nil || dropped {
 		t.Errorf("dropped %t, %v; want it held", dropped, err)
 	}
 	exec(t, db, `SELECT outbox.drop_day($1::text::regclass, lose => true)`, name)

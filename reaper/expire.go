@@ -35,36 +35,51 @@ const (
 	lapseLookCost = 20 * time.Millisecond
 )
 
+// expirer takes jobs away from workers whose leases have lapsed. It is for one goroutine.
+type expirer struct {
+	db        *sqlgen.Queries
+	promoter  *promoter
+	deadlines *deadlines // for which its statement looks, too
+	sweeper   *sweeper   // which sweeps only if a pass has seen keys
+	hearing   func() bool
+	metrics   *metrics
+	log       *slog.Logger
+
+	scan       scan
+	sight      sight
+	lapsesIn   float64 // seconds, from the last look on; infinite if no lease lapses soon
+	looksAhead bool    // the last pass was cheap enough for that
+}
+
 // expire makes one pass over the leases.
-func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
-	looked := r.looksAhead
-	err := r.expirePass(ctx)
-	r.health.Store(&err)
-	hearing := r.config.Hearing()
-	r.deadlines.noteHearing(hearing)
+func (e *expirer) expire(ctx context.Context) (time.Duration, error) {
+	looked := e.looksAhead
+	err := e.pass(ctx)
+	hearing := e.hearing()
+	e.deadlines.noteHearing(hearing)
 	wait := expireInterval
 	if looked && hearing { // deaf, we are the ones who find deadlines
 		wait = quietInterval
 	}
 	wait += rand.N(expireJitter) - expireJitter/2
-	if ahead := time.Duration(min(r.lapsesIn, lookAhead.Seconds()) * float64(time.Second)); ahead < lookAhead {
+	if ahead := time.Duration(min(e.lapsesIn, lookAhead.Seconds()) * float64(time.Second)); ahead < lookAhead {
 		wait = min(wait, max(ahead+rand.N(lapseMargin), lapseSpacing))
 	}
 	return wait, err
 }
 
-func (r *Reaper) expirePass(ctx context.Context) error {
-	r.lapsesIn = math.Inf(1)
+func (e *expirer) pass(ctx context.Context) error {
+	e.lapsesIn = math.Inf(1)
 	var total time.Duration
-	for _, s := range r.scan.spans(time.Now()) {
-		cost, now, err := r.expireSpan(ctx, s)
-		r.scan.note(s, cost, now, time.Now(), err)
+	for _, s := range e.scan.spans(time.Now()) {
+		cost, now, err := e.span(ctx, s)
+		e.scan.note(s, cost, now, time.Now(), err)
 		if err != nil {
 			return err
 		}
 		total += cost
 	}
-	r.looksAhead = total < lapseLookCost
+	e.looksAhead = total < lapseLookCost
 	return nil
 }
 
@@ -72,42 +87,42 @@ func (r *Reaper) expirePass(ctx context.Context) error {
 // counts as the cost of looking for it.
 const rowCost = 100 * time.Microsecond
 
-// expireSpan expires every lease that lapsed within the span, and returns what
+// span expires every lease that lapsed within the span, and returns what
 // it cost to look for them and the database's time of the last look.
-func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
+func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
 	params := sqlgen.ExpireLeasesParams{
 		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap), MaxJobs: expireBatch,
-		FromDeadline: r.deadlines.lookFrom(), Horizon: pgvalue.Interval(lookAhead),
+		FromDeadline: e.deadlines.lookFrom(), Horizon: pgvalue.Interval(lookAhead),
 	}
-	if params.LeaseHorizon = pgvalue.Interval(0); r.looksAhead {
+	if params.LeaseHorizon = pgvalue.Interval(0); e.looksAhead {
 		params.LeaseHorizon = pgvalue.Interval(lookAhead)
 	}
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
 		sent := time.Now()
-		r.sight.ask(sent, &params)
-		rows, err := sqlgen.New(r.leases).ExpireLeases(bound, params)
+		e.sight.ask(sent, &params)
+		rows, err := e.db.ExpireLeases(bound, params)
 		took := time.Since(sent)
 		cancel()
 		if err != nil {
-			r.sight.failed = true
+			e.sight.failed = true
 			return cost + took, now, fmt.Errorf("expire leases: %w", err)
 		}
 		now = rows[0].Now.Time // there is always a row
-		if away := r.sight.answer(sent, now); away > 0 {
-			r.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts", slog.Duration("for", away))
+		if away := e.sight.answer(sent, now); away > 0 {
+			e.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts", slog.Duration("for", away))
 		}
-		r.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
-		r.keyed.Store(rows[0].Keyed)
-		r.lapsesIn = rows[0].LapsesInSeconds
+		e.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
+		e.sweeper.keyed.Store(rows[0].Keyed)
+		e.lapsesIn = rows[0].LapsesInSeconds
 		if !rows[0].ID.Valid {
 			rows = rows[:0]
 		}
 		cost += max(took-time.Duration(len(rows))*rowCost, 0)
 		left := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return row.Status != string(outbox.Running) })
 		rows = slices.DeleteFunc(rows, func(row sqlgen.ExpireLeasesRow) bool { return row.Status == string(outbox.Running) })
-		r.reportExpired(ctx, rows)
-		r.promoteExpired(ctx, rows)
+		e.report(ctx, rows)
+		e.promoter.lapsed(ctx, rows)
 		switch {
 		case len(left) > 0: // cancelled jobs are closed a few at a time
 			params.FromLease = slices.MinFunc(left, byLease).LeaseExpiresAt
@@ -124,27 +139,27 @@ func byLease(a, b sqlgen.ExpireLeasesRow) int {
 	return a.LeaseExpiresAt.Time.Compare(b.LeaseExpiresAt.Time)
 }
 
-// reportExpired counts what a statement did, and logs one line for each worker
+// report counts what a statement did, and logs one line for each worker
 // and one for each job that is dead.
-func (r *Reaper) reportExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
+func (e *expirer) report(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
 	workers := map[string]int{}
 	for _, row := range rows {
 		workers[row.Worker]++
-		r.metrics.expired.Inc()
+		e.metrics.expired.Inc()
 		if row.Status != string(outbox.Dead) && row.Status != string(outbox.Stale) {
 			continue
 		}
 		if row.Status == string(outbox.Dead) {
-			r.metrics.dead.Inc()
+			e.metrics.dead.Inc()
 		}
-		r.log.LogAttrs(ctx, slog.LevelError, "job_failed",
+		e.log.LogAttrs(ctx, slog.LevelError, "job_failed",
 			slog.String("event", "job_failed"), slog.String("job_id", outbox.ID(row.ID.Bytes).String()),
 			slog.String("kind", row.Kind), slog.String("queue", row.Queue), slog.Int("attempt", int(row.Attempt)),
 			slog.String("worker_id", row.Worker), slog.String("error_code", codes.LeaseLost),
 			slog.Bool("will_retry", false), slog.String("status", row.Status))
 	}
 	for worker, jobs := range workers {
-		r.log.LogAttrs(ctx, slog.LevelWarn, "leases expired", slog.String("worker_id", worker), slog.Int("jobs", jobs))
+		e.log.LogAttrs(ctx, slog.LevelWarn, "leases expired", slog.String("worker_id", worker), slog.Int("jobs", jobs))
 	}
 }
 

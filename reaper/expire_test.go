@@ -52,7 +52,7 @@ func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
 	cheap := true // to look, whatever the last pass cost on this machine
 	wait := func() time.Duration {
 		t.Helper()
-		r.looksAhead = cheap
+		r.expirer.looksAhead = cheap
 		d, err := r.expire(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -295,7 +295,7 @@ func TestALeaseExtendedUnderTheReapersSnapshotIsKept(t *testing.T) {
 	}
 
 	passed := make(chan error, 1)
-	go func() { passed <- r.expirePass(context.WithoutCancel(t.Context())) }()
+	go func() { passed <- r.expirer.pass(context.WithoutCancel(t.Context())) }()
 	await(t, "the reaper stands at the gate", func() bool {
 		return query[int](t, db, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
 	})

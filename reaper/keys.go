@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -34,19 +35,28 @@ func (k *keys) add(tenant pgtype.UUID, queue, name string, count int32) {
 	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name), append(k.counts, count)
 }
 
-// sweepKeys looks at every key and promotes where a slot is free: the process
+// sweeper moves on the keys that nobody else has.
+type sweeper struct {
+	db       *sqlgen.Queries
+	promoter *promoter
+	metrics  *metrics
+	keyed    atomic.Bool // there are keys to sweep, as the last pass over the leases saw
+	keysPage int32       // keys that one statement looks at
+}
+
+// sweep looks at every key and promotes where a slot is free: the process
 // that freed it died before it had promoted the next job, or a head has been
 // dead for long enough. It forgets keys that no open job bears. This is what
 // makes keys correct; that the others promote at once makes them fast.
-func (r *Reaper) sweepKeys(ctx context.Context) (time.Duration, error) {
-	if !r.keyed.Load() { // as the last pass over the leases saw, so that an idle process asks nothing
+func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
+	if !s.keyed.Load() { // so that an idle process asks nothing
 		return jittered(sweepInterval), nil
 	}
 	var stuck, idle keys
 	started := time.Now()
-	page := sqlgen.SweepKeysParams{AfterTenantID: pgtype.UUID{Valid: true}, MaxKeys: r.keysPage}
+	page := sqlgen.SweepKeysParams{AfterTenantID: pgtype.UUID{Valid: true}, MaxKeys: s.keysPage}
 	for {
-		rows, err := r.sweepPage(ctx, page)
+		rows, err := s.page(ctx, page)
 		if err != nil {
 			return 0, err
 		}
@@ -58,7 +68,7 @@ func (r *Reaper) sweepKeys(ctx context.Context) (time.Duration, error) {
 				idle.add(row.TenantID, row.Queue, row.Key, 0)
 			}
 		}
-		if len(rows) < int(r.keysPage) {
+		if len(rows) < int(s.keysPage) {
 			break
 		}
 		last := rows[len(rows)-1]
@@ -66,36 +76,36 @@ func (r *Reaper) sweepKeys(ctx context.Context) (time.Duration, error) {
 	}
 	wait := max(jittered(sweepInterval), sweepShare*time.Since(started))
 	if len(idle.names) > 0 {
-		if err := r.forgetKeys(ctx, idle); err != nil {
+		if err := s.forget(ctx, idle); err != nil {
 			return 0, err
 		}
 	}
 	if len(stuck.names) > 0 {
-		r.pause(ctx, sweepPatience)
-		n, err := r.promote(ctx, stuck, true)
+		pause(ctx, sweepPatience)
+		n, err := s.promoter.promote(ctx, stuck, true)
 		if err != nil {
 			return 0, err
 		}
-		r.metrics.promoted.Add(float64(n))
+		s.metrics.promoted.Add(float64(n))
 	}
 	return wait, nil
 }
 
-func (r *Reaper) sweepPage(ctx context.Context, page sqlgen.SweepKeysParams) ([]sqlgen.SweepKeysRow, error) {
+func (s *sweeper) page(ctx context.Context, page sqlgen.SweepKeysParams) ([]sqlgen.SweepKeysRow, error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	rows, err := sqlgen.New(r.leases).SweepKeys(bound, page)
+	rows, err := s.db.SweepKeys(bound, page)
 	if err != nil {
 		return nil, fmt.Errorf("sweep the keys: %w", err)
 	}
 	return rows, nil
 }
 
-func (r *Reaper) forgetKeys(ctx context.Context, k keys) error {
+func (s *sweeper) forget(ctx context.Context, k keys) error {
 	for len(k.names) > 0 {
 		n := min(len(k.names), sweepPage)
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		_, err := sqlgen.New(r.leases).ForgetKeys(bound, sqlgen.ForgetKeysParams{TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n]})
+		_, err := s.db.ForgetKeys(bound, sqlgen.ForgetKeysParams{TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n]})
 		cancel()
 		if err != nil {
 			return fmt.Errorf("forget keys without jobs: %w", err)
@@ -105,20 +115,26 @@ func (r *Reaper) forgetKeys(ctx context.Context, k keys) error {
 	return nil
 }
 
+// promoter promotes what waits for keys.
+type promoter struct {
+	db  *sqlgen.Queries
+	log *slog.Logger
+}
+
 // promote moves keys on, wakes the dispatchers for what it promoted, and returns
 // how many jobs that was.
-func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
+func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
 	for len(k.names) > 0 {
 		n := min(len(k.names), sweepPage)
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		rows, err := sqlgen.New(r.leases).PromoteKeys(bound, sqlgen.PromoteKeysParams{
+		rows, err := p.db.PromoteKeys(bound, sqlgen.PromoteKeysParams{
 			TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n], Counts: k.counts[:n], Patient: patient,
 		})
 		// The next sweep sees what is locked.
 		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
 		if len(rows) > 0 {
 			promoted += len(rows)
-			_ = sqlgen.New(r.leases).Notify(bound, []string{engine.Channel}) // a hint
+			_ = p.db.Notify(bound, []string{engine.Channel}) // a hint
 		}
 		cancel()
 		if err != nil {
@@ -133,7 +149,7 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 // slot, but may have been the head of its line, or promoted and not yet claimed. Most
 // were neither, so it looks before it locks, like the promoter of a dispatcher. If
 // that fails, the sweep does it.
-func (r *Reaper) moveOn(ctx context.Context, freed keys) {
+func (p *promoter) moveOn(ctx context.Context, freed keys) {
 	if len(freed.names) == 0 {
 		return
 	}
@@ -142,23 +158,23 @@ func (r *Reaper) moveOn(ctx context.Context, freed keys) {
 		look.Ats = append(look.Ats, int32(i))
 	}
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
-	found, err := sqlgen.New(r.leases).FindMovableKeys(bound, look)
+	found, err := p.db.FindMovableKeys(bound, look)
 	cancel()
 	var movable keys
 	for _, i := range found {
 		movable.add(freed.tenants[i], freed.queues[i], freed.names[i], everySlot)
 	}
 	if err == nil {
-		_, err = r.promote(ctx, movable, false)
+		_, err = p.promote(ctx, movable, false)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.log.LogAttrs(ctx, slog.LevelWarn, "keys of expired jobs not moved on", slog.Any("err", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "keys of expired jobs not moved on", slog.Any("err", err))
 	}
 }
 
-// promoteExpired gives the slots of lapsed leases to the next jobs of their keys.
+// lapsed gives the slots of lapsed leases to the next jobs of their keys.
 // If that fails, the sweep does it.
-func (r *Reaper) promoteExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
+func (p *promoter) lapsed(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
 	var freed keys
 	at := map[[3]string]int{} // a key is named once
 	for _, row := range rows {
@@ -176,7 +192,7 @@ func (r *Reaper) promoteExpired(ctx context.Context, rows []sqlgen.ExpireLeasesR
 	if len(freed.names) == 0 {
 		return
 	}
-	if _, err := r.promote(ctx, freed, false); err != nil && ctx.Err() == nil {
-		r.log.LogAttrs(ctx, slog.LevelWarn, "keys of lapsed leases not moved on", slog.Any("err", err))
+	if _, err := p.promote(ctx, freed, false); err != nil && ctx.Err() == nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "keys of lapsed leases not moved on", slog.Any("err", err))
 	}
 }

@@ -35,8 +35,8 @@ func statusOf(t testing.TB, db *pgxpool.Pool, id outbox.ID) outbox.Status {
 
 func sweep(t testing.TB, r *Reaper) {
 	t.Helper()
-	r.keyed.Store(true)
-	if _, err := r.sweepKeys(t.Context()); err != nil {
+	r.sweeper.keyed.Store(true)
+	if _, err := r.sweeper.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -202,7 +202,7 @@ func TestAHeadThatDiesAgainHasAllOfItsTime(t *testing.T) {
 func TestTheSweepForgetsKeysWithoutJobs(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
-	r.keysPage = 2 // several pages
+	r.sweeper.keysPage = 2 // several pages
 	exec(t, db, `
 		INSERT INTO outbox.keys (tenant_id, queue, key, made_at, parked_at)
 		SELECT $1, 'q', 'gone-' || i, now() - interval '2 minutes', CASE WHEN i = 3 THEN now() END FROM generate_series(1, 9) AS i`, mustUUID(outbox.RootTenant))
@@ -298,7 +298,7 @@ func TestAPromotionLocksNoMoreThanItPromotes(t *testing.T) {
 	stored := query[int64](t, db, `SELECT pg_current_xact_id()::text::bigint`)
 	var hot keys
 	hot.add(mustUUID(outbox.RootTenant), "default", "k", everySlot)
-	if n, err := r.promote(t.Context(), hot, false); err != nil || n != 2 {
+	if n, err := r.sweeper.promoter.promote(t.Context(), hot, false); err != nil || n != 2 {
 		t.Errorf("promoted %d, %v; want the two for which there are slots", n, err)
 	}
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'blocked' AND xmax::text::bigint > $1`, stored); n != 0 {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -15,9 +14,10 @@ import (
 const (
 	measuredParts = 100              // tenants' kinds in queues that are measured by themselves
 	measureLag    = 10 * time.Second // after the end of a minute: what began in it has committed, as a rule
-	keepMeasures  = 14 * day
-	trimMinutes   = 60 // at once
 )
+
+// measurer counts for charts.
+type measurer struct{ chores chores }
 
 // measure counts, once a minute, what is open and what has happened since the last count, for charts. All reapers try
 // it, and one does it: the others find the lock held, or the minute counted.
@@ -28,18 +28,16 @@ const (
 // the statement that takes the lock, that could have begun before A committed, and would count what A has counted.
 //
 // A count that takes long is rarer: then it has several minutes at once, and all that happened in them.
-func (r *Reaper) measure(ctx context.Context) (time.Duration, error) {
+func (m measurer) measure(ctx context.Context) (time.Duration, error) {
 	var took time.Duration
-	err := r.onChores(ctx, depthTimeout, func(ctx context.Context, conn *pgxpool.Conn, _ *sqlgen.Queries) error {
-		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
-			took, err = measure(ctx, tx, measureLag)
-			return err
-		})
+	err := m.chores.inTx(ctx, depthTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		took, err = measure(ctx, tx, measureLag)
+		return err
 	})
 	wait := max(untilNextMeasure(time.Now()), depthShare*took)
 	if err != nil {
-		if isTimeout(err) { // as in sampleDepth
-			r.pause(ctx, wait)
+		if isTimeout(err) { // as the sampler does
+			pause(ctx, wait)
 		}
 		return 0, fmt.Errorf("measure: %w", err)
 	}
@@ -69,17 +67,4 @@ func measure(ctx context.Context, tx pgx.Tx, lag time.Duration) (took time.Durat
 		_, err = q.SumHour(ctx, next.UntilAt)
 	}
 	return time.Since(sent), err
-}
-
-func (r *Reaper) trimMeasures(ctx context.Context) error {
-	for {
-		var minutes int64
-		_, err := r.trimSome(ctx, "measures", func(ctx context.Context, q *sqlgen.Queries) (_, _ int64, err error) {
-			minutes, err = q.TrimMeasures(ctx, pgvalue.Interval(keepMeasures), trimMinutes)
-			return minutes, 0, err
-		})
-		if err != nil || minutes < trimMinutes {
-			return err
-		}
-	}
 }

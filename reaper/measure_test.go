@@ -205,7 +205,7 @@ func TestMeasuresAreTrimmed(t *testing.T) {
 	exec(t, db, `INSERT INTO outbox.measured SELECT now() - keepfor + i * interval '1 minute', now() - keepfor, true FROM generate_series(-150, 9) AS i, (SELECT interval '14 days' AS keepfor) AS k`)
 	exec(t, db, `INSERT INTO outbox.measures SELECT at, NULL, n::text, '', 0, 0, 0, 0, 0, 0, 0, '{}' FROM outbox.measured, generate_series(1, 3) AS n`)
 	exec(t, db, `INSERT INTO outbox.builds VALUES ('old', now(), now() - interval '15 days'), ('new', now(), now())`)
-	if err := r.trimMeasures(t.Context()); err != nil {
+	if err := r.trimmer.rows.measures(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	got := rows(t, db, `SELECT format('%s', count(*)) FROM outbox.measured UNION ALL SELECT format('%s', count(*)) FROM outbox.measures UNION ALL SELECT version FROM outbox.builds`)

@@ -95,17 +95,17 @@ func TestAnIdleReaperAsksLittle(t *testing.T) {
 		do    func(context.Context) (time.Duration, error)
 		every time.Duration
 	}{
-		"expire":    {r.expire, quietInterval},
-		"keys":      {r.sweepKeys, sweepInterval},
-		"partition": {r.partition, partitionInterval},
-		"trim":      {r.trim, trimInterval},
-		"depth":     {r.sampleDepth, r.config.DepthInterval},
-		"watch":     {r.watch, watchInterval},
+		"expire":    {r.expirer.expire, quietInterval},
+		"keys":      {r.sweeper.sweep, sweepInterval},
+		"partition": {r.days.ensure, partitionInterval},
+		"trim":      {r.trimmer.trim, trimInterval},
+		"depth":     {r.sampler.sample, r.config.DepthInterval},
+		"watch":     {r.watchdog.watch, watchInterval},
 	} {
 		if _, err := chore.do(t.Context()); err != nil { // what a connection costs once
 			t.Fatal(err)
 		}
-		r.looksAhead = true // whatever the first pass cost on this machine
+		r.expirer.looksAhead = true // whatever the first pass cost on this machine
 		before := asked.n.Load()
 		wait, err := chore.do(t.Context())
 		if err != nil {

@@ -27,10 +27,10 @@ func newReaper(t testing.TB, db *pgxpool.Pool, config Config) *Reaper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.openPools(t.Context()); err != nil {
+	if err := r.open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.leases.Close(); r.chores.Close() })
+	t.Cleanup(r.close)
 	return r
 }
 
@@ -74,14 +74,14 @@ func storeRunning(t testing.TB, db *pgxpool.Pool, n int, lapsesIn time.Duration)
 
 func expirePass(t testing.TB, r *Reaper) {
 	t.Helper()
-	if err := r.expirePass(t.Context()); err != nil {
+	if err := r.expirer.pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func trimPass(t testing.TB, r *Reaper) (wait time.Duration) {
 	t.Helper()
-	wait, err := r.trim(t.Context())
+	wait, err := r.trimmer.trim(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,7 @@ func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	pass := func(at time.Time) time.Duration {
-		r.scan.sweepAfter = at
+		r.expirer.scan.sweepAfter = at
 		started := time.Now()
 		expirePass(t, r)
 		return time.Since(started)
@@ -184,7 +184,7 @@ func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 	var wait, sweep time.Duration
 	for range 5 { // a slow machine may stop between the sweep and the look at the clock
 		sweep = pass(affordable)
-		if wait = time.Until(r.scan.sweepAfter); wait >= 4*sweep && wait <= 20*sweep {
+		if wait = time.Until(r.expirer.scan.sweepAfter); wait >= 4*sweep && wait <= 20*sweep {
 			return
 		}
 	}

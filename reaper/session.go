@@ -4,7 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // statementTimeout bounds every statement but one: a stalled connection must not
@@ -18,17 +22,43 @@ const (
 // chores are of the other kind: how best to read much is for the planner to say, by the very
 // minute that is asked for (it is at the end of a long history: a plan for any minute reads
 // all of it), but not with more processes than the one whose time we measure.
-func (r *Reaper) openPools(ctx context.Context) (err error) {
-	r.leases, err = pgsession.Open(ctx, r.user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second, ByIndex: true})
+func openPools(ctx context.Context, user *pgxpool.Pool) (leases *pgxpool.Pool, on chores, err error) {
+	leases, err = pgsession.Open(ctx, user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second, ByIndex: true})
 	if err != nil {
-		return err
+		return nil, on, err
 	}
-	r.chores, err = pgsession.Open(ctx, r.user, pgsession.Config{
+	on.pool, err = pgsession.Open(ctx, user, pgsession.Config{
 		Conns: 1, Needs: "reap", Timeout: depthTimeout + 5*time.Second,
 		Settings: map[string]string{"max_parallel_workers_per_gather": "0", "plan_cache_mode": "force_custom_plan"},
 	})
 	if err != nil {
-		r.leases.Close()
+		leases.Close()
 	}
-	return err
+	return leases, on, err
+}
+
+// chores is the connection for everything that can wait. Callers wait for their turn.
+type chores struct{ pool *pgxpool.Pool }
+
+// do runs statements, which have so much time from their turn on.
+func (c chores) do(ctx context.Context, timeout time.Duration, do func(context.Context, *sqlgen.Queries) error) error {
+	return c.turn(ctx, timeout, func(ctx context.Context, conn *pgxpool.Conn) error { return do(ctx, sqlgen.New(conn)) })
+}
+
+// inTx runs statements in a transaction.
+func (c chores) inTx(ctx context.Context, timeout time.Duration, do func(context.Context, pgx.Tx) error) error {
+	return c.turn(ctx, timeout, func(ctx context.Context, conn *pgxpool.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return do(ctx, tx) })
+	})
+}
+
+func (c chores) turn(ctx context.Context, timeout time.Duration, do func(context.Context, *pgxpool.Conn) error) error {
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	bound, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return do(bound, conn)
 }

@@ -4,118 +4,77 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-const trimBatch = 5000 // rows
+// trimmer removes what is beyond its retention.
+type trimmer struct {
+	chores  chores
+	history *historyTrimmer
+	events  eventTrimmer
+	rows    rowTrimmer
+}
+
+func newTrimmer(on chores, d days, config Config, m *metrics, log *slog.Logger) trimmer {
+	b := batches{on, m}
+	history := &historyTrimmer{b, d, config, m, map[string]int64{}, map[string]map[string]int64{}}
+	return trimmer{on, history, eventTrimmer{b, d, config, m, log}, rowTrimmer{b, config, m, log}}
+}
 
 // trim removes what is beyond its retention. Two reapers may do it at once: they
 // meet the same rows in the same order, and the second finds them gone. A table
 // that cannot be trimmed does not keep the others from it. That nothing is left to trim is
 // noted in the database: where it is not for days, doctor says so, whatever the reason.
-func (r *Reaper) trim(ctx context.Context) (time.Duration, error) {
-	wait, err := r.trimDays(ctx)
-	waitEvents, failed := r.trimEvents(ctx)
+func (t trimmer) trim(ctx context.Context) (time.Duration, error) {
+	wait, err := t.history.trim(ctx)
+	waitEvents, failed := t.events.trim(ctx)
 	wait = min(wait, waitEvents)
-	err = errors.Join(err, failed, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx), r.trimMeasures(ctx))
+	err = errors.Join(err, failed, t.rows.trim(ctx))
 	if err != nil || wait < trimInterval/2 { // a day that is past could not be dropped
 		return wait, err
 	}
-	return wait, r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) error {
+	return wait, t.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
 		return q.NoteChore(ctx, "trim")
 	})
 }
 
-func (r *Reaper) trimAttempts(ctx context.Context) error {
-	params := sqlgen.TrimAttemptsParams{
-		AfterFinishedAt: always, AfterJobID: pgtype.UUID{Valid: true},
-		Keep: pgvalue.Interval(r.config.longestRetention()), MaxRows: trimBatch,
-	}
-	return r.trimAll(ctx, "attempts", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimAttempts(ctx, params)
-		params.AfterFinishedAt, params.AfterJobID, params.AfterEpoch = row.FinishedAt, row.JobID, row.Epoch
-		return row.Trimmed, row.LookedAt, err
-	})
+// batches runs the statements that trim, a little at a time.
+type batches struct {
+	chores  chores
+	metrics *metrics
 }
 
-func (r *Reaper) trimInbox(ctx context.Context) error {
-	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: pgvalue.Interval(r.config.KeepInbox), MaxRows: trimBatch}
-	return r.trimAll(ctx, "inbox", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimInbox(ctx, params)
-		params.FromReceivedAt = row.ReceivedAt
-		return row.Trimmed, row.LookedAt, err
-	})
-}
-
-// keepWorkers is how long the row of a dispatcher that was killed stays for people to
-// see.
-const keepWorkers = time.Hour
-
-func (r *Reaper) trimWorkers(ctx context.Context) error {
-	_, err := r.trimSome(ctx, "workers", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		trimmed, err = q.TrimWorkers(ctx, pgvalue.Interval(keepWorkers))
-		return trimmed, trimmed, err
-	})
-	return err
-}
-
-// keepLeaseExtensions allows for a database whose clock is set back.
-const keepLeaseExtensions = time.Hour
-
-func (r *Reaper) trimLeaseExtensions(ctx context.Context) error {
-	_, err := r.trimSome(ctx, "lease_extensions", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		trimmed, err = q.TrimLeaseExtensions(ctx, pgvalue.Interval(keepLeaseExtensions))
-		return trimmed, trimmed, err
-	})
-	return err
-}
-
-func (r *Reaper) trimAudit(ctx context.Context) error {
-	for { // the oldest first: as long as whole batches are old
-		var trimmed int64
-		_, err := r.trimSome(ctx, "audit", func(ctx context.Context, q *sqlgen.Queries) (_, _ int64, err error) {
-			trimmed, err = q.TrimAudit(ctx, pgvalue.Interval(r.config.KeepAudit), trimBatch)
-			return trimmed, 0, err
+// all repeats a statement until it finds less than a batch to look at.
+func (b batches) all(ctx context.Context, table string, batch int64, statement func(context.Context, *sqlgen.Queries) (trimmed, lookedAt int64, err error)) error {
+	for lookedAt := batch; lookedAt >= batch; {
+		err := b.one(ctx, table, func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
+			trimmed, lookedAt, err = statement(ctx, q)
+			return trimmed, err
 		})
-		if err != nil || trimmed < trimBatch {
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// trimStatement trims some rows, and says how many it looked at.
-type trimStatement func(context.Context, *sqlgen.Queries) (trimmed, lookedAt int64, err error)
-
-// trimAll repeats a statement until it finds less than a batch to look at.
-func (r *Reaper) trimAll(ctx context.Context, table string, statement trimStatement) error {
-	for {
-		lookedAt, err := r.trimSome(ctx, table, statement)
-		if err != nil || lookedAt < trimBatch {
-			return err
-		}
-	}
-}
-
-// trimSome runs a statement once and then leaves the database alone for a while.
-func (r *Reaper) trimSome(ctx context.Context, table string, statement trimStatement) (lookedAt int64, err error) {
+// one runs a statement once and then leaves the database alone, which keeps it to a tenth of the time.
+func (b batches) one(ctx context.Context, table string, statement func(context.Context, *sqlgen.Queries) (trimmed int64, err error)) error {
 	var trimmed int64
 	var took time.Duration
-	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) error {
+	err := b.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
 		sent := time.Now()
-		trimmed, lookedAt, err = statement(ctx, q)
+		trimmed, err = statement(ctx, q)
 		took = time.Since(sent)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("trim %s: %w", table, err)
+		return fmt.Errorf("trim %s: %w", table, err)
 	}
-	r.metrics.trimmed[table].Add(float64(trimmed))
-	r.idle(ctx, took)
-	return lookedAt, ctx.Err()
+	b.metrics.trimmed[table].Add(float64(trimmed))
+	pause(ctx, budget*took)
+	return ctx.Err()
 }

@@ -170,7 +170,7 @@ func TestTwoReapersAtOnceDoNotTripOverEachOther(t *testing.T) {
 	var both sync.WaitGroup
 	for _, r := range []*Reaper{first, second} {
 		both.Go(func() {
-			for _, chore := range []func(context.Context) (time.Duration, error){r.expire, r.partition, r.trim} {
+			for _, chore := range []func(context.Context) (time.Duration, error){r.expirer.expire, r.days.ensure, r.trimmer.trim} {
 				if _, err := chore(t.Context()); err != nil {
 					t.Errorf("a chore beside another reaper's: %v", err)
 				}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -23,6 +22,14 @@ type suspect struct {
 	seen    time.Time // first, and waiting at every look since
 }
 
+// watchdog ends listeners. It is for one goroutine.
+type watchdog struct {
+	chores   chores
+	metrics  *metrics
+	log      *slog.Logger
+	suspects []suspect
+}
+
 // watch ends our own listeners that have stopped reading: a process that is
 // stopped or swapped out, or behind a connection that swallows everything. No
 // timeout of the server applies to them, and while they wait inside of the
@@ -31,20 +38,20 @@ type suspect struct {
 // Postgres tells since when they wait only if it is inside of a transaction. The
 // others are ended if we find them waiting at every look for half a minute; a
 // listener that reads is hardly ever found so once.
-func (r *Reaper) watch(ctx context.Context) (time.Duration, error) {
-	if err := r.terminateWedged(ctx, wedgedAfter); err != nil {
+func (w *watchdog) watch(ctx context.Context) (time.Duration, error) {
+	if err := w.terminateWedged(ctx, wedgedAfter); err != nil {
 		return 0, err
 	}
-	if len(r.suspects) > 0 {
+	if len(w.suspects) > 0 {
 		return suspectInterval, nil
 	}
 	return jittered(watchInterval), nil
 }
 
-func (r *Reaper) terminateWedged(ctx context.Context, after time.Duration) error {
+func (w *watchdog) terminateWedged(ctx context.Context, after time.Duration) error {
 	params := sqlgen.TerminateWedgedListenersParams{Wedged: pgvalue.Interval(after), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{}}
 	seen := map[int32]suspect{}
-	for _, s := range r.suspects {
+	for _, s := range w.suspects {
 		seen[s.pid] = s
 		if time.Since(s.seen) < after {
 			continue
@@ -53,26 +60,26 @@ func (r *Reaper) terminateWedged(ctx context.Context, after time.Duration) error
 		params.SuspectStarts = append(params.SuspectStarts, s.started)
 	}
 	var waiting []sqlgen.TerminateWedgedListenersRow
-	err := r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
+	err := w.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
 		waiting, err = q.TerminateWedgedListeners(ctx, params)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("look for wedged listeners: %w", err)
 	}
-	r.suspects = r.suspects[:0]
-	for _, w := range waiting {
-		if !w.Terminated {
-			now := suspect{w.Pid, w.BackendStart, time.Now()}
-			if before, ok := seen[w.Pid]; ok && before.started.Time.Equal(w.BackendStart.Time) {
+	w.suspects = w.suspects[:0]
+	for _, found := range waiting {
+		if !found.Terminated {
+			now := suspect{found.Pid, found.BackendStart, time.Now()}
+			if before, ok := seen[found.Pid]; ok && before.started.Time.Equal(found.BackendStart.Time) {
 				now.seen = before.seen
 			}
-			r.suspects = append(r.suspects, now)
+			w.suspects = append(w.suspects, now)
 			continue
 		}
-		r.metrics.terminated.Inc()
-		r.log.LogAttrs(ctx, slog.LevelWarn, "wedged listener terminated",
-			slog.Int("pid", int(w.Pid)), slog.String("application_name", w.ApplicationName))
+		w.metrics.terminated.Inc()
+		w.log.LogAttrs(ctx, slog.LevelWarn, "wedged listener terminated",
+			slog.Int("pid", int(found.Pid)), slog.String("application_name", found.ApplicationName))
 	}
 	return nil
 }

@@ -54,14 +54,14 @@ func TestAListenerThatStoppedReadingIsTerminated(t *testing.T) {
 		t.Log("it holds no snapshot")
 	}
 
-	if err := r.terminateWedged(t.Context(), time.Hour); err != nil {
+	if err := r.watchdog.terminateWedged(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if !connected(t, db, "shop-listener") || value(t, r.metrics.terminated) != 0 {
 		t.Fatal("a listener was terminated before its time")
 	}
-	r.suspects = nil
-	if err := r.terminateWedged(t.Context(), 0); err != nil {
+	r.watchdog.suspects = nil
+	if err := r.watchdog.terminateWedged(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the listener is gone", func() bool { return !connected(t, db, "shop-listener") })
@@ -82,7 +82,7 @@ func TestAListenerFoundWaitingForLongIsTerminated(t *testing.T) {
 	flood(t, db, 1)
 	look := func() {
 		t.Helper()
-		if err := r.terminateWedged(t.Context(), time.Hour); err != nil {
+		if err := r.watchdog.terminateWedged(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,11 +91,11 @@ func TestAListenerFoundWaitingForLongIsTerminated(t *testing.T) {
 	if !connected(t, db, "shop-listener") {
 		t.Fatal("a listener was terminated before its time")
 	}
-	if len(r.suspects) == 0 {
+	if len(r.watchdog.suspects) == 0 {
 		t.Fatal("the listener is not suspected")
 	}
-	for i := range r.suspects {
-		r.suspects[i].seen = time.Now().Add(-time.Hour)
+	for i := range r.watchdog.suspects {
+		r.watchdog.suspects[i].seen = time.Now().Add(-time.Hour)
 	}
 	look()
 	await(t, "the listener is gone", func() bool { return !connected(t, db, "shop-listener") })

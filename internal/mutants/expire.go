@@ -78,7 +78,7 @@ var expire = []Mutant{
 		Name:      "trimming is noted with a day left",
 		Breaks:    "nobody hears of a day that cannot be dropped, however long that lasts",
 		Invariant: "Nothing kept beyond its retention",
-		Edits:     []Edit{{"reaper.Reaper.trim", `if err != nil || wait < trimInterval/2 {`, `if err != nil {`}},
+		Edits:     []Edit{{"reaper.trimmer.trim", `if err != nil || wait < trimInterval/2 {`, `if err != nil {`}},
 		Checks:    []Check{test("reaper", "TestADropGivesWayToAReport", "it is noted as trimmed")},
 	},
 	{

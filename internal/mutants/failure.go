@@ -106,7 +106,7 @@ var failed = []Mutant{
 		Name:      "keys stay when their day goes",
 		Breaks:    "a repeat returns the id of a job that was removed long ago",
 		Invariant: "An idempotency key lives as long as its job",
-		Edits:     []Edit{{"reaper.Reaper.freeKeys", `if err != nil || !any {`, `if err != nil || any {`}},
+		Edits:     []Edit{{"reaper.historyTrimmer.freeKeys", `if err != nil || !any {`, `if err != nil || any {`}},
 		Checks:    []Check{test("reaper", "TestAnIdempotencyKeyLivesAsLongAsItsJob", "keys without a job")},
 	},
 	{

@@ -82,7 +82,7 @@ var keys = []Mutant{
 		Name:      "nobody sweeps",
 		Breaks:    "what a process that died had freed is never given away",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{"reaper.Reaper.sweepKeys", `			case row.Stuck:
+		Edits: []Edit{{"reaper.sweeper.sweep", `			case row.Stuck:
 `, `			case row.Stuck && row.Idle:
 `}},
 		Checks: []Check{
@@ -104,7 +104,7 @@ var keys = []Mutant{
 		Name:      "an expired job that moves no key on",
 		Breaks:    "the job behind one whose deadline came waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"reaper.Reaper.deadlineSpan", `		r.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})`, ``}},
+		Edits:     []Edit{{"reaper.closer.span", `		c.promoter.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})`, ``}},
 		Checks:    []Check{test("reaper", "TestAnExpiredJobMovesItsKeyOn", "want pending")},
 	},
 	{

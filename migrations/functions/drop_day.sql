@@ -1,7 +1,7 @@
 -- drop_day drops a day of the history or of the events. It runs as its owner, because only
 -- the owner of a table can drop it, and takes nothing but days before yesterday; of the
 -- events only those that every sink has read, unless it is to lose the others. The day is
--- locked before its parent; see reaper/drop.go.
+-- locked before its parent; see reaper/days.go.
 CREATE OR REPLACE FUNCTION outbox.drop_day(day regclass, lose boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

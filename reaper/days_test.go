@@ -15,7 +15,7 @@ import (
 func TestPartitionsAreMadeAhead(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{HistoryAhead: 30})
-	if _, err := r.partition(t.Context()); err != nil {
+	if _, err := r.days.ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if query[bool](t, db, `SELECT to_regclass(to_char(now() AT TIME ZONE 'UTC' + interval '30 days', '"outbox.history_"YYYYMMDD')) IS NULL`) {

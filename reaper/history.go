@@ -1,0 +1,179 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const trimBlocks = 128 // of the history, which hold some thousand rows
+
+// historyTrimmer removes closed jobs. It is for one goroutine.
+type historyTrimmer struct {
+	batches batches
+	days    days
+	config  Config
+	metrics *metrics
+
+	trimmed map[string]int64            // how many of the retentions have been read for, by day
+	counted map[string]map[string]int64 // jobs by outcome in days that wait to be dropped
+}
+
+// trim drops the days of which everything is beyond its retention, and deletes
+// what is from the others. A day that all of a retention's rows are beyond need not
+// be read again for it: nothing is added to days that are over. How many
+// retentions those are is remembered for the life of the process.
+func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
+	rules := t.config.rules(outbox.Status.Closed)
+	days, err := t.list(ctx, rules.shorter(t.config.longestRetention()))
+	if err != nil {
+		return 0, err
+	}
+	listed := func(name string) bool {
+		return slices.ContainsFunc(days, func(day sqlgen.ListHistoryPartitionsRow) bool { return day.Name == name })
+	}
+	maps.DeleteFunc(t.trimmed, func(name string, _ int64) bool { return !listed(name) }) // another reaper dropped them
+	maps.DeleteFunc(t.counted, func(name string, _ map[string]int64) bool { return !listed(name) })
+	wait := jittered(trimInterval)
+	for _, day := range days {
+		done, known := t.trimmed[day.Name]
+		unread := day.Past > 0 && (!known || day.Past > done)
+		if day.BeyondAll || unread && day.IsOver {
+			empty, dropped, err := t.dropIfPast(ctx, day, rules)
+			if err != nil {
+				return 0, err
+			}
+			if empty {
+				if !dropped {
+					wait = jittered(dropInterval)
+				}
+				continue
+			}
+		}
+		if unread || day.Touched > day.Past {
+			if err := t.trimDay(ctx, day, rules); err != nil {
+				return 0, err
+			}
+			t.trimmed[day.Name] = day.Past
+		}
+	}
+	return wait, nil
+}
+
+// dropIfPast drops a day if nothing in it is within its retention any more. What it
+// learns by reading the day is remembered while the drop has to wait.
+func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (past, dropped bool, err error) {
+	jobs, known := t.counted[day.Name]
+	if !known {
+		if jobs, past, err = t.countDay(ctx, day, rules); err != nil || !past {
+			return past, false, err
+		}
+		if err := t.freeKeys(ctx, day); err != nil {
+			return true, false, err
+		}
+		t.counted[day.Name] = jobs
+	}
+	dropped, err = t.days.drop(ctx, day.Name, false)
+	if err != nil || !dropped {
+		return true, false, err
+	}
+	for status, n := range jobs {
+		t.metrics.jobsTrimmed[status].Add(float64(n))
+	}
+	delete(t.counted, day.Name)
+	return true, true, nil
+}
+
+// countDay counts a day's jobs by outcome. It stops where it finds one that stays.
+func (t *historyTrimmer) countDay(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (jobs map[string]int64, past bool, err error) {
+	jobs = map[string]int64{}
+	params := sqlgen.CountDayParams{
+		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant,
+	}
+	for ; params.FirstBlock < day.Blocks; params.FirstBlock += trimBlocks {
+		params.EndBlock = params.FirstBlock + trimBlocks
+		var staying int64
+		err := t.batches.one(ctx, "history", func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
+			rows, err := q.CountDay(ctx, params)
+			for _, row := range rows {
+				jobs[row.Status] += row.Jobs
+				staying += row.Staying
+			}
+			return 0, err
+		})
+		if err != nil || staying > 0 {
+			return nil, false, err
+		}
+	}
+	return jobs, true, nil
+}
+
+// freeKeys frees the idempotency keys of a day that is to be dropped.
+func (t *historyTrimmer) freeKeys(ctx context.Context, day sqlgen.ListHistoryPartitionsRow) error {
+	var any bool
+	err := t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
+		any, err = q.HasKeys(ctx)
+		return err
+	})
+	if err != nil || !any {
+		return err
+	}
+	params := sqlgen.FreeKeysParams{FirstInstant: day.FirstInstant, EndInstant: day.EndInstant}
+	for ; params.FirstBlock < day.Blocks; params.FirstBlock += trimBlocks {
+		params.EndBlock = params.FirstBlock + trimBlocks
+		err := t.batches.one(ctx, "idempotency_keys", func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
+			return q.FreeKeys(ctx, params)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trimDay reads one day from end to end, a few blocks at a time, and deletes
+// what is beyond its retention.
+func (t *historyTrimmer) trimDay(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) error {
+	params := sqlgen.TrimHistoryParams{
+		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant,
+	}
+	for ; params.FirstBlock < day.Blocks; params.FirstBlock += trimBlocks {
+		params.EndBlock = params.FirstBlock + trimBlocks
+		err := t.batches.one(ctx, "history", func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
+			rows, err := q.TrimHistory(ctx, params)
+			for _, row := range rows {
+				trimmed += row.Jobs
+				t.metrics.jobsTrimmed[row.Status].Add(float64(row.Jobs))
+			}
+			if len(rows) > 0 {
+				t.metrics.trimmed["idempotency_keys"].Add(float64(rows[0].Keys))
+			}
+			return trimmed, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list returns the days of the history and which of the retentions that
+// are shorter than the longest they are beyond.
+func (t *historyTrimmer) list(ctx context.Context, shorter []pgtype.Interval) (days []sqlgen.ListHistoryPartitionsRow, err error) {
+	err = t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
+		days, err = q.ListHistoryPartitions(ctx, pgvalue.Interval(t.config.longestRetention()), shorter)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the history's partitions: %w", err)
+	}
+	return days, nil
+}
