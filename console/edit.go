@@ -82,7 +82,10 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 	p := storedPayload{text: text, json: (kind == "application/json" || strings.HasSuffix(kind, "+json")) && json.Valid(j.Payload)}
 	switch {
 	case p.json:
-		p.text = laidOut(text)
+		laid, ok := laidOut(text, 2*editBytes)
+		if p.text = laid; !ok {
+			return refuse("With a value on each line it is larger than the " + size(editBytes) + " that pages edit. " + editByCommand)
+		}
 	case strings.Contains(text, "\r"): // a form would send others
 		return refuse("It has line ends that a browser changes. " + editByCommand)
 	}
@@ -96,14 +99,6 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 }
 
 const editByCommand = "Use “posthaste dlq replay ID --payload @FILE”."
-
-func laidOut(text string) string {
-	var b bytes.Buffer
-	if json.Indent(&b, []byte(text), "", "  ") != nil {
-		return text
-	}
-	return b.String()
-}
 
 // maskOf is what stands for the nth hidden value. By number, a mask means the same value wherever a person moves it;
 // by its place it would mean another one's secret once an element in front of it is removed.
@@ -423,7 +418,7 @@ func (s *site) previewEdit(v *visit) error {
 	}
 	now := e.text
 	if e.json {
-		now = laidOut(now)
+		now, _ = laidOut(now, laidBytes) // what is not laid out differs as a whole
 	}
 	changed := diff(strings.Split(was.text, "\n"), strings.Split(now, "\n"))
 	c := confirmation{

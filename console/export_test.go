@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -34,4 +35,19 @@ func Diff(a, b []string) string {
 		all = append(all, string(c.kind)+c.text)
 	}
 	return strings.Join(all, ";")
+}
+
+// Content is what a page shows of a payload of JSON.
+func Content(payload []byte, reveal bool) string {
+	var text strings.Builder
+	for _, t := range (&site{}).contentOf(payload, "application/json", reveal, false).tokens {
+		text.WriteString(t.text)
+	}
+	return text.String()
+}
+
+// Editable is what the field of an edit has.
+func Editable(payload []byte) (string, error) {
+	p, err := (&site{}).storedPayload(operator.Job{Status: outbox.Failed, ContentType: "application/json", Payload: payload}, false)
+	return p.text, err
 }

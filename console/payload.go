@@ -17,7 +17,9 @@ import (
 const (
 	shownBytes  = 64 << 10 // of a content that a page shows, unless all of it was asked for
 	indentBytes = 1 << 20  // of a JSON text that is still laid out
+	laidBytes   = 8 << 20  // of one that is
 	dumpedBytes = 4 << 10  // of a content that is no text
+	deepest     = 64       // names that lead to a value: one behind more is masked
 )
 
 // content is a payload, or a result, as a page shows it.
@@ -45,8 +47,13 @@ func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) 
 	} else if sealed := protect.SealedResult(stored); sealed != "" {
 		c.sealed = sealed
 		return c
-	} else if (kind == "application/json" || strings.HasSuffix(kind, "+json")) && len(stored) <= indentBytes && json.Valid(stored) {
-		return c.json(stored, s.mask(reveal), whole)
+	} else if (kind == "application/json" || strings.HasSuffix(kind, "+json")) && json.Valid(stored) {
+		if text, ok := laidOut(string(stored), laidBytes); ok && len(stored) <= indentBytes {
+			return c.json(text, s.mask(reveal), whole)
+		}
+		if !reveal {
+			stored = []byte(c.maskIn(string(stored), s.mask(false)))
+		}
 	}
 	text := stored
 	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
@@ -61,10 +68,51 @@ func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) 
 	return c
 }
 
-func (c content) json(stored []byte, hidden func([]string) bool, whole bool) content {
-	var laidOut bytes.Buffer
-	_ = json.Indent(&laidOut, stored, "", "  ") // it is valid
-	text := laidOut.String()
+// laidOut is a valid JSON text with a value on each line; false if that would have more than about so many bytes. What is
+// nested deeply grows with the square of its length.
+func laidOut(text string, most int) (string, bool) {
+	size, depth := 0, 0
+	for i, n := 0, 0; i < len(text) && size <= most; i += n {
+		n = 1
+		switch text[i] {
+		case '"':
+			n = stringLength(text[i:])
+			size += n
+		case '{', '[':
+			depth++
+			size += 2 + 2*depth
+		case '}', ']':
+			depth--
+			size += 2 + 2*depth
+		case ',':
+			size += 2 + 2*depth
+		case ':':
+			size += 2
+		case ' ', '\t', '\r', '\n':
+		default:
+			size++
+		}
+	}
+	if size > most {
+		return text, false
+	}
+	var b bytes.Buffer
+	_ = json.Indent(&b, []byte(text), "", "  ") // it is valid
+	return b.String(), true
+}
+
+// maskIn hides values of a JSON text that is not laid out.
+func (c *content) maskIn(text string, hidden func([]string) bool) string {
+	return replaceValues(text, func(path []string, value string) string {
+		if !hidden(path) {
+			return value
+		}
+		c.masked++
+		return masked
+	})
+}
+
+func (c content) json(text string, hidden func([]string) bool, whole bool) content {
 	p := tokens{hidden: hidden, most: shownBytes}
 	if whole {
 		p.most = len(text)
@@ -85,8 +133,20 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 			pointers[i] = append(pointers[i], unescape.Replace(segment))
 		}
 	}
+	known := map[string]bool{}
+	secret := func(name string) bool {
+		if name == "" || name[len(name)-1] >= '0' && name[len(name)-1] <= '9' { // a place, as a rule
+			return false
+		}
+		is, ok := known[name]
+		if !ok {
+			is = secretName.MatchString(name)
+			known[name] = is
+		}
+		return is
+	}
 	return func(path []string) bool {
-		return slices.ContainsFunc(path, secretName.MatchString) || slices.ContainsFunc(pointers, func(p []string) bool {
+		return len(path) > deepest || slices.ContainsFunc(path, secret) || slices.ContainsFunc(pointers, func(p []string) bool {
 			if len(p) > len(path) {
 				return false
 			}

@@ -120,11 +120,11 @@ var pages = []Mutant{
 		Breaks:    "numbers of a payload are read and written anew: large ones are rounded",
 		Invariant: "A page shows a job's bytes as text, and secrets when they are asked for",
 		Edits: []Edit{{
-			"console.content.json", `	_ = json.Indent(&laidOut, stored, "", "  ") // it is valid`,
+			"console.laidOut", `	_ = json.Indent(&b, []byte(text), "", "  ") // it is valid`,
 			`	var value any
-	_ = json.Unmarshal(stored, &value)
-	stored, _ = json.Marshal(value)
-	_ = json.Indent(&laidOut, stored, "", "  ")`,
+	_ = json.Unmarshal([]byte(text), &value)
+	anew, _ := json.Marshal(value)
+	_ = json.Indent(&b, anew, "", "  ")`,
 		}},
 		Checks: []Check{test("console", "TestPayloadsAreAsTheyAreStored", "1970670598291982290")},
 	},

@@ -1,0 +1,47 @@
+package console_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/console"
+)
+
+// Laid out, each of the values of a deeply nested JSON text is on a line with some ten thousand spaces: a payload of
+// 300 kB that whoever may enqueue has sent would take gigabytes of the console's memory, and its masks hours.
+func TestADeepPayloadIsNotLaidOut(t *testing.T) {
+	t.Parallel()
+	const deep = 9000
+	for name, inner := range map[string]string{
+		"arrays":  strings.Repeat(`[`, deep) + strings.Repeat(`1,`, 30_000) + `1` + strings.Repeat(`]`, deep),
+		"objects": strings.Repeat(`{"a":`, deep) + `[` + strings.Repeat(`{"password":"hunter2"},`, 10_000) + `1]` + strings.Repeat(`}`, deep),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		shown := console.Content([]byte(inner), false)
+		edited, err := console.Editable([]byte(inner))
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 256<<20 {
+			t.Errorf("%s: %d MiB were used for a payload of %d kB", name, used>>20, len(inner)/1000)
+		}
+		if len(shown) > 128<<10 || strings.Contains(shown, "hunter2") {
+			t.Errorf("%s: %d bytes are shown, with the secret: %t", name, len(shown), strings.Contains(shown, "hunter2"))
+		}
+		if err == nil {
+			t.Errorf("%s: a form has %d bytes of it", name, len(edited))
+		}
+	}
+}
+
+// A payload that is too large to be laid out keeps its secrets all the same.
+func TestALargePayloadIsMasked(t *testing.T) {
+	t.Parallel()
+	large := `{"password":"hunter2","filler":"` + strings.Repeat("x", 1<<20) + `"}`
+	if shown := console.Content([]byte(large), false); strings.Contains(shown, "hunter2") || !strings.Contains(shown, "•••") {
+		t.Errorf("a payload of %d bytes shows its secret", len(large))
+	}
+	if shown := console.Content([]byte(large), true); !strings.Contains(shown, "hunter2") {
+		t.Error("a secret is not shown to somebody who asks for it")
+	}
+}
