@@ -66,7 +66,8 @@ type Config struct {
 	// Stopping, when closed, ends the streams of changes, which would hold up [http.Server.Shutdown]. nil never does.
 	Stopping <-chan struct{}
 
-	MaxInFlight int           // pages that are worked on at once; 0 is 32. Others wait, then get a 429
+	// Pages that are worked on at once; 0 is 32. One login has half of them at most. Others wait, then get a 429.
+	MaxInFlight int
 	Timeout     time.Duration // of a page; 0 is 15 s
 
 	Logger *slog.Logger // nil logs nothing
@@ -143,7 +144,7 @@ type site struct {
 	cookie   cookie
 	origins  *http.CrossOriginProtection
 	assets   *assets
-	working  chan struct{} // a place for each page that is worked on
+	places   places
 
 	verifying sync.Mutex // held while the audit is verified for somebody
 	streams   streams
@@ -163,7 +164,7 @@ func New(config Config) (http.Handler, error) {
 	s := &site{
 		config: config, log: config.Logger, operator: operator.New(config.Pool), watch: config.Watch, public: public,
 		cookie: newCookie(public, config.Keys), origins: http.NewCrossOriginProtection(), assets: newAssets(),
-		working: make(chan struct{}, config.MaxInFlight),
+		places: newPlaces(config.MaxInFlight),
 	}
 	if config.OIDC != nil {
 		if err := s.useProvider(*config.OIDC); err != nil {

@@ -21,10 +21,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-const (
-	maxForm   = 1 << 20                // bytes of a form
-	queueWait = 500 * time.Millisecond // that a page waits for its turn, at most
-)
+const maxForm = 1 << 20 // bytes of a form
 
 // ServeHTTP is around everything: the request's id, the headers of every answer, the time that a page may take, and
 // panics.
@@ -104,7 +101,7 @@ func (s *site) enter(v *visit) (err error) {
 	if err = s.admit(v); err != nil {
 		return err
 	}
-	leave, err := s.takePlace(v.ctx())
+	leave, err := s.places.take(v.ctx(), v.streamName())
 	if err != nil {
 		return err
 	}
@@ -195,26 +192,6 @@ func (s *site) admit(v *visit) error {
 		return refusal{http.StatusForbidden, "This page concerns all tenants", "It takes a login that sees all tenants."}
 	}
 	return nil
-}
-
-// takePlace waits until the page may be worked on.
-func (s *site) takePlace(ctx context.Context) (leave func(), err error) {
-	leave = func() { <-s.working }
-	select {
-	case s.working <- struct{}{}:
-		return leave, nil
-	default:
-	}
-	patience := time.NewTimer(queueWait)
-	defer patience.Stop()
-	select {
-	case s.working <- struct{}{}:
-		return leave, nil
-	case <-patience.C:
-		return nil, refusal{http.StatusTooManyRequests, "Too many pages are being made", "The console keeps the database free for jobs. Try again in a moment."}
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // readParameters reads the query, or the form, and refuses what the row does not name.

@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// queueWait is how long a page waits for its turn, at most.
+const queueWait = 500 * time.Millisecond
+
+// places are for the pages that are worked on: so many in all, and half of them for those of one login. A page has its
+// place until it is sent, so that whoever reads slowly, or has others wait for a provider that does not answer, would
+// else keep everybody out. All who are not signed in are one login.
+type places struct {
+	all chan struct{}
+	mu  sync.Mutex
+	of  map[string]*placesOf
+}
+
+type placesOf struct {
+	taken chan struct{}
+	pages int // that have one or wait for one
+}
+
+func newPlaces(most int) places {
+	return places{all: make(chan struct{}, most), of: map[string]*placesOf{}}
+}
+
+var errPlaces = refusal{http.StatusTooManyRequests, "Too many pages are being made", "The console keeps the database free for jobs. Try again in a moment."}
+
+// take waits until the page may be worked on.
+func (p *places) take(ctx context.Context, login string) (leave func(), err error) {
+	own := p.enter(login)
+	patience := time.NewTimer(queueWait)
+	defer patience.Stop()
+	if err := fill(ctx, own.taken, patience.C); err != nil {
+		p.exit(login)
+		return nil, err
+	}
+	if err := fill(ctx, p.all, patience.C); err != nil {
+		<-own.taken
+		p.exit(login)
+		return nil, err
+	}
+	return func() {
+		<-p.all
+		<-own.taken
+		p.exit(login)
+	}, nil
+}
+
+func fill(ctx context.Context, room chan struct{}, tooLong <-chan time.Time) error {
+	select {
+	case room <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case room <- struct{}{}:
+		return nil
+	case <-tooLong:
+		return errPlaces
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *places) enter(login string) *placesOf {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	own := p.of[login]
+	if own == nil {
+		own = &placesOf{taken: make(chan struct{}, max(cap(p.all)/2, 1))}
+		p.of[login] = own
+	}
+	own.pages++
+	return own
+}
+
+func (p *places) exit(login string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if own := p.of[login]; own.pages == 1 {
+		delete(p.of, login)
+	} else {
+		own.pages--
+	}
+}
