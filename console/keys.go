@@ -98,7 +98,7 @@ func keyPairs(n operator.KeyName) []string {
 
 // unblockCommand takes a key up again on the command line.
 func unblockCommand(n operator.KeyName) string {
-	return "posthaste keys unblock " + shellQuoted(n.Key) + " --queue " + n.Queue + tenantFlag(n.Tenant)
+	return "posthaste keys unblock " + shellQuoted(n.Key) + " --queue " + shellQuoted(n.Queue) + tenantFlag(n.Tenant)
 }
 
 // standing is how a key stands, in words.

@@ -107,3 +107,12 @@ func TestWorkersSinksAndTheAudit(t *testing.T) {
 	r.as("a").get("sinks").is(403)
 	r.get("sink?name=none").is(404).has("There is no such sink")
 }
+
+// A producer's own INSERT may name a queue as it likes, and people paste commands into a shell.
+func TestACommandQuotesTheQueue(t *testing.T) {
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.jobs (id, kind, payload, queue, key) VALUES (outbox.uuid_v7(), 'k', '', 'a;touch b', 'k')`)
+	page := "?" + url.Values{"queue": {"a;touch b"}, "key": {"k"}}.Encode()
+	r.get("key" + page).is(200).has("--queue 'a;touch b'")
+	r.get("key-unblock" + page).is(200).has("--queue 'a;touch b'")
+}
