@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -192,13 +193,18 @@ func (v *visit) export(t exportedTable) error {
 	return nil
 }
 
-// writeCSV writes a line. A cell that a spreadsheet would take for a formula begins with an apostrophe.
+// inner is what is a formula within a cell for a spreadsheet that splits lines at semicolons or tabs, as those do whose
+// language writes decimals with a comma: to it the quotation marks around the cell are none, and a line end is one.
+var inner = regexp.MustCompile(`([;\t\r\n])([" ]*[=+\-@＝＋－＠])`)
+
+// writeCSV writes a line. What a spreadsheet would take for a formula begins with an apostrophe.
 func writeCSV(w io.Writer, _, cells []string) error {
 	harmless := make([]string, len(cells))
 	for i, cell := range cells {
 		if harmless[i] = cell; cell != "" && strings.ContainsRune("=+-@\t\r\n＝＋－＠", []rune(cell)[0]) {
 			harmless[i] = "'" + cell
 		}
+		harmless[i] = inner.ReplaceAllString(harmless[i], "$1'$2")
 	}
 	var line bytes.Buffer
 	c := csv.NewWriter(&line)

@@ -51,3 +51,10 @@ func Editable(payload []byte) (string, error) {
 	p, err := (&site{}).storedPayload(operator.Job{Status: outbox.Failed, ContentType: "application/json", Payload: payload}, false)
 	return p.text, err
 }
+
+// CSVLine is a line of an export.
+func CSVLine(cells ...string) string {
+	var line strings.Builder
+	_ = writeCSV(&line, nil, cells) // to memory
+	return line.String()
+}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -81,6 +82,32 @@ func TestListsAreExported(t *testing.T) {
 	r.get("jobs-export?format=xls").is(400)
 	r.get("jobs-export?format=csv&status=x").is(400)
 	r.get("jobs?status=dead").has("Export, up to 10\u202f000 rows: CSV JSON lines")
+}
+
+// A spreadsheet splits lines where its language does: no cell that comes of it is a formula.
+func TestAnExportHasNoFormulaForAnyReader(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{`x;=1+1`, `x, y;"=1+1"`, "x\n=1+1", "x\r\n \"@a\";+1", "x\t=1", ";;;-1", `x;;=1`, `"=1`, "a;＝1"} {
+		line := console.CSVLine("id", text, "end")
+		for _, comma := range []rune{',', ';', '\t'} {
+			c := csv.NewReader(strings.NewReader(line))
+			c.Comma, c.LazyQuotes, c.FieldsPerRecord = comma, true, -1
+			rows, err := c.ReadAll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows {
+				for _, cell := range row {
+					if cell = strings.TrimLeft(cell, "\" "); cell != "" && strings.ContainsRune("=+-@＝＋－＠", []rune(cell)[0]) && comma != ',' {
+						t.Errorf("%q, split at %q, calculates %q", text, comma, cell)
+					}
+				}
+			}
+		}
+	}
+	if got := console.CSVLine("a;b", "x\ny", "1 = 1; 2 - 1"); got != "a;b,\"x\ny\",1 = 1; 2 - 1\n" {
+		t.Errorf("what is harmless was changed: %q", got)
+	}
 }
 
 func TestAnExportHasABound(t *testing.T) {
