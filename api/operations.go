@@ -141,6 +141,14 @@ func operationOf(o operator.Operation) Operation {
 	return v
 }
 
+// mayHave refuses an act on jobs to those who may not do it to one.
+func mayHave(ctx context.Context, act operator.OperationAct) error {
+	if act == operator.CancelJobs && !principal(ctx).Can(access.JobsCancel) {
+		return forbidden.because("To cancel jobs takes the capability " + string(access.JobsCancel) + ".")
+	}
+	return nil
+}
+
 // operators is what the principal may start.
 func (n NewOperation) operators(ctx context.Context) (of operator.NewOperation, err error) {
 	of = operator.NewOperation{
@@ -160,8 +168,8 @@ func (n NewOperation) operators(ctx context.Context) (of operator.NewOperation, 
 		return refuse("#/jobs", "has no condition")
 	case !open && n.Filter.isZero():
 		return refuse("#/filter", "has no condition")
-	case of.Act == operator.CancelJobs && !principal(ctx).Can(access.JobsCancel):
-		return of, forbidden.because("To cancel jobs takes the capability " + string(access.JobsCancel) + ".")
+	case mayHave(ctx, of.Act) != nil:
+		return of, mayHave(ctx, of.Act)
 	case open:
 		of.Jobs, err = n.Jobs.operators(ctx, inJobs)
 	default:
@@ -234,7 +242,16 @@ func (s *server) stopOperation(ctx context.Context, in *switchOperationInput) (*
 }
 
 func (s *server) resumeOperation(ctx context.Context, in *switchOperationInput) (*operationOutput, error) {
-	return s.onOperation(ctx, in.Operation, s.by(ctx).Because(in.Reason).ResumeOperation)
+	return s.onOperation(ctx, in.Operation, func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error) {
+		found, err := s.operator.Operation(ctx, tenant, id)
+		if err == nil {
+			err = mayHave(ctx, found.Act)
+		}
+		if err != nil {
+			return found, err
+		}
+		return s.by(ctx).Because(in.Reason).ResumeOperation(ctx, tenant, id)
+	})
 }
 
 func (s *server) onOperation(ctx context.Context, text string, do func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)) (*operationOutput, error) {

@@ -38,6 +38,9 @@ func TestAnOperationOnOpenJobsIsWhatWasPreviewed(t *testing.T) {
 	if op.Matched != 2 || op.Jobs.Kind != "mail" || op.Filter.Kind != "" || op.State != "running" {
 		t.Errorf("started %+v, want 2 jobs of mail", op)
 	}
+	r.as("no-cancel").post("/operations/"+op.ID+"/stop", "").want(200, &op)
+	r.as("no-cancel").post("/operations/"+op.ID+"/resume", "").problem(403, "forbidden")
+	r.as("operator-a").post("/operations/"+op.ID+"/resume", "").want(200, &op)
 	o := operator.New(r.db)
 	for range 3 {
 		if _, err := o.StepOperation(t.Context()); err != nil {

@@ -3,9 +3,11 @@ package console
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -142,6 +144,14 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 	}
 }
 
+// mayGoOn refuses to have an operation go on that cancels jobs, to those who may not cancel one.
+func (v *visit) mayGoOn(o operator.Operation) error {
+	if o.Act == operator.CancelJobs && !v.can(access.JobsCancel) {
+		return refusal{http.StatusForbidden, "You may not cancel jobs", "The operation cancels jobs, which takes the capability " + string(access.JobsCancel) + ". Nothing was changed."}
+	}
+	return nil
+}
+
 // operationAct is the first step of stopping or resuming an operation.
 func operationAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
@@ -154,6 +164,9 @@ func operationAct(verb string) func(*visit) (confirmation, error) {
 			return c, unreadable("id", "is no operation’s id")
 		}
 		found, err := v.operator.Operation(v.ctx(), v.tenant(), id)
+		if err == nil && verb == "resume" {
+			err = v.mayGoOn(found)
+		}
 		if err != nil {
 			return c, err
 		}

@@ -78,3 +78,23 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 		t.Error("the form says how long ago, which is another instant when it is sent")
 	}
 }
+
+// An operation that cancels jobs was stopped. Who may not cancel one has it not go on either.
+func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{"id": {op.ID.String()}}
+	may, mayNot := r.as("a"), r.as("a+jobs.read,admin.read,admin.mutate")
+	undo := mayNot.post("operation-stop", form).is(303).undoes(r)
+	for page, form := range map[string]url.Values{"operation-resume": form, "undo": undo} {
+		mayNot.get(page + "?" + form.Encode()).is(403).has("jobs.cancel")
+		mayNot.post(page, form).is(403).has("Nothing was changed")
+		may.get("operation?id=" + op.ID.String()).is(200).has("stopped")
+	}
+	may.post("operation-resume", form).is(303)
+	may.get("operation?id=" + op.ID.String()).is(200).has("going on")
+}

@@ -271,9 +271,22 @@ func (v *visit) undone(parameter string) (e operator.AuditEntry, u undoing, err 
 	return e, u, nil
 }
 
+// mayUndoStop refuses what resuming the operation would.
+func (v *visit) mayUndoStop(e operator.AuditEntry) error {
+	id, _ := outbox.ParseID(e.Target) // the zero id is of none
+	found, err := v.operator.Operation(v.ctx(), v.tenant(), id)
+	if errors.Is(err, operator.ErrOperationNotFound) { // it ended long ago, which is said in its place
+		return nil
+	}
+	return cmp.Or(err, v.mayGoOn(found))
+}
+
 // askUndo is the first step of undoing an act.
 func askUndo(v *visit) (c confirmation, err error) {
 	e, u, err := v.undone("entry")
+	if err == nil && u.thing == &operationThing {
+		err = v.mayUndoStop(e)
+	}
 	if err != nil {
 		return c, err
 	}
