@@ -290,7 +290,9 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	if err != nil && failed.ID.Valid {
 		// A statement of its own, after the step was taken back.
 		text := pgvalue.Text(err.Error(), maxReasonBytes)
-		_ = o.db.DelayOperation(TiedTo(ctx, outbox.ID{}), sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
+		soon, cancel := bounded(TiedTo(ctx, outbox.ID{}))
+		defer cancel()
+		_ = o.db.DelayOperation(soon, sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
 	}
 	if err != nil {
 		return operationPoll, fmt.Errorf("take a step of an operation: %w", err)
