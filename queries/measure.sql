@@ -2,6 +2,22 @@
 -- TryMeasureLock makes this transaction the only one that measures, unless another is.
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.measure', 0));
 
+-- name: ForgetLater :exec
+-- ForgetLater deletes counts of more than an hour from now. They were made before the server's clock was set back, and
+-- nothing would be counted until it is as late again.
+WITH minutes AS (
+    DELETE FROM outbox.measured
+    WHERE measured.at > statement_timestamp() + interval '1 hour'
+), parts AS (
+    DELETE FROM outbox.measures
+    WHERE measures.at > statement_timestamp() + interval '1 hour'
+), sums AS (
+    DELETE FROM outbox.measures_hours
+    WHERE measures_hours.at > statement_timestamp() + interval '1 hour'
+)
+DELETE FROM outbox.measured_hours
+WHERE measured_hours.at > statement_timestamp() + interval '1 hour';
+
 -- name: NextMeasure :one
 -- NextMeasure returns the minute that ended @lag ago or earlier and where what is counted up to then begins: at the
 -- end of what was counted last, but if that is long ago, or never was, a minute before. It is due unless it was

@@ -57,6 +57,9 @@ func measure(ctx context.Context, tx pgx.Tx, lag time.Duration) (took time.Durat
 	if locked, err := q.TryMeasureLock(ctx); err != nil || !locked {
 		return 0, err
 	}
+	if err := q.ForgetLater(ctx); err != nil {
+		return 0, err
+	}
 	next, err := q.NextMeasure(ctx, pgvalue.Interval(lag))
 	if err != nil || !next.Due {
 		return 0, err

@@ -158,6 +158,27 @@ func TestMissedMinutesAreMeasuredLater(t *testing.T) {
 	}
 }
 
+// The server's clock was a year ahead for a while: what was counted then is forgotten, and does not stand for a year.
+func TestAClockThatIsSetBackIsMeasuredBy(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t, Config{})
+	awayFromTheMinutesEnd(t, db)
+	exec(t, db, `INSERT INTO outbox.measured SELECT now() + interval '1 year', now() + interval '1 year' - interval '1 min', true`)
+	exec(t, db, `INSERT INTO outbox.measures SELECT now() + interval '1 year', NULL, 'q', 'k', 1, 1, 1, 1, 1, 1, 1, '{}'`)
+	exec(t, db, `INSERT INTO outbox.measured_hours SELECT now() + interval '1 year', 3600, true`)
+	exec(t, db, `INSERT INTO outbox.measures_hours SELECT now() + interval '1 year', NULL, 'q', 'k', 1, 1, 1, 1, 1, 1, 1, '{}'`)
+	exec(t, db, `INSERT INTO outbox.measured SELECT now() - interval '2 h', now() - interval '3 h', true`)
+	measureTo(t, db, 0)
+	for _, table := range []string{"measured", "measures", "measured_hours", "measures_hours"} {
+		if got := query[int](t, db, `SELECT count(*) FROM outbox.`+table+` WHERE at > now() + interval '1 h'`); got != 0 {
+			t.Errorf("%s has %d counts of next year", table, got)
+		}
+	}
+	if minutes, hours := query[int](t, db, `SELECT count(*) FROM outbox.measured`), query[int](t, db, `SELECT count(*) FROM outbox.measured_hours`); minutes != 2 || hours != 1 {
+		t.Errorf("%d minutes are counted, and %d hours summed, want 2 and 1", minutes, hours)
+	}
+}
+
 func TestTheLargestPartsAreMeasuredByThemselves(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t, Config{})

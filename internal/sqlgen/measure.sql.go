@@ -11,6 +11,28 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const ForgetLater = `-- name: ForgetLater :exec
+WITH minutes AS (
+    DELETE FROM outbox.measured
+    WHERE measured.at > statement_timestamp() + interval '1 hour'
+), parts AS (
+    DELETE FROM outbox.measures
+    WHERE measures.at > statement_timestamp() + interval '1 hour'
+), sums AS (
+    DELETE FROM outbox.measures_hours
+    WHERE measures_hours.at > statement_timestamp() + interval '1 hour'
+)
+DELETE FROM outbox.measured_hours
+WHERE measured_hours.at > statement_timestamp() + interval '1 hour'
+`
+
+// ForgetLater deletes counts of more than an hour from now. They were made before the server's clock was set back, and
+// nothing would be counted until it is as late again.
+func (q *Queries) ForgetLater(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, ForgetLater)
+	return err
+}
+
 const ListMarks = `-- name: ListMarks :many
 WITH recent AS (
     SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.tenant_id
