@@ -2,6 +2,7 @@ package console
 
 import (
 	"strings"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -57,4 +58,13 @@ func CSVLine(cells ...string) string {
 	var line strings.Builder
 	_ = writeCSV(&line, nil, cells) // to memory
 	return line.String()
+}
+
+// Confirmed is the value of a cookie of somebody whom a provider has confirmed.
+func Confirmed(key []byte, issuer string, at time.Time) string {
+	text, _ := newCookie(nil, [][]byte{key}).seal("session", session{Ends: at.Add(sessionLength), Person: &person{
+		ID: "x", Issuer: issuer, Confirmed: at,
+		Person: access.Person{Refresh: "r", Expires: at, Principal: access.Principal{Name: "ada", AllTenants: true, Capabilities: map[access.Capability]bool{access.JobsRead: true}}},
+	}})
+	return text
 }

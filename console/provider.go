@@ -21,6 +21,7 @@ const (
 	idleLength  = time.Hour        // that a person's session goes on without the provider's word
 	attemptTime = 10 * time.Minute // that people take at the provider
 	askRest     = 10 * time.Second // between two questions to a provider that does not answer
+	clocksApart = time.Minute      // by which the clocks of two processes may differ
 )
 
 // person is what a session seals of somebody who has signed in at the provider.
@@ -83,7 +84,7 @@ func (p *persons) confirm(ctx context.Context, kept session) (person, error) {
 	known, ok := p.latest(kept)
 	age := time.Since(known.Confirmed)
 	switch {
-	case !ok, known.Issuer != p.Issuer():
+	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong: when they were confirmed is not known
 		return person{}, access.ErrUnauthenticated
 	case known.Refresh == "":
 		if time.Now().After(known.Expires) {

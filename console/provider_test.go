@@ -302,6 +302,20 @@ func TestASessionWithoutARefreshTokenEndsWithItsIDToken(t *testing.T) {
 	large.ask("GET", "me").is(200)
 }
 
+// The clock was an hour ahead, and was set right. Whoever signed in meanwhile would not be asked for again for an hour.
+func TestASessionFromTheFutureIsOver(t *testing.T) {
+	t.Parallel()
+	p := oidctest.New(t, oidctest.ES("k"))
+	r, _ := newRigAt(t, p, func(c *console.Config) { c.Recheck = time.Minute })
+	for ahead, want := range map[time.Duration]int{0: 200, 30 * time.Second: 200, time.Hour: http.StatusSeeOther} {
+		v := r.visitor()
+		v.jar["__Secure-ph"] = &http.Cookie{Name: "__Secure-ph", Value: console.Confirmed(make([]byte, 32), p.URL, time.Now().Add(ahead))}
+		if got := v.ask("GET", "me").Code; got != want {
+			t.Errorf("confirmed %s ahead: got %d, want %d", ahead, got, want)
+		}
+	}
+}
+
 func TestPeopleSignOutAtTheProviderToo(t *testing.T) {
 	t.Parallel()
 	p := oidctest.New(t, oidctest.ES("k"))
