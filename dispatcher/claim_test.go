@@ -6,13 +6,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -113,144 +111,6 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
-func TestWakeUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	wake := make(chan struct{}, 1)
-	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
-	awaitScans(t, d, 1)
-	for n := 1; n <= 20; n++ {
-		enqueue(t, db, probe{n}, outbox.Options{})
-		wake <- struct{}{}
-		awaitSucceeded(t, db, n)
-	}
-	// A burst: each wake-up may find that a scan is under way.
-	for n := range 200 {
-		enqueue(t, db, probe{n}, outbox.Options{})
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
-	awaitSucceeded(t, db, 220)
-}
-
-// awaitScans waits until the dispatcher has sent n more claims.
-func awaitScans(t *testing.T, d *running, n float64) {
-	t.Helper()
-	const claims = "outbox_dispatcher_claim_batch_size"
-	before := d.metric(t, claims)
-	if n <= before {
-		return
-	}
-	awaitThat(t, "claims are sent", func() bool { return d.metric(t, claims) >= n })
-}
-
-func TestPollFindsWhatNobodyAnnounced(t *testing.T) {
-	t.Parallel()
-	for name, hearing := range map[string]bool{"hearing": true, "deaf": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			config := quiet(nil)
-			config.Hearing = func() bool { return hearing }
-			if hearing {
-				config.PollInterval = 20 * time.Millisecond
-			} else {
-				config.DeafPollInterval = 20 * time.Millisecond
-			}
-			d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
-			awaitScans(t, d, 3)
-			enqueue(t, db, probe{}, outbox.Options{})
-			awaitSucceeded(t, db, 1)
-		})
-	}
-}
-
-// With a poll of an hour only a timer can start these jobs.
-func TestFutureJobsStartByTimer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	wake := make(chan struct{}, 1)
-	for n := range 5 {
-		enqueue(t, db, probe{n}, outbox.Options{Delay: 300*time.Millisecond + time.Duration(n)*40*time.Millisecond, Priority: n - 2})
-	}
-	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
-	awaitSucceeded(t, db, 5)
-
-	// One that is announced while the queue sleeps.
-	awaitScans(t, d, 2)
-	enqueue(t, db, probe{9}, outbox.Options{Delay: 200 * time.Millisecond, Priority: 100})
-	wake <- struct{}{}
-	awaitSucceeded(t, db, 6)
-	if early := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE started_at < run_at`); early != 0 {
-		t.Errorf("jobs that started before their time = %d", early)
-	}
-}
-
-// Two jobs that become due within a moment: the second may do so while the first
-// is being claimed, or between the claim and the look for the next start. Each
-// queue is one try.
-func TestFutureJobsThatBecomeDueDuringAScan(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	const queues, jobs = 40, 25
-	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{}
-	base := time.Now().Add(time.Second)
-	var requests []outbox.Request
-	for q := range queues {
-		name := fmt.Sprintf("q%d", q)
-		config.Queues[name] = dispatcher.QueueConfig{Concurrency: 2}
-		for n := range jobs {
-			at := base.Add(time.Duration(n*20+q)*time.Millisecond + time.Duration(n*q)*17*time.Microsecond)
-			requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Queue: name, RunAt: at}})
-		}
-		// The last one follows soon: nothing after it wakes the queue.
-		last := base.Add(time.Duration((jobs-1)*20+q)*time.Millisecond + time.Duration((jobs-1)*q)*17*time.Microsecond)
-		requests = append(requests, outbox.Request{Args: probe{jobs}, Options: outbox.Options{
-			Queue: name,
-			RunAt: last.Add(time.Duration(1+q*5%40) * 50 * time.Microsecond),
-		}})
-	}
-	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
-		t.Fatal(err)
-	}
-	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
-	// One that was missed stays pending and due for good. A slow machine may have many such
-	// for seconds, but then others run.
-	const silence = 3 * time.Second
-	open, since := len(requests), time.Now()
-	awaitThat(t, "every job is done, or none has been for three seconds", func() bool {
-		if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != open {
-			open, since = n, time.Now()
-		}
-		return open == 0 || time.Since(since) > silence
-	})
-	if open > 0 {
-		t.Errorf("jobs that nothing but the poll would find: %d of %d", open, len(requests))
-	}
-}
-
-func TestRetriesStartByTimer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	id := enqueue(t, db, probe{}, outbox.Options{})
-	config := quiet(nil)
-	config.Backoff = dispatcher.Waits(0, 200*time.Millisecond, time.Millisecond)
-	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
-		if job.Attempt <= 3 {
-			return errBoom
-		}
-		return nil
-	}), config)
-	awaitSucceeded(t, db, 1)
-	wantState(t, db, id, "succeeded attempt=4 epoch=7 lost=0 error=error")
-	if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts WHERE job_id = $1 AND error_message = 'boom'`, id); n != 3 {
-		t.Errorf("recorded attempts = %d, want the 3 that failed", n)
-	}
-}
-
 // More priorities than a scan remembers.
 func TestEveryPriorityIsServed(t *testing.T) {
 	t.Parallel()
@@ -294,39 +154,6 @@ func TestLateCommitIsFound(t *testing.T) {
 	}
 	wake <- struct{}{}
 	awaitSucceeded(t, db, 52)
-}
-
-// Looks that failed because the database did not answer were not too wide: what lies
-// behind the position of the scan, and what another tenant has, is found as soon as it
-// is back.
-func TestLateCommitIsFoundAfterAnOutage(t *testing.T) {
-	t.Parallel()
-	for name, options := range map[string]outbox.Options{"the root's": {}, "a tenant's": of(1)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			wake := make(chan struct{}, 1)
-			enqueueProbes(t, db, 50, options)
-			start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
-			awaitSucceeded(t, db, 50)
-			away := begin(t, db)
-			late := options
-			late.RunAt = time.Now().Add(-time.Hour)
-			enqueue(t, away, probe{}, late)
-			exec(t, away, `LOCK TABLE outbox.jobs`)
-			wake <- struct{}{}
-			// Two looks, of two seconds each, and one after each for what they may have left.
-			time.Sleep(9 * time.Second)
-			if err := away.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			back := time.Now()
-			awaitSucceeded(t, db, 51)
-			if took := time.Since(back); took > 15*time.Second {
-				t.Errorf("found after %s, want seconds", took)
-			}
-		})
-	}
 }
 
 func TestUnknownKindsAreLeftAlone(t *testing.T) {
@@ -373,50 +200,6 @@ func TestPausedQueueIsNotClaimed(t *testing.T) {
 	exec(t, db, `UPDATE outbox.queues SET paused_at = NULL WHERE queue = 'default'`)
 	awaitSucceeded(t, db, 1)
 	d.stop(t)
-}
-
-func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	limits := map[string]int{"narrow": 1, "wide": 7}
-	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{}
-	var now, most sync.Map
-	full := map[string]chan struct{}{}
-	for queue, limit := range limits {
-		config.Queues[queue] = dispatcher.QueueConfig{Concurrency: limit}
-		now.Store(queue, new(atomic.Int64))
-		most.Store(queue, new(atomic.Int64))
-		full[queue] = make(chan struct{})
-		enqueueProbes(t, db, 60, outbox.Options{Queue: queue})
-	}
-	enqueueProbes(t, db, 10, outbox.Options{Queue: "elsewhere"})
-	count := func(m *sync.Map, queue string) *atomic.Int64 { v, _ := m.Load(queue); return v.(*atomic.Int64) }
-	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		running := count(&now, job.Queue).Add(1)
-		defer count(&now, job.Queue).Add(-1)
-		if peak := count(&most, job.Queue); running > peak.Load() { // races are caught by the next job
-			peak.Store(running)
-			if int(running) == limits[job.Queue] {
-				close(full[job.Queue])
-			}
-		}
-		select { // nobody goes on until all places of the queue are taken
-		case <-full[job.Queue]:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}), config)
-	await(t, db, "both queues are done", `SELECT count(*) = 120 FROM outbox.history WHERE status = 'succeeded'`)
-	for queue, limit := range limits {
-		if got := count(&most, queue).Load(); got != int64(limit) {
-			t.Errorf("jobs of queue %s that ran at once = %d, want %d", queue, got, limit)
-		}
-	}
-	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE queue = 'elsewhere' AND attempt = 0`); n != 10 {
-		t.Errorf("untouched jobs of a queue that is not ours = %d, want 10", n)
-	}
 }
 
 // Eight dispatchers compete for the same jobs.
@@ -492,49 +275,6 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 		return nil
 	}), quiet(nil))
 	awaitSucceeded(t, db, 20)
-}
-
-// slowFirstSurvey makes the first survey take long, as it does on a machine that
-// is busy, or when the server has to read its catalogs first.
-type slowFirstSurvey struct{ once sync.Once }
-
-func (s *slowFirstSurvey) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.HasPrefix(data.SQL, "-- name: SurveyLevels") {
-		s.once.Do(func() { time.Sleep(500 * time.Millisecond) })
-	}
-	return ctx
-}
-
-func (*slowFirstSurvey) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-// The survey at the start finds the higher priority first, which has nothing due.
-// That it took half a second must not keep it from looking for the lower one until
-// thirty-nine times as long is over.
-func TestSlowSurveyFindsEveryPriority(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	enqueue(t, db, probe{}, outbox.Options{Priority: 10, Delay: time.Hour})
-	for priority := range 5 {
-		enqueue(t, db, probe{}, outbox.Options{Priority: priority})
-	}
-	config := db.Config()
-	config.ConnConfig.Tracer = &slowFirstSurvey{}
-	slow, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slow.Close()
-	ran := make(chan struct{}, 5)
-	d := start(t, slow, handle(func(context.Context, *outbox.Job[probe]) error { ran <- struct{}{}; return nil }), quiet(nil))
-	deadline := time.After(9 * time.Second)
-	for i := range 5 {
-		select {
-		case <-ran:
-		case <-deadline:
-			t.Fatalf("%d of 5 due jobs ran within 9 s", i)
-		}
-	}
-	d.stop(t)
 }
 
 // skimmed is a job of which nothing is read: decoding the bytes would be most of a test.

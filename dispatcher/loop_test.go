@@ -3,14 +3,18 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -27,7 +31,9 @@ func numbered(n int) outbox.ID {
 type rig struct {
 	*memoryStore
 	*queue
-	done chan outbox.ID // the tenants of jobs that have succeeded
+	dispatcher *Dispatcher
+	done       chan outbox.ID // the tenants of jobs that have succeeded
+	ends       *[]*attempt    // whose handlers were called, in their order; read it when nothing runs
 }
 
 // small is a kind whose jobs always succeed.
@@ -39,16 +45,22 @@ func (small) Kind() string { return "small" }
 // the test says otherwise.
 func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.Job[tiny]) error, config Config, drive func(r rig)) {
 	t.Helper()
+	mux := new(Mux)
+	Handle(mux, handler)
+	Handle(mux, func(context.Context, *outbox.Job[small]) error { return nil })
+	inMemoryOf(t, workers, mux, config, drive)
+}
+
+// inMemoryOf is inMemory with a mux of the test's own.
+func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		var mux Mux
-		Handle(&mux, handler)
-		Handle(&mux, func(context.Context, *outbox.Job[small]) error { return nil })
 		config.Queues = map[string]QueueConfig{engine.DefaultQueue: {Concurrency: workers}}
 		config.PollInterval = max(config.PollInterval, 0)
 		if config.DeafPollInterval == 0 {
 			config.PollInterval, config.DeafPollInterval = time.Hour, time.Hour
 		}
-		d, err := New(nil, &mux, config)
+		d, err := New(nil, mux, config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +68,7 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 		d.process.health.leave = func(error) {}
 		d.process.phase.Store(claiming)
 		q := d.queues[0]
-		r := rig{&memoryStore{routes: d.process.routes, waker: q.capacity.waker}, q, make(chan outbox.ID, 100_000)}
+		r := rig{&memoryStore{routes: d.process.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
 		q.claimer.source, q.claimer.db, q.loop.db, q.workers.pause.db = r, r, r, r
 		ctx, stop := context.WithCancel(t.Context())
 		var all, settling sync.WaitGroup
@@ -71,25 +83,44 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 		drive(r)
 		stop()
 		all.Wait()
+		q.batches.giveBack()
 		q.workers.close()
 		d.running.Wait()
 		close(d.settler.ended)
 		settling.Wait()
+		d.settler.reporter.failures.End()
 	})
 }
 
-// settle does what a settler does.
+// settle does what a settler does, and what the database does for it.
 func (r rig) settle(a *attempt) {
 	switch a.outcome.Status {
 	case outbox.Succeeded:
 		r.done <- a.job.Tenant
 	case outbox.Retrying, outbox.Pending:
+		if a.outcome.Status == outbox.Pending || a.outcome.OutageLimit > 0 {
+			a.job.Attempt--
+		}
 		if !a.outcome.KeepDue {
 			a.job.RunAt = time.Now().Add(a.outcome.Delay)
 		}
 		r.put(a.job)
-		r.capacity.poke()
 	}
+	if !a.unused {
+		*r.ends = append(*r.ends, a)
+	}
+	r.dispatcher.settler.reporter.report([]*attempt{a}, []pgtype.UUID{pgvalue.UUID(a.job.ID)}, false)
+	a.waker.jobEnded()
+}
+
+// ended is how many jobs have come to the status, with the code.
+func (r rig) ended(status outbox.Status, code string) (n int) {
+	for _, a := range *r.ends {
+		if a.outcome.Status == status && a.outcome.Code == code {
+			n++
+		}
+	}
+	return n
 }
 
 // counts is how many claims were sent, and how many surveys.
@@ -398,6 +429,242 @@ func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
 			t.Errorf("it started at %s, %s after it was stored", started, waited)
 		}
 	})
+}
+
+// Each wake-up of a burst may find that a look is under way.
+func TestABurstOfWakeUpsFindsEveryJob(t *testing.T) {
+	const jobs = 200
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.set(func() {
+			r.take = func(claimRequest) time.Duration { return 300 * time.Microsecond }
+			r.answer = func() time.Duration { return 200 * time.Microsecond }
+		})
+		for range jobs {
+			r.add(outbox.RootTenant, 1, 0)
+			r.capacity.poke()
+			r.sleep(100 * time.Microsecond)
+		}
+		r.sleep(time.Second)
+		if n := len(r.done); n != jobs {
+			t.Errorf("%d jobs have succeeded, want %d", n, jobs)
+		}
+	})
+}
+
+// Two jobs that become due within a moment: the second may do so while the first is being claimed, or between the claim
+// and the answer of the survey that follows. Nothing wakes the queue after it.
+func TestWhatBecomesDueDuringALookStartsInTime(t *testing.T) {
+	for whose, tenant := range map[string]outbox.ID{"root's": numbered(0), "another tenant's": numbered(1)} {
+		t.Run(whose, func(t *testing.T) {
+			var due, last time.Time
+			inMemory(t, 2, func(context.Context, *outbox.Job[tiny]) error { last = time.Now(); return nil }, Config{}, func(r rig) {
+				r.set(func() {
+					r.take = func(claimRequest) time.Duration { return time.Millisecond }
+					r.answer = func() time.Duration { return time.Millisecond }
+				})
+				for n := range 100 {
+					gap := time.Duration(n) * 50 * time.Microsecond
+					due = time.Now().Add(time.Second + gap)
+					r.add(tenant, 1, time.Second)
+					r.add(tenant, 1, time.Second+gap)
+					r.capacity.poke()
+					r.sleep(3 * time.Second)
+					if got := len(r.done); got != 2*n+2 {
+						t.Fatalf("one that is due %s after the other waits for the poll: %d jobs have succeeded, want %d", gap, got, 2*n+2)
+					}
+					if late := last.Sub(due); late < 0 || late > 20*time.Millisecond {
+						t.Errorf("one that is due %s after the other started %s late", gap, late)
+					}
+				}
+			})
+		})
+	}
+}
+
+// One of a tenant's jobs is due, and the next one of its priority soon. The survey that
+// returns the first one is the only one: it has to return the other, too.
+func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		for n := range 3 {
+			r.add(numbered(1), 1, 0)
+			r.add(numbered(1), 1, 300*time.Millisecond)
+			r.capacity.poke()
+			r.sleep(time.Second)
+			if got := len(r.done); got != 2*n+2 {
+				t.Errorf("%d jobs have succeeded, want %d", got, 2*n+2)
+			}
+		}
+	})
+}
+
+// What is announced while the queue sleeps may be due before what it sleeps for.
+func TestAnAnnouncedJobIsDueBeforeTheNext(t *testing.T) {
+	var began time.Time
+	var ran []time.Duration
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
+		ran = append(ran, time.Since(began))
+		return nil
+	}, Config{}, func(r rig) {
+		began = time.Now()
+		r.add(numbered(0), 1, 10*time.Minute)
+		r.capacity.poke()
+		r.sleep(time.Minute)
+		r.add(numbered(0), 1, time.Minute)
+		r.capacity.poke()
+		r.sleep(time.Hour)
+		if len(ran) != 2 || ran[0] != 2*time.Minute || ran[1] != 10*time.Minute {
+			t.Errorf("ran after %v, want after 2 and 10 minutes", ran)
+		}
+	})
+}
+
+// A start that is further away than a time.Duration reaches is not due at once:
+// the queue would ask again without end.
+func TestAFarStartDoesNotSpin(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
+		job.RunAt = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+		r.put(job)
+		r.capacity.poke()
+		r.sleep(24 * time.Hour)
+		if claims, surveys := r.counts(); claims > 60 || surveys > 60 {
+			t.Errorf("%d claims and %d surveys in a day of hourly polls", claims, surveys)
+		}
+	})
+}
+
+// The survey at the start finds the highest priority first, which has nothing due. That it took half a second must not
+// keep it from looking for the lower ones until a multiple of that is over.
+func TestASlowSurveyFindsEveryPriority(t *testing.T) {
+	const due = 5
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.sleep(time.Minute)
+		slow := true
+		r.set(func() {
+			r.answer = func() time.Duration {
+				if slow {
+					slow = false
+					return 500 * time.Millisecond
+				}
+				return time.Millisecond
+			}
+		})
+		tomorrow := newJob(tiny{}.Kind(), outbox.RootTenant, 24*time.Hour, "")
+		tomorrow.Priority = 10
+		r.put(tomorrow)
+		for priority := range due {
+			r.addAt(priority, outbox.RootTenant, "")
+		}
+		r.capacity.poke()
+		r.sleep(9 * time.Second)
+		if n := len(r.done); n != due || slow {
+			t.Errorf("%d of %d due jobs have run within nine seconds", n, due)
+		}
+	})
+}
+
+// Looks that failed because the database did not answer were not too expensive: what lies behind the cursors, and what
+// another tenant has, is found as soon as it is back.
+func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
+	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
+		t.Run(whose, func(t *testing.T) {
+			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+				r.add(numbered(tenant), 50, 0)
+				r.capacity.poke()
+				r.sleep(time.Second)
+				r.set(func() {
+					r.away = context.DeadlineExceeded
+					r.take = func(claimRequest) time.Duration { return statementTimeout }
+					r.answer = func() time.Duration { return statementTimeout }
+				})
+				r.add(numbered(tenant), 1, -time.Hour)
+				r.add(numbered(5), 1, 0)
+				r.capacity.poke()
+				r.sleep(20 * time.Second)
+				r.set(func() { r.away, r.take, r.answer = nil, nil, nil })
+				r.sleep(15 * time.Second)
+				if n := len(r.done); n != 52 {
+					t.Errorf("%d jobs have succeeded fifteen seconds after the outage, want 52", n)
+				}
+			})
+		})
+	}
+}
+
+// One tenant has many jobs, many have a few: more tenants than one survey returns. The few are done long before the
+// many, and each job runs once.
+func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
+	const backlog, tenants, each = 8000, 300, 5
+	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
+		for whose, busy := range map[string]int{"another's": 1, "root's": 0} {
+			t.Run(whose+", "+name, func(t *testing.T) {
+				t.Parallel()
+				inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
+					time.Sleep(50 * time.Microsecond)
+					return nil
+				}, Config{}, func(r rig) {
+					r.addKeyed(numbered(busy), backlog, -time.Second, key)
+					for n := range tenants {
+						r.addKeyed(numbered(n+2), each, 0, key)
+					}
+					r.capacity.poke()
+					r.sleep(time.Minute)
+					const total = backlog + tenants*each
+					if n := len(r.done); n != total {
+						t.Fatalf("%d jobs have succeeded, want %d", n, total)
+					}
+					last := 0
+					for n := range total {
+						if <-r.done != numbered(busy) {
+							last = n
+						}
+					}
+					if last > backlog*3/4 {
+						t.Errorf("the last job of the small tenants is number %d of %d", last, total)
+					}
+				})
+			})
+		}
+	}
+}
+
+// As many jobs run at once as there are workers, and when one ends the next one starts.
+func TestAQueueRunsAsManyJobsAsItHasWorkers(t *testing.T) {
+	for _, workers := range []int{1, 7} {
+		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			var running, most atomic.Int64
+			inMemory(t, workers, func(context.Context, *outbox.Job[tiny]) error {
+				most.Store(max(most.Load(), running.Add(1)))
+				defer running.Add(-1)
+				time.Sleep(time.Second)
+				return nil
+			}, Config{}, func(r rig) {
+				r.add(outbox.RootTenant, 60, 0)
+				r.capacity.poke()
+				r.sleep(65 * time.Second)
+				if n := len(r.done); n != 60 || most.Load() != int64(workers) {
+					t.Errorf("in vain: 60 jobs succeed, %d at once; %d have, %d at once", workers, n, most.Load())
+				}
+			})
+		})
+	}
+}
+
+// Each queue has workers of its own.
+func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
+	d, err := New(nil, new(Mux), Config{Queues: map[string]QueueConfig{"narrow": {Concurrency: 1}, "wide": {Concurrency: 7}, "usual": {}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.compose(t.Context(), nil, nil)
+	for name, want := range map[string]int{"narrow": 1, "wide": 7, "usual": defaultConcurrency} {
+		if q := d.queueNamed(name); q.capacity.concurrency != want || q.capacity.room() != want {
+			t.Errorf("queue %s runs %d jobs at once and has room for %d, want %d", name, q.capacity.concurrency, q.capacity.room(), want)
+		}
+	}
+	if d.queueNamed("narrow").workers == d.queueNamed("wide").workers {
+		t.Error("two queues share their workers")
+	}
 }
 
 // Two tenants with many jobs each take turns, though those of one are all older.

@@ -18,11 +18,12 @@ import (
 )
 
 // memoryStore is what a claim loop sees of a database: jobs by tenant, priority and time. Each key is one of many. A
-// claim takes as long as the test says.
+// claim takes as long as the test says, and so does the answer of a survey.
 type memoryStore struct {
 	routes map[string]*route
 	waker  *waker
 	take   func(claimRequest) time.Duration // what a claim takes; nil: no time
+	answer func() time.Duration             // what the answer of a survey takes; nil: no time
 
 	mu      sync.Mutex
 	jobs    []*outbox.Claimed // that wait, the first ones first
@@ -64,7 +65,7 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 					slices.Contains(r.kinds, job.Kind) && (r.front || c.At.Before(positionOf(job)))
 				if is {
 					left--
-					job.StartedAt = now
+					job.StartedAt, job.Attempt = now, job.Attempt+1
 					b.claimed = append(b.claimed, &attempt{job: job, waker: s.waker, route: s.routes[job.Kind], claimed: now, leaseUntil: now.Add(time.Hour)})
 				}
 				return is
@@ -78,12 +79,20 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 // SurveyQueue tells of each known flow when the first job is due that was not before the last survey, and of each
 // unknown one that it is there, if it is to search.
 func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error) {
+	rows, answer, err := s.survey(p)
+	if answer != nil {
+		time.Sleep(answer())
+	}
+	return rows, err
+}
+
+func (s *memoryStore) survey(p sqlgen.SurveyQueueParams) (rows []sqlgen.SurveyQueueRow, answer func() time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.surveys++
 	at := pgtype.Timestamptz{Time: time.Now(), Valid: true}
-	rows := []sqlgen.SurveyQueueRow{{DueInSeconds: math.Inf(1), SurveyedAt: at}}
-	got := map[scheduler.SurveyRow]bool{}
+	rows = []sqlgen.SurveyQueueRow{{DueInSeconds: math.Inf(1), SurveyedAt: at}}
+	unknown, got := int32(0), map[scheduler.SurveyRow]bool{}
 	for _, job := range s.jobs { // the first ones first
 		f, tenants, priorities := scheduler.SurveyRow{Keyed: job.Key != "", Flow: flowOf(job)}, p.TenantIds, p.Priorities
 		if f.Keyed {
@@ -98,12 +107,14 @@ func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams)
 		}
 		got[f] = true
 		due := math.Inf(-1)
-		if known {
-			due = time.Until(job.RunAt).Seconds()
+		if known { // it may be further away than a time.Duration reaches
+			due = float64(job.RunAt.Unix()-at.Time.Unix()) + float64(job.RunAt.Nanosecond()-at.Time.Nanosecond())/1e9
+		} else if unknown++; unknown > p.MaxNew {
+			continue
 		}
 		rows = append(rows, sqlgen.SurveyQueueRow{Keyed: f.Keyed, TenantID: pgtype.UUID{Bytes: job.Tenant, Valid: true}, Priority: f.Priority, DueInSeconds: due, SurveyedAt: at})
 	}
-	return rows, s.away
+	return rows, s.answer, s.away
 }
 
 func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error) {

@@ -83,26 +83,6 @@ func TestAHandlersBugCostsItsOwnJobOnly(t *testing.T) {
 	}
 }
 
-// A start that is further away than a time.Duration reaches is not due at once:
-// the queue would ask again without end.
-func TestAFarStartDoesNotSpin(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	enqueue(t, db, probe{}, outbox.Options{RunAt: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)})
-	ran := make(chan struct{}, 1)
-	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
-		ran <- struct{}{}
-		return nil
-	}), quiet(nil))
-	// It is found by the survey or not at all: then the poll is far away.
-	enqueue(t, db, probe{}, outbox.Options{Delay: time.Second})
-	time.AfterFunc(2*time.Second, func() { ran <- struct{}{} })
-	receive(t, ran, "two seconds")
-	if n := d.metric(t, "job_poll_scanned_total"); n > 5 {
-		t.Errorf("the timer went off %g times, want a few", n)
-	}
-}
-
 // While the handler's own transaction holds the row, nobody can take the job:
 // cutting the handler off would run it again and again, without an attempt ever
 // being spent.

@@ -6,16 +6,12 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/posthaste-dev/posthaste/dispatcher"
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -40,27 +36,6 @@ func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.Cla
 		p.Lasts = append(p.Lasts, int32(len(p.Priorities)))
 	}
 	return p
-}
-
-// One of a tenant's jobs is due, and the next one of its priority soon. The survey that
-// returns the first one is the only one: it has to return the other, too.
-func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	wake := make(chan struct{})
-	var ran atomic.Int64
-	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { ran.Add(1); return nil }), dispatcher.Config{
-		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
-	})
-	for n := range 3 {
-		later := of(1)
-		later.Delay = 300 * time.Millisecond
-		if _, err := outbox.EnqueueMany(t.Context(), db, []outbox.Request{{Args: probe{}, Options: of(1)}, {Args: probe{}, Options: later}}); err != nil {
-			t.Fatal(err)
-		}
-		wake <- struct{}{}
-		awaitThat(t, "both jobs run", func() bool { return ran.Load() == int64(2*n+2) })
-	}
 }
 
 // Whatever plan the planner makes, each tenant gets its quota and no more, of its
@@ -191,55 +166,6 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 	}
 }
 
-// sequence notes which job started when.
-type sequence struct {
-	mu     sync.Mutex
-	starts []*outbox.Claimed
-}
-
-func (s *sequence) handle(_ context.Context, job *outbox.Job[probe]) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.starts = append(s.starts, job.Claimed)
-	return nil
-}
-
-// A tenant with many jobs, many with a few, and root: four processes run each job
-// once, and the few are done long before the many.
-func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	const backlog, tenants, each = 8_000, 30, 20
-	enqueueProbes(t, db, backlog, of(0))
-	for n := range tenants {
-		enqueueProbes(t, db, each, of(n+1))
-	}
-	enqueueProbes(t, db, 500, outbox.Options{})
-	var s sequence
-	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}
-	for range 4 {
-		start(t, db, handle(s.handle), config)
-	}
-	total := backlog + tenants*each + 500
-	awaitSucceeded(t, db, total)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ids, last := map[outbox.ID]bool{}, 0
-	for i, job := range s.starts {
-		ids[job.ID] = true
-		if job.Tenant != tenantN(0) {
-			last = i
-		}
-	}
-	if len(s.starts) != total || len(ids) != total {
-		t.Errorf("started %d times %d jobs, want each of %d once", len(s.starts), len(ids), total)
-	}
-	if last > backlog*3/4 {
-		t.Errorf("the last job of the small tenants started as number %d of %d", last, total)
-	}
-}
-
 func TestATenantsMostUrgentFirst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -256,26 +182,6 @@ func TestATenantsMostUrgentFirst(t *testing.T) {
 	got := order(t, db, len(want), func(h handler) { start(t, db, handle(h), single(quiet(nil))) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order of the starts (-want +got):\n%s", diff)
-	}
-}
-
-// With a poll of an hour only a timer can start these, and only a wake-up those of
-// a tenant that nobody has heard of.
-func TestTenantsJobsStartByTimerAndWakeUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	for n := range 5 {
-		opts := of(n % 2)
-		opts.Delay = 300*time.Millisecond + time.Duration(n)*40*time.Millisecond
-		enqueue(t, db, probe{n}, opts)
-	}
-	wake := make(chan struct{}, 1)
-	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
-	awaitSucceeded(t, db, 5)
-	for n := range 10 {
-		enqueue(t, db, probe{n}, of(10+n))
-		wake <- struct{}{}
-		awaitSucceeded(t, db, 6+n)
 	}
 }
 
