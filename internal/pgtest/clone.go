@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
@@ -21,9 +22,12 @@ const cleanupTimeout = time.Minute
 
 var clones atomic.Int64
 
-// clone makes a database from a template and drops it when the test is over.
-func clone(t testing.TB, server, template string) string {
+// clone is a database that was made from a template, and is dropped when the test is over.
+type clone struct{ url string }
+
+func newClone(t testing.TB, template string) clone {
 	t.Helper()
+	server := serverURL(t)
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	name, err := createClone(ctx, server, template)
@@ -35,7 +39,38 @@ func clone(t testing.TB, server, template string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { finish(t, server, name, url) })
-	return url
+	return clone{url}
+}
+
+// check reports which invariants the test has broken. It asks by a connection of the pool, or if that has none
+// any more (or is nil) by one of its own.
+func (c clone) check(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	violations, err := c.violations(ctx, pool)
+	if err != nil {
+		t.Errorf("check the database after the test: %v", err)
+	}
+	for _, v := range violations {
+		t.Errorf("invariant broken: %s", v)
+	}
+}
+
+func (c clone) violations(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
+	if pool != nil {
+		bound, cancel := context.WithTimeout(ctx, closeTimeout)
+		defer cancel()
+		if violations, err := brokenIn(bound, pool); err == nil {
+			return violations, nil
+		}
+	}
+	conn, err := pgx.Connect(ctx, c.url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return brokenIn(ctx, conn)
 }
 
 func createClone(ctx context.Context, server, template string) (name string, err error) {
@@ -53,21 +88,13 @@ func createClone(ctx context.Context, server, template string) (name string, err
 	}
 }
 
-// finish checks a database after its test and drops it. Dropping is not forced,
-// so that a connection that the test leaked is found: Postgres waits five
-// seconds for one that is just closing.
+// finish drops a database after its test. Dropping is not forced, so that a connection that the test leaked is
+// found: Postgres waits five seconds for one that is just closing.
 func finish(t testing.TB, server, name, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 
-	violations, err := checkInvariants(ctx, url)
-	if err != nil {
-		t.Errorf("check the database after the test: %v", err)
-	}
-	for _, v := range violations {
-		t.Errorf("invariant broken: %s", v)
-	}
 	if t.Failed() && os.Getenv("PGTEST_KEEP") == "1" {
 		t.Logf("kept for you: psql '%s'", url)
 		if os.Getenv(serverVariable) == "" {

@@ -27,23 +27,24 @@ var invariants = []struct {
 	},
 }
 
-// checkInvariants returns what is broken in a database, a sentence each.
-func checkInvariants(ctx context.Context, url string) (broken []string, err error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
+// asker is a connection or a pool.
+type asker interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// brokenIn returns what is broken in a database, a sentence each.
+func brokenIn(ctx context.Context, db asker) (broken []string, err error) {
 	for _, i := range invariants {
 		var exist bool
-		err := conn.QueryRow(ctx, `SELECT bool_and(to_regclass(t) IS NOT NULL) FROM unnest($1::text[]) t`, i.tables).Scan(&exist)
+		err := db.QueryRow(ctx, `SELECT bool_and(to_regclass(t) IS NOT NULL) FROM unnest($1::text[]) t`, i.tables).Scan(&exist)
 		if err != nil {
 			return nil, err
 		}
 		if !exist {
 			continue
 		}
-		rows, _ := conn.Query(ctx, i.query)
+		rows, _ := db.Query(ctx, i.query)
 		jobs, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.sentence, err)

@@ -38,19 +38,19 @@ const (
 // connection that the test does not give back fails it.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	return open(t, URL(t))
+	return openChecked(t, template(t))
 }
 
 // NewEmpty is like New for a database without any migration.
 func NewEmpty(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	return open(t, clone(t, serverURL(t), "template0"))
+	return openChecked(t, "template0")
 }
 
 // NewEncoded is like New for a database in another encoding than UTF-8, such as LATIN1.
 func NewEncoded(t testing.TB, encoding string) *pgxpool.Pool {
 	t.Helper()
-	db := open(t, clone(t, serverURL(t), "template0 ENCODING "+encoding+" LOCALE 'C'"))
+	db := openChecked(t, "template0 ENCODING "+encoding+" LOCALE 'C'")
 	if err := product.up(t.Context(), db); err != nil {
 		t.Fatalf("migrate a database in %s: %v", encoding, err)
 	}
@@ -61,12 +61,19 @@ func NewEncoded(t testing.TB, encoding string) *pgxpool.Pool {
 // is over. The test must have closed all its connections by then.
 func URL(t testing.TB) string {
 	t.Helper()
-	server := serverURL(t)
-	template, err := ensureTemplate(context.Background(), server)
+	c := newClone(t, template(t))
+	t.Cleanup(func() { c.check(t, nil) })
+	return c.url
+}
+
+// template is the database that holds the migrations.
+func template(t testing.TB) string {
+	t.Helper()
+	name, err := ensureTemplate(context.Background(), serverURL(t))
 	if err != nil {
 		t.Fatalf("make the template database: %v", err)
 	}
-	return clone(t, server, template)
+	return name
 }
 
 // Main runs the tests of a package, stops the server that they started, if
@@ -89,6 +96,16 @@ func (w wrapped) Run() int {
 	defer stopServer()
 	defer closeMaintenance(context.Background())
 	return w.tests.Run()
+}
+
+// openChecked opens a pool on a clone of the template. Its connections also check the database after the test: one
+// more would cost a test more than the clone does.
+func openChecked(t testing.TB, template string) *pgxpool.Pool {
+	t.Helper()
+	c := newClone(t, template)
+	pool := open(t, c.url)
+	t.Cleanup(func() { c.check(t, pool) }) // and then it closes
+	return pool
 }
 
 func open(t testing.TB, url string) *pgxpool.Pool {

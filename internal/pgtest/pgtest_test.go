@@ -55,7 +55,7 @@ func TestTheTemplateIsMadeOnce(t *testing.T) {
 	if got := migrated.Load(); got != 1 {
 		t.Errorf("it was migrated %d times, want once", got)
 	}
-	open(t, clone(t, server, name)) // a template nobody is connected to can be cloned
+	open(t, newClone(t, name).url) // a template nobody is connected to can be cloned
 	dropTemplate(t, server, name)
 }
 
