@@ -26,6 +26,8 @@ export class Stream {
 	#pages = new Map();
 	/** @type {Map<string, Change>} those that were not sent to pages yet, the newest state of each */
 	#changes = new Map();
+	/** @type {Map<string, string>} what was heard of jobs since the position: where the stream is cut, it is sent again */
+	#since = new Map();
 	/** @type {AbortController | undefined} */
 	#connection;
 	#position = "";
@@ -64,7 +66,7 @@ export class Stream {
 			const began = Date.now();
 			const status = await this.#connect();
 			if (!this.#pages.size) break;
-			if (status === 400) this.#position = ""; // another database's server does not know it
+			if (status === 400) this.#forget(); // another database's server does not know it
 			failures = Date.now() - began > longest ? 0 : failures + 1;
 			const refused = status === 401 ? "ended" : status === 403 || status === 404 ? "refused" : "lost";
 			this.#say({ state: this.#state = refused, heard: this.#heard });
@@ -72,8 +74,15 @@ export class Stream {
 			await new Promise((done) => { this.#wake = () => done(null); setTimeout(done, wait); });
 			this.#wake = () => {};
 		}
-		this.#position = this.#state = "";
+		this.#forget();
+		this.#state = "";
 		this.#changes.clear();
+	}
+
+	/** #forget has the stream begin where it is by then. */
+	#forget() {
+		this.#position = "";
+		this.#since.clear();
 	}
 
 	/** #connect reads the stream until it ends. It returns the status that refused it, or 0. */
@@ -115,15 +124,20 @@ export class Stream {
 			this.#build = JSON.parse(data).build;
 			this.#say({ state: this.#state = "live", build: this.#build, resync: !this.#position });
 		} else if (name === "resync") {
-			this.#position = ""; // unless the event has one
+			this.#forget(); // unless the event has a position
 			const { changes, sample } = /** @type {{changes?: number, sample?: Change[]}} */ (JSON.parse(data));
 			for (const [tell, i] of this.#pages) tell({ resync: true, burst: changes, changes: i.all ? sample?.filter((c) => wants(i, c)) : undefined });
 		} else if (name === "job") {
 			const c = /** @type {Change} */ (JSON.parse(data));
-			if (!(c.epoch < (this.#changes.get(c.id)?.epoch ?? 0))) this.#changes.set(c.id, c);
+			const again = this.#since.get(c.id) === data;
+			this.#since.set(c.id, data);
+			if (!again && !(c.epoch < (this.#changes.get(c.id)?.epoch ?? 0))) this.#changes.set(c.id, c);
 			this.#timer ||= setTimeout(() => this.#send(), Math.max(0, this.#sent + pass - Date.now()));
 		}
-		if (id) this.#position = id;
+		if (id) {
+			this.#position = id;
+			this.#since.clear();
+		}
 	}
 
 	/** @param {Message} m */

@@ -1,6 +1,8 @@
 package browsertest
 
 import (
+	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -26,12 +28,15 @@ type console struct {
 	db             *pgxpool.Pool // the owner's
 	root           string        // its URL, with a slash at the end
 	token, tokenID string        // of a person who may do everything
+
+	browser context.Context // the one of all tests, unless a test has its own
+	process *child.Process  // the latest that was started
 }
 
 // newConsole starts the program as a login that is a member of outbox_api and of nothing else.
 func newConsole(t *testing.T) *console {
 	t.Helper()
-	c := &console{T: t, db: pgtest.New(t)}
+	c := &console{T: t, db: pgtest.New(t), browser: browser}
 	token, info, err := access.NewTokens(c.db, access.TokensConfig{}).Create(t.Context(), access.Grant{
 		Name: "ada", AllTenants: true, Capabilities: access.Capabilities(), CreatedBy: "grace",
 	})
@@ -50,11 +55,13 @@ func (c *console) serve(flags ...string) string {
 	env := []string{
 		"OUTBOX_DATABASE_URL=" + pgtest.LoginURL(c, c.db.Config().ConnString(), "outbox_api"), "OUTBOX_LOG_FORMAT=json",
 		"OUTBOX_CONSOLE_NAME=shop-eu", "OUTBOX_ADMIN_ADDR=off",
+		"OUTBOX_CONSOLE_KEY=" + base64.StdEncoding.EncodeToString(make([]byte, 32)), // logins outlive a process
 	}
 	p, err := child.Start("console", log, posthaste, env, nil, append([]string{"serve", "--role", "console"}, flags...)...)
 	if err != nil {
 		c.Fatal(err)
 	}
+	c.process = p
 	c.Cleanup(func() {
 		if fate := p.Fate(); fate != "" {
 			c.Error(fate)

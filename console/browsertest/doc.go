@@ -16,6 +16,7 @@
 //	empty_test.go        the pages of a database without jobs
 //	places_test.go       the console below other paths and behind proxies
 //	live_test.go         pages that follow the changes of jobs, and keys; each part also taken out
+//	away_test.go         pages whose server restarts, whose login may do less, and whose machine sleeps
 //	soon_test.go         how soon a change is seen
 //	tail_test.go         the page Live, with ten thousand changes and with thousands a second
 //	sessions_test.go     the same page for another login, with fewer capabilities, in another zone

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -27,11 +28,11 @@ import (
 // streams.
 type road struct {
 	base     string
-	opened   atomic.Int64 // streams that were asked for
-	open     atomic.Int64 // of them, those that are open
-	requests atomic.Int64 // of all kinds
-	stops    atomic.Bool  // nothing comes through any more, and nothing ends
-	cut      atomic.Pointer[func()]
+	opened   atomic.Int64                     // streams that were asked for
+	open     atomic.Int64                     // of them, those that are open
+	requests atomic.Int64                     // of all kinds
+	stops    atomic.Bool                      // nothing comes through any more, and nothing ends
+	cut      atomic.Pointer[func([]byte) int] // how much of a text comes through before its stream ends
 }
 
 // road makes one that replaces texts of files, old and new in turns.
@@ -44,7 +45,7 @@ func (c *console) road(replace ...string) *road {
 	r := &road{}
 	proxy := &httputil.ReverseProxy{
 		FlushInterval: -1,
-		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // a stream that was cut
+		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
 			p.Out.Header.Set("Accept-Encoding", "identity")
@@ -97,7 +98,11 @@ func (s *stopping) Write(text []byte) (int, error) {
 		<-s.r.Context().Done()
 	}
 	if cut := s.road.cut.Load(); cut != nil {
-		(*cut)()
+		if through := (*cut)(text); through < len(text) {
+			_, _ = s.ResponseWriter.Write(text[:through])
+			_ = http.NewResponseController(s.ResponseWriter).Flush()
+			panic(http.ErrAbortHandler)
+		}
 	}
 	return s.ResponseWriter.Write(text)
 }
@@ -249,19 +254,26 @@ func patient(c *console, r *road) (faults []string) {
 	return faults
 }
 
-// still: paused, the page asks for nothing; and it has caught up soon after it goes on.
+// still: paused, no page asks for anything, whatever way it keeps up; and it has caught up soon after it goes on.
 func still(c *console, r *road) (faults []string) {
 	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
 	t := c.list(r, "jobs")
+	for _, page := range []string{"job?id=" + id.String(), "now", "problems", "operations", "live"} {
+		t := c.beside(t)
+		t.visit(r.base + page)
+		t.press(".")
+		t.await(`document.querySelector(".live").dataset.state`, "paused")
+	}
 	t.press(".")
 	t.await(`document.querySelector(".live").dataset.state`, "paused")
 	for end := time.Now().Add(5 * time.Second); r.open.Load() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 	}
+	time.Sleep(time.Second) // what was asked for before comes in
 	before := r.requests.Load()
 	c.claimed(id)
-	time.Sleep(12 * time.Second) // pages without a stream are read every ten
+	time.Sleep(31 * time.Second) // the slowest page is read again every thirty
 	if n := r.requests.Load() - before; n > 0 || r.open.Load() > 0 {
-		faults = append(faults, fmt.Sprintf("paused, it made %d requests and has %d streams", n, r.open.Load()))
+		faults = append(faults, fmt.Sprintf("paused, six pages made %d requests and have %d streams", n, r.open.Load()))
 	}
 	if status := ask[string](t, statusOf(id)); status != "pending" {
 		faults = append(faults, "paused, a row became "+status)
@@ -273,19 +285,25 @@ func still(c *console, r *road) (faults []string) {
 	return faults
 }
 
+// beside opens another tab with the cookies of one.
+func (c *console) beside(first *tab) *tab {
+	c.Helper()
+	ctx, cancel := chromedp.NewContext(first.ctx)
+	c.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil { // it opens, for longer than what follows takes
+		c.Fatal(err)
+	}
+	return &tab{T: first.T, ctx: ctx, origin: first.origin, token: first.token}
+}
+
 // shared: the tabs of a browser have one stream, and each follows it.
 func shared(c *console, r *road) (faults []string) {
 	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
 	first := c.list(r, "jobs")
 	tabs := []*tab{first}
 	for range 6 {
-		ctx, cancel := chromedp.NewContext(first.ctx) // of the same cookies
-		c.Cleanup(cancel)
-		if err := chromedp.Do(ctx); err != nil { // it opens, for longer than what follows takes
-			c.Fatal(err)
-		}
-		t := &tab{T: first.T, ctx: ctx, origin: first.origin}
-		soon, stop := context.WithTimeout(ctx, 10*time.Second)
+		t := c.beside(first)
+		soon, stop := context.WithTimeout(t.ctx, 10*time.Second)
 		err := chromedp.Do(soon, chromedp.Navigate(r.base+"jobs"))
 		if stop(); err != nil {
 			return append(faults, fmt.Sprintf("tab %d does not open: %v", len(tabs)+1, err))
@@ -318,19 +336,20 @@ func whole(c *console, r *road) (faults []string) {
 	t := c.list(r, "jobs")
 	// From now on each stream ends before its third event is through.
 	var n atomic.Int64
-	cut := func() {
+	cut := func(text []byte) int {
 		if n.Add(1)%3 == 0 {
-			panic(http.ErrAbortHandler)
+			return 0
 		}
+		return len(text)
 	}
 	r.cut.Store(&cut)
 	opened := r.opened.Load()
 	for at, id := range ids {
 		if c.claimed(id); at%5 == 0 {
-			time.Sleep(700 * time.Millisecond) // longer than the hub waits between two looks
+			t.await(statusOf(id), "running") // so that there are several looks, however long each takes
 		}
 	}
-	running := `[...document.querySelectorAll("main .status")].filter((s) => s.textContent.trim() === "running").length`
+
 	if !t.within(20*time.Second, running, "20") {
 		faults = append(faults, fmt.Sprintf("of 20 jobs that run it shows %d", ask[int](t, running)))
 	}
@@ -456,18 +475,23 @@ func TestLive(t *testing.T) {
 		{"waits", follows, []string{`note.hidden = !fresh.size`, `note.remove()`}, "two new jobs are announced", nil},
 		{"ordered", ordered, []string{"if (c.epoch < Number(row.dataset.epoch)) return;", "", "Number(to.dataset.epoch) < Number(row.dataset.epoch)", "false"}, "a late state has made it running", nil},
 		{"patient", patient, []string{"return !!selection &&", "return false &&"}, "the selection became", nil},
-		{"still", still, []string{"if (paused) leave();", "if (paused) ;"}, "paused, it made", nil},
+		{"still", still, []string{"if (paused) leave();", "if (paused) ;"}, "paused, six pages made", nil},
+		{"still by itself", still, []string{"if (paused || busy", "if (busy"}, "paused, six pages made", nil},
 		{"shared", shared, []string{"new SharedWorker(", "new NoWorker("}, "tab 7 does not open", nil},
-		{"whole", whole, []string{`if (id) this.#position = id;`, "", "resync: !this.#position", "resync: false"}, "of 20 jobs that run it shows", noPolls},
+		{"goes on", goesOn, []string{`this.#position = id;`, ""}, "it lists", nil},
+		{"once", once, []string{"if (!again && ", "if ("}, "it lists", nil},
+		{"whole", whole, []string{`this.#position = id;`, "", "resync: !this.#position", "resync: false"}, "of 20 jobs that run it shows", noPolls},
 		{"honest", honest, []string{"const silence = 18_000", "const silence = 180_000"}, "nothing comes through, and it says live", nil},
 		{"polls", polls, noPolls, "was not read again", nil},
+		{"demoted", demoted, noPolls, "was not read again", nil},
+		{"says so", demoted, []string{`["every ${Math.max`, `["live ${Math.max`, "`every ${Math.max(poll, every) / 1000} s`", `"live"`}, "it says live", nil},
 		{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
 		{"tails", tails, []string{"i.all ? !i.match || matches(i.match, c)", "i.all ? true"}, "it lists", nil},
 		{"keyed", keyed, []string{`if (from.closest("input,textarea,select,[contenteditable]")) return;`, ""}, "typed", nil},
 		{"switched off", keyed, []string{`root.dataset.keys`, `root.dataset.keys_`, `document.documentElement.dataset.keys`, `""`}, "switched off", nil},
 	} {
 		for what, replace := range map[string][]string{"": nil, " without it": l.without} {
-			if what == "" && (l.name == "waits" || l.name == "switched off") {
+			if what == "" && slices.Contains([]string{"waits", "still by itself", "says so", "switched off"}, l.name) {
 				continue // it is the check before
 			}
 			replace = append(replace, l.always...)

@@ -43,8 +43,8 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "browsertest:", err)
 		return 1
 	}
-	stop, err := startBrowser(chromium, dir)
-	if err != nil {
+	var stop func()
+	if browser, stop, err = startBrowser(chromium, filepath.Join(dir, "profile")); err != nil {
 		fmt.Fprintln(os.Stderr, "browsertest: start the browser:", err)
 		return 1
 	}
@@ -70,21 +70,21 @@ func build(dir string) (string, error) {
 	return out, cmd.Run()
 }
 
-func startBrowser(chromium, dir string) (stop func(), err error) {
+func startBrowser(chromium, profile string) (started context.Context, stop func(), err error) {
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium), chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(dir, "profile")),
+		chromedp.ExecPath(chromium), chromedp.DisableGPU, chromedp.UserDataDir(profile),
 		chromedp.Flag("hide-scrollbars", true))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // root has none
 	}
 	allocator, stopAllocator := chromedp.NewExecAllocator(context.Background(), options...)
-	browser, _ = chromedp.NewContext(allocator)
-	if err := chromedp.Do(browser); err != nil {
+	started, _ = chromedp.NewContext(allocator)
+	if err := chromedp.Do(started); err != nil {
 		stopAllocator()
-		return nil, err
+		return nil, nil, err
 	}
-	return func() {
-		_ = chromedp.Cancel(browser) // it is asked to end, and waited for
+	return started, func() {
+		_ = chromedp.Cancel(started) // it is asked to end, and waited for
 		stopAllocator()
 	}, nil
 }

@@ -52,7 +52,7 @@ func (c *console) open(base string) *tab {
 	if err != nil {
 		c.Fatal(err)
 	}
-	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	ctx, cancel := chromedp.NewContext(c.browser, chromedp.WithNewBrowserContext())
 	c.Cleanup(cancel)
 	tab := &tab{T: c.T, ctx: ctx, origin: u.Scheme + "://" + u.Host, token: c.token}
 	if err := chromedp.Listen(ctx, tab.note); err != nil {
