@@ -37,12 +37,18 @@ func (s *story) serve(name string, env ...string) *process {
 
 func (s *story) start(program, name string, env []string, args ...string) *process {
 	s.Helper()
+	return s.startPrepared(program, name, nil, env, args...)
+}
+
+// startPrepared calls prepare before the process has run its first instruction.
+func (s *story) startPrepared(program, name string, prepare func(pid int) error, env []string, args ...string) *process {
+	s.Helper()
 	all := append([]string{
 		"OUTBOX_DATABASE_URL=" + s.url, "OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_LOG_FORMAT=json", "OUTBOX_POLL_INTERVAL=5m",
 		"VERIFY_LEDGER=" + s.ledger.Path(), "VERIFY_NAME=" + name,
 	}, env...)
 	log := filepath.Join(s.ArtifactDir(), fmt.Sprintf("%02d-%s.log", len(s.procs), name))
-	started, err := child.Start(name, log, program, all, nil, args...)
+	started, err := child.Start(name, log, program, all, prepare, args...)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -6,8 +6,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/internal/natstest"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -23,66 +26,176 @@ import (
 // once, because the broker knows the ids.
 func TestEventsSurviveTheirRelaysAndTheirBroker(t *testing.T) {
 	s := newStory(t)
-	broker := natstest.Start(t, natstest.Options{})
-	stream := broker.Connect()
-	if _, err := stream.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}}); err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(t.TempDir(), "relay.yaml")
-	if err := os.WriteFile(config, []byte("sinks:\n  shop: {nats: {url: \""+broker.URL+"\"}}\n"+
-		"routes:\n  - {topics: [\"*\"], to: shop, destination: \"shop.{key|token}\"}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	relay := func(name string) *process {
-		return s.serve(name, "OUTBOX_ROLE=relay", "OUTBOX_RELAY_CONFIG="+config).ready()
-	}
-	relays := []*process{relay("a"), relay("b")}
+	r := s.relays(0)
+	relays := []*process{r.hire("a"), r.hire("b")}
 	stop := s.placeOrders(t)
 
 	for kill := range 3 {
-		s.await("an owner", func() bool { return s.owner() != "" })
-		owner := s.owner()
-		for i, r := range relays {
-			if strings.Contains(owner, fmt.Sprintf("-%d-", r.PID())) {
-				r.kill9()
-				relays[i] = relay(fmt.Sprintf("%s%d", r.Name[:1], kill))
-			}
-		}
+		owner, at := r.owner(relays)
+		relays[at].kill9()
+		relays[at] = r.hire(fmt.Sprint("next", kill))
 		if kill == 1 {
-			broker.Kill()
+			r.broker.Kill()
 			time.Sleep(time.Second)
-			broker.Restart()
+			r.broker.Restart()
 		}
 		s.await("another owner", func() bool { return s.owner() != owner })
 		time.Sleep(500 * time.Millisecond)
 	}
-	committed := stop()
-	s.await("all to be published", func() bool {
-		return s.count(`SELECT count(*) FROM outbox.sinks WHERE top >= (SELECT max(position) FROM outbox.events) AND isempty(holes)`) == 1
-	})
+	r.expectPublished(stop(), 0)
+}
 
-	if len(committed) < 1000 {
-		t.Errorf("%d events were committed, too few to show anything", len(committed))
+// A relay stands still for longer than its lease, and another takes over. When it goes on it neither moves the cursor
+// nor takes the sink back, and what it still sends are repeats: there are no more than it had under way.
+func TestARelayThatStoodStillIsRefused(t *testing.T) {
+	s := newStory(t)
+	const briefly = 100 * time.Millisecond
+	r := s.relays(briefly)
+	relays := []*process{r.hire("a"), r.hire("b")}
+	stop := s.placeOrders(t)
+
+	const times = 2
+	for range times {
+		owner, at := r.owner(relays)
+		s.await("the cursor to move", func() bool { return s.count(`SELECT top FROM outbox.sinks`) > 0 })
+		relays[at].signal(syscall.SIGSTOP)
+		s.await("another owner", func() bool { next := s.owner(); return next != "" && next != owner })
+		epoch := s.count(`SELECT epoch FROM outbox.sinks`)
+		time.Sleep(500 * time.Millisecond) // it publishes
+		relays[at].signal(syscall.SIGCONT)
+		top := 0
+		for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(glance) {
+			now := s.count(`SELECT top FROM outbox.sinks`)
+			if now < top {
+				t.Fatalf("the cursor went from %d back to %d", top, now)
+			}
+			top = now
+		}
+		if got := s.count(`SELECT epoch FROM outbox.sinks`); got != epoch {
+			t.Errorf("the epoch is %d, and was %d when the one that had stood still went on", got, epoch)
+		}
 	}
-	last := map[string]int{}
-	for _, m := range natstest.Drain(t, broker.Connect(), "SHOP") {
+	r.expectPublished(stop(), times*1000)
+}
+
+// The clock of a relay has no part in what it does: while it jumps by two hours, to and fro, every event is published
+// once and at once, the lease does not lapse, and what is shown of an outage is by the database's clock.
+func TestARelaysClockJumps(t *testing.T) {
+	s := newStory(t)
+	r := s.relays(100 * time.Millisecond)
+	var clock *fault.Clock
+	s.startPrepared(programs.posthaste, "jumping", func(pid int) (err error) {
+		clock, err = fault.TakeClock(pid)
+		return err
+	}, r.env, "serve").ready()
+	t.Cleanup(func() { _ = clock.Close() })
+	stop := s.placeOrders(t)
+	jump := func(off time.Duration) {
+		if err := clock.Set(off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.await("an owner", func() bool { return s.owner() != "" })
+	for i := range 10 {
+		jump(time.Hour * time.Duration(1-i%2*2))
+		time.Sleep(300 * time.Millisecond)
+	}
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		jump(off)
+		r.broker.Kill()
+		outage := `SELECT count(*) FROM outbox.sinks WHERE away_since IS NOT NULL`
+		s.await("the outage to show", func() bool { return s.count(outage) == 1 })
+		jump(-off)
+		time.Sleep(time.Second)
+		if n := s.count(outage + ` AND away_since BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp()`); n != 1 {
+			t.Errorf("with a clock that is off by %s the outage is said to have begun at %v", off, s.texts(`SELECT away_since::text FROM outbox.sinks`))
+		}
+		r.broker.Restart()
+		s.await("the sink to go on", func() bool { return s.count(outage) == 0 })
+	}
+	if epoch := s.count(`SELECT epoch FROM outbox.sinks`); epoch != 1 {
+		t.Errorf("the epoch is %d: the lease has lapsed", epoch)
+	}
+	r.expectPublished(stop(), 2*1000) // the broker was killed twice
+}
+
+// relays are those of a story, which publish to one stream.
+type relays struct {
+	*story
+	broker *natstest.Server
+	env    []string
+}
+
+// relays starts a broker that remembers ids for so long, 0 for its default.
+func (s *story) relays(remembers time.Duration) *relays {
+	s.Helper()
+	r := &relays{story: s, broker: natstest.Start(s.T, natstest.Options{})}
+	_, err := r.broker.Connect().CreateStream(s.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}, Duplicates: remembers})
+	if err != nil {
+		s.Fatal(err)
+	}
+	config := filepath.Join(s.TempDir(), "relay.yaml")
+	if err := os.WriteFile(config, []byte("sinks:\n  shop: {nats: {url: \""+r.broker.URL+"\"}}\n"+
+		"routes:\n  - {topics: [\"*\"], to: shop, destination: \"shop.{key|token}\"}\n"), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	r.env = []string{"OUTBOX_ROLE=relay", "OUTBOX_RELAY_CONFIG=" + config}
+	return r
+}
+
+func (r *relays) hire(name string) *process {
+	r.Helper()
+	return r.serve(name, r.env...).ready()
+}
+
+// owner waits for an owner of the sink, and returns it and which of the processes it is.
+func (r *relays) owner(all []*process) (owner string, at int) {
+	r.Helper()
+	r.await("an owner", func() bool {
+		owner = r.story.owner()
+		at = slices.IndexFunc(all, func(p *process) bool { return strings.Contains(owner, fmt.Sprintf("-%d-", p.PID())) })
+		return at >= 0
+	})
+	return owner, at
+}
+
+// expectPublished waits until everything is published, and expects of the stream what was committed: nothing else, each
+// key in the order of its lock, and so many repeats at most.
+func (r *relays) expectPublished(committed map[string]bool, repeats int) {
+	r.Helper()
+	r.await("all to be published", func() bool {
+		return r.count(`SELECT count(*) FROM outbox.sinks WHERE top >= (SELECT max(position) FROM outbox.events) AND isempty(holes)`) == 1
+	})
+	if len(committed) < 1000 {
+		r.Errorf("%d events were committed, too few to show anything", len(committed))
+	}
+	last, seen := map[string]int{}, map[string]bool{}
+	for _, m := range natstest.Drain(r.T, r.broker.Connect(), "SHOP") {
 		body := string(m.Data)
+		if seen[body] {
+			repeats--
+			continue
+		}
+		seen[body] = true
 		if !committed[body] {
-			t.Errorf("%s was published twice, or never committed", body)
+			r.Errorf("%s was published, and never committed", body)
 		}
 		delete(committed, body)
 		var n int
 		key := strings.TrimPrefix(m.Subject, "shop.")
 		if _, err := fmt.Sscanf(body, key+":%d", &n); err != nil {
-			t.Fatal(err)
+			r.Fatal(err)
 		}
 		if n <= last[key] {
-			t.Errorf("%s: %d was published after %d", key, n, last[key])
+			r.Errorf("%s: %d was published after %d", key, n, last[key])
 		}
 		last[key] = n
 	}
+	if repeats < 0 {
+		r.Errorf("there are %d repeats more than were allowed", -repeats)
+	}
 	if len(committed) > 0 {
-		t.Errorf("%d events were never published, such as %v", len(committed), anyOf(committed))
+		r.Errorf("%d events were never published, such as %v", len(committed), anyOf(committed))
 	}
 }
 

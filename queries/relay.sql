@@ -58,7 +58,8 @@ RETURNING sinks.top,
 -- name: AdvanceSink :many
 -- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
 -- somebody else owns the sink now, or if positions come from another timeline. A lazy commit
--- waits for no disk: what it loses is published again, under the same ids.
+-- waits for no disk: what it loses is published again, under the same ids. It says for how long the
+-- oldest event that is not published waits: what is shown of time is by this clock alone.
 UPDATE outbox.sinks
 SET top      = @top,
     top_id   = (SELECT id FROM outbox.events WHERE position = @top),
@@ -66,7 +67,7 @@ SET top      = @top,
     moved_at = CASE WHEN @published::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + @published,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
-    away_since       = sqlc.narg(away_since)::timestamptz,
+    away_since       = clock_timestamp() - sqlc.narg(away_for)::interval,
     away_code        = sqlc.narg(away_code)::text,
     away_message     = sqlc.narg(away_message)::text
 WHERE sink = @sink
@@ -75,7 +76,7 @@ WHERE sink = @sink
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN @look::boolean THEN least(
+          (CASE WHEN @look::boolean THEN clock_timestamp() - least(
               (SELECT at FROM outbox.events WHERE position > @top ORDER BY position LIMIT 1),
               (SELECT event.at
                FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
@@ -84,7 +85,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
                ) AS event
                ORDER BY hole
                LIMIT 1)
-          ) END)::timestamptz AS oldest,
+          ) END)::interval AS waits,
           set_config('synchronous_commit', CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
 
 -- name: LeaveSink :exec

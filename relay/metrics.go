@@ -89,8 +89,8 @@ func (m *sinkMetrics) stored(s *step) {
 	m.lagEvents.Set(float64(max(0, s.row.Last-s.cursor.top)))
 	m.holes.Set(float64(s.cursor.positions()))
 	switch {
-	case s.row.Oldest.Valid:
-		m.lagSeconds.Set(max(0, s.sent.Sub(s.row.Oldest.Time).Seconds()))
+	case s.row.Waits.Valid:
+		m.lagSeconds.Set(max(0, float64(s.row.Waits.Days)*86400+float64(s.row.Waits.Microseconds)/1e6))
 	case s.params.Look, s.row.Last <= s.cursor.top && len(s.cursor.holes) == 0:
 		m.lagSeconds.Set(0)
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -349,7 +348,7 @@ func (o *ownership) step() *step {
 	}}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
-		s.params.AwaySince = pgtype.Timestamptz{Time: why.since, Valid: true}
+		s.params.AwayFor = pgvalue.Interval(time.Since(why.since))
 		s.params.AwayCode, s.params.AwayMessage = &why.code, &why.message
 	}
 	return s

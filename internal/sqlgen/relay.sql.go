@@ -19,7 +19,7 @@ SET top      = $1,
     moved_at = CASE WHEN $4::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + $4,
     lease_expires_at = clock_timestamp() + $5::interval,
-    away_since       = $6::timestamptz,
+    away_since       = clock_timestamp() - $6::interval,
     away_code        = $7::text,
     away_message     = $8::text
 WHERE sink = $9
@@ -28,7 +28,7 @@ WHERE sink = $9
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN $12::boolean THEN least(
+          (CASE WHEN $12::boolean THEN clock_timestamp() - least(
               (SELECT at FROM outbox.events WHERE position > $1 ORDER BY position LIMIT 1),
               (SELECT event.at
                FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
@@ -37,7 +37,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
                ) AS event
                ORDER BY hole
                LIMIT 1)
-          ) END)::timestamptz AS oldest,
+          ) END)::interval AS waits,
           set_config('synchronous_commit', CASE WHEN $13::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
 
@@ -47,7 +47,7 @@ type AdvanceSinkParams struct {
 	Highs       []int64
 	Published   int64
 	LeaseTtl    pgtype.Interval
-	AwaySince   pgtype.Timestamptz
+	AwayFor     pgtype.Interval
 	AwayCode    *string
 	AwayMessage *string
 	Sink        string
@@ -60,13 +60,14 @@ type AdvanceSinkParams struct {
 type AdvanceSinkRow struct {
 	Paused  bool
 	Last    int64
-	Oldest  pgtype.Timestamptz
+	Waits   pgtype.Interval
 	Commits string
 }
 
 // AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
 // somebody else owns the sink now, or if positions come from another timeline. A lazy commit
-// waits for no disk: what it loses is published again, under the same ids.
+// waits for no disk: what it loses is published again, under the same ids. It says for how long the
+// oldest event that is not published waits: what is shown of time is by this clock alone.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
 		arg.Top,
@@ -74,7 +75,7 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 		arg.Highs,
 		arg.Published,
 		arg.LeaseTtl,
-		arg.AwaySince,
+		arg.AwayFor,
 		arg.AwayCode,
 		arg.AwayMessage,
 		arg.Sink,
@@ -93,7 +94,7 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 		if err := rows.Scan(
 			&i.Paused,
 			&i.Last,
-			&i.Oldest,
+			&i.Waits,
 			&i.Commits,
 		); err != nil {
 			return nil, err
