@@ -295,6 +295,41 @@ func TestAnswersThatCannotBeTrusted(t *testing.T) {
 	}
 }
 
+// A stream that is sealed takes nothing, which says nothing of a message.
+func TestAStreamThatIsSealed(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]jetstream.StreamConfig{
+		"window":      {},
+		"fast ingest": {AllowBatchPublish: true},
+		"atomic":      {AllowAtomicPublish: true},
+	} {
+		b := open(t, config)
+		s := b.Sink()
+		t.Cleanup(func() { _ = s.Close() })
+		accepted(t, s.Publish(t.Context(), messagesTo("events.a", 0, 10, 5)))
+		stream, err := b.js.Stream(t.Context(), streamName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config = stream.CachedInfo().Config
+		config.Sealed = true
+		if _, err := b.js.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		for i, err := range s.Publish(t.Context(), messagesTo("events.a", 10, 10, 5)) {
+			unavailable, ok := errors.AsType[*relay.UnavailableError](err)
+			switch {
+			case errors.Is(err, relay.ErrNotTried) && i > 0:
+			case !ok || unavailable.Code != relay.CodeUnavailable || !isCode(err, sealed):
+				t.Errorf("%s: message %d: %v", name, i, err)
+			}
+		}
+		if got := len(b.Received()); got != 10 {
+			t.Errorf("%s: %d messages are stored, want 10", name, got)
+		}
+	}
+}
+
 func TestSubjectsThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{

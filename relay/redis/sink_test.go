@@ -32,6 +32,30 @@ func TestNothingOfAKeyIsStoredBehindAStreamThatIsNone(t *testing.T) {
 	}
 }
 
+// A server that has become a replica of another takes nothing until it is none any more.
+func TestAReplicaIsReadOnly(t *testing.T) {
+	t.Parallel()
+	b, primary := start(t), start(t)
+	s := b.open(b.config())
+	defer func() { _ = s.Close() }()
+	all := make([]relay.Message, 10)
+	for i := range all {
+		all[i] = relay.Message{ID: fmt.Sprint(i), Key: fmt.Sprint(i % 3), Destination: stream}
+	}
+	b.do("replicaof", primary.Address[:strings.LastIndexByte(primary.Address, ':')], primary.Address[strings.LastIndexByte(primary.Address, ':')+1:])
+	errs := s.Publish(t.Context(), all)
+	unavailable, ok := errors.AsType[*relay.UnavailableError](errs[0])
+	if !ok || unavailable.Code != relay.CodeUnavailable || word(unavailable.Err) != "READONLY" {
+		t.Errorf("%v", errs[0])
+	}
+	b.do("replicaof", "no", "one")
+	for i, err := range s.Publish(t.Context(), all) {
+		if err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	b := start(t, "--appendfsync", "everysec", "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru")
