@@ -115,6 +115,13 @@ func (b *broker) Secrets() []string   { return []string{password} }
 
 func (b *broker) Slow(latency time.Duration) { b.proxy.Latency.Store(int64(latency)) }
 
+// AsksFirst says that nothing is sent before an answer has come: that to the question for a transaction.
+func (b *broker) AsksFirst() bool { return b.transactionalID != "" }
+
+func (b *broker) Line() relaytest.Line {
+	return relaytest.Line{Requests: &b.proxy.Requests, Answers: &b.proxy.Answers}
+}
+
 // Restart starts the server after longer than a client is patient: what is over sooner it bridges, and no batch is
 // broken off.
 func (b *broker) Restart() {

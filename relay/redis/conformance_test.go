@@ -88,6 +88,10 @@ func (b *broker) Secrets() []string   { return []string{password} }
 
 func (b *broker) Slow(latency time.Duration) { b.proxy.Latency.Store(int64(latency)) }
 
+func (b *broker) Line() relaytest.Line {
+	return relaytest.Line{Requests: &b.proxy.Requests, Answers: &b.proxy.Answers}
+}
+
 func (b *broker) Received() (all []relay.Message) {
 	b.t.Helper()
 	return b.received(stream)

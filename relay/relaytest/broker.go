@@ -32,9 +32,19 @@ type Broker interface {
 	Stop()                            // SIGSTOP
 	Continue()                        // SIGCONT
 	Slow(latency time.Duration)       // of every packet, 0 ends it
+	Line() Line                       // to the broker, by which all its sinks come
 	Limit(messages int) (free func()) // the destination takes so many more, until free
 	Revoke() (restore func())         // ends connections with the sink's credentials, and takes no new ones
 	Secrets() []string                // of the credentials
+}
+
+// Line is a network that can be cut: it holds bytes back while a valve is shut, and delivers them when it is opened.
+type Line struct{ Requests, Answers Valve }
+
+// Valve is one direction of a line.
+type Valve interface {
+	Shut()
+	Open()
 }
 
 // message returns the n-th message of a test.

@@ -18,26 +18,33 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
+// testCase is a promise of every sink.
+type testCase struct {
+	name string
+	run  func(ctx context.Context, t *testing.T, b Broker)
+}
+
+// suite is all of them. docs/architecture.md says which case of the relay's design each proves.
+var suite = []testCase{
+	{"ByteForByte", byteForByte},
+	{"HeadersThatCannotBe", headersThatCannotBe},
+	{"Refused", refused},
+	{"NoDestination", noDestination},
+	{"Forbidden", forbidden},
+	{"Again", again},
+	{"Killed", killed},
+	{"Stopped", stopped},
+	{"Cut", cut},
+	{"Slow", slow},
+	{"Full", full},
+	{"Revoked", revoked},
+	{"Away", away},
+	{"Cancelled", cancelled},
+}
+
 // Run runs the suite. Each test gets a broker of its own from open, which is closed with the test.
 func Run(t *testing.T, open func(t *testing.T) Broker) {
-	for _, test := range []struct {
-		name string
-		run  func(ctx context.Context, t *testing.T, b Broker)
-	}{
-		{"ByteForByte", byteForByte},
-		{"HeadersThatCannotBe", headersThatCannotBe},
-		{"Refused", refused},
-		{"NoDestination", noDestination},
-		{"Forbidden", forbidden},
-		{"Again", again},
-		{"Killed", killed},
-		{"Stopped", stopped},
-		{"Slow", slow},
-		{"Full", full},
-		{"Revoked", revoked},
-		{"Away", away},
-		{"Cancelled", cancelled},
-	} {
+	for _, test := range suite {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // RabbitMQ may take 20 s to start
 			defer cancel()
@@ -286,6 +293,49 @@ func stopped(ctx context.Context, t *testing.T, b Broker) {
 	deliver(ctx, t, b, s, all[100:], 1000)
 	if repeats := inOrder(t, b.Received(), all); b.Deduplicates() && repeats > 0 {
 		t.Errorf("%d repeats", repeats)
+	}
+}
+
+// cut holds back what is sent, what is answered, and both: what was sent and is not answered may be stored, and is
+// published again with the same ID.
+func cut(ctx context.Context, t *testing.T, b Broker) {
+	const size = 300
+	all := batch(b, 3*size, 50)
+	s := sink(t, b)
+	line := b.Line()
+	for n, direction := range []struct {
+		name   string
+		valves []Valve
+	}{{"requests", []Valve{line.Requests}}, {"answers", []Valve{line.Answers}}, {"both", []Valve{line.Requests, line.Answers}}} {
+		part := all[n*size : (n+1)*size]
+		deliver(ctx, t, b, s, part[:50], 50)
+		stored := len(b.Received())
+		for _, v := range direction.valves {
+			v.Shut()
+		}
+		short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		start := time.Now()
+		outcomes := count(publish(short, t, b, s, part[50:]))
+		if took := time.Since(start); took > 2500*time.Millisecond {
+			t.Errorf("%s: Publish returned %s after its context", direction.name, took-500*time.Millisecond)
+		}
+		cancel()
+		if outcomes["unknown"] == 0 || outcomes["unknown"]+outcomes["not tried"] != size-50 {
+			t.Errorf("%s: outcomes of a line that is cut: %v", direction.name, outcomes)
+		}
+		for _, v := range direction.valves {
+			v.Open()
+		}
+		asks, ok := b.(interface{ AsksFirst() bool })
+		if direction.name == "answers" && len(b.Received()) == stored && !(ok && asks.AsksFirst()) {
+			t.Error("nothing was stored of what was not answered")
+		}
+		await(ctx, t, s)
+		deliver(ctx, t, b, s, part[50:], size)
+	}
+	repeats := inOrder(t, b.Received(), all)
+	if repeats > 3*size || b.Deduplicates() && repeats > 0 {
+		t.Errorf("%d repeats of %d messages", repeats, len(all))
 	}
 }
 

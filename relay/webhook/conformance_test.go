@@ -126,7 +126,12 @@ func (p *process) Secrets() []string   { return []string{strings.TrimPrefix(secr
 func (p *process) FoldsNames() bool { return true }
 
 func (p *process) Slow(latency time.Duration) { p.proxy.Latency.Store(int64(latency)) }
-func (p *process) Received() []relay.Message  { return readKept(p.t, p.path("kept")) }
+
+func (p *process) Line() relaytest.Line {
+	return relaytest.Line{Requests: &p.proxy.Requests, Answers: &p.proxy.Answers}
+}
+
+func (p *process) Received() []relay.Message { return readKept(p.t, p.path("kept")) }
 
 func (p *process) Limit(messages int) (free func()) {
 	p.admin("limit", messages)
