@@ -32,6 +32,7 @@ const (
 	maxOwn       = 64               // of one login, which several people may share: it cannot take all
 	maxRows      = 200              // that are asked for at once
 	maxBurst     = 256 << 10        // bytes of changes at once; instead of more, pages read themselves again
+	maxChanges   = 5_000            // of one look, however small; of more, nobody counts how many they are
 	burstSample  = 100              // changes of such a burst that are sent; tail.js lists as many at once
 )
 
@@ -197,7 +198,7 @@ func (s *site) events(v *visit) error {
 		// Without deadlines a browser that does not read could not be dropped.
 		return fmt.Errorf("the handler around the console does not support deadlines: %w", err)
 	}
-	reader, err := s.watch.Changes.Open(v.ctx(), v.tenant(), watch.Filter{}, from)
+	reader, err := s.watch.Changes.Open(v.ctx(), v.tenant(), watch.Filter{Most: maxChanges}, from)
 	if err != nil {
 		return err
 	}
@@ -281,8 +282,8 @@ func (o *stream) sendAll(r *watch.Reader, build string) {
 			r.Took(b)
 			moved := at == ""
 			text := b.Text
-			if at = b.After.String(); len(text) > maxBurst {
-				text = resync(at, burst{b.Len(), b.Sample(burstSample)})
+			if at = b.After.String(); len(text) > maxBurst || b.AtLeast > 0 {
+				text = resync(at, burst{b.Len(), b.AtLeast > 0, b.Sample(burstSample)})
 			}
 			if !o.send(text) {
 				return
@@ -307,6 +308,7 @@ func (o *stream) sendAll(r *watch.Reader, build string) {
 // burst is more changes than are sent at once.
 type burst struct {
 	Changes int               `json:"changes,omitempty"`
+	More    bool              `json:"more,omitempty"` // than Changes
 	Sample  []json.RawMessage `json:"sample,omitempty"`
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -151,23 +152,30 @@ func TestWhoMayNotReadAStreamGetsNone(t *testing.T) {
 
 // More changes at once than a browser has to read are one event, after which it goes on.
 func TestABurstIsOneEvent(t *testing.T) {
+	for jobs, counted := range map[int]int{3000: 3000, 5001: 5000} {
+		t.Run(strconv.Itoa(jobs), func(t *testing.T) { testBurst(t, jobs, counted) })
+	}
+}
+
+func testBurst(t *testing.T, jobs, counted int) {
 	r, server := serve(t)
 	_, events := r.stream(server, "events")
 	begun(t, events)
-	many := slices.Repeat([]outbox.Request{{Args: outbox.Raw{KindName: "greet", Payload: []byte(`{}`)}}}, 3000)
+	many := slices.Repeat([]outbox.Request{{Args: outbox.Raw{KindName: "greet", Payload: []byte(`{}`)}}}, jobs)
 	if _, err := outbox.EnqueueMany(t.Context(), r.db, many); err != nil {
 		t.Fatal(err)
 	}
 	e, _ := next(t, events)
 	var said struct {
 		Changes int
+		More    bool
 		Sample  []struct{ ID, Kind, Status string }
 	}
 	if err := json.Unmarshal([]byte(e.data), &said); err != nil || e.name != "resync" || e.id == "" {
 		t.Errorf("got %+v, want a resync with a position: %v", e, err)
 	}
-	if said.Changes != len(many) || len(said.Sample) != 100 || said.Sample[99].Status != "pending" {
-		t.Errorf("it says %d changes with %d of them, want %d with 100", said.Changes, len(said.Sample), len(many))
+	if said.Changes != counted || said.More != (jobs > counted) || len(said.Sample) != 100 || said.Sample[99].Status != "pending" {
+		t.Errorf("it says %d changes (more: %t) with %d of them, want %d of %d with 100", said.Changes, said.More, len(said.Sample), counted, jobs)
 	}
 	id := r.enqueue("greet", `{}`, outbox.Options{}).String()
 	if e, _ := next(t, events); !strings.Contains(e.data, id) {

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -23,6 +24,16 @@ type Filter struct {
 	Kind, Queue string                 // "" is any
 	Statuses    map[outbox.Status]bool // nil is any
 	Jobs        map[outbox.ID]bool     // nil is any
+	// Most is how many changes of one look the reader wants at most: if none of a feed's readers wants more, more
+	// become a resync, and the next look comes later. 0 is as many as there may be.
+	Most int
+}
+
+func (w Filter) most(atMost int) int {
+	if w.Most == 0 {
+		return atMost
+	}
+	return min(w.Most, atMost)
 }
 
 func (w Filter) matchesAll() bool {
@@ -56,6 +67,7 @@ type ChangeError struct {
 type Batch struct {
 	changes []change
 	Resync  bool     // changes may be left out
+	AtLeast int      // how many, with Resync; 0 if nobody knows
 	After   Position // of a reader that has read all of it
 	Text    []byte   // all of it as server-sent events; the last has the position as its id
 }
@@ -67,7 +79,13 @@ type change struct {
 
 // newBatch encodes changes that were found.
 func newBatch(tenant outbox.ID, changes []changefeed.Change, after Position) *Batch {
-	b := &Batch{After: after, changes: make([]change, len(changes))}
+	b := &Batch{After: after, changes: encoded(tenant, changes)}
+	b.write()
+	return b
+}
+
+func encoded(tenant outbox.ID, changes []changefeed.Change) []change {
+	all := make([]change, len(changes))
 	for i, c := range changes {
 		e := JobChange{
 			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: string(c.Status), Epoch: c.Epoch, Attempt: c.Attempt, FinishedAt: operator.Presentable(c.FinishedAt),
@@ -78,11 +96,13 @@ func newBatch(tenant outbox.ID, changes []changefeed.Change, after Position) *Ba
 		if c.ErrorCode != "" {
 			e.Error = &ChangeError{Code: c.ErrorCode}
 		}
-		b.changes[i] = change{c, encodeData(e)}
+		all[i] = change{c, encodeData(e)}
 	}
-	b.write()
-	return b
+	return all
 }
+
+// sampled is how many changes a resync has of those that were found; its text has none.
+const sampled = 100
 
 // resync is a batch that says only that changes may have been left out.
 func resync(after Position) *Batch {
@@ -122,8 +142,8 @@ func (b *Batch) matching(w Filter) *Batch {
 	return part
 }
 
-// Len is how many changes the batch has.
-func (b *Batch) Len() int { return len(b.changes) }
+// Len is how many changes the batch has, or stands for.
+func (b *Batch) Len() int { return cmp.Or(b.AtLeast, len(b.changes)) }
 
 // Sample is the last n of the batch's changes, each as JSON of a [JobChange].
 func (b *Batch) Sample(n int) (sample []json.RawMessage) {

@@ -29,3 +29,11 @@ func CatchUp(ctx context.Context, pool outbox.Beginner, tenant outbox.ID, positi
 	}
 	return sent, nil
 }
+
+// RestAfterBurst has a feed rest for so long after a look that found more than its readers are sent.
+func RestAfterBurst(h *Changes, long time.Duration) {
+	h.restBurst = func(time.Duration) time.Duration { return long }
+}
+
+// RestOfBurst is how long it rests after a look that took so long.
+func RestOfBurst(took time.Duration) time.Duration { return restAfterBurst(took) }

@@ -25,9 +25,11 @@ type feed struct {
 	deaf     bool                   // looks have failed for longer than deafAfter
 	position Position               // zero: it has not begun
 	sent     [2]map[outbox.ID]state // the states that were sent last, of the newest jobs
-	full     bool                   // the latest look found more than a quarter of maxChanges
+	full     bool                   // the latest look found more than a quarter of what it may
 
-	// The latest look: the snapshot before it, when it began, and how long it took.
+	// The latest look: whether it found more than readers are sent, the snapshot before it, when it began, and how
+	// long it took.
+	burst    bool
 	snapshot changefeed.Snapshot
 	looked   time.Time
 	took     time.Duration
@@ -54,7 +56,7 @@ type state struct {
 // later looks leave out what they wrote. If it asks before it looks, the look returns all
 // that they wrote. After a look that could not return everything it asks before it sends
 // the resync: a client that gets it asks for the jobs, and sees what had committed by then.
-func (h *Changes) look(ctx context.Context, f *feed) (*Batch, error) {
+func (h *Changes) look(ctx context.Context, f *feed, limit int) (*Batch, error) {
 	if f.position.IsZero() {
 		return nil, h.begin(ctx, f)
 	}
@@ -68,7 +70,7 @@ func (h *Changes) look(ctx context.Context, f *feed) (*Batch, error) {
 				return err
 			}
 		}
-		if changes, after, more, err = changefeed.List(ctx, tx, f.tenant, f.position, h.maxChanges); err != nil {
+		if changes, after, more, err = changefeed.List(ctx, tx, f.tenant, f.position, limit); err != nil {
 			return err
 		}
 		if more {
@@ -85,10 +87,15 @@ func (h *Changes) look(ctx context.Context, f *feed) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.position, f.full = after, len(changes) > h.maxChanges/4 && !more
+	f.position, f.full = after, len(changes) > limit/4 && !more
 	if lost || more {
 		f.sent = [2]map[outbox.ID]state{}
-		return resync(after), nil
+		b := resync(after)
+		b.changes = encoded(f.tenant, changes[max(0, len(changes)-sampled):])
+		if more {
+			b.AtLeast = len(changes)
+		}
+		return b, nil
 	}
 	return newBatch(f.tenant, f.news(changes, h.maxChanges), after), nil
 }

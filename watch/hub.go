@@ -21,7 +21,9 @@ const (
 	quietBudget = 100                    // the same while no change is known, for what a look takes beyond cheapLook
 	cheapLook   = 10 * time.Millisecond
 	quietMost   = time.Minute // between two looks, however long they take
-	maxChanges  = 20_000      // of one look; more become a resync
+	burstBudget = 100         // the same after a look that found more than its readers are sent
+	burstMost   = 5 * time.Second
+	maxChanges  = 20_000 // of one look; more become a resync
 	lookTimeout = 12 * time.Second
 	catchUpTime = 250 * time.Millisecond // for sending joining readers what they missed, at a time
 	deafAfter   = 30 * time.Second       // after looks have failed for so long, readers are dropped
@@ -43,6 +45,7 @@ type Changes struct {
 	every      time.Duration
 	deafAfter  time.Duration
 	rest       func(took time.Duration) time.Duration // after a look, while no change of a job is known
+	restBurst  func(took time.Duration) time.Duration // after one that found more than its readers are sent
 	maxChanges int
 	maxWaiting int64
 
@@ -84,7 +87,7 @@ func NewChanges(pool outbox.Beginner, c ChangesConfig) *Changes {
 	h := &Changes{
 		pool: pool, every: cmp.Or(c.LookEvery, lookEvery), deafAfter: cmp.Or(c.DeafAfter, deafAfter), rest: c.Rest, complain: c.Complain,
 		maxChanges: cmp.Or(c.MaxChanges, maxChanges), maxWaiting: int64(cmp.Or(c.MaxWaiting, maxWaiting)),
-		feeds: map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
+		restBurst: restAfterBurst, feeds: map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
 	}
 	if h.rest == nil {
 		h.rest = restAfter
@@ -383,20 +386,42 @@ func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapsh
 			return &Batch{After: after}, nil
 		}
 	}
-	begun := time.Now()
-	if !f.position.IsZero() && now.LikelySameAs(f.snapshot) && begun.Sub(f.looked) < h.rest(f.took) {
+	begun, limit := time.Now(), h.limit(f)
+	rests := f.burst && limit < h.maxChanges && begun.Sub(f.looked) < h.restBurst(f.took)
+	if !f.position.IsZero() && (rests || now.LikelySameAs(f.snapshot) && begun.Sub(f.looked) < h.rest(f.took)) {
 		return nil, nil
 	}
-	found, err := h.look(ctx, f)
+	found, err := h.look(ctx, f, limit)
 	if err == nil {
 		f.snapshot, f.looked, f.took = now, begun, time.Since(begun)
+		f.burst = found != nil && found.AtLeast > 0
 	}
 	return found, err
+}
+
+// limit is how many changes a look for the feed returns: as many as the reader is sent that is sent most.
+func (h *Changes) limit(f *feed) (most int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range f.readers {
+		most = max(most, r.filter.most(h.maxChanges))
+	}
+	for _, r := range f.joining {
+		most = max(most, r.filter.most(h.maxChanges))
+	}
+	return cmp.Or(most, h.maxChanges)
 }
 
 // restAfter is how long the hub does not look after a look that took so long.
 func restAfter(took time.Duration) time.Duration {
 	return min(quietBudget*(took-cheapLook), quietMost)
+}
+
+// restAfterBurst is how long the hub does not look after a look that took so long and found more than its readers are
+// sent: they know that much has changed, and would learn no more however soon it looks. So while jobs are
+// dispatched as fast as they can be, looks leave the server to the dispatchers.
+func restAfterBurst(took time.Duration) time.Duration {
+	return min(burstBudget*took, burstMost)
 }
 
 // give hands a batch to the reader, unless too much waits for it already.

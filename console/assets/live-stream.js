@@ -5,8 +5,8 @@
 /** @typedef {{id: string, kind: string, queue: string, tenant?: string, status: string, epoch: number, attempt: number, finishedAt?: string, error?: {code: string}}} Change */
 /** @typedef {{kind?: string, queue?: string, tenant?: string, statuses?: string[], unsure?: boolean}} Match */
 /** @typedef {{jobs: string[], match?: Match, all?: boolean}} Interest what of the stream a page wants: changes of its jobs, or all that match */
-/** @typedef {{state?: string, heard?: number, build?: string, resync?: boolean, burst?: number, changes?: Change[], others?: [string, boolean][], touched?: boolean}} Message
- * heard is when the server was heard last, by the machine's clock; resync: changes may have been left out, so that the page has to be read again; burst is how many changes came at once, of
+/** @typedef {{state?: string, heard?: number, build?: string, resync?: boolean, burst?: number, more?: boolean, changes?: Change[], others?: [string, boolean][], touched?: boolean}} Message
+ * heard is when the server was heard last, by the machine's clock; resync: changes may have been left out, so that the page has to be read again; burst is how many changes came at once, or with more how many at least, of
  * which a page that wants all has some; others are jobs that the page does not show, and whether they belong there; touched: something has changed. */
 
 const silence = 18_000; // milliseconds: the server says something every 15 s
@@ -125,8 +125,8 @@ export class Stream {
 			this.#say({ state: this.#state = "live", build: this.#build, resync: !this.#position });
 		} else if (name === "resync") {
 			this.#forget(); // unless the event has a position
-			const { changes, sample } = /** @type {{changes?: number, sample?: Change[]}} */ (JSON.parse(data));
-			for (const [tell, i] of this.#pages) tell({ resync: true, burst: changes, changes: i.all ? sample?.filter((c) => wants(i, c)) : undefined });
+			const { changes, more, sample } = /** @type {{changes?: number, more?: boolean, sample?: Change[]}} */ (JSON.parse(data));
+			for (const [tell, i] of this.#pages) tell({ resync: true, burst: changes, more, changes: i.all ? sample?.filter((c) => wants(i, c)) : undefined });
 		} else if (name === "job") {
 			const c = /** @type {Change} */ (JSON.parse(data));
 			const again = this.#since.get(c.id) === data;

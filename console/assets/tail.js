@@ -26,7 +26,7 @@ const mouse = matchMedia("(hover: hover)"); // elsewhere what was touched last c
 
 /** @type {Entry[]} those that are not listed yet, the oldest first */
 let waiting = [];
-/** @type {[number, number][]} when how many changes were heard of, within the time of the rate */
+/** @type {[number, number, boolean?][]} when how many changes were heard of, within the time of the rate */
 let counts = [];
 /** @type {HTMLTableSectionElement | undefined} the rows of the newest part */
 let body;
@@ -132,10 +132,10 @@ export function take(m) {
 	/** @type {Entry[]} */
 	const entries = some.map((change) => ({ change, at }));
 	const heardOf = m.burst ?? changes.length, left = heardOf - some.length; // of a burst, those of all jobs
-	if (left > 0) entries.unshift({ said: `Too many changes at once: ${number(left)}${m.burst && filtered ? " of all jobs" : ""} are not listed`, at });
+	if (left > 0) entries.unshift({ said: `Too many changes at once: ${m.more ? "more than " : ""}${number(left)}${m.burst && filtered ? " of all jobs" : ""} are not listed`, at });
 	else if (m.resync && begun) entries.unshift({ said: `Changes from ${clock.format(heard)} to ${clock.format(at)} may not be listed`, at });
 	if (m.state === "live") begun = true;
-	if (heardOf) counts.push([at, filtered ? changes.length : heardOf]);
+	if (heardOf) counts.push([at, filtered ? changes.length : heardOf, m.more]);
 	if (m.state !== "lost" && m.state !== "refused") heard = at;
 	if (entries.length) wait(entries);
 }
@@ -167,7 +167,8 @@ function tellRate() {
 	counts = counts.filter(([then]) => at - then < over);
 	if (!first || document.querySelector(".live")?.getAttribute("data-state") !== "on") return;
 	const each = counts.reduce((sum, [, n]) => sum + n, 0) / Math.min(over, Math.max(1000, at - first)) * 1000;
-	const text = `${each >= 10 || each === 0 ? number(Math.round(each)) : each.toFixed(1)} a second · ${number(listed)} listed since ${clock.format(first)}` + (listed > keeps ? `, the newest ${number(keeps)} are kept` : "");
+	const more = counts.some(([, , more]) => more) ? "more than " : "";
+	const text = `${more}${each >= 10 || each === 0 ? number(Math.round(each)) : each.toFixed(1)} a second · ${number(listed)} listed since ${clock.format(first)}` + (listed > keeps ? `, the newest ${number(keeps)} are kept` : "");
 	if (rate.textContent !== text) rate.textContent = text;
 }
 
