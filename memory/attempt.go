@@ -4,9 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -15,8 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// record is a job as the queue knows it. The first lines do not change; q.mu
-// guards the others.
+// record is a job as the queue knows it. The first lines do not change; the store's
+// mu guards the others.
 type record struct {
 	id, tenant  outbox.ID
 	route       *route
@@ -44,9 +43,9 @@ type record struct {
 
 type recordKey struct{}
 
-// running is a record and its queue, for Progress.
+// running is a record and its store, for Progress.
 type running struct {
-	queue  *Queue
+	store  *store
 	record *record
 }
 
@@ -58,15 +57,48 @@ type attempt struct {
 	job    *outbox.Claimed // what the handler sees, a new one for each attempt
 }
 
-// begin marks a job as running. q.mu is held.
-func (q *Queue) begin(r *record) *attempt {
-	ctx, cancel := context.WithCancelCause(context.WithValue(q.base, recordKey{}, running{q, r}))
+// workers carry out the jobs of a store.
+type workers struct {
+	store   *store
+	base    context.Context // what handlers' contexts come from
+	working sync.WaitGroup
+}
+
+// work carries out jobs until a stop, and then until none waits.
+func (w *workers) work() {
+	for a := w.take(); a != nil; a = w.take() {
+		w.attempt(a)
+	}
+}
+
+// take waits for a job and begins its attempt; nil says that there will be none.
+// Both are one step: in between, nobody who cancels would find the job.
+func (w *workers) take() *attempt {
+	s := w.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.pending) == 0 && !s.stopping {
+		s.came.Wait()
+	}
+	if len(s.pending) == 0 {
+		return nil
+	}
+	r := s.pending[0]
+	s.pending[0] = nil
+	s.pending = s.pending[1:]
+	s.metrics.waiting.Dec()
+	return w.begin(r)
+}
+
+// begin marks a job as running. The store's mu is held.
+func (w *workers) begin(r *record) *attempt {
+	ctx, cancel := context.WithCancelCause(context.WithValue(w.base, recordKey{}, running{w.store, r}))
 	ctx, stop := context.WithTimeoutCause(ctx, r.timeout, dispatcher.ErrTimeout)
 	r.status, r.cancel, r.started = outbox.Running, cancel, time.Now()
 	r.attempt++
-	r.reports = &recorder{q, r}
-	q.running[r] = struct{}{}
-	q.metrics.running.Inc()
+	r.reports = &recorder{w.store, r}
+	w.store.running[r] = struct{}{}
+	w.store.metrics.running.Inc()
 	job := &outbox.Claimed{
 		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
@@ -77,7 +109,7 @@ func (q *Queue) begin(r *record) *attempt {
 
 // attempt calls the handler. One that ends its goroutine ends this worker; another
 // goes on in its place.
-func (q *Queue) attempt(a *attempt) {
+func (w *workers) attempt(a *attempt) {
 	defer a.stop()
 	r := a.record
 	verdict := outcome.Outcome{Status: outbox.Dead, Code: "goexit", Message: "the handler ended its goroutine with runtime.Goexit"}
@@ -85,9 +117,9 @@ func (q *Queue) attempt(a *attempt) {
 	var result any
 	defer func() {
 		if !returned {
-			q.working.Go(q.work)
+			w.working.Go(w.work)
 		}
-		q.settle(r, verdict, result, context.Cause(a.ctx))
+		w.store.settle(r, verdict, result, context.Cause(a.ctx))
 	}()
 	args := r.args // they are dropped at the end only
 	err := outcome.Call(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
@@ -100,11 +132,11 @@ func (q *Queue) attempt(a *attempt) {
 
 // settle decides what becomes of a job after an attempt. cause is why its context
 // ended, nil if it had not.
-func (q *Queue) settle(r *record, v outcome.Outcome, result any, cause error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.running, r)
-	q.metrics.running.Dec()
+func (s *store) settle(r *record, v outcome.Outcome, result any, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, r)
+	s.metrics.running.Dec()
 	r.cancel(nil)
 	r.cancel, r.reports = nil, nil
 	r.route.counts.processing.Observe(time.Since(r.started).Seconds())
@@ -113,23 +145,23 @@ func (q *Queue) settle(r *record, v outcome.Outcome, result any, cause error) {
 	switch {
 	case v.Status == outbox.Succeeded:
 		r.result = result
-		q.end(r, outbox.Succeeded, "", "")
+		s.end(r, outbox.Succeeded, "", "")
 	case errors.Is(cause, ErrCancelled):
-		q.end(r, outbox.Cancelled, "cancelled", v.Message)
-	case again && (q.stopping || errors.Is(cause, dispatcher.ErrShutdown)):
-		q.end(r, outbox.Cancelled, codeShutdown, v.Message)
+		s.end(r, outbox.Cancelled, "cancelled", v.Message)
+	case again && (s.stopping || errors.Is(cause, dispatcher.ErrShutdown)):
+		s.end(r, outbox.Cancelled, codeShutdown, v.Message)
 	case again:
 		if spared {
 			r.attempt--
 		}
-		q.schedule(r, v)
+		s.schedule(r, v)
 	default:
-		q.end(r, v.Status, v.Code, v.Message)
+		s.end(r, v.Status, v.Code, v.Message)
 	}
 }
 
 // spare makes a retry of an outage, which spends no attempt as long as the first one
-// in a row was less than the kind's limit ago. q.mu is held.
+// in a row was less than the kind's limit ago. The store's mu is held.
 func (r *record) spare(v *outcome.Outcome, now time.Time) bool {
 	if v.OutageLimit == 0 {
 		r.awaySince = time.Time{}
@@ -148,55 +180,6 @@ func (r *record) spare(v *outcome.Outcome, now time.Time) bool {
 		v.Delay = growing*3/4 + rand.N(growing/2)
 	}
 	return true
-}
-
-// schedule has a job wait for its next attempt. q.mu is held.
-func (q *Queue) schedule(r *record, v outcome.Outcome) {
-	r.status, r.code, r.message = v.Status, v.Code, v.Message
-	if v.Status == outbox.Pending { // snoozed: no attempt spent
-		r.attempt--
-	}
-	q.later++
-	q.metrics.waiting.Inc()
-	r.timer = time.AfterFunc(v.Delay, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if r.timer != nil { // else a cancel or a stop came first
-			q.unschedule(r)
-			q.enqueue(r)
-		}
-	})
-}
-
-// unschedule ends the wait for another attempt. q.mu is held.
-func (q *Queue) unschedule(r *record) {
-	r.timer.Stop()
-	r.timer = nil
-	q.later--
-	q.metrics.waiting.Dec()
-}
-
-// end closes a job. q.mu is held.
-func (q *Queue) end(r *record, status outbox.Status, code, message string) {
-	r.status, r.code, r.message, r.finished = status, code, message, time.Now()
-	r.args, r.checkpoint = nil, nil // may be large, or hold what is to be closed
-	close(r.done)
-	q.ended = append(q.ended, r)
-	q.forget(r.finished)
-	r.route.counts.ended[status].Inc()
-	level := slog.LevelInfo
-	if status != outbox.Succeeded {
-		level = slog.LevelWarn
-	}
-	q.log.LogAttrs(context.Background(), level, "job in memory ended", slog.String("job_id", r.id.String()), slog.String("kind", r.route.kind),
-		slog.String("status", string(status)), slog.Int("attempt", r.attempt), slog.String("error_code", code), slog.String("error", message))
-}
-
-// drop takes a job out of those that wait for a worker. q.mu is held.
-func (q *Queue) drop(r *record) {
-	i := slices.Index(q.pending, r)
-	q.pending = slices.Delete(q.pending, i, i+1)
-	q.metrics.waiting.Dec()
 }
 
 // headersJSON is nil for no headers.

@@ -48,9 +48,9 @@ type Progress struct {
 
 // Job returns how a job is, or [ErrNotFound].
 func (q *Queue) Job(id outbox.ID) (Job, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	r, err := q.find(id)
+	q.store.mu.Lock()
+	defer q.store.mu.Unlock()
+	r, err := q.store.find(id)
 	if err != nil {
 		return Job{}, err
 	}
@@ -59,9 +59,9 @@ func (q *Queue) Job(id outbox.ID) (Job, error) {
 
 // Wait returns a job when it has ended, or the cause of ctx if that ends first.
 func (q *Queue) Wait(ctx context.Context, id outbox.ID) (Job, error) {
-	q.mu.Lock()
-	r, err := q.find(id)
-	q.mu.Unlock()
+	q.store.mu.Lock()
+	r, err := q.store.find(id)
+	q.store.mu.Unlock()
 	if err != nil {
 		return Job{}, err
 	}
@@ -70,8 +70,8 @@ func (q *Queue) Wait(ctx context.Context, id outbox.ID) (Job, error) {
 	case <-ctx.Done():
 		return Job{}, fmt.Errorf("wait for job %s: %w", id, context.Cause(ctx))
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.store.mu.Lock()
+	defer q.store.mu.Unlock()
 	return r.job(), nil
 }
 
@@ -86,10 +86,10 @@ func (e *UnfinishedError) Error() string {
 // [*UnfinishedError] for a job that has not succeeded, [ErrNotFound], and another
 // error if the result is not an R.
 func Result[R any](q *Queue, id outbox.ID) (R, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.store.mu.Lock()
+	defer q.store.mu.Unlock()
 	var zero R
-	r, err := q.find(id)
+	r, err := q.store.find(id)
 	if err != nil {
 		return zero, err
 	}
@@ -107,27 +107,7 @@ func Result[R any](q *Queue, id outbox.ID) (R, error) {
 // is cancelled at once. The context of one that runs ends with the cause
 // [ErrCancelled]; it is cancelled when its handler returns an error, and succeeded
 // if it returns none. One that has ended stays as it is. It returns [ErrNotFound].
-func (q *Queue) Cancel(id outbox.ID) (was outbox.Status, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	r, err := q.find(id)
-	if err != nil {
-		return "", err
-	}
-	was = r.status
-	switch {
-	case !r.finished.IsZero():
-	case r.cancel != nil:
-		r.cancel(ErrCancelled)
-	case r.timer != nil:
-		q.unschedule(r)
-		q.end(r, outbox.Cancelled, "cancelled", ErrCancelled.Error())
-	default:
-		q.drop(r)
-		q.end(r, outbox.Cancelled, "cancelled", ErrCancelled.Error())
-	}
-	return was, nil
-}
+func (q *Queue) Cancel(id outbox.ID) (was outbox.Status, err error) { return q.store.cancel(id) }
 
 // ReportProgress notes how far the job of a handler's context is; the latest word
 // counts. It reports false outside of the handlers of this package.
@@ -136,23 +116,13 @@ func ReportProgress(ctx context.Context, p Progress) bool {
 	if !ok {
 		return false
 	}
-	r.queue.mu.Lock()
-	defer r.queue.mu.Unlock()
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
 	r.record.progress = p
 	return true
 }
 
-// find is for what is known. q.mu is held.
-func (q *Queue) find(id outbox.ID) (*record, error) {
-	q.forget(time.Now())
-	r := q.jobs[id]
-	if r == nil {
-		return nil, fmt.Errorf("job %s: %w", id, ErrNotFound)
-	}
-	return r, nil
-}
-
-// job is the record as callers see it. q.mu is held.
+// job is the record as callers see it. The store's mu is held.
 func (r *record) job() Job {
 	return Job{
 		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Status: r.status, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Progress: r.progress,

@@ -569,8 +569,8 @@ func TestOnlySoManyJobsAreRemembered(t *testing.T) {
 		if _, err := r.Job(first); !errors.Is(err, ErrNotFound) {
 			t.Errorf("the first of %d jobs: %v, want %v", maxKept+1, err, ErrNotFound)
 		}
-		if len(r.jobs) != maxKept || len(r.ended) != maxKept {
-			t.Errorf("remembers %d, %d jobs, want %d", len(r.jobs), len(r.ended), maxKept)
+		if len(r.store.jobs) != maxKept || len(r.store.ended) != maxKept {
+			t.Errorf("remembers %d, %d jobs, want %d", len(r.store.jobs), len(r.store.ended), maxKept)
 		}
 	})
 }
@@ -609,11 +609,11 @@ func prepareSnoozed(r *rig) outbox.ID {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
 	record.attempt = 1
-	r.jobs[record.id] = record
-	r.schedule(record, outcome.Outcome{Status: outbox.Pending, Delay: time.Hour})
+	r.store.jobs[record.id] = record
+	r.store.schedule(record, outcome.Outcome{Status: outbox.Pending, Delay: time.Hour})
 	return record.id
 }
 

@@ -2,12 +2,11 @@ package memory
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,8 +38,6 @@ type Config struct {
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 }
-
-const maxKept = 10_000 // jobs that have ended
 
 func (c Config) withDefaults() Config {
 	c.Capacity = cmp.Or(c.Capacity, 256)
@@ -79,26 +76,8 @@ func (c Config) validate() error {
 type Queue struct {
 	config  Config
 	routes  map[string]*route
-	metrics *metrics
-	log     *slog.Logger
-	base    context.Context // what handlers' contexts come from; set by Run
-	working sync.WaitGroup
-
-	mu       sync.Mutex
-	came     sync.Cond // to pending, or a stop
-	started  bool
-	stopping bool
-	pending  []*record             // wait for a worker
-	later    int                   // wait for their next attempt
-	running  map[*record]struct{}  //
-	jobs     map[outbox.ID]*record // all that are known
-	keys     map[keyOf]*record     // those of them with an idempotency key
-	ended    []*record             // those of them that have ended, in that order
-}
-
-type keyOf struct {
-	tenant    outbox.ID
-	kind, key string
+	store   *store
+	started atomic.Bool
 }
 
 // New checks config and registers the metrics.
@@ -107,15 +86,12 @@ func New(mux *Mux, config Config) (*Queue, error) {
 	if err := errors.Join(config.validate(), mux.validate()); err != nil {
 		return nil, fmt.Errorf("memory: %w", err)
 	}
-	q := &Queue{
-		config:  config,
-		metrics: newMetrics(config.Registerer),
-		log:     config.Logger.With(slog.String("component", "memory")),
-		running: map[*record]struct{}{}, jobs: map[outbox.ID]*record{}, keys: map[keyOf]*record{},
-	}
-	q.came.L = &q.mu
-	q.routes = mux.build(config.Timeout, config.Backoff, q.metrics)
-	return q, nil
+	m := newMetrics(config.Registerer)
+	return &Queue{
+		config: config,
+		routes: mux.build(config.Timeout, config.Backoff, m),
+		store:  newStore(config, m, config.Logger.With(slog.String("component", "memory"))),
+	}, nil
 }
 
 // Options say how a job is to be run. The zero value is one attempt. Arguments that
@@ -142,27 +118,10 @@ func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
 	if err != nil {
 		return outbox.ID{}, err
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.forget(time.Now())
-	key := keyOf{r.tenant, r.route.kind, opts.IdempotencyKey}
-	if first := q.keys[key]; opts.IdempotencyKey != "" && first != nil {
-		return first.id, nil
-	}
-	if q.stopping {
-		return outbox.ID{}, ErrStopped
-	}
-	if len(q.pending)+q.later >= q.config.Capacity {
-		r.route.counts.rejected.Inc()
-		return outbox.ID{}, fmt.Errorf("submit a job of kind %s: %w: %d", r.route.kind, ErrBackpressure, q.config.Capacity)
-	}
 	if opts.IdempotencyKey != "" {
-		q.keys[key] = r
-		r.key = key
+		r.key = keyOf{r.tenant, r.route.kind, opts.IdempotencyKey}
 	}
-	q.jobs[r.id] = r
-	q.enqueue(r)
-	return r.id, nil
+	return q.store.add(r)
 }
 
 func (o Options) withDefaults(args outbox.Args) Options {
@@ -216,27 +175,4 @@ func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 		maxAttempts: cmp.Or(opts.MaxAttempts, 1), timeout: cmp.Or(opts.Timeout, route.config.Timeout), backoff: slices.Clone(opts.Backoff), headers: headersJSON(opts.Headers),
 		submitted: time.Now(), done: make(chan struct{}),
 	}, nil
-}
-
-// enqueue puts a job at the end of those that wait. q.mu is held.
-func (q *Queue) enqueue(r *record) {
-	r.status = outbox.Pending
-	q.pending = append(q.pending, r)
-	q.metrics.waiting.Inc()
-	q.came.Signal()
-}
-
-// forget drops what ended long ago, and the oldest of too many. q.mu is held.
-func (q *Queue) forget(now time.Time) {
-	n := 0
-	for n < len(q.ended) && (len(q.ended)-n > maxKept || now.Sub(q.ended[n].finished) > q.config.Keep) {
-		r := q.ended[n]
-		delete(q.jobs, r.id)
-		if q.keys[r.key] == r {
-			delete(q.keys, r.key)
-		}
-		q.ended[n] = nil
-		n++
-	}
-	q.ended = q.ended[n:]
 }

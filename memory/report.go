@@ -10,7 +10,7 @@ import (
 
 // recorder takes what the handler of one attempt reports, as long as it runs.
 type recorder struct {
-	queue  *Queue
+	store  *store
 	record *record
 }
 
@@ -18,8 +18,8 @@ var _ engine.Recorder = (*recorder)(nil)
 
 // note changes the record, unless the attempt is over: another may have begun.
 func (r *recorder) note(change func(*record)) error {
-	r.queue.mu.Lock()
-	defer r.queue.mu.Unlock()
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
 	if r.record.reports != r {
 		return outbox.ErrLeaseLost
 	}
@@ -35,7 +35,7 @@ func (r *recorder) Log(level slog.Level, message string) error {
 	if err := r.note(func(*record) {}); err != nil {
 		return err
 	}
-	r.queue.log.LogAttrs(context.Background(), level, "job in memory said",
+	r.store.log.LogAttrs(context.Background(), level, "job in memory said",
 		slog.String("job_id", r.record.id.String()), slog.String("kind", r.record.route.kind), slog.String("line", message))
 	return nil
 }
