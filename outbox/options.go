@@ -98,6 +98,9 @@ func (o *Options) validate() []error {
 
 func validHeaders(field string, headers map[string]string) (errs []error) {
 	for name, value := range headers {
+		if name == "" { // brokers and HTTP have no such header
+			errs = append(errs, invalid(field+" name", "is empty"))
+		}
 		for _, err := range []error{validText(field+" name", name), validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value)} {
 			if err != nil {
 				errs = append(errs, err)

@@ -53,6 +53,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"an idempotency key with a NUL":        {Options{IdempotencyKey: "ab\x00"}, []InvalidError{{"Options.IdempotencyKey", "has a NUL at byte 2, which Postgres text cannot hold"}}},
 		"an idempotency key that is too long":  {Options{IdempotencyKey: long}, []InvalidError{{"Options.IdempotencyKey", "is 513 bytes long, want at most 512"}}},
 		"an idempotency key that is not UTF-8": {Options{IdempotencyKey: "\xc0"}, []InvalidError{{"Options.IdempotencyKey", "is not valid UTF-8"}}},
+		"a header without a name":              {Options{Headers: map[string]string{"": "b"}}, []InvalidError{{"Options.Headers name", "is empty"}}},
 		"a header name with a NUL":             {Options{Headers: map[string]string{"a\x00": "b"}}, []InvalidError{{"Options.Headers name", "has a NUL at byte 1, which Postgres text cannot hold"}}},
 		"a header name that is not UTF-8":      {Options{Headers: map[string]string{"\xff": "b"}}, []InvalidError{{"Options.Headers name", "is not valid UTF-8"}}},
 		"a header value with a NUL":            {Options{Headers: map[string]string{"a": "\x00"}}, []InvalidError{{"Options.Headers[a]", "has a NUL at byte 0, which Postgres text cannot hold"}}},

@@ -154,6 +154,7 @@ func TestPublishNamesEveryMistake(t *testing.T) {
 		`EventOptions.Key is 513 bytes long, want at most 512`:                                             {paid{}, EventOptions{Key: strings.Repeat("k", 513)}},
 		`EventOptions.Key has a NUL at byte 1, which Postgres text cannot hold`:                            {paid{}, EventOptions{Key: "a\x00"}},
 		`EventOptions.Headers[a] is not valid UTF-8`:                                                       {paid{}, EventOptions{Headers: map[string]string{"a": "\xff"}}},
+		`EventOptions.Headers name is empty`:                                                               {paid{}, EventOptions{Headers: map[string]string{"": "x"}}},
 		`EventOptions.Headers name is not valid UTF-8`:                                                     {paid{}, EventOptions{Headers: map[string]string{"\xff": ""}}},
 		`EventOptions.Headers are 65544 bytes as JSON, want at most 65536`:                                 {paid{}, EventOptions{Headers: map[string]string{"a": strings.Repeat("b", 65536)}}},
 		`EventOptions.Serial is set, but EventOptions.Key is empty`:                                        {paid{}, EventOptions{Serial: true}},

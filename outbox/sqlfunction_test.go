@@ -97,6 +97,7 @@ func TestTheSQLFunctionNamesEveryMistake(t *testing.T) {
 		`'k', idempotency_key => repeat('k', 513)`:                    `idempotency_key is 513 bytes long, want at most 512`,
 		`'k', headers => '[]'`:                                        `headers must be a JSON object of strings`,
 		`'k', headers => 'null'`:                                      `headers must be a JSON object of strings`,
+		`'k', headers => '{"": "b"}'`:                                 `headers have one whose name is empty`,
 		`'k', headers => '{"a": 1}'`:                                  `headers must be a JSON object of strings`,
 		`'k', headers => '{"a": "b", "c": ["d"]}'`:                    `headers must be a JSON object of strings`,
 		`'k', headers => jsonb_build_object('a', repeat('b', 65536))`: `headers are 65545 bytes as JSON, want at most 65536`,

@@ -77,6 +77,7 @@ BEGIN
             format('idempotency_key is %s bytes long, want at most 512', octet_length(idempotency_key)) END,
         CASE WHEN jsonb_typeof(headers) <> 'object' OR jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string")', '{}', true) THEN
             'headers must be a JSON object of strings' END,
+        CASE WHEN jsonb_typeof(headers) = 'object' AND headers ? '' THEN 'headers have one whose name is empty' END,
         CASE WHEN octet_length(headers::text) > 65536 THEN
             format('headers are %s bytes as JSON, want at most 65536', octet_length(headers::text)) END,
         CASE WHEN tenant_id IS NULL THEN 'tenant_id is NULL' END,

@@ -32,6 +32,7 @@ BEGIN
         CASE WHEN octet_length(key) > 512 THEN format('key is %s bytes long, want at most 512', octet_length(key)) END,
         CASE WHEN jsonb_typeof(headers) <> 'object' OR jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string")', '{}', true) THEN
             'headers must be a JSON object of strings' END,
+        CASE WHEN jsonb_typeof(headers) = 'object' AND headers ? '' THEN 'headers have one whose name is empty' END,
         CASE WHEN octet_length(headers::text) > 65536 THEN
             format('headers are %s bytes as JSON, want at most 65536', octet_length(headers::text)) END,
         CASE WHEN (octet_length(content_type) BETWEEN 1 AND 128) IS NOT TRUE THEN
