@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -104,6 +105,9 @@ func (c Config) Validate() error {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
 		}
+	}
+	if fault := engine.WorkerFault(c.Worker); fault != "" {
+		errs = append(errs, errors.New("Worker "+fault))
 	}
 	if c.NoSchedule && len(c.Schedules) > 0 {
 		errs = append(errs, errors.New("NoSchedule is set and Schedules are given, want one of them"))

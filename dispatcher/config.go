@@ -87,6 +87,9 @@ func (c Config) validate() error {
 			errs = append(errs, invalid.Field(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
 		}
 	}
+	if fault := engine.WorkerFault(c.Worker); fault != "" {
+		errs = append(errs, invalid.Field("Config.Worker", "%s", fault))
+	}
 	atLeast := func(field string, d, least time.Duration) {
 		if d < least {
 			errs = append(errs, invalid.Field(field, "is %s, want at least %s", d, least))

@@ -30,6 +30,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 			"huge":                   {Concurrency: 100_001},
 			"no such!":               {},
 		},
+		Worker:           "a b",
 		LeaseTTL:         time.Millisecond,
 		PollInterval:     time.Millisecond,
 		DeafPollInterval: -time.Second,
@@ -40,7 +41,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"name is empty, want", "name is 129 bytes long", `name is "no such!": byte 2 is " "`, "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`, `has the code ""`,
-		"LeaseTTL is 1ms, want at least 1s", "PollInterval is 1ms", "DeafPollInterval is -1s", "Timeout is -1s",
+		`Worker is "a b", want up to 128 characters without spaces`, "LeaseTTL is 1ms, want at least 1s", "PollInterval is 1ms", "DeafPollInterval is -1s", "Timeout is -1s",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not mention %s:\n%v", want, err)
@@ -48,7 +49,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues", "Config.Queues",
-		"Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "KindConfig.Timeout", "KindConfig.FailOn",
+		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "KindConfig.Timeout", "KindConfig.FailOn",
 	}
 	if diff := cmp.Diff(want, fieldsOf(err)); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)

@@ -31,3 +31,12 @@ func characterAt(s string, i int) string {
 	_, size := utf8.DecodeRuneInString(s[i:])
 	return s[i : i+size]
 }
+
+// WorkerFault is "" for what can be the name of a worker: up to 128 bytes of text without spaces and control
+// characters. For anything else it is what is wrong, after the field's name.
+func WorkerFault(name string) string {
+	if len(name) <= MaxNameBytes && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
+		return ""
+	}
+	return fmt.Sprintf("is %.200q, want up to %d characters without spaces", name, MaxNameBytes)
+}
