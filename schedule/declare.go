@@ -169,7 +169,7 @@ func accept(schedules []Schedule) (declared []declaration, errs []error) {
 	for _, s := range schedules {
 		p, err := s.params()
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, s.named(err))
 			continue
 		}
 		if slices.ContainsFunc(declared, func(d declaration) bool { return d.params.Name == p.Name && d.params.TenantID == p.TenantID }) {

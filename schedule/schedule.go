@@ -101,7 +101,15 @@ func (s Schedule) Tenant() outbox.ID { return cmp.Or(s.opts.Tenant, outbox.RootT
 // "expression.hour", "zone", "Options.Queue".
 func (s Schedule) Validate() error {
 	_, err := s.params()
-	return err
+	return s.named(err)
+}
+
+// named says which schedule an error is about, if there is one: a program declares many.
+func (s Schedule) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("schedule %q: %w", s.name, err)
 }
 
 // Next is the schedule's first tick after an instant.
@@ -125,7 +133,7 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	o := kept.Options
 	errs = append(errs, storable(o))
 	if err = errors.Join(append(errs, err)...); err != nil {
-		return p, fmt.Errorf("schedule %q: %w", s.name, err)
+		return p, err
 	}
 	args := kept.Args.(outbox.Raw)
 	o.Headers = engine.Caller(o.Caller).AddTo(o.Headers)
@@ -155,7 +163,7 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	if len(o.Headers) > 0 {
 		text, err := json.Marshal(o.Headers)
 		if err != nil {
-			return p, fmt.Errorf("schedule %q: %w", s.name, err) // a map of strings: cannot be
+			return p, err // a map of strings: cannot be
 		}
 		p.Headers = new(string(text))
 	}
