@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,11 +99,13 @@ func (r rig) settle(a *attempt) {
 	case outbox.Succeeded:
 		r.done <- a.job.Tenant
 	case outbox.Retrying, outbox.Pending:
+		wait := a.outcome.Delay
 		if a.outcome.Status == outbox.Pending || a.outcome.OutageLimit > 0 {
 			a.job.Attempt--
+			wait = cmp.Or(a.outcome.Wait, wait)
 		}
 		if !a.outcome.KeepDue {
-			a.job.RunAt = time.Now().Add(a.outcome.Delay)
+			a.job.RunAt = time.Now().Add(wait)
 		}
 		r.put(a.job)
 	}

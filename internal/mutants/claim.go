@@ -249,7 +249,7 @@ RETURNING`},
 		Breaks:    "a job beyond the bound is claimed and given back for ever",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{"dispatcher.claimReader.read", `b.size > 2*maxClaimBytes && len(b.claimed) > 1 {`, `b.size > 2*maxClaimBytes {`}},
-		Checks:    []Check{test("dispatcher", "TestAHugeJobRuns", "in vain: 1 jobs succeed")},
+		Checks:    []Check{test("dispatcher", "TestOfTooLargeAnAnswerTheFirstJobsAreKept/a_huge_one$", "goes back: true")},
 	},
 	{
 		Name:      "one flow a survey",

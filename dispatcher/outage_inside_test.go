@@ -1,0 +1,194 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// fragile is what the jobs of a test need: it may be away.
+type fragile struct {
+	away  atomic.Bool
+	calls atomic.Int64
+}
+
+func (f *fragile) call() error {
+	f.calls.Add(1)
+	if f.away.Load() {
+		return Unavailable(errors.New("away"), 0)
+	}
+	return nil
+}
+
+func (f *fragile) handle(context.Context, *outbox.Job[tiny]) error { return f.call() }
+
+// unavailable is the metric of the kind tiny.
+func (r rig) unavailable(t *testing.T) float64 {
+	t.Helper()
+	m := new(dto.Metric)
+	if err := r.loop.metrics.unavailable.WithLabelValues(tiny{}.Kind(), engine.DefaultQueue).Write(m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetGauge().GetValue()
+}
+
+// wantDone expects that so many jobs have succeeded.
+func (r rig) wantDone(t *testing.T, n int) {
+	t.Helper()
+	if got := len(r.done); got != n {
+		t.Errorf("%d jobs have succeeded, want %d", got, n)
+	}
+}
+
+// Of every tenant and key: the first few find out for the others, and all run when it is over.
+func TestAnOutageIsFoundOutByAFew(t *testing.T) {
+	const jobs = 1000
+	for name, of := range map[string]struct {
+		tenant outbox.ID
+		key    string
+	}{
+		"root's": {numbered(0), ""}, "root's, with keys": {numbered(0), "k"}, "a tenant's": {numbered(1), ""}, "a tenant's, with keys": {numbered(1), "k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var f fragile
+			f.away.Store(true)
+			inMemory(t, 64, f.handle, Config{}, func(r rig) {
+				r.addKeyed(of.tenant, jobs, 0, of.key)
+				r.capacity.poke()
+				r.sleep(3 * time.Second)
+				if calls := f.calls.Load(); calls > 100 || calls < 7 {
+					t.Errorf("%d jobs were tried, want the first ones and the probes", calls)
+				}
+				o := r.dispatcher.Outages()
+				if len(o) != 1 || o[0].Queue != engine.DefaultQueue || o[0].Kind != "tiny" || time.Since(o[0].Since) < 2*time.Second || r.unavailable(t) != 1 {
+					t.Errorf("outages = %v, want that of the kind", o)
+				}
+				f.away.Store(false)
+				r.sleep(time.Minute)
+				r.wantDone(t, jobs)
+				if o := r.dispatcher.Outages(); len(o) != 0 || r.unavailable(t) != 0 {
+					t.Errorf("kinds are unavailable, want none: %v", o)
+				}
+			})
+		})
+	}
+}
+
+// A dead target of some jobs stops no others.
+func TestATargetIsAwayForItsOwnJobs(t *testing.T) {
+	const dead = 1 // the priority of its jobs
+	tries := 0
+	inMemory(t, 16, func(_ context.Context, job *outbox.Job[tiny]) error {
+		if job.Priority == dead {
+			tries++
+			return TargetUnavailable(errors.New("away"), time.Hour)
+		}
+		return nil
+	}, Config{}, func(r rig) {
+		for range 200 {
+			r.addAt(dead, outbox.RootTenant, "")
+			r.addAt(0, outbox.RootTenant, "")
+		}
+		r.capacity.poke()
+		r.sleep(10 * time.Second)
+		if n := len(r.done); n != 200 {
+			t.Errorf("in vain: all of the other targets run; %d of 200 have", n)
+		}
+		if o := r.dispatcher.Outages(); len(o) > 0 || tries != 200 {
+			t.Errorf("%d jobs of the dead target were tried, want 200; outages = %v", tries, o)
+		}
+	})
+}
+
+// Jobs that are handled together are found unavailable together.
+func TestAnOutageOfBatches(t *testing.T) {
+	const jobs = 600
+	var f fragile
+	f.away.Store(true)
+	mux := new(Mux)
+	HandleMany(mux, func(_ context.Context, jobs []*outbox.Job[tiny]) []error {
+		err, outcomes := f.call(), make([]error, len(jobs))
+		for i := range outcomes {
+			outcomes[i] = err
+		}
+		return outcomes
+	}, BatchConfig{Max: 20})
+	inMemoryOf(t, 64, mux, Config{}, func(r rig) {
+		r.add(outbox.RootTenant, jobs, 0)
+		r.capacity.poke()
+		r.sleep(2 * time.Second)
+		if calls := f.calls.Load(); calls > 40 {
+			t.Errorf("%d batches were tried", calls)
+		}
+		f.away.Store(false)
+		r.sleep(time.Minute)
+		r.wantDone(t, jobs)
+	})
+}
+
+// What was claimed ahead when the host went away is not tried, but given back.
+func TestWhatIsClaimedAheadGoesBackInAnOutage(t *testing.T) {
+	const jobs, good = 5000, 1000
+	var f fragile
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
+		time.Sleep(100 * time.Microsecond) // so that hundreds are claimed ahead
+		err := f.call()
+		if f.calls.Load() == good {
+			f.away.Store(true)
+		}
+		return err
+	}, Config{}, func(r rig) {
+		r.add(outbox.RootTenant, jobs, 0)
+		r.capacity.poke()
+		r.sleep(300 * time.Millisecond)
+		if len(r.dispatcher.Outages()) == 0 {
+			t.Error("waited in vain: the outage is found out")
+		}
+		if tried := f.calls.Load() - good; tried > 50 {
+			t.Errorf("%d jobs were tried after the host had gone", tried)
+		}
+		if n := r.capacity.inHand.Load(); n > 1 {
+			t.Errorf("%d jobs are in hand, want that they go back", n)
+		}
+		f.away.Store(false)
+		r.sleep(time.Minute)
+		r.wantDone(t, jobs)
+	})
+}
+
+// What waits in an outage has all of its attempts, also after a stop; and a job that a producer in the same program
+// commits meanwhile is not claimed by its commit.
+func TestWhatWaitsInAnOutage(t *testing.T) {
+	const jobs = 500
+	var f fragile
+	f.away.Store(true)
+	var store *memoryStore
+	inMemory(t, 64, f.handle, Config{}, func(r rig) {
+		store = r.memoryStore
+		r.add(outbox.RootTenant, jobs, 0)
+		r.capacity.poke()
+		r.sleep(2100 * time.Millisecond)
+		if n := r.capacity.inHand.Load(); n != 0 {
+			t.Fatalf("%d jobs are in hand, want none between two probes", n)
+		}
+		if reservation := r.dispatcher.reserve(tiny{}.Kind(), engine.DefaultQueue, outbox.NewID()); reservation != nil {
+			reservation.Failed(false)
+			t.Error("a commit would claim a job of a kind that is unavailable")
+		}
+	})
+	if n := len(store.jobs); n != jobs {
+		t.Errorf("%d of %d jobs wait after the stop", n, jobs)
+	}
+	for _, job := range store.jobs {
+		if job.Attempt != 0 {
+			t.Fatalf("a job has spent %d attempts", job.Attempt)
+		}
+	}
+}
