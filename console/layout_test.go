@@ -9,7 +9,7 @@ import (
 )
 
 // Laid out, each of the values of a deeply nested JSON text is on a line with some ten thousand spaces: a payload of
-// 300 kB that whoever may enqueue has sent would take gigabytes of the console's memory, and its masks hours.
+// 300 kB, from any producer, would take gigabytes of the console's memory, and its masks hours.
 func TestADeepPayloadIsNotLaidOut(t *testing.T) {
 	t.Parallel()
 	const deep = 9000

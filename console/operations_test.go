@@ -79,7 +79,7 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	}
 }
 
-// An operation that cancels jobs was stopped. Who may not cancel one has it not go on either.
+// An operation that cancels jobs was stopped. A login that may not cancel a job may not resume it either.
 func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})

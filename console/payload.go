@@ -68,8 +68,8 @@ func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) 
 	return c
 }
 
-// laidOut is a valid JSON text with a value on each line; false if that would have more than about so many bytes. What is
-// nested deeply grows with the square of its length.
+// laidOut is a valid JSON text with a value on each line; false if that would have more than about so many bytes. What
+// is nested deeply grows with the square of its length.
 func laidOut(text string, most int) (string, bool) {
 	size, depth := 0, 0
 	for i, n := 0, 0; i < len(text) && size <= most; i += n {

@@ -11,8 +11,8 @@ import (
 const queueWait = 500 * time.Millisecond
 
 // places are for the pages that are worked on: so many in all, and half of them for those of one login. A page has its
-// place until it is sent, so that whoever reads slowly, or has others wait for a provider that does not answer, would
-// else keep everybody out. All who are not signed in are one login.
+// place until it is sent, so that a slow reader, or sign-ins at a provider that does not answer, would else keep
+// everybody out. All who are not signed in are one login.
 type places struct {
 	all chan struct{}
 	mu  sync.Mutex

@@ -84,7 +84,7 @@ func (p *persons) confirm(ctx context.Context, kept session) (person, error) {
 	known, ok := p.latest(kept)
 	age := time.Since(known.Confirmed)
 	switch {
-	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong: when they were confirmed is not known
+	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong, and when it was is not known
 		return person{}, access.ErrUnauthenticated
 	case known.Refresh == "":
 		if time.Now().After(known.Expires) {

@@ -302,7 +302,8 @@ func TestASessionWithoutARefreshTokenEndsWithItsIDToken(t *testing.T) {
 	large.ask("GET", "me").is(200)
 }
 
-// The clock was an hour ahead, and was set right. Whoever signed in meanwhile would not be asked for again for an hour.
+// The clock was an hour ahead, and was set right. For an hour the provider would not be asked for people who signed in
+// meanwhile.
 func TestASessionFromTheFutureIsOver(t *testing.T) {
 	t.Parallel()
 	p := oidctest.New(t, oidctest.ES("k"))
