@@ -35,6 +35,7 @@ const (
 	onKey      = "tenant queue key"
 	onSchedule = "tenant name"
 	onSink     = "name"
+	onView     = "name shared"
 )
 
 var acts = []act{
@@ -57,6 +58,7 @@ var acts = []act{
 	{"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"), doSchedule((*operator.Operator).DeleteSchedule)},
 	{"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"), doSink((*operator.Operator).PauseSink)},
 	{"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"), doSink((*operator.Operator).ResumeSink)},
+	{"view-delete", onView, "", needs(access.JobsRead), "Delete", askDeleteView, doDeleteView},
 	{"undo", "entry", "", needs(access.AdminRead, access.AdminMutate), "Undo", askUndo, doUndo},
 }
 

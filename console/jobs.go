@@ -23,6 +23,7 @@ type listed struct {
 	limit  int
 	page   operator.Page
 	tenant bool // whether the tenants are shown
+	views  []savedView
 }
 
 // groups are the statuses as the filter shows them: open, waiting for a person, closed.
@@ -71,6 +72,9 @@ func (s *site) jobs(v *visit) (err error) {
 	}
 	filter.Limit, l.before, l.typed = l.limit, filter.Before, l.search.text()
 	if l.page, err = v.operator.Page(v.ctx(), filter); err != nil {
+		return err
+	}
+	if l.views, err = v.views(); err != nil {
 		return err
 	}
 	for _, j := range l.page.Jobs {

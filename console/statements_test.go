@@ -119,6 +119,9 @@ func (r *rig) furnish() map[string][]string {
 		r.t.Fatal(err)
 	}
 	paused := r.read(`SELECT max(id)::text FROM outbox.audit WHERE act = 'schedule.pause'`)
+	for _, tenant := range []string{tenantA.String(), outbox.ID{}.String()} {
+		r.exec(`INSERT INTO outbox.saved_views VALUES ($1, '', 'late', 'status=pending', 'ada')`, tenant)
+	}
 	var every []string
 	for _, id := range jobs {
 		every = append(every, "?id="+id.String())
@@ -136,7 +139,7 @@ func (r *rig) furnish() map[string][]string {
 		"operation": {"?id=" + operation.ID.String()}, "job-edit": {"?id=" + dead.String()}, "schedule": schedule,
 		"job-retry": {"?id=" + dead.String()}, "job-dismiss": {"?id=" + dead.String()}, "job-cancel": of("running"), "job-release": of("held"),
 		"jobs-edit": {"?kind=greet", "?kind=greet&set_priority=3"}, "key-unblock": {key},
-		"undo": {"?entry=" + paused},
+		"undo": {"?entry=" + paused}, "view-save": {"?search=kind%3Dgreet"}, "view-delete": {"?name=late&shared=1"},
 	}
 	for _, path := range []string{"jobs-export", "letters-export", "audit-export"} {
 		found[path] = []string{"?format=csv"}

@@ -54,6 +54,7 @@ var tables = map[string][2]string{
 	"queue_usage":      {"what a limited queue has used", "never"},
 	"queues":           {"a queue that is paused or limited", "never"},
 	"replays":          {"a replay of events to one sink", "90 days after its end"},
+	"saved_views":      {"a search of jobs that has a name in the console, 50 of each person", "by its person"},
 	"schedules":        {"a schedule", "by you"},
 	"schema_files":     {"a file that made the schema, with its SHA-256", "never"},
 	"schema_version":   {"a migration, of goose", "never"},

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// savedView is a view above the list of jobs.
+type savedView struct {
+	operator.View
+	search search
+	fault  string // why it cannot be shown any more; "" if it can
+}
+
+// saving is the page that gives a search a name.
+type saving struct {
+	search search
+	name   string
+	fault  string
+	whyNot string // why this viewer may not share it; "" if they may
+}
+
+// sharing is what it takes to share a view, and to delete one that is shared.
+var sharing = needs(access.JobsRead, access.AdminMutate)
+
+// query is the search as it is stored: the parameters of its page.
+func (f search) query() string {
+	q := url.Values{}
+	for _, name := range names {
+		if value := f.get(name); value != "" {
+			q.Set(name, value)
+		}
+	}
+	return q.Encode()
+}
+
+// parseQuery reads what query writes. A time that was written as so long ago counts from now.
+func parseQuery(text string, now time.Time) (f search, err error) {
+	q, err := url.ParseQuery(text)
+	if err != nil {
+		return f, errors.New("it is no list of conditions")
+	}
+	for name, values := range q {
+		if err := f.set(name, values[0], now); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// views are those of the viewer and of their tenant.
+func (v *visit) views() (views []savedView, err error) {
+	found, err := v.operator.Views(v.ctx(), v.tenant())
+	for _, view := range found {
+		saved := savedView{View: view}
+		if saved.search, err = parseQuery(view.Query, v.now); err != nil {
+			saved.fault = upperFirst(err.Error()) + "."
+		}
+		views = append(views, saved)
+	}
+	return views, err
+}
+
+// searchToSave is the search that a name is asked for.
+func (v *visit) searchToSave() (search, error) {
+	f, err := parseQuery(v.param("search"), v.now)
+	if err != nil || f.query() == "" {
+		return f, unreadable("search", "is no search of jobs")
+	}
+	_, err = v.filter(f)
+	return f, err
+}
+
+func (s *site) askView(v *visit) error {
+	f, err := v.searchToSave()
+	if err != nil {
+		return err
+	}
+	return v.render(saveViewPage(v, saving{search: f, whyNot: v.whyNot(sharing)}))
+}
+
+func (s *site) saveView(v *visit) error {
+	f, err := v.searchToSave()
+	if err != nil {
+		return err
+	}
+	view := operator.View{Name: strings.TrimSpace(v.param("name")), Query: f.query(), Shared: v.param("shared") != ""}
+	if missing := sharing.missing(v.who); view.Shared && missing != "" {
+		return notAllowed(string(missing))
+	}
+	p := saving{search: f, name: view.Name, whyNot: v.whyNot(sharing)}
+	switch err := v.operator.SaveView(v.ctx(), v.tenant(), view); {
+	case err == nil:
+		return v.redirect(f.link())
+	case errors.Is(err, operator.ErrTooManyViews):
+		p.fault = fmt.Sprintf("There are %d views already: delete one first.", operator.MaxViews)
+	default:
+		bad, ok := errors.AsType[*outbox.InvalidError](err)
+		if !ok || bad.Field != "View.Name" {
+			return err
+		}
+		p.fault = "A name has 1 to 100 characters."
+	}
+	v.status = http.StatusBadRequest
+	return v.render(saveViewPage(v, p))
+}
+
+// askDeleteView is the first step of the act that deletes a view.
+func askDeleteView(v *visit) (c confirmation, err error) {
+	name, shared := v.param("name"), v.param("shared") != ""
+	if missing := sharing.missing(v.who); shared && missing != "" {
+		return c, notAllowed(string(missing))
+	}
+	views, err := v.views()
+	if err != nil {
+		return c, err
+	}
+	at := slices.IndexFunc(views, func(w savedView) bool { return w.Name == name && w.Shared == shared })
+	if at < 0 {
+		return c, refusal{http.StatusNotFound, "There is no such view", "Somebody may have deleted it. Go back to the jobs."}
+	}
+	c = confirmation{
+		title: "Delete view " + name, back: link("jobs"), crumb: "Jobs", danger: true,
+		will:   []string{"The view is deleted: its name, and that it stood for " + views[at].search.text() + ". No job changes."},
+		hidden: []field{{"name", name}},
+	}
+	if shared {
+		c.hidden = append(c.hidden, field{"shared", "1"})
+		c.will = append(c.will, views[at].SavedBy+" has shared it: nobody of your team sees it any more.")
+	}
+	return c, nil
+}
+
+func doDeleteView(v *visit, o *operator.Operator) error {
+	return o.DeleteView(v.ctx(), v.tenant(), v.param("name"), v.param("shared") != "")
+}
+
+// deletion is where a view is deleted, and why this viewer may not; "" if they may.
+func (v *visit) deletion(w savedView) (to []string, why string) {
+	to = []string{"name", w.Name}
+	if !w.Shared {
+		return to, v.readOnly()
+	}
+	return append(to, "shared", "1"), v.whyNot(sharing)
+}
+
+// isSaved reports whether a search has a name.
+func isSaved(views []savedView, f search) bool {
+	return slices.ContainsFunc(views, func(w savedView) bool { return w.Query == f.query() })
+}

@@ -1,0 +1,111 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrViewNotFound says that there is no view of the name.
+var ErrViewNotFound = errors.New("view not found")
+
+// ErrTooManyViews says that a person, or a tenant, has as many views as they may.
+var ErrTooManyViews = errors.New("too many views")
+
+// MaxViews is how many views a person may have, and as many may be shared in a tenant.
+const MaxViews = 50
+
+const (
+	maxViewName  = 100
+	maxViewQuery = 4096
+)
+
+// View is a filter that somebody has given a name.
+type View struct {
+	Name    string // up to 100 bytes; a person has one of a name, and one may be shared
+	Query   string // what it selects, as those who made it write it; up to 4 KiB
+	Shared  bool   // seen by all of the tenant, rather than by its person alone
+	SavedBy string
+	SavedAt time.Time
+}
+
+func (w View) validate() error {
+	errs := []error{validTexts(map[string]string{"View.Name": w.Name, "View.Query": w.Query})}
+	for field, is := range map[string][2]int{"View.Name": {len(w.Name), maxViewName}, "View.Query": {len(w.Query), maxViewQuery}} {
+		if is[0] < 1 || is[0] > is[1] {
+			errs = append(errs, invalid.Field(field, "has %d bytes, want 1 to %d", is[0], is[1]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Views returns the actor's own views, and then those that are shared in the tenant, each by name. The zero tenant is
+// of those who see all of them. See [Operator.As].
+func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListViews(ctx, pgvalue.UUID(tenant), o.by.actor)
+	if err != nil {
+		return nil, fmt.Errorf("list views: %w", err)
+	}
+	views := make([]View, len(rows))
+	for i, row := range rows {
+		views[i] = View{Name: row.Name, Query: row.Query, Shared: row.Shared, SavedBy: row.SavedBy, SavedAt: row.SavedAt.Time}
+	}
+	return views, nil
+}
+
+// SaveView stores a view of the actor, or one that is shared in the tenant, in place of the one of that name. Only that
+// one is shared is an act for the audit. It returns [ErrTooManyViews].
+func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := view.validate(); err != nil {
+		return err
+	}
+	saved, err := o.db.SaveView(ctx, sqlgen.SaveViewParams{
+		TenantID: pgvalue.UUID(tenant), Person: o.person(view.Shared), Name: view.Name, Query: view.Query, Most: MaxViews,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
+	if err == nil && len(saved) == 0 {
+		err = ErrTooManyViews
+	}
+	if err != nil {
+		return fmt.Errorf("save view %q: %w", view.Name, err)
+	}
+	return nil
+}
+
+// DeleteView deletes a view of the actor, or one that is shared in the tenant. It returns [ErrViewNotFound].
+func (o *Operator) DeleteView(ctx context.Context, tenant outbox.ID, name string, shared bool) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := validTexts(map[string]string{"name": name}); err != nil {
+		return err
+	}
+	deleted, err := o.db.DeleteView(ctx, sqlgen.DeleteViewParams{
+		TenantID: pgvalue.UUID(tenant), Person: o.person(shared), Name: name,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
+	if err == nil && len(deleted) == 0 {
+		err = ErrViewNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("delete view %q: %w", name, err)
+	}
+	return nil
+}
+
+// person is whose views they are: the actor's, or nobody's alone.
+func (o *Operator) person(shared bool) string {
+	if shared {
+		return ""
+	}
+	return o.by.actor
+}

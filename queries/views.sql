@@ -1,0 +1,43 @@
+-- name: ListViews :many
+-- ListViews returns the views of a person and those that are shared in the tenant, each part by name.
+SELECT name, query, (person = '')::boolean AS shared, saved_by, saved_at
+FROM outbox.saved_views
+WHERE tenant_id = @tenant_id
+  AND person IN ('', @person::text)
+ORDER BY person = '', name;
+
+-- name: SaveView :many
+-- SaveView stores a view, or gives the one of that name another query. No row: there are @most others already. That
+-- somebody has shared one is an act; what a person keeps for themself is not.
+WITH was AS (
+    SELECT name, query FROM outbox.saved_views WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person
+), saved AS (
+    INSERT INTO outbox.saved_views (tenant_id, person, name, query, saved_by)
+    SELECT @tenant_id, @person, @name, @query, @actor
+    WHERE (SELECT count(*) FROM was WHERE was.name <> @name) < @most::integer
+    ON CONFLICT (tenant_id, person, name) DO UPDATE
+        SET query = excluded.query, saved_by = excluded.saved_by, saved_at = statement_timestamp()
+    RETURNING name, query
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'view.share', nullif(@tenant_id, '00000000-0000-0000-0000-000000000000'),
+        saved.name, (SELECT jsonb_build_object('query', was.query) FROM was WHERE was.name = saved.name), jsonb_build_object('query', saved.query)
+    FROM saved
+    WHERE @person = ''
+)
+SELECT saved.name FROM saved;
+
+-- name: DeleteView :many
+-- DeleteView deletes a view, which is an act if it was shared. No row: there was none.
+WITH deleted AS (
+    DELETE FROM outbox.saved_views
+    WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person AND saved_views.name = @name
+    RETURNING name, query
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'view.delete', nullif(@tenant_id, '00000000-0000-0000-0000-000000000000'),
+        deleted.name, jsonb_build_object('query', deleted.query)
+    FROM deleted
+    WHERE @person = ''
+)
+SELECT deleted.name FROM deleted;
