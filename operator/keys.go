@@ -90,7 +90,7 @@ func (f KeyFilter) params() sqlgen.ListKeysParams {
 // Keys lists keys with jobs that cannot run, those first that have waited longest. The
 // next page begins with After as the last one's Place; a key that moves in this order
 // between two pages, as what was blocked first of it runs, may be on both or on none. It
-// reads every open job: with a million that takes about half a second.
+// reads the index of all open jobs with a key: of 200 000 that computes for some 50 ms.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
 		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)

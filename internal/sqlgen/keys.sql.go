@@ -164,60 +164,91 @@ func (q *Queries) ForgetKeys(ctx context.Context, arg ForgetKeysParams) (int32, 
 }
 
 const ListKeys = `-- name: ListKeys :many
-WITH counted AS MATERIALIZED (
-    SELECT jobs.tenant_id, jobs.queue, jobs.key,
+WITH stopped AS MATERIALIZED (
+    SELECT jobs.tenant_id, jobs.queue, jobs.key, min(jobs.run_at) AS blocked_since
+    FROM (
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running' AND jobs.status = 'blocked'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.ordered AND jobs.status <> 'created' AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+          AND jobs.status = 'blocked'
+    ) AS jobs
+    WHERE ($3::uuid IS NULL OR jobs.tenant_id = $3)
+      AND ($4::text = '' OR jobs.queue = $4)
+      AND ($1::text = '' OR jobs.key = $1)
+    GROUP BY jobs.tenant_id, jobs.queue, jobs.key
+), page AS MATERIALIZED (
+    (SELECT coalesce(stopped.tenant_id, parked.tenant_id) AS tenant_id, coalesce(stopped.queue, parked.queue) AS queue,
+            coalesce(stopped.key, parked.key) AS key, stopped.blocked_since
+     FROM stopped
+     FULL JOIN (SELECT keys.tenant_id, keys.queue, keys.key FROM outbox.keys WHERE keys.parked_at IS NOT NULL) AS parked
+       ON parked.tenant_id = stopped.tenant_id AND parked.queue = stopped.queue AND parked.key = stopped.key
+     WHERE $1::text = ''
+       AND ($3::uuid IS NULL OR coalesce(stopped.tenant_id, parked.tenant_id) = $3)
+       AND ($4::text = '' OR coalesce(stopped.queue, parked.queue) = $4)
+       AND (NOT $5::boolean OR parked.key IS NOT NULL)
+       AND (coalesce(stopped.blocked_since, 'infinity'), coalesce(stopped.queue, parked.queue), coalesce(stopped.key, parked.key),
+            coalesce(stopped.tenant_id, parked.tenant_id))
+           > ($6::timestamptz, $7::text, $8::text, $9::uuid)
+     ORDER BY stopped.blocked_since NULLS LAST, 2, 3, 1
+     LIMIT $2)
+    UNION ALL
+    SELECT $3::uuid, $4::text, $1::text, (SELECT min(stopped.blocked_since) FROM stopped)
+    WHERE $1::text <> ''
+), skipped AS MATERIALIZED (
+    SELECT page.tenant_id, page.queue, page.key, count(*) AS dead_letters
+    FROM page
+    JOIN outbox.jobs ON jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+    WHERE jobs.status IN ('failed', 'dead') AND jobs.ordered AND jobs.on_death = 'skip'
+    GROUP BY page.tenant_id, page.queue, page.key
+)
+SELECT page.tenant_id::uuid AS tenant_id, page.queue::text AS queue, page.key::text AS key,
+       counted.waiting::bigint AS waiting, counted.blocked::bigint AS blocked, counted.running::bigint AS running,
+       (counted.dead_letters + coalesce(skipped.dead_letters, 0))::bigint AS dead_letters,
+       page.blocked_since::timestamptz AS blocked_since, keys.park_at, keys.parked_at, keys.parked_for
+FROM page
+LEFT JOIN outbox.keys ON keys.tenant_id = page.tenant_id AND keys.queue = page.queue AND keys.key = page.key
+LEFT JOIN skipped ON skipped.tenant_id = page.tenant_id AND skipped.queue = page.queue AND skipped.key = page.key
+CROSS JOIN LATERAL (
+    SELECT count(*)                                                       AS jobs,
            count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying')) AS waiting,
            count(*) FILTER (WHERE jobs.status = 'blocked')                AS blocked,
            count(*) FILTER (WHERE jobs.status = 'running')                AS running,
-           count(*) FILTER (WHERE jobs.status IN ('failed', 'dead'))      AS dead_letters,
-           min(jobs.run_at) FILTER (WHERE jobs.status = 'blocked')        AS blocked_since
+           count(*) FILTER (WHERE jobs.status IN ('failed', 'dead'))      AS dead_letters
     FROM (
-        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        SELECT jobs.status
         FROM outbox.jobs
-        WHERE jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+        WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
         UNION ALL
-        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        SELECT jobs.status
         FROM outbox.jobs
-        WHERE jobs.key IS NOT NULL AND jobs.status = 'running'
+        WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+          AND jobs.key IS NOT NULL AND jobs.status = 'running'
         UNION ALL
-        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        SELECT jobs.status
         FROM outbox.jobs
-        WHERE jobs.ordered AND jobs.status <> 'created' AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+        WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+          AND jobs.ordered AND jobs.status <> 'created' AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
           AND jobs.status <> 'running'
         UNION ALL
-        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        SELECT jobs.status
         FROM outbox.jobs
-        WHERE jobs.status IN ('failed', 'dead') AND jobs.ordered AND jobs.on_death = 'skip'
-        UNION ALL
-        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
-        FROM outbox.jobs
-        WHERE $1::text <> '' AND jobs.ordered AND jobs.status = 'created'
+        WHERE $1::text <> '' AND jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+          AND jobs.ordered AND jobs.status = 'created'
     ) AS jobs
-    WHERE ($2::uuid IS NULL OR jobs.tenant_id = $2)
-      AND ($3::text = '' OR jobs.queue = $3)
-      AND ($1::text = '' OR jobs.key = $1)
-    GROUP BY jobs.tenant_id, jobs.queue, jobs.key
-)
-SELECT coalesce(counted.tenant_id, keys.tenant_id)::uuid AS tenant_id, coalesce(counted.queue, keys.queue)::text AS queue,
-       coalesce(counted.key, keys.key)::text AS key,
-       coalesce(counted.waiting, 0)::bigint AS waiting, coalesce(counted.blocked, 0)::bigint AS blocked,
-       coalesce(counted.running, 0)::bigint AS running, coalesce(counted.dead_letters, 0)::bigint AS dead_letters,
-       counted.blocked_since::timestamptz AS blocked_since, keys.park_at, keys.parked_at, keys.parked_for
-FROM counted
-FULL JOIN outbox.keys ON keys.tenant_id = counted.tenant_id AND keys.queue = counted.queue AND keys.key = counted.key
-WHERE (counted.blocked > 0 OR keys.parked_at IS NOT NULL OR ($1::text <> '' AND counted.key IS NOT NULL))
-  AND ($2::uuid IS NULL OR coalesce(counted.tenant_id, keys.tenant_id) = $2)
-  AND ($3::text = '' OR coalesce(counted.queue, keys.queue) = $3)
-  AND ($1::text = '' OR coalesce(counted.key, keys.key) = $1)
-  AND (NOT $4::boolean OR keys.parked_at IS NOT NULL)
-  AND (coalesce(counted.blocked_since, 'infinity'), coalesce(counted.queue, keys.queue), coalesce(counted.key, keys.key), coalesce(counted.tenant_id, keys.tenant_id))
-      > ($5::timestamptz, $6::text, $7::text, $8::uuid)
-ORDER BY counted.blocked_since NULLS LAST, 2, 3, 1
-LIMIT $9
+) AS counted
+WHERE $1::text = '' OR counted.jobs > 0 OR skipped.dead_letters > 0 OR keys.parked_at IS NOT NULL
+ORDER BY page.blocked_since NULLS LAST, 2, 3, 1
+LIMIT $2
 `
 
 type ListKeysParams struct {
 	Key           string
+	MaxKeys       int32
 	Tenant        pgtype.UUID
 	Queue         string
 	Parked        bool
@@ -225,7 +256,6 @@ type ListKeysParams struct {
 	AfterQueue    string
 	AfterKey      string
 	AfterTenantID pgtype.UUID
-	MaxKeys       int32
 }
 
 type ListKeysRow struct {
@@ -243,12 +273,14 @@ type ListKeysRow struct {
 }
 
 // ListKeys returns up to @max_keys keys with jobs that cannot run, or that are parked, those first that have waited
-// longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if there is one; each
-// part has an index. Held jobs of a line have none, and are looked for only when they would be all that is known of the
-// @key.
+// longest, from the place after the given one on; or the @key, if an open job bears it. What is blocked is found in the
+// indexes, of jobs in no line without a look at the rows of others; the jobs of a key are counted only of those that
+// are returned. Held jobs of a line, and dead letters that a line passes over, have no index by key; the former are
+// looked for only of the @key.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListKeys,
 		arg.Key,
+		arg.MaxKeys,
 		arg.Tenant,
 		arg.Queue,
 		arg.Parked,
@@ -256,7 +288,6 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysR
 		arg.AfterQueue,
 		arg.AfterKey,
 		arg.AfterTenantID,
-		arg.MaxKeys,
 	)
 	if err != nil {
 		return nil, err
