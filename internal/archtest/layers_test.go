@@ -21,9 +21,6 @@ import (
 // above it.
 var layered = []string{"dispatcher"}
 
-// mostFiles is how many files the methods of a type may be in.
-const mostFiles = 3
-
 func TestReferencesBetweenFilesPointDownwards(t *testing.T) {
 	t.Parallel()
 	for _, folder := range layered {
@@ -47,31 +44,6 @@ func TestReferencesBetweenFilesPointDownwards(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestMethodsOfATypeStandTogether(t *testing.T) {
-	t.Parallel()
-	for _, folder := range layered {
-		in := map[string][]string{} // the files, by type
-		for name, file := range checkFolder(t, folder).files {
-			for _, d := range file.Decls {
-				if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
-					of := strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*")
-					if !slices.Contains(in[of], name) {
-						in[of] = append(in[of], name)
-					}
-				}
-			}
-		}
-		if len(in) < 10 {
-			t.Errorf("%s: %d types with methods found", folder, len(in))
-		}
-		for of, files := range in {
-			if len(files) > mostFiles {
-				t.Errorf("%s.%s has methods in %d files, want at most %d: %v", folder, of, len(files), mostFiles, files)
-			}
-		}
 	}
 }
 
