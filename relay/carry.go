@@ -26,22 +26,28 @@ const (
 // heldWaits are the waits between attempts.
 var heldWaits = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// carry carries out the sink's jobs, for as long as there are any and the sink is not stopped. So a
+// carrier carries out the jobs of a sink that is ours.
+type carrier struct {
+	*publisher
+	o *ownership
+}
+
+// run carries out the sink's jobs, for as long as there are any and the sink is not stopped. So a
 // sink that has never refused anything needs no dispatcher, and a process that publishes to a
 // sink deals with what it refuses.
-func (p *publisher) carry(ctx context.Context, o *ownership) {
-	for o.awaitHeld(ctx, true) == nil {
+func (c *carrier) run(ctx context.Context) {
+	for c.o.awaitHeld(ctx, true) == nil {
 		working, stop := context.WithCancel(ctx)
 		go func() {
 			defer stop()
-			for o.awaitHeld(working, false) == nil {
-				if o.lingers(working) {
+			for c.o.awaitHeld(working, false) == nil {
+				if c.lingers(working) {
 					return
 				}
 			}
 		}()
-		if err := p.dispatch(working, o); err != nil {
-			p.complain(ctx, "refused messages are not tried again", err)
+		if err := c.dispatch(working); err != nil {
+			c.complain(ctx, "refused messages are not tried again", err)
 			sleep(ctx, time.Second)
 		}
 		stop()
@@ -50,7 +56,8 @@ func (p *publisher) carry(ctx context.Context, o *ownership) {
 
 // lingers waits a little if messages are to be published, and reports whether there is still nothing
 // to carry out.
-func (o *ownership) lingers(ctx context.Context) bool {
+func (c *carrier) lingers(ctx context.Context) bool {
+	o := c.o
 	o.mu.Lock()
 	stands := o.stands()
 	o.mu.Unlock()
@@ -62,23 +69,14 @@ func (o *ownership) lingers(ctx context.Context) bool {
 	return o.stands() || len(o.held.jobs) == 0
 }
 
-// count has keep store that one more message is published.
-func (o *ownership) count() {
-	o.mu.Lock()
-	o.published++
-	o.mu.Unlock()
-	o.poke()
-}
-
 // dispatch runs a dispatcher of the sink's jobs until ctx ends.
-func (p *publisher) dispatch(ctx context.Context, o *ownership) error {
-	kind := engine.HeldKind(p.name)
+func (c *carrier) dispatch(ctx context.Context) error {
+	kind := engine.HeldKind(c.name)
 	mux := new(dispatcher.Mux)
-	publish := func(ctx context.Context, job *outbox.Claimed) error { return p.publishHeld(ctx, o, job) }
-	mux.HandleRaw(kind, publish, dispatcher.KindConfig{Timeout: 2 * heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
-	d, err := dispatcher.New(p.user, mux, dispatcher.Config{
+	mux.HandleRaw(kind, c.publishHeld, dispatcher.KindConfig{Timeout: 2 * heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
+	d, err := dispatcher.New(c.user, mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{kind: {Concurrency: heldConcurrency}},
-		Worker: p.owner, Wake: p.heldWake, GracePeriod: heldGrace, Logger: p.log,
+		Worker: c.owner, Wake: c.heldWake, GracePeriod: heldGrace, Logger: c.log,
 	})
 	if err != nil {
 		return err
@@ -87,18 +85,18 @@ func (p *publisher) dispatch(ctx context.Context, o *ownership) error {
 }
 
 // publishHeld publishes the message that a job is.
-func (p *publisher) publishHeld(ctx context.Context, o *ownership, job *outbox.Claimed) error {
-	if err := p.checkHeld(ctx, job); err != nil {
+func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
+	if err := c.checkHeld(ctx, job); err != nil {
 		return err
 	}
-	m, err := p.messageOfJob(job)
+	m, err := c.messageOfJob(job)
 	if err != nil {
 		return err
 	}
-	err = p.deliver(ctx, []outgoing{{Message: m}}, heldTimeout)[0]
+	err = c.deliver(ctx, []outgoing{{Message: m}}, heldTimeout)[0]
 	if err == nil {
-		p.metrics.accepted(1)
-		o.count()
+		c.metrics.accepted(1)
+		c.o.count()
 		return nil
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
@@ -110,28 +108,28 @@ func (p *publisher) publishHeld(ctx context.Context, o *ownership, job *outbox.C
 		}
 		return dispatcher.Unavailable(dispatcher.WithCode(away.Code, err), 0)
 	}
-	if ctx.Err() == nil && p.probe(ctx) != nil { // it is not the message's fault
+	if ctx.Err() == nil && c.probe(ctx) != nil { // it is not the message's fault
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
 	return dispatcher.WithCode(CodeUnanswered, err)
 }
 
 // checkHeld refuses a job that hold has not made: a client that may enqueue jobs could publish by it what it likes.
-func (p *publisher) checkHeld(ctx context.Context, job *outbox.Claimed) error {
+func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	is, err := sqlgen.New(p.pool).IsHeld(ctx, p.name, pgvalue.UUID(job.ID))
+	is, err := sqlgen.New(c.pool).IsHeld(ctx, c.name, pgvalue.UUID(job.ID))
 	switch {
 	case err != nil:
 		return dispatcher.Unavailable(fmt.Errorf("look whether the job is a message: %w", err), 0)
 	case !is:
-		return dispatcher.Discard(dispatcher.WithCode(CodeForbidden, fmt.Errorf("it was not made of a message that sink %s has refused", p.name)))
+		return dispatcher.Discard(dispatcher.WithCode(CodeForbidden, fmt.Errorf("it was not made of a message that sink %s has refused", c.name)))
 	}
 	return nil
 }
 
 // messageOfJob is the message that hold has made a job of.
-func (p *publisher) messageOfJob(job *outbox.Claimed) (Message, error) {
+func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, error) {
 	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload, Headers: job.Headers()}
 	about, err := engine.ParseHeldEvent(e.Headers[engine.HeaderHeld])
 	if err == nil {
@@ -145,11 +143,11 @@ func (p *publisher) messageOfJob(job *outbox.Claimed) (Message, error) {
 	if about.Fault != "" {
 		e.fault = errors.New(about.Fault)
 	}
-	r := routeOf(p.routes, e.Topic)
+	r := routeOf(c.routes, e.Topic)
 	if r == nil {
 		return Message{}, dispatcher.Discard(dispatcher.WithCode(CodeBadDestination, fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
 	}
-	m, err := messageOf(&e, r, p.config.Source)
+	m, err := messageOf(&e, r, c.config.Source)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return m, dispatcher.WithCode(refused.Code, err)
 	}

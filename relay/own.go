@@ -37,7 +37,6 @@ type ownership struct {
 	timeline  string        // where positions come from
 	changed   chan struct{} // has something when there is more to store
 	replays   chan *replayPage
-	remembers time.Duration // as it is stored; of replayAll
 
 	suspicions suspicions // of the goroutine that publishes
 
@@ -184,6 +183,14 @@ func (o *ownership) current() cursor {
 func (o *ownership) move(c cursor, published int) {
 	o.mu.Lock()
 	o.cursor, o.published = c, o.published+int64(published)
+	o.mu.Unlock()
+	o.poke()
+}
+
+// count has keep store that one more message is published.
+func (o *ownership) count() {
+	o.mu.Lock()
+	o.published++
 	o.mu.Unlock()
 	o.poke()
 }

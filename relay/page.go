@@ -38,7 +38,7 @@ type delivery struct {
 // If that was refused, it becomes a job together with those behind it, and whatever else was not
 // tried is in the next pass. So of the messages of a key that become jobs none is behind one
 // that nobody knows to be stored.
-func (p *publisher) send(ctx context.Context, o *ownership, read page) error {
+func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 	d := &delivery{publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)), rest: make([]int, len(read.events))}
 	for i := range d.rest {
 		d.rest[i] = i

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -30,8 +28,7 @@ var errUnfinished = errors.New("the sink has accepted a part of the batch, and h
 
 // publisher publishes to one sink whenever this process owns it.
 type publisher struct {
-	name    string
-	sink    Sink
+	caller
 	routes  []route
 	maxHeld int
 	owner   string
@@ -39,15 +36,12 @@ type publisher struct {
 	pool    *pgxpool.Pool
 	user    *pgxpool.Pool // reset on failover, too
 	shared  *shared       // nil if there is no other sink
-	metrics *sinkMetrics
 	log     *slog.Logger
 
 	wake       chan struct{} // events were stored
 	heldWake   chan struct{} // jobs were made of some
 	released   chan struct{} // the same, for those who wait for the sink: an owner that leaves it notifies
 	complaints outage.Complaints
-	duplicates atomic.Int64 // that are counted
-	hanging    atomic.Int64 // calls of the sink that have not returned in time
 }
 
 // run publishes until ctx ends.
@@ -90,7 +84,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	var replaying sync.WaitGroup
-	replaying.Go(func() { p.replayAll(reading, o) })
+	replaying.Go(func() { newReplayer(p, o).run(reading) })
 	kept := make(chan error, 1)
 	go func() {
 		err := o.keep(ours)
@@ -100,7 +94,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	p.metrics.owned.Set(1)
 	defer p.metrics.forget()
 	var carrying sync.WaitGroup
-	carrying.Go(func() { p.carry(reading, o) })
+	carrying.Go(func() { (&carrier{p, o}).run(reading) })
 
 	err := p.work(reading, ours, o)
 	stop()
@@ -153,6 +147,30 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// replayAlone publishes replays, and nothing new, until none wants that any more or the sink is paused.
+func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
+	defer o.stand(nil)
+	for said := ""; ; {
+		o.mu.Lock()
+		alone, paused, turned := o.alone, o.paused, o.turned
+		o.mu.Unlock()
+		switch {
+		case alone == "" || paused:
+			return
+		case alone != said:
+			said = alone
+			o.stand(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new", alone)})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-turned:
+		case page := <-o.replays:
+			page.ended <- page.sendIfOurs(ctx, ours)
+		}
+	}
 }
 
 // outlast waits until the sink takes messages again. It tries with one message, then with
@@ -219,17 +237,6 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	return nil
 }
 
-// probe is the sink's Probe.
-func (p *publisher) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	answer, err := bounded(ctx, p, p.sink.Probe)
-	if err != nil {
-		return err
-	}
-	return answer
-}
-
 // stretch publishes pages of the log, one after the other, while the next one is read: so
 // many pages if there are any, and with 0 until ctx ends or the sink is paused. Then the page
 // that is under way is published to its end.
@@ -257,7 +264,7 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 	for replayed := false; ; {
 		page, again, more := nextPage(found, replays, replayed)
 		if replayed = again != nil; replayed {
-			again.ended <- p.replayIfOurs(ctx, ours, o, again)
+			again.ended <- again.sendIfOurs(ctx, ours)
 			continue
 		}
 		if !more {
@@ -267,7 +274,7 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 			continue
 		}
 		if o.isLive() {
-			err = p.send(ours, o, page)
+			err = send(ours, p, o, page)
 		}
 		if err != nil || !o.isLive() {
 			stop() // what is read already is read again
@@ -349,72 +356,12 @@ func (p *publisher) wakeIf(yes bool) <-chan struct{} {
 	return nil
 }
 
-// outgoing is a message with the index of its event.
-type outgoing struct {
-	Message
-	index int
-}
-
 // named says which event an outcome is about, for those that are about one.
 func named(e *Event, err error) error {
 	if _, ok := errors.AsType[*UnavailableError](err); ok {
 		return err
 	}
 	return fmt.Errorf("event %s, topic %s, position %d: %w", e.ID, e.Topic, e.Position, err)
-}
-
-// deliver returns an outcome for each message. A sink that panics, does not return, or returns another number
-// of outcomes has a fault: then nothing is known of any.
-func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) []error {
-	if len(messages) == 0 {
-		return nil
-	}
-	batch := make([]Message, len(messages))
-	for i := range messages {
-		batch[i] = messages[i].Message
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	defer p.countDuplicates()
-	ctx, ended := p.trace(ctx, batch)
-	outcomes, err := bounded(ctx, p, func(ctx context.Context) []error { return p.sink.Publish(ctx, batch) })
-	if err == nil && len(outcomes) != len(batch) {
-		err = fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch))
-	}
-	if err != nil {
-		outcomes = make([]error, len(batch))
-		for i := range outcomes {
-			outcomes[i] = err
-		}
-	}
-	ended(outcomes)
-	return outcomes
-}
-
-// trace begins the span of a batch, if the program uses package tracing, and returns what ends it.
-func (p *publisher) trace(ctx context.Context, batch []Message) (context.Context, func(outcomes []error)) {
-	t := engine.Tracing()
-	if t == nil {
-		return ctx, func([]error) {}
-	}
-	s := engine.SpanStart{Operation: engine.OpSend, Name: p.name, Destination: p.name, Count: len(batch)}
-	for i := range batch {
-		headers := map[string]string{}
-		for _, h := range batch[i].Headers {
-			headers[h.Name] = h.Value
-		}
-		s.Headers = append(s.Headers, headers)
-	}
-	ctx, span := t.Start(ctx, s)
-	return ctx, func(outcomes []error) {
-		for _, err := range outcomes {
-			if err != nil && !errors.Is(err, ErrNotTried) {
-				span.End("", failureOf(err).code, err.Error())
-				return
-			}
-		}
-		span.End("", "", "")
-	}
 }
 
 // failure is why a sink stands still.

@@ -24,7 +24,7 @@ import (
 //     published first by the one who moves the cursor, who does not know of replays.
 //   - Its position is stored after each page, fenced by the sink's owner and epoch. An owner
 //     that is killed between the two leaves a page that the next one publishes once more.
-//   - Replays take turns by page: see replayAll. A failure of a page keeps its replay, and nothing
+//   - Replays take turns by page: see [replayer.run]. A failure of a page keeps its replay, and nothing
 //     else. Whether the sink is away is found by those who publish new events. What the sink
 //     refuses is counted and passed by.
 //   - One that stops what is new waits until the cursor has passed its last event: all that is
@@ -67,28 +67,41 @@ type replay struct {
 	retry          backoff.Backoff
 }
 
+// replayer works off the replays of a sink, for as long as it is ours.
+type replayer struct {
+	*publisher
+	o         *ownership
+	running   map[outbox.ID]*replay
+	remembers time.Duration // as it is stored
+}
+
+func newReplayer(p *publisher, o *ownership) *replayer {
+	return &replayer{publisher: p, o: o, running: map[outbox.ID]*replay{}}
+}
+
 // replayPage is a page of a replay on its way to the sink.
 type replayPage struct {
+	*publisher
+	o                  *ownership
 	events             []Event // those that are not done
 	published, refused int64
 	repeated           int64 // dropped by the broker
 	ended              chan error
 }
 
-// replayAll works off the replays of the sink until ctx ends. They take turns by page: the next page is of
+// run works off replays until ctx ends. They take turns by page: the next page is of
 // the one that has been due the longest, so that one with a low rate, or one that fails, keeps no other waiting.
-func (p *publisher) replayAll(ctx context.Context, o *ownership) {
-	running := map[outbox.ID]*replay{}
+func (p *replayer) run(ctx context.Context) {
 	var looked time.Time
 	var retry backoff.Backoff
 	for ctx.Err() == nil {
-		o.stopLive(running)
+		p.stopLive()
 		interval := lookInterval
-		if len(running) == 0 {
+		if len(p.running) == 0 {
 			interval = p.config.LeaseTTL * 4 / 5
 		}
 		if time.Since(looked) >= interval {
-			if err := p.lookForReplays(ctx, o, running); err != nil {
+			if err := p.look(ctx); err != nil {
 				p.complain(ctx, "replays not looked for", err)
 				sleep(ctx, retry.Next())
 				continue
@@ -97,69 +110,46 @@ func (p *publisher) replayAll(ctx context.Context, o *ownership) {
 			looked = time.Now()
 			continue
 		}
-		r, wait := nextReplay(running, time.Until(looked.Add(interval)))
+		r, wait := nextReplay(p.running, time.Until(looked.Add(interval)))
 		if r == nil {
 			sleep(ctx, wait)
 			continue
 		}
-		err := p.turn(ctx, o, r)
+		err := p.turn(ctx, r)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errStopped):
-			delete(running, r.id)
+			delete(p.running, r.id)
 		case err != nil:
 			p.complain(ctx, "replay waits", err)
 			r.due = latest(r.due, time.Now().Add(r.retry.Next()))
 		case r.position >= r.last:
 			p.log.LogAttrs(ctx, slog.LevelInfo, "replay finished", slog.String("replay", r.id.String()))
-			delete(running, r.id)
+			delete(p.running, r.id)
 		}
 	}
 }
 
 // stopLive has nothing new published while a replay runs that has begun and wants that.
 //
-//	replayAll    begun, stopLive              a page of the replay
+//	replayer     begun, stopLive              a page of the replay
 //	stretch                      page of new events: isLive?
 //
 // The goroutine that publishes looks before each page, so that none is sent behind the first one of the replay.
-func (o *ownership) stopLive(running map[outbox.ID]*replay) {
+func (p *replayer) stopLive() {
 	alone := ""
-	for _, r := range running {
+	for _, r := range p.running {
 		if r.begun && (alone == "" || r.id.String() < alone) {
 			alone = r.id.String()
 		}
 	}
+	o := p.o
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.alone != alone {
 		o.alone = alone
 		o.turn()
-	}
-}
-
-// replayAlone publishes replays, and nothing new, until none wants that any more or the sink is paused.
-func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
-	defer o.stand(nil)
-	for said := ""; ; {
-		o.mu.Lock()
-		alone, paused, turned := o.alone, o.paused, o.turned
-		o.mu.Unlock()
-		switch {
-		case alone == "" || paused:
-			return
-		case alone != said:
-			said = alone
-			o.stand(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new", alone)})
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-turned:
-		case page := <-o.replays:
-			page.ended <- p.replayIfOurs(ctx, ours, o, page)
-		}
 	}
 }
 
@@ -191,17 +181,17 @@ func nextReplay(running map[outbox.ID]*replay, most time.Duration) (next *replay
 	return next, 0
 }
 
-// lookForReplays adds the replays that the sink has been asked for, and leaves out those that do not run any more.
-func (p *publisher) lookForReplays(ctx context.Context, o *ownership, running map[outbox.ID]*replay) error {
+// look adds the replays that the sink has been asked for, and leaves out those that do not run any more.
+func (p *replayer) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	q := sqlgen.New(p.pool)
-	if d, ok := p.sink.(Deduplicator); ok && d.Remembers() != o.remembers {
+	if d, ok := p.sink.(Deduplicator); ok && d.Remembers() != p.remembers {
 		remembers := d.Remembers()
-		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Remembers: pgvalue.Interval(remembers)}); err != nil {
+		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: p.o.epoch, Remembers: pgvalue.Interval(remembers)}); err != nil {
 			return fmt.Errorf("store for how long the broker remembers ids: %w", err)
 		}
-		o.remembers = remembers
+		p.remembers = remembers
 	}
 	rows, err := q.NextReplays(ctx, p.name)
 	if err != nil {
@@ -211,31 +201,31 @@ func (p *publisher) lookForReplays(ctx context.Context, o *ownership, running ma
 	for _, row := range rows {
 		id := outbox.ID(row.ID.Bytes)
 		open[id] = true
-		if running[id] != nil {
+		if p.running[id] != nil {
 			continue
 		}
-		running[id] = &replay{
+		p.running[id] = &replay{
 			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again, stopLive: row.StopLive,
 			due: time.Now(), retry: backoff.Backoff{Min: time.Second, Max: 30 * time.Second},
 		}
 		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
 	}
-	maps.DeleteFunc(running, func(id outbox.ID, _ *replay) bool { return !open[id] })
+	maps.DeleteFunc(p.running, func(id outbox.ID, _ *replay) bool { return !open[id] })
 	return nil
 }
 
 // turn publishes the next page of a replay, stores how far it has come, and says when the page after that is due. Of a
 // page that fails it remembers what was published: that is read again with the rest, and left out.
-func (p *publisher) turn(ctx context.Context, o *ownership, r *replay) error {
+func (p *replayer) turn(ctx context.Context, r *replay) error {
 	if r.stopLive && !r.begun {
-		if o.current().top < r.last { // what it waits for is new to the sink
+		if p.o.current().top < r.last { // what it waits for is new to the sink
 			r.due = time.Now().Add(beginPause)
 			return nil
 		}
 		r.begun = true
-		return nil // replayAll stops what is new, and calls again
+		return nil // run stops what is new, and calls again
 	}
-	page, examined, err := p.readReplay(ctx, o, r)
+	page, examined, err := p.read(ctx, r)
 	switch {
 	case err != nil:
 		return err
@@ -249,7 +239,7 @@ func (p *publisher) turn(ctx context.Context, o *ownership, r *replay) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case o.replays <- page:
+		case p.o.replays <- page:
 		}
 		failed = <-page.ended
 	}
@@ -261,7 +251,7 @@ func (p *publisher) turn(ctx context.Context, o *ownership, r *replay) error {
 	if failed == nil {
 		r.retry.Reset()
 		r.done = nil
-		return p.storeReplay(ctx, o, r, page, examined, nil)
+		return p.store(ctx, r, page, examined, nil)
 	}
 	left := positions(page.events)
 	for _, position := range meant {
@@ -272,16 +262,16 @@ func (p *publisher) turn(ctx context.Context, o *ownership, r *replay) error {
 	if errors.Is(failed, ErrNotTried) {
 		return nil
 	}
-	if err := p.storeReplay(ctx, o, r, page, r.position, failed); err != nil {
+	if err := p.store(ctx, r, page, r.position, failed); err != nil {
 		return err
 	}
 	return failed
 }
 
-// readReplay returns the next page, and the position up to which there is no other event of
+// read returns the next page, and the position up to which there is no other event of
 // the replay.
-func (p *publisher) readReplay(ctx context.Context, o *ownership, r *replay) (page *replayPage, examined int64, err error) {
-	c := o.current()
+func (p *replayer) read(ctx context.Context, r *replay) (page *replayPage, examined int64, err error) {
+	c := p.o.current()
 	examined = min(r.position+replayPositions, r.last, c.top)
 	if examined <= r.position {
 		return nil, examined, nil
@@ -308,7 +298,7 @@ func (p *publisher) readReplay(ctx context.Context, o *ownership, r *replay) (pa
 	if len(found) == most || bytes >= replayPageBytes {
 		examined = found[len(found)-1].Position
 	}
-	page = &replayPage{ended: make(chan error, 1)}
+	page = &replayPage{publisher: p.publisher, o: p.o, ended: make(chan error, 1)}
 	for _, e := range found {
 		if !c.isHole(e.Position) && !slices.Contains(r.done, e.Position) {
 			e.replay, e.again = r.id.String(), r.again
@@ -325,10 +315,10 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// storeReplay stores how far a replay has come, and what it waits for, if it does.
-func (p *publisher) storeReplay(ctx context.Context, o *ownership, r *replay, done *replayPage, position int64, failure error) error {
+// store stores how far a replay has come, and what it waits for, if it does.
+func (p *replayer) store(ctx context.Context, r *replay, done *replayPage, position int64, failure error) error {
 	params := sqlgen.AdvanceReplayParams{
-		ID: pgvalue.UUID(r.id), Owner: p.owner, Epoch: o.epoch, Position: position,
+		ID: pgvalue.UUID(r.id), Owner: p.owner, Epoch: p.o.epoch, Position: position,
 		Published: done.published, Refused: done.refused, Repeated: done.repeated,
 	}
 	if failure != nil {
@@ -347,40 +337,40 @@ func (p *publisher) storeReplay(ctx context.Context, o *ownership, r *replay, do
 	return nil
 }
 
-// replayIfOurs publishes a page of a replay, unless ctx has ended.
-func (p *publisher) replayIfOurs(ctx, ours context.Context, o *ownership, page *replayPage) error {
+// sendIfOurs publishes a page, unless ctx has ended.
+func (page *replayPage) sendIfOurs(ctx, ours context.Context) error {
 	if ctx.Err() != nil {
 		return ErrNotTried
 	}
-	return p.sendReplay(ours, o, page)
+	return page.send(ours)
 }
 
-// sendReplay publishes a page of a replay. Of its events those are left that have no outcome: then
+// send publishes a page. Of its events those are left that have no outcome: then
 // it returns why.
 //
 // Each pass deals with one message at least, or is the last: a key's messages behind one that
 // was refused are in the next pass.
-func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPage) error {
-	if err := p.passHeld(ctx, o, page); err != nil {
+func (page *replayPage) send(ctx context.Context) error {
+	if err := page.passHeld(ctx); err != nil {
 		return err
 	}
 	for len(page.events) > 0 {
-		if !o.isOurs() {
+		if !page.o.isOurs() {
 			return errLapsed
 		}
-		messages := p.replayMessages(page)
-		before := p.dropped()
+		messages := page.messages()
+		before := page.dropped()
 		var left []Event
 		var failed error
-		for i, err := range p.deliver(ctx, messages, publishTimeout) {
+		for i, err := range page.deliver(ctx, messages, publishTimeout) {
 			e := &page.events[messages[i].index]
 			switch _, refused := errors.AsType[*RefusedError](err); {
 			case err == nil:
 				page.published++
-				p.metrics.replayed.Inc()
+				page.metrics.replayed.Inc()
 			case refused:
 				page.refused++
-				p.complain(ctx, "replay passes a message by", named(e, err))
+				page.complain(ctx, "replay passes a message by", named(e, err))
 			default:
 				left = append(left, *e)
 				if failed == nil && !errors.Is(err, ErrNotTried) {
@@ -388,7 +378,7 @@ func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPa
 				}
 			}
 		}
-		page.repeated += p.dropped() - before
+		page.repeated += page.dropped() - before
 		progress := len(left) < len(page.events)
 		page.events = left
 		if failed == nil && !progress {
@@ -404,13 +394,13 @@ func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPa
 // passHeld leaves out messages that are jobs: they wait for one of their key that was refused, or
 // were refused themselves, and are published in their order once that is settled. The owner alone
 // makes such jobs, between two pages, so that none can be made before this page is sent.
-func (p *publisher) passHeld(ctx context.Context, o *ownership, page *replayPage) error {
-	if len(page.events) == 0 || !o.isAnyHeld() {
+func (page *replayPage) passHeld(ctx context.Context) error {
+	if len(page.events) == 0 || !page.o.isAnyHeld() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	rows, err := sqlgen.New(p.pool).HeldAmong(ctx, p.name, positions(page.events))
+	rows, err := sqlgen.New(page.pool).HeldAmong(ctx, page.name, positions(page.events))
 	if err != nil {
 		return fmt.Errorf("look at held messages: %w", err)
 	}
@@ -420,16 +410,16 @@ func (p *publisher) passHeld(ctx context.Context, o *ownership, page *replayPage
 	return nil
 }
 
-// replayMessages are the messages of a page. What is not for the sink, or of which none can be
+// messages are those of a page. What is not for the sink, or of which none can be
 // made, is done.
-func (p *publisher) replayMessages(page *replayPage) (messages []outgoing) {
+func (page *replayPage) messages() (messages []outgoing) {
 	for i := range page.events {
 		e := &page.events[i]
-		r := routeOf(p.routes, e.Topic)
+		r := routeOf(page.routes, e.Topic)
 		if r == nil {
 			continue
 		}
-		m, err := messageOf(e, r, p.config.Source)
+		m, err := messageOf(e, r, page.config.Source)
 		if err != nil {
 			page.refused++
 			continue
@@ -437,19 +427,6 @@ func (p *publisher) replayMessages(page *replayPage) (messages []outgoing) {
 		messages = append(messages, outgoing{m, i})
 	}
 	return messages
-}
-
-// dropped is how many messages the broker has dropped as repeats.
-func (p *publisher) dropped() int64 {
-	if d, ok := p.sink.(Deduplicator); ok {
-		return d.Duplicates()
-	}
-	return 0
-}
-
-func (p *publisher) countDuplicates() {
-	now := p.dropped()
-	p.metrics.duplicates.Add(float64(max(0, now-p.duplicates.Swap(now))))
 }
 
 // isHole reports whether a position is at a hole.

@@ -51,7 +51,7 @@ var relayed = []Mutant{
 		Name:      "a replay that stops what is new does not wait for the cursor",
 		Breaks:    "a replay with --stop-live of events that the sink has yet to publish stands still for ever, and the sink with it",
 		Invariant: "No event is lost",
-		Edits:     []Edit{{"relay.publisher.turn", `o.current().top < r.last`, `false`}},
+		Edits:     []Edit{{"relay.replayer.turn", `p.o.current().top < r.last`, `false`}},
 		Checks:    []Check{test("relay", "TestAReplayThatStopsWhatIsNewWaitsForTheCursor", "the replay ends")},
 	},
 	{
@@ -207,8 +207,8 @@ var relayed = []Mutant{
 		Name:      "a replay stops the sink",
 		Breaks:    "new events wait for a replay that cannot go on",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits: []Edit{{"relay.publisher.stretch", `			again.ended <- p.replayIfOurs(ctx, ours, o, again)
-`, `			if err = p.replayIfOurs(ctx, ours, o, again); err != nil {
+		Edits: []Edit{{"relay.publisher.stretch", `			again.ended <- again.sendIfOurs(ctx, ours)
+`, `			if err = again.sendIfOurs(ctx, ours); err != nil {
 				stop()
 			}
 			again.ended <- err
@@ -226,8 +226,8 @@ var relayed = []Mutant{
 		Name:      "a page of a replay is stored before it is published",
 		Breaks:    "what a sink does not take at once is missing in the replay",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits: []Edit{{"relay.publisher.turn", `	meant := positions(page.events)
-`, `	if err := p.storeReplay(ctx, o, r, &replayPage{}, examined, nil); err != nil {
+		Edits: []Edit{{"relay.replayer.turn", `	meant := positions(page.events)
+`, `	if err := p.store(ctx, r, &replayPage{}, examined, nil); err != nil {
 		return err
 	}
 	meant := positions(page.events)
@@ -270,7 +270,7 @@ var relayed = []Mutant{
 		Name:      "a sink that has not returned is called again",
 		Breaks:    "what a call sends after its time overtakes, or is overtaken by, what is sent anew",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.bounded", `if p.hanging.Load() > 0 {`, `if false {`}},
+		Edits:     []Edit{{"relay.bounded", `if c.hanging.Load() > 0 {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestASinkThatDoesNotReturnIsNotCalledAgain", "before it had returned")},
 	},
 	{
@@ -284,9 +284,9 @@ var relayed = []Mutant{
 		Name:      "a replay moves the cursor",
 		Breaks:    "an event is never published, because a replay has moved the cursor past it",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits: []Edit{{"relay.publisher.sendReplay", `		page.repeated += p.dropped() - before
-`, `		page.repeated += p.dropped() - before
-		o.move(cursor{top: o.current().top + 1}, 0)
+		Edits: []Edit{{"relay.replayPage.send", `		page.repeated += page.dropped() - before
+`, `		page.repeated += page.dropped() - before
+		page.o.move(cursor{top: page.o.current().top + 1}, 0)
 `}},
 		Checks: []Check{test("relay", "TestAReplayPublishesAgain", "a replay has moved it")},
 	},

@@ -22,7 +22,7 @@ var overNATS = []Mutant{
 		Breaks:    "an operator of one tenant lists the jobs of all",
 		Invariant: nobodyIntoRPC,
 		Edits: []Edit{ // both: row security hides them, too
-			{"relay/nats/rpc.Service.listJobs", `tenant, err := f.tenant(r)`, `tenant, err := outbox.ID{}, error(nil)`},
+			{"relay/nats/rpc.listJobs", `tenant, err := f.tenant(r)`, `tenant, err := outbox.ID{}, error(nil)`},
 			{"relay/nats/rpc.Service.carryOut", `operator.TiedTo(ctx, r.tenant())`, `operator.TiedTo(ctx, outbox.ID{})`},
 		},
 		Checks: []Check{test("relay/nats/rpc", "TestTenantsSeeTheirOwn", "of each tenant")},
@@ -32,7 +32,7 @@ var overNATS = []Mutant{
 		Breaks:    "an operator of one tenant cancels and dismisses the jobs of another",
 		Invariant: nobodyIntoRPC,
 		Edits: []Edit{
-			{"relay/nats/rpc.Service.findJob", `Tenant: r.tenant()`, `Tenant: outbox.ID{}`},
+			{"relay/nats/rpc.findJob", `Tenant: r.tenant()`, `Tenant: outbox.ID{}`},
 			{"relay/nats/rpc.Service.carryOut", `operator.TiedTo(ctx, r.tenant())`, `operator.TiedTo(ctx, outbox.ID{})`},
 		},
 		Checks: []Check{test("relay/nats/rpc", "TestActs", "want a NotFoundError, 404")},

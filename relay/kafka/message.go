@@ -69,13 +69,13 @@ func checkTopic(name string) error {
 	return nil
 }
 
-// refusal is why a message need not be sent.
-func (s *Sink) refusal(m *relay.Message, bytes int) error {
+// refusal is why a message need not be sent where MaxBytes is most.
+func refusal(m *relay.Message, bytes, most int) error {
 	if err := checkTopic(m.Destination); err != nil {
 		return &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
 	}
-	if bytes+perBatch > s.config.MaxBytes {
-		return &relay.RefusedError{Code: relay.CodeTooLarge, Err: fmt.Errorf("it has %d bytes, and MaxBytes is %d", bytes, s.config.MaxBytes)}
+	if bytes+perBatch > most {
+		return &relay.RefusedError{Code: relay.CodeTooLarge, Err: fmt.Errorf("it has %d bytes, and MaxBytes is %d", bytes, most)}
 	}
 	for _, h := range m.Headers {
 		if h.Name == "" {

@@ -92,16 +92,16 @@ func (p *publication) take(from []int) (r *run, rest []int) {
 		}
 		topic, underWay := topics[m.Key]
 		record, bytes := encode(m)
-		refusal := p.sink.refusal(m, bytes)
-		if refusal == nil {
-			refusal = p.refusing[m.Destination]
+		refused := refusal(m, bytes, p.sink.config.MaxBytes)
+		if refused == nil {
+			refused = p.refusing[m.Destination]
 		}
 		full := r.bytes+bytes > p.sink.config.MaxBytes || len(r.of) == maxRun
-		if underWay && (topic != m.Destination || refusal != nil) || len(r.of) > 0 && full {
+		if underWay && (topic != m.Destination || refused != nil) || len(r.of) > 0 && full {
 			return r, from[n:]
 		}
-		if refusal != nil {
-			p.settle(i, refusal)
+		if refused != nil {
+			p.settle(i, refused)
 			continue
 		}
 		if m.Key != "" {

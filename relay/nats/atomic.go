@@ -3,6 +3,8 @@ package nats
 import (
 	"context"
 	"strconv"
+
+	"github.com/nats-io/nats.go"
 )
 
 // Headers of an atomic batch (ADR-50 of NATS). The server stores them with the messages.
@@ -12,11 +14,12 @@ const (
 	headerCommit = "Nats-Batch-Commit"
 )
 
-// atomic sends a run as an atomic batch, of which the server stores all messages or none. What it does not store goes
-// singly: the server does not say which message was to blame, and rejects a batch of which it has one message already.
-func (p *publication) atomic(ctx context.Context, s *stream, run []int) (left []int, then step) {
+// sendAtomic sends a run as an atomic batch, of which the server stores all messages or none. What it does not store
+// goes singly: the server does not say which message was to blame, and rejects a batch of which it has one message
+// already.
+func sendAtomic(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	x := p.c.exchange()
-	if !p.sendBatch(x, run) {
+	if !x.sendBatch(p.messages, run) {
 		return run, singly
 	}
 	last := p.batch[run[len(run)-1]].Destination
@@ -46,9 +49,9 @@ func (p *publication) atomic(ctx context.Context, s *stream, run []int) (left []
 
 // sendBatch sends a batch, of which only the last message gets an answer. It reports whether the client has sent all.
 // The headers are taken off again, for messages that have to go singly.
-func (p *publication) sendBatch(x exchange, run []int) (sent bool) {
+func (x exchange) sendBatch(messages []*nats.Msg, run []int) (sent bool) {
 	for n, i := range run {
-		m := p.messages[i]
+		m := messages[i]
 		m.Header.Set(headerBatch, x.id)
 		m.Header.Set(headerNumber, strconv.Itoa(n+1))
 		m.Reply = ""
@@ -56,7 +59,7 @@ func (p *publication) sendBatch(x exchange, run []int) (sent bool) {
 			m.Header.Set(headerCommit, "1")
 			m.Reply = x.prefix + "0"
 		}
-		err := p.c.nc.PublishMsg(m)
+		err := x.c.nc.PublishMsg(m)
 		m.Header.Del(headerBatch)
 		m.Header.Del(headerNumber)
 		m.Header.Del(headerCommit)

@@ -22,9 +22,9 @@ const (
 	ingestMark   = ".$FI"
 )
 
-// fast sends a run by fast ingest: all of it, before any answer. The server stores messages up to the first that it
+// sendFast sends a run by fast ingest: all of it, before any answer. The server stores messages up to the first that it
 // does not take or does not get, drops those that it has, and says how far it came.
-func (p *publication) fast(ctx context.Context, s *stream, run []int) (left []int, then step) {
+func sendFast(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	f := &ingest{publication: p, stream: s, exchange: p.c.exchange(), run: run, refusals: map[int]error{}}
 	f.send()
 	for !f.ended {

@@ -277,12 +277,12 @@ func (p *publication) sendBy(ctx context.Context, m mode, s *stream, run []int) 
 	case len(run) == 0:
 		return nil, further
 	case m == byFastIngest:
-		return p.fast(ctx, s, run)
+		return sendFast(ctx, p, s, run)
 	case m == byAtomicBatch:
-		return p.atomic(ctx, s, run)
+		return sendAtomic(ctx, p, s, run)
 	}
 	start := time.Now()
-	left, then = p.window(ctx, s, run)
+	left, then = sendInWindow(ctx, p, s, run)
 	if took := time.Since(start); s.undecided() && len(run) == 1 && p.outcomes[run[0]] == nil {
 		if way, err := p.c.roundTrip(ctx); err == nil {
 			s.measured(took, way)

@@ -10,9 +10,9 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// window sends a run as single messages: of each key one at a time, of different keys together. So whatever the server
-// says about a message, none of its key is behind it. Nothing is left.
-func (p *publication) window(ctx context.Context, s *stream, run []int) (left []int, then step) {
+// sendInWindow sends a run as single messages: of each key one at a time, of different keys together. So whatever the
+// server says about a message, none of its key is behind it. Nothing is left.
+func sendInWindow(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	w := &window{
 		publication: p, stream: s, exchange: p.c.exchange(), run: run, next: make([]int, len(run)), waiting: make([]bool, len(run)),
 	}

@@ -13,8 +13,8 @@ import (
 
 const root = "../.."
 
-// The table of docs/architecture.md has every case of the design, names no proof that there is not, and leaves no case of
-// the suite out.
+// The table of docs/architecture.md has every case of the design, names no proof that there is not, and leaves no case
+// of the suite out.
 func TestTheCasesOfTheDesignHaveTheirProof(t *testing.T) {
 	t.Parallel()
 	page := read(t, root+"/docs/architecture.md")

@@ -74,7 +74,7 @@ func getKey(s *Service, ctx context.Context, r *request) (any, error) {
 		Service: in.Service, Type: in.Type, Key: in.Key, KeyHash: keyHash(in.Key),
 		Active: []keyActive{}, Queued: []keyQueued{}, QueuedDepth: key.Waiting + key.Blocked,
 	}
-	jobs, _, err := s.find(ctx, operator.Filter{Tenant: tenant, Queue: in.Service, Key: in.Key, Statuses: []outbox.Status{
+	jobs, _, err := find(ctx, s.operator, operator.Filter{Tenant: tenant, Queue: in.Service, Key: in.Key, Statuses: []outbox.Status{
 		outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying,
 	}}, maxKeyJobs)
 	if err != nil {

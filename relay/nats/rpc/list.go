@@ -111,7 +111,7 @@ func list(s *Service, ctx context.Context, r *request) (any, error) {
 		}
 		statuses = append(statuses, some...)
 	}
-	return s.listJobs(ctx, r, in.paging, in.jobFilter, statuses, wrong)
+	return listJobs(ctx, s.operator, r, in.paging, in.jobFilter, statuses, wrong)
 }
 
 func listDLQ(s *Service, ctx context.Context, r *request) (any, error) {
@@ -119,10 +119,12 @@ func listDLQ(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := r.read(&in); err != nil {
 		return nil, err
 	}
-	return s.listJobs(ctx, r, in.paging, in.jobFilter, []outbox.Status{outbox.Dead}, nil)
+	return listJobs(ctx, s.operator, r, in.paging, in.jobFilter, []outbox.Status{outbox.Dead}, nil)
 }
 
-func (s *Service) listJobs(ctx context.Context, r *request, p paging, f jobFilter, statuses []outbox.Status, wrong []issue) (any, error) {
+func listJobs(
+	ctx context.Context, o *operator.Operator, r *request, p paging, f jobFilter, statuses []outbox.Status, wrong []issue,
+) (any, error) {
 	offset, limit, more := p.read()
 	wrong = append(wrong, more...)
 	tenant, err := f.tenant(r)
@@ -138,7 +140,7 @@ func (s *Service) listJobs(ctx context.Context, r *request, p paging, f jobFilte
 	if len(wrong) > 0 {
 		return nil, invalid(wrong...)
 	}
-	found, further, err := s.find(ctx, filter, limit)
+	found, further, err := find(ctx, o, filter, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -150,12 +152,12 @@ func (s *Service) listJobs(ctx context.Context, r *request, p paging, f jobFilte
 }
 
 // find returns up to limit jobs, and whether there are others, or may be: when the time is over, those that are found.
-func (s *Service) find(ctx context.Context, f operator.Filter, limit int) (jobs []operator.Job, more bool, err error) {
+func find(ctx context.Context, o *operator.Operator, f operator.Filter, limit int) (jobs []operator.Job, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for len(jobs) <= limit {
 		f.Limit = min(limit+1-len(jobs), operator.MaxLimit)
-		page, err := s.operator.Page(ctx, f)
+		page, err := o.Page(ctx, f)
 		if len(jobs) > 0 && errors.Is(err, context.DeadlineExceeded) {
 			return jobs, true, nil
 		}

@@ -166,12 +166,12 @@ type jobAnswer struct {
 }
 
 // findJob is the job with the id if the caller may see that it exists. Every method that takes an id comes here, first.
-func (s *Service) findJob(ctx context.Context, r *request, text string) (operator.Job, error) {
+func findJob(ctx context.Context, o *operator.Operator, r *request, text string) (operator.Job, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
 		return operator.Job{}, invalid(issue{"/id", "is no id, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab"})
 	}
-	found, err := s.operator.Find(ctx, []operator.Wanted{{ID: id, Tenant: r.tenant()}})
+	found, err := o.Find(ctx, []operator.Wanted{{ID: id, Tenant: r.tenant()}})
 	if err != nil {
 		return operator.Job{}, err
 	}
@@ -186,7 +186,7 @@ func get(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := r.read(&in); err != nil {
 		return nil, err
 	}
-	j, err := s.findJob(ctx, r, in.ID)
+	j, err := findJob(ctx, s.operator, r, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func acting(do func(*operator.Operator, context.Context, outbox.ID) error, in ..
 		if err := r.read(&asked); err != nil {
 			return nil, err
 		}
-		j, err := s.findJob(ctx, r, asked.ID)
+		j, err := findJob(ctx, s.operator, r, asked.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -257,7 +257,7 @@ func acting(do func(*operator.Operator, context.Context, outbox.ID) error, in ..
 		if err := do(by, ctx, j.ID); err != nil {
 			return nil, trimmed(err, asked.ID)
 		}
-		if j, err = s.findJob(ctx, r, asked.ID); err != nil {
+		if j, err = findJob(ctx, s.operator, r, asked.ID); err != nil {
 			return nil, err
 		}
 		return jobAnswer{view(r.who, j)}, nil
