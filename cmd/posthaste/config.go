@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 
 	"github.com/urfave/cli/v3"
@@ -20,7 +21,10 @@ func (p *program) configCommand() *cli.Command {
 			if err := p.print(c, p.effective(c)); err != nil {
 				return err
 			}
-			_, err := p.load(c) // mistakes are printed after the settings
+			s, err := p.load(c) // mistakes are printed after the settings
+			for _, text := range strangeVariables(os.Environ(), s.relayConfig) {
+				p.note(text)
+			}
 			_, more := p.load(c, "api", "token")
 			return errors.Join(err, more)
 		},

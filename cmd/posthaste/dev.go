@@ -83,6 +83,7 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
 	s.server.Console, s.server.Manual = &s.console, site.Handler()
 	s.app.Logger = p.logger(s)
+	warnOfVariables(s)
 	stop, err := p.startTracing(ctx, s.trace, s.app.Logger)
 	if err != nil {
 		return err

@@ -90,14 +90,31 @@ func (p *program) queueCommand(name, usage string, act func(queueActs, context.C
 			}
 			queue := c.Args().First()
 			return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
+				note := unusedQueue(ctx, o, queue)
 				if err := act(o, ctx, queue); err != nil {
 					return inFlagWords(err)
 				}
+				p.note(note)
 				_, err := fmt.Fprintf(p.stdout, "%sd: %s\n", name, queue)
 				return err
 			})
 		},
 	}
+}
+
+// unusedQueue is a note for people who name a queue that has no open job and was neither paused nor limited: that is
+// right before its first job, and else a slip of the fingers. It is asked before an act, which makes the queue known.
+// "" is no note, also where the queues cannot be listed.
+func unusedQueue(ctx context.Context, o queueActs, queue string) string {
+	queues, err := o.Queues(ctx)
+	var names []string
+	for _, q := range queues {
+		names = append(names, q.Name)
+	}
+	if err != nil || slices.Contains(names, queue) {
+		return ""
+	}
+	return fmt.Sprintf("no open job is in queue %s, and it was neither paused nor limited%s", queue, didYouMean(queue, names))
 }
 
 func (p *program) limitCommand() *cli.Command {
@@ -125,10 +142,12 @@ func (p *program) limitQueue(ctx context.Context, c *cli.Command) error {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
+		note := unusedQueue(ctx, o, queue)
 		maxRunning, rate, err := o.Limit(ctx, queue, limits)
 		if err != nil {
 			return inFlagWords(err)
 		}
+		p.note(note)
 		_, err = fmt.Fprintf(p.stdout, "%s: %s\n", queue, limitsText(maxRunning, rate))
 		return err
 	})

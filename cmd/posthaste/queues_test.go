@@ -39,6 +39,31 @@ func TestQueuesListPauseResume(t *testing.T) {
 	}
 }
 
+// A queue may be paused before its first job, so a name that nothing has used is no mistake, but worth a remark.
+func TestQueuesThatNothingHasUsed(t *testing.T) {
+	t.Parallel()
+	e := env{"DATABASE_URL": pgtest.URL(t)}
+	ok(t, e, "enqueue", "greet", "--queue", "mail")
+	const note = "no open job is in queue mial, and it was neither paused nor limited: did you mean mail?"
+	for _, c := range []struct {
+		args []string
+		note bool
+	}{
+		{[]string{"pause", "mail"}, false},
+		{[]string{"resume", "mial"}, true},
+		{[]string{"pause", "mial"}, true},
+		{[]string{"pause", "mial"}, false}, // it is paused now
+		{[]string{"resume", "mial"}, false},
+		{[]string{"limit", "mial", "--max-running", "1"}, true},
+		{[]string{"limit", "mial", "--no-max-running"}, false},
+	} {
+		r := posthaste(t, e, "", append([]string{"queues"}, c.args...)...)
+		if r.code != exitOK || strings.Contains(r.errOut, note) != c.note || !c.note && r.errOut != "" || strings.Contains(r.out, "note") {
+			t.Errorf("queues %v: %+v, want the note: %t", c.args, r, c.note)
+		}
+	}
+}
+
 func TestQueuesLimit(t *testing.T) {
 	t.Parallel()
 	e := env{"DATABASE_URL": pgtest.URL(t)}

@@ -28,7 +28,8 @@ type relayConfig struct {
 
 	Bridges map[string]bridgeSpec `yaml:"bridges"`
 
-	file string
+	file      string
+	variables []string // that it takes values from
 }
 
 type routeSpec struct {
@@ -43,7 +44,10 @@ type routeSpec struct {
 // text is a value, or ${NAME} for that of an environment variable.
 type text string
 
-var variable = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+var (
+	variable  = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+	reference = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+)
 
 func (t *text) UnmarshalYAML(node *yaml.Node) error {
 	if err := node.Decode((*string)(t)); err != nil {
@@ -81,6 +85,9 @@ func parseRelayConfig(file string) (*relayConfig, error) {
 	var root, second yaml.Node
 	if err := yaml.Unmarshal(content, &root); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, m := range reference.FindAllSubmatch(content, -1) {
+		c.variables = append(c.variables, string(m[1]))
 	}
 	if err := from.Decode(&second); err == nil {
 		return nil, fmt.Errorf("%s: line %d: a second document: one is all that is read", file, second.Line)

@@ -57,6 +57,7 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	}
 	ctx, s.app.Cut = app.Signals(ctx)
 	s.app.Logger = p.logger(s)
+	warnOfVariables(s)
 	stop, err := p.startTracing(ctx, s.trace, s.app.Logger)
 	if err != nil {
 		return err
