@@ -134,12 +134,12 @@ func readMoment(c *cli.Command, flag string, to *time.Time) (err error) {
 	if v == "" {
 		return nil
 	}
-	if *to, err = time.Parse(time.RFC3339, v); err == nil {
+	if *to, err = parseInstant(v); err == nil {
 		return nil
 	}
 	ago, err := parseDuration(v, 0, 100*365*24*time.Hour)
 	if err != nil {
-		return fmt.Errorf("--%s is %q: want a time like 2027-01-31T09:00:00Z, or how long ago: 90m, 7d", flag, v)
+		return fmt.Errorf("--%s is %q: want a time like 2027-01-31T09:00:00Z, a date (its midnight in UTC), or how long ago: 90m, 7d", flag, v)
 	}
 	*to = time.Now().Add(-ago)
 	return nil

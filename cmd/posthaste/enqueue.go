@@ -160,8 +160,8 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	}
 	for flag, to := range map[string]*time.Time{"run-at": &o.RunAt, "deadline": &o.Deadline} {
 		if v := c.String(flag); v != "" {
-			if *to, err = time.Parse(time.RFC3339, v); err != nil {
-				errs = append(errs, fmt.Errorf("--%s is %q: want a time like 2027-01-31T09:00:00Z", flag, v))
+			if *to, err = parseInstant(v); err != nil {
+				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
 			} else if to.IsZero() { // which is no time in the options
 				errs = append(errs, fmt.Errorf("--%s is %q: want a time from 1970 on", flag, v))
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -107,8 +106,8 @@ func jobEdit(c *cli.Command) (e operator.JobEdit, err error) {
 	}
 	if c.IsSet("set-run-at") {
 		var bad error
-		if e.RunAt, bad = time.Parse(time.RFC3339, c.String("set-run-at")); bad != nil {
-			err = errors.Join(err, fmt.Errorf("--set-run-at is %q: want a time like 2027-01-31T09:00:00Z", c.String("set-run-at")))
+		if e.RunAt, bad = parseInstant(c.String("set-run-at")); bad != nil {
+			err = errors.Join(err, fmt.Errorf("--set-run-at is %q: %w", c.String("set-run-at"), bad))
 		}
 	}
 	switch {

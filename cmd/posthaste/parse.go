@@ -19,6 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/dsn"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
@@ -177,6 +178,17 @@ func short(d time.Duration) string {
 	return s
 }
 
+// parseInstant reads a time, or a date, which is its midnight in UTC.
+func parseInstant(v string) (at time.Time, err error) {
+	if at, err = time.Parse(time.DateOnly, v); err == nil {
+		return at, nil
+	}
+	if at, err = time.Parse(time.RFC3339, v); err != nil {
+		err = errors.New("want a time like 2027-01-31T09:00:00Z, or a date like 2027-01-31, whose midnight in UTC it is")
+	}
+	return at, err
+}
+
 // namePattern is what package outbox accepts as a kind or a queue.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}$`)
 
@@ -228,7 +240,7 @@ func parseWebhooks(v string) ([]webhookRoute, error) {
 }
 
 func parseWorker(v string) (string, error) {
-	if len(v) > 128 || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
+	if engine.WorkerFault(v) != "" {
 		return "", errors.New("want up to 128 characters without spaces")
 	}
 	return v, nil

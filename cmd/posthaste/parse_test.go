@@ -331,3 +331,20 @@ func isFormula(cell string) bool { return cell != "" && strings.ContainsAny(cell
 // sameText compares what was read from JSON with what was written to it, where each
 // byte that is no UTF-8 becomes a replacement character.
 func sameText(got any, want string) bool { return got == string([]rune(want)) }
+
+func TestInstants(t *testing.T) {
+	t.Parallel()
+	midnight := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"2026-11-27": midnight, "2026-11-27T00:00:00Z": midnight, "2026-11-27T01:30:00+01:30": midnight,
+		"2026-11": {}, "27.11.2026": {}, "2026-11-27 00:00:00": {}, "2026-11-27T00:00": {}, "2026-02-30": {}, "": {},
+	} {
+		got, err := parseInstant(text)
+		if !got.Equal(want) || (err == nil) == want.IsZero() {
+			t.Errorf("%q is %v, %v, want %v", text, got, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "or a date like 2027-01-31") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -40,8 +40,8 @@ func TestSchedulesCreateChange(t *testing.T) {
 			t.Errorf("change of none: %+v", r)
 		}
 	}
-	if r := posthaste(t, direct, "", "schedules", "change", "direct", "--cron", "61 0 * * *"); !strings.Contains(r.errOut, `--cron minute is "61"`) {
-		t.Errorf("a mistake is named as %q", r.errOut)
+	if r := posthaste(t, direct, "", "schedules", "change", "direct", "--cron", "61 0 * * *"); !strings.Contains(r.errOut, `--cron minute is "61"`) || strings.Count(r.errOut, "direct") != 1 {
+		t.Errorf("a mistake is named as %q, want the schedule's name once", r.errOut)
 	}
 	got, err := db.Query(t.Context(), `SELECT concat_ws(' ', name, every, queue, coalesce(hold, false), cardinality(backoff), deadline, headers ->> 'a', key, ordered, convert_from(payload, 'UTF8'))
 		FROM outbox.schedules WHERE set_by IS NOT NULL ORDER BY name`)
