@@ -282,7 +282,7 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 func TestLargeJobsAfterSmallOnesAreClaimedFewAtATime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	const small, large = 500, 25 // of 2.8 MB: more than a claim keeps, of a size that a claim of small ones asks for
+	const small, large = 500, 30 // of 2.8 MB: more than an answer keeps (64 MiB), though a few come with the small ones
 	enqueueProbes(t, db, small, outbox.Options{Priority: 1})
 	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload)
 		SELECT outbox.uuid_v7(), 'blob', convert_to('{"Bytes":"' || repeat('A', 2800000) || '"}', 'UTF8') FROM generate_series(1, $1::integer)`, large)
