@@ -13,48 +13,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// slowProbe has a timeout of its own kind.
-type slowProbe struct{}
-
-func (slowProbe) Kind() string { return "probe.slow" }
-
-func TestTimeouts(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		ofDispatcher, ofKind, ofJob time.Duration
-	}{
-		"of the dispatcher":              {20 * time.Millisecond, 0, 0},
-		"of the kind before that":        {time.Hour, 20 * time.Millisecond, 0},
-		"of the job before that":         {time.Hour, time.Hour, 20 * time.Millisecond},
-		"of the job, also a shorter one": {20 * time.Millisecond, 20 * time.Millisecond, 30 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			config := quiet(nil)
-			config.Timeout = c.ofDispatcher
-			config.Backoff = dispatcher.Waits(time.Hour)
-			causes := make(chan error, 1)
-			mux := new(dispatcher.Mux)
-			dispatcher.Handle(mux, func(ctx context.Context, _ *outbox.Job[slowProbe]) error {
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return ctx.Err()
-			}, dispatcher.KindConfig{Timeout: c.ofKind})
-			id := enqueue(t, db, slowProbe{}, outbox.Options{Timeout: c.ofJob})
-			start(t, db, mux, config)
-			if cause := receive(t, causes, "the timeout"); !errors.Is(cause, dispatcher.ErrTimeout) {
-				t.Errorf("cause = %v, want ErrTimeout", cause)
-			}
-			await(t, db, "the attempt is settled", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'retrying'`)
-			wantState(t, db, id, "retrying attempt=1 epoch=2 lost=0 error=job_timeout")
-			if code := ask[string](t, db, `SELECT error_code FROM outbox.attempts WHERE job_id = $1`, id); code != "job_timeout" {
-				t.Errorf("recorded code = %q", code)
-			}
-		})
-	}
-}
-
 func explode() error { panic("boom\x00\xff") }
 
 func TestPanicIsAFailedAttempt(t *testing.T) {
