@@ -126,7 +126,7 @@ func once(c *console, r *road) (faults []string) {
 	r.cut.Store(&cut)
 	for at := 0; at < 20; at += 5 {
 		l.happens(at, at+5, 1)
-		time.Sleep(1500 * time.Millisecond) // longer than a message waits for the next, and the first attempt to connect
+		time.Sleep(1500 * time.Millisecond) // more than a message and the first attempt to connect wait
 	}
 	faults = l.compared(20 * time.Second)
 	if cuts.Load() == 0 {
