@@ -11,10 +11,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
+
+// declarer stores the program's schedules. It is for one goroutine.
+type declarer struct {
+	declared []declaration
+	pool     *pgxpool.Pool
+	firer    *firer // reports what had to be fired first
+	log      *slog.Logger
+}
 
 // declare stores what the program declared, in one transaction.
 //
@@ -25,45 +34,45 @@ import (
 //
 // A schedule that somebody has made by the API, a command or SQL becomes the program's: what is deployed does what its
 // code says, whatever the database had before.
-func (s *Scheduler) declare(ctx context.Context) error {
-	if len(s.declared) == 0 {
+func (d *declarer) declare(ctx context.Context) error {
+	if len(d.declared) == 0 {
 		return nil
 	}
-	bound, cancel := context.WithTimeout(ctx, statementTimeout+time.Duration(len(s.declared))*declareTimeout)
+	bound, cancel := context.WithTimeout(ctx, statementTimeout+time.Duration(len(d.declared))*declareTimeout)
 	defer cancel()
 	var fired []firing
 	var changed []change
 	var rows []row
-	err := s.inTx(bound, func(tx pgx.Tx) (err error) {
+	err := transact(bound, d.pool, func(tx pgx.Tx) (err error) {
 		var now time.Time
-		if now, rows, err = s.lockDeclared(bound, tx); err != nil {
+		if now, rows, err = d.lock(bound, tx); err != nil {
 			return err
 		}
-		if fired, err = s.fireBeforeChange(bound, tx, now, rows); err != nil {
+		if fired, err = d.fireBeforeChange(bound, tx, now, rows); err != nil {
 			return err
 		}
-		changed, err = s.storeDeclared(bound, tx, now)
+		changed, err = d.store(bound, tx, now)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for _, f := range fired {
-		s.report(ctx, f)
+		d.firer.report(ctx, f)
 	}
 	for _, c := range changed {
-		s.noteTakeover(ctx, c, rows)
-		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule declared", slog.String("schedule", c.declared.params.Name),
+		d.noteTakeover(ctx, c, rows)
+		d.log.LogAttrs(ctx, slog.LevelInfo, "schedule declared", slog.String("schedule", c.declared.params.Name),
 			slog.String("timing", c.declared.schedule.timing.String()), slog.Int64("generation", c.stored.Generation), slog.Time("next_at", c.stored.NextAt.Time))
 	}
 	return nil
 }
 
 // noteTakeover says so if a declaration has replaced a schedule that somebody had made.
-func (s *Scheduler) noteTakeover(ctx context.Context, c change, before []row) {
+func (d *declarer) noteTakeover(ctx context.Context, c change, before []row) {
 	for _, r := range before {
 		if r.SetBy != nil && r.TenantID == c.declared.params.TenantID && r.Name == c.declared.params.Name {
-			s.log.LogAttrs(ctx, slog.LevelWarn, "this program declares a schedule that somebody else had made, and replaces it",
+			d.log.LogAttrs(ctx, slog.LevelWarn, "this program declares a schedule that somebody else had made, and replaces it",
 				slog.String("schedule", r.Name), slog.String("made_by", *r.SetBy))
 		}
 	}
@@ -78,18 +87,18 @@ type change struct {
 	stored   sqlgen.DeclareScheduleRow
 }
 
-// lockDeclared locks what is there of the declared schedules and only then looks
+// lock locks what is there of the declared schedules and only then looks
 // at the clock: it may have waited for another process that fires or declares.
-func (s *Scheduler) lockDeclared(ctx context.Context, tx pgx.Tx) (now time.Time, rows []row, err error) {
+func (d *declarer) lock(ctx context.Context, tx pgx.Tx) (now time.Time, rows []row, err error) {
 	q := sqlgen.New(tx)
 	var tenants []pgtype.UUID
 	var names []string
-	for _, d := range s.declared {
-		tenants, names = append(tenants, d.params.TenantID), append(names, d.params.Name)
+	for _, own := range d.declared {
+		tenants, names = append(tenants, own.params.TenantID), append(names, own.params.Name)
 	}
 	locked, err := q.LockSchedules(ctx, tenants, names)
 	if err != nil {
-		return now, nil, fmt.Errorf("lock %d schedules: %w", len(s.declared), err)
+		return now, nil, fmt.Errorf("lock %d schedules: %w", len(d.declared), err)
 	}
 	clock, err := q.ReadClock(ctx)
 	if err != nil {
@@ -103,9 +112,9 @@ func (s *Scheduler) lockDeclared(ctx context.Context, tx pgx.Tx) (now time.Time,
 	return clock.Time, rows, nil
 }
 
-func (s *Scheduler) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Time, rows []row) (firings []firing, err error) {
+func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Time, rows []row) (firings []firing, err error) {
 	for _, r := range rows {
-		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !s.movesTicks(r) {
+		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !d.movesTicks(r) {
 			continue
 		}
 		if f, err := plan(r, now); err == nil { // else nobody can fire it, and the change mends it
@@ -121,21 +130,21 @@ func (s *Scheduler) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Ti
 	return firings, nil
 }
 
-func (s *Scheduler) storeDeclared(ctx context.Context, tx pgx.Tx, now time.Time) (changed []change, err error) {
+func (d *declarer) store(ctx context.Context, tx pgx.Tx, now time.Time) (changed []change, err error) {
 	q := sqlgen.New(tx)
-	for _, d := range s.declared {
-		next, err := d.schedule.timing.next(now)
+	for _, own := range d.declared {
+		next, err := own.schedule.timing.next(now)
 		if err != nil {
 			return nil, err
 		}
-		p := d.params
+		p := own.params
 		p.Since, p.NextAt = timestamp(now), timestamp(next)
 		stored, err := q.DeclareSchedule(ctx, p)
 		if err != nil {
 			return nil, fmt.Errorf("declare schedule %s: %w", p.Name, err)
 		}
 		for _, r := range stored {
-			changed = append(changed, change{d, r})
+			changed = append(changed, change{own, r})
 		}
 	}
 	if len(changed) > 0 {
@@ -147,11 +156,11 @@ func (s *Scheduler) storeDeclared(ctx context.Context, tx pgx.Tx, now time.Time)
 }
 
 // movesTicks reports whether the program declares another timing than is stored.
-func (s *Scheduler) movesTicks(r row) bool {
+func (d *declarer) movesTicks(r row) bool {
 	stored, err := timingOf(r)
-	for _, d := range s.declared {
-		if d.params.TenantID == r.TenantID && d.params.Name == r.Name {
-			return err != nil || !d.schedule.timing.equal(stored)
+	for _, own := range d.declared {
+		if own.params.TenantID == r.TenantID && own.params.Name == r.Name {
+			return err != nil || !own.schedule.timing.equal(stored)
 		}
 	}
 	return false

@@ -148,7 +148,7 @@ func TestVersionsThatStartTogetherDoNotArgue(t *testing.T) {
 		s := newScheduler(t, db, versions[i%2]...)
 		starting.Go(func() {
 			for range 10 {
-				if err := s.declare(t.Context()); err != nil {
+				if err := s.declarer.declare(t.Context()); err != nil {
 					t.Error(err)
 				}
 			}

@@ -146,7 +146,7 @@ func TestWhoseAScheduleIs(t *testing.T) {
 	create(t, db, "made", Edit{Every: new(time.Hour), Kind: new("made")})
 	var log bytes.Buffer
 	s := newScheduler(t, db, Every("declared", time.Hour, reportArgs{}, Options{}))
-	s.log = slog.New(slog.NewTextHandler(&log, nil))
+	s.declarer.log = slog.New(slog.NewTextHandler(&log, nil))
 	declare(t, s)
 	if got := ask[string](t, db, `SELECT string_agg(concat(name, ' ', kind, ' ', set_by), ', ' ORDER BY name) FROM outbox.schedules`); got != "declared report , made made ada" {
 		t.Errorf("after a start there are %s; want the one that was made left alone", got)
@@ -170,7 +170,7 @@ func TestWhoseAScheduleIs(t *testing.T) {
 
 	// Also one that is declared just as it was made.
 	s = newScheduler(t, db, Every("made", time.Hour, outbox.Raw{KindName: "made", Payload: []byte("{}")}, Options{}))
-	s.log = slog.New(slog.NewTextHandler(&log, nil))
+	s.declarer.log = slog.New(slog.NewTextHandler(&log, nil))
 	declare(t, s)
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.schedules WHERE set_by IS NULL`); n != 2 || !strings.Contains(log.String(), "made_by=ada") {
 		t.Errorf("%d schedules are programs', want both, and a line in the log:\n%s", n, log.String())
@@ -222,7 +222,7 @@ func TestATickHasOneJobWhileItsScheduleIsChanged(t *testing.T) {
 		t.Parallel()
 		db, s, tick := due(t)
 		changed := make(chan error, 1)
-		err := s.inTx(t.Context(), func(tx pgx.Tx) error {
+		err := transact(t.Context(), s.pool, func(tx pgx.Tx) error {
 			rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 1)
 			if err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -123,22 +124,30 @@ func store(ctx context.Context, tx pgx.Tx, firings []firing) error {
 	return sqlgen.New(tx).AdvanceSchedules(ctx, p)
 }
 
+// firer fires what is due. It is for one goroutine.
+type firer struct {
+	pool    *pgxpool.Pool
+	metrics *metrics
+	log     *slog.Logger
+	refused map[string]time.Time // until when they are left alone; see setAside
+}
+
 // fire fires what is due, up to maxFirings at a time, and returns how many
 // schedules it moved on. If the database refuses one of them, they are fired one
 // by one, and what is refused is set aside.
-func (s *Scheduler) fire(ctx context.Context) (fired int, err error) {
-	fired, _, err = s.fireSome(ctx, maxFirings)
+func (f *firer) fire(ctx context.Context) (fired int, err error) {
+	fired, _, err = f.some(ctx, maxFirings)
 	if err == nil || isOutage(err) {
 		return fired, err
 	}
 	for range maxFirings {
-		n, first, err := s.fireSome(ctx, 1)
+		n, first, err := f.some(ctx, 1)
 		fired += n
 		switch {
 		case err != nil && (isOutage(err) || first == nil):
 			return fired, err
 		case err != nil:
-			s.setAside(ctx, *first, err)
+			f.setAside(ctx, *first, err)
 		case n == 0:
 			return fired, nil
 		}
@@ -146,13 +155,13 @@ func (s *Scheduler) fire(ctx context.Context) (fired int, err error) {
 	return fired, nil
 }
 
-// fireSome is one transaction. It returns the first schedule that it locked, too.
-func (s *Scheduler) fireSome(ctx context.Context, most int32) (fired int, first *row, err error) {
+// some is one transaction. It returns the first schedule that it locked, too.
+func (f *firer) some(ctx context.Context, most int32) (fired int, first *row, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	var firings []firing
-	err = s.inTx(bound, func(tx pgx.Tx) error {
-		rows, err := sqlgen.New(tx).LockDueSchedules(bound, s.aside(), most)
+	err = transact(bound, f.pool, func(tx pgx.Tx) error {
+		rows, err := sqlgen.New(tx).LockDueSchedules(bound, f.aside(), most)
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
 		}
@@ -164,13 +173,13 @@ func (s *Scheduler) fireSome(ctx context.Context, most int32) (fired int, first 
 			if ticks >= maxFiringTicks || bytes >= maxFiringBytes {
 				break // the others stay due
 			}
-			f, err := plan(r, r.Now.Time)
+			planned, err := plan(r, r.Now.Time)
 			if err != nil {
-				s.setAside(ctx, r, err)
+				f.setAside(ctx, r, err)
 				continue
 			}
-			firings = append(firings, f)
-			moreTicks, moreBytes := f.size()
+			firings = append(firings, planned)
+			moreTicks, moreBytes := planned.size()
 			ticks, bytes = ticks+moreTicks, bytes+moreBytes
 		}
 		if len(firings) == 0 {
@@ -184,41 +193,41 @@ func (s *Scheduler) fireSome(ctx context.Context, most int32) (fired int, first 
 	if err != nil {
 		return 0, first, err
 	}
-	for _, f := range firings {
-		s.report(ctx, f)
+	for _, done := range firings {
+		f.report(ctx, done)
 	}
 	return len(firings), first, nil
 }
 
 // report counts and logs a firing that is committed.
-func (s *Scheduler) report(ctx context.Context, f firing) {
-	s.metrics.fired.Add(float64(len(f.ticks)))
-	if len(f.ticks) > 0 {
-		s.metrics.delay.Observe(max(f.row.Now.Time.Sub(f.ticks[len(f.ticks)-1]), 0).Seconds())
+func (f *firer) report(ctx context.Context, done firing) {
+	f.metrics.fired.Add(float64(len(done.ticks)))
+	if len(done.ticks) > 0 {
+		f.metrics.delay.Observe(max(done.row.Now.Time.Sub(done.ticks[len(done.ticks)-1]), 0).Seconds())
 	}
-	s.log.LogAttrs(ctx, slog.LevelInfo, "schedule fired", slog.String("schedule", f.row.Name), slog.String("kind", f.row.Kind),
-		slog.Int("jobs", len(f.ticks)), slog.Time("next_at", f.next))
+	f.log.LogAttrs(ctx, slog.LevelInfo, "schedule fired", slog.String("schedule", done.row.Name), slog.String("kind", done.row.Kind),
+		slog.Int("jobs", len(done.ticks)), slog.Time("next_at", done.next))
 }
 
 // setAside leaves a schedule alone for a while: an expression or a zone that this
 // build does not know, a job that the database refuses. It stays due, and another
 // process may know better.
-func (s *Scheduler) setAside(ctx context.Context, r row, err error) {
-	s.refused[nameOf(r)] = time.Now().Add(asideFor)
-	s.metrics.refused.Inc()
-	s.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
+func (f *firer) setAside(ctx context.Context, r row, err error) {
+	f.refused[nameOf(r)] = time.Now().Add(asideFor)
+	f.metrics.refused.Inc()
+	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
 }
 
 const asideFor = time.Minute
 
 // aside is what is set aside now. It is never nil, which would be NULL.
-func (s *Scheduler) aside() []string {
+func (f *firer) aside() []string {
 	names := []string{}
-	for name, until := range s.refused {
+	for name, until := range f.refused {
 		if time.Now().Before(until) {
 			names = append(names, name)
 		} else {
-			delete(s.refused, name)
+			delete(f.refused, name)
 		}
 	}
 	return names

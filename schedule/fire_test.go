@@ -214,7 +214,7 @@ func TestATickIsFiredByOneProcess(t *testing.T) {
 	declare(t, one)
 	age(t, db, "hourly", time.Hour)
 	var fired int
-	err := one.inTx(t.Context(), func(tx pgx.Tx) error {
+	err := transact(t.Context(), one.pool, func(tx pgx.Tx) error {
 		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 10)
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("locked %d schedules, %v; want 1", len(rows), err)
@@ -243,7 +243,7 @@ func TestAFiringThatIsCutOffHappensElsewhere(t *testing.T) {
 	one, other := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{}, Options{})), newScheduler(t, db)
 	declare(t, one)
 	age(t, db, "hourly", time.Hour)
-	err := one.inTx(t.Context(), func(tx pgx.Tx) error {
+	err := transact(t.Context(), one.pool, func(tx pgx.Tx) error {
 		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 10)
 		if err != nil {
 			return err
@@ -289,7 +289,7 @@ func TestAProcessThatFallsSilentLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	s := newScheduler(t, db)
-	_ = s.inTx(t.Context(), func(tx pgx.Tx) error {
+	_ = transact(t.Context(), s.pool, func(tx pgx.Tx) error {
 		if got := ask[string](t, tx, `SHOW idle_in_transaction_session_timeout`); got != "5s" {
 			t.Errorf("idle_in_transaction_session_timeout = %s, want 5s", got)
 		}
@@ -329,7 +329,7 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	}
 	// When the minute is over and the mistake mended, it fires.
 	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
-	clear(s.refused)
+	clear(s.firer.refused)
 	if n := fire(t, s); n != 1 {
 		t.Errorf("fired %d schedules, want the mended one", n)
 	}

@@ -23,7 +23,7 @@ func DeclareIn(ctx context.Context, tx pgx.Tx, ahead time.Duration, schedules ..
 	if err != nil {
 		return fmt.Errorf("read the clock: %w", err)
 	}
-	_, err = (&Scheduler{declared: declared}).storeDeclared(ctx, tx, clock.Time.Add(ahead))
+	_, err = (&declarer{declared: declared}).store(ctx, tx, clock.Time.Add(ahead))
 	return err
 }
 

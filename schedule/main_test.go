@@ -33,7 +33,7 @@ func newScheduler(t testing.TB, db *pgxpool.Pool, schedules ...Schedule) *Schedu
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.pool, err = openPool(t.Context(), db); err != nil {
+	if err := s.open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.pool.Close)
@@ -50,14 +50,14 @@ func (l testLog) Write(line []byte) (int, error) {
 
 func declare(t testing.TB, s *Scheduler) {
 	t.Helper()
-	if err := s.declare(t.Context()); err != nil {
+	if err := s.declarer.declare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func fire(t testing.TB, s *Scheduler) int {
 	t.Helper()
-	n, err := s.fire(t.Context())
+	n, err := s.firer.fire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,8 +54,11 @@ type Scheduler struct {
 	poll     time.Duration
 	wake     <-chan struct{}
 
-	pool       *pgxpool.Pool        // one connection; set by Run
-	refused    map[string]time.Time // until when they are left alone; see setAside
+	// Made by Run.
+	pool     *pgxpool.Pool // one connection
+	declarer *declarer
+	firer    *firer
+
 	complaints outage.Complaints
 
 	started atomic.Bool
@@ -81,7 +84,6 @@ func New(pool *pgxpool.Pool, config Config) (*Scheduler, error) {
 		log:      config.Logger.With(slog.String("component", "scheduler")),
 		poll:     pollInterval,
 		wake:     config.Wake,
-		refused:  map[string]time.Time{},
 	}
 	notYet := errors.New("no look at the schedules yet")
 	s.health.Store(&notYet)
@@ -100,11 +102,11 @@ func (s *Scheduler) Ready() error {
 // Run works until ctx ends and then returns nil; a firing that is cut off has
 // happened or not, but never in part. It may be called once. It returns early only for an error that a retry
 // cannot mend.
-func (s *Scheduler) Run(ctx context.Context) (err error) {
+func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("scheduler: Run was called before")
 	}
-	if s.pool, err = openPool(ctx, s.user); err != nil {
+	if err := s.open(ctx); err != nil {
 		return fmt.Errorf("scheduler: %w", err)
 	}
 	defer s.pool.Close()
@@ -114,7 +116,7 @@ func (s *Scheduler) Run(ctx context.Context) (err error) {
 	for ctx.Err() == nil {
 		var declareErr error
 		if !declared {
-			declareErr = s.declare(ctx)
+			declareErr = s.declarer.declare(ctx)
 			declared = declareErr == nil
 		}
 		wait, err := s.round(ctx) // what is stored is fired, whatever becomes of the declarations
@@ -131,11 +133,21 @@ func (s *Scheduler) Run(ctx context.Context) (err error) {
 	return nil
 }
 
+// open opens the connection and makes the parts.
+func (s *Scheduler) open(ctx context.Context) (err error) {
+	if s.pool, err = openPool(ctx, s.user); err != nil {
+		return err
+	}
+	s.firer = &firer{pool: s.pool, metrics: s.metrics, log: s.log, refused: map[string]time.Time{}}
+	s.declarer = &declarer{declared: s.declared, pool: s.pool, firer: s.firer, log: s.log}
+	return nil
+}
+
 // round looks when the next schedule is due, fires it if that is now, and returns
 // how long to sleep.
 func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
-	rows, err := sqlgen.New(s.pool).SurveySchedules(bound, s.aside())
+	rows, err := sqlgen.New(s.pool).SurveySchedules(bound, s.firer.aside())
 	cancel()
 	if err != nil {
 		return s.poll, fmt.Errorf("survey schedules: %w", err)
@@ -147,7 +159,7 @@ func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 	if rows[0] > 0 {
 		return time.Duration(rows[0] * float64(time.Second)), nil
 	}
-	fired, err := s.fire(ctx)
+	fired, err := s.firer.fire(ctx)
 	if err != nil {
 		return s.poll, err
 	}

@@ -22,8 +22,8 @@ const begin = `BEGIN ISOLATION LEVEL READ COMMITTED;
 	SET LOCAL statement_timeout = '5s';
 	SET LOCAL lock_timeout = '2s'`
 
-func (s *Scheduler) inTx(ctx context.Context, do func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{BeginQuery: begin}, do)
+func transact(ctx context.Context, pool *pgxpool.Pool, do func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin}, do)
 }
 
 func openPool(ctx context.Context, user *pgxpool.Pool) (*pgxpool.Pool, error) {

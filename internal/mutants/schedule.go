@@ -29,7 +29,7 @@ FOR UPDATE`}},
 		Name:      "a new timing forgets what is due",
 		Breaks:    "a rollout at the time of a tick loses it",
 		Invariant: "A tick is fired once",
-		Edits:     []Edit{{"schedule.Scheduler.fireBeforeChange", `|| !s.movesTicks(r) {`, `|| true {`}},
+		Edits:     []Edit{{"schedule.declarer.fireBeforeChange", `|| !d.movesTicks(r) {`, `|| true {`}},
 		Checks:    []Check{test("schedule", "TestATickThatIsDueSurvivesAChangeOfTheTiming", "fired for []")},
 	},
 	{
