@@ -82,7 +82,7 @@ type crashTest struct {
 // savepoint returns what takes back all that is done until it is called.
 func (c *crashTest) savepoint(name string) (undo func()) {
 	control := func(sql string) {
-		if err := c.db.one(context.Background(), func(ctx context.Context) error { return c.db.control(ctx, sql) }); err != nil {
+		if err := c.db.conn.one(context.Background(), func(ctx context.Context) error { return c.db.conn.control(ctx, sql) }); err != nil {
 			c.t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -228,16 +228,6 @@ func (c *crashTest) workAgain(flow dispatcher.InlineFlow, where string) {
 	case <-time.After(hangs):
 		c.t.Fatalf("after a crash %s the handler does not end in %s: does it wait for what the killed one has locked in memory?", where, hangs)
 	}
-}
-
-// abandon rolls back the transaction of a process that is dead.
-func (d *DB) abandon() error {
-	return d.one(context.Background(), func(ctx context.Context) error {
-		if len(d.open) == 0 {
-			return nil
-		}
-		return d.open[0].undo(ctx)
-	})
 }
 
 // look is what is left behind, as lines.

@@ -3,7 +3,6 @@ package outboxtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,19 +23,15 @@ import (
 // savepoints). It is one connection: a transaction that is begun while another is open waits for the end of that one,
 // and fails after a second. It may be used by several goroutines.
 type DB struct {
-	t    testing.TB
-	root pgx.Tx
-	conn *pgx.Conn
+	t      testing.TB
+	conn   *connection
+	turn   chan struct{} // one slot: a transaction, or a statement by itself, is open
+	life   atomic.Pointer[life]
+	tenant string // app.tenant_id outside of transactions
 
-	busy chan struct{} // one slot: a statement is under way
-	turn chan struct{} // one slot: a transaction, or a statement by itself, is open
-	life atomic.Pointer[life]
-
-	// Guarded by busy.
-	tenant string      // app.tenant_id outside of transactions
+	// Used by who has the connection.
 	open   []*tx       // the open transaction and the savepoints in it
 	beside []statement // the engine's, while a transaction is open: they do not end with it
-	over   bool        // the test has ended
 }
 
 // statement is one with its arguments.
@@ -72,20 +67,17 @@ func New(t testing.TB, pool outbox.Beginner) *DB {
 // Within is [New] for a transaction that the test has begun, and rolls back, itself.
 func Within(t testing.TB, root pgx.Tx) *DB {
 	t.Helper()
-	d := &DB{
-		t: t, root: root, conn: root.Conn(),
-		busy: make(chan struct{}, 1), turn: make(chan struct{}, 1),
-	}
-	if d.conn == nil {
+	d := &DB{t: t, conn: &connection{root: root, busy: make(chan struct{}, 1)}, turn: make(chan struct{}, 1)}
+	if root.Conn() == nil {
 		t.Fatal("outboxtest: the transaction has no connection")
 	}
 	if err := root.QueryRow(context.Background(), `SELECT coalesce(current_setting('app.tenant_id', true), '')`).Scan(&d.tenant); err != nil {
 		t.Fatalf("look at the test's transaction: %v", err)
 	}
 	t.Cleanup(func() { // before the rollback
-		d.busy <- struct{}{}
-		d.over = true
-		<-d.busy
+		d.conn.busy <- struct{}{}
+		d.conn.over = true
+		<-d.conn.busy
 	})
 	return d
 }
@@ -109,7 +101,7 @@ func (d *DB) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { ret
 // Exec executes a statement as a transaction of its own.
 func (d *DB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	err = d.alone(ctx, sql, func(ctx context.Context) error {
-		tag, err = d.root.Exec(ctx, sql, args...)
+		tag, err = d.conn.root.Exec(ctx, sql, args...)
 		return err
 	})
 	return tag, err
@@ -118,7 +110,7 @@ func (d *DB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Comm
 // Query executes a query as a transaction of its own. It has read all rows when it returns.
 func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
-	rows.err = d.alone(ctx, sql, func(ctx context.Context) error { return rows.read(d.root.Query(ctx, sql, args...)) })
+	rows.err = d.alone(ctx, sql, func(ctx context.Context) error { return rows.read(d.conn.root.Query(ctx, sql, args...)) })
 	return rows, rows.err
 }
 
@@ -131,7 +123,7 @@ func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 // CopyFrom copies rows into a table, as a transaction of its own.
 func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (n int64, err error) {
 	err = d.alone(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
-		n, err = d.root.CopyFrom(ctx, table, columns, from)
+		n, err = d.conn.root.CopyFrom(ctx, table, columns, from)
 		return err
 	})
 	return n, err
@@ -140,7 +132,7 @@ func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 // SendBatch executes a batch as a transaction of its own. It has done so when it returns.
 func (d *DB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	results := &batchResults{}
-	results.err = d.alone(ctx, batchName(b), func(ctx context.Context) error { return results.read(d.root.SendBatch(ctx, b), b) })
+	results.err = d.alone(ctx, batchName(b), func(ctx context.Context) error { return results.read(d.conn.root.SendBatch(ctx, b), b) })
 	return results
 }
 
@@ -161,7 +153,7 @@ func (d *DB) alone(ctx context.Context, sql string, do func(context.Context) err
 			defer func() { <-d.turn }()
 		}
 	}
-	return d.one(ctx, func(ctx context.Context) error { return d.saved(ctx, do) })
+	return d.conn.one(ctx, func(ctx context.Context) error { return d.conn.saved(ctx, do) })
 }
 
 func reads(sql string) bool {
@@ -180,57 +172,4 @@ func (d *DB) takeTurn(ctx context.Context) error {
 	case <-time.After(patience):
 		return errBeside
 	}
-}
-
-// one uses the connection while nobody else does. The end of ctx cancels the statement that is under way, and does not
-// close the connection, as it does to one of a pool's.
-func (d *DB) one(ctx context.Context, do func(context.Context) error) error {
-	select {
-	case d.busy <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-d.busy }()
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if d.over {
-		return errOver
-	}
-	cancelled := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(cancelled)
-		bound, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_ = d.conn.PgConn().CancelRequest(bound)
-	})
-	err := do(context.WithoutCancel(ctx))
-	if !stop() {
-		<-cancelled
-		if err != nil {
-			err = errors.Join(ctx.Err(), err)
-		}
-	}
-	return err
-}
-
-// saved undoes what do did if it fails.
-func (d *DB) saved(ctx context.Context, do func(context.Context) error) error {
-	if err := d.control(ctx, `SAVEPOINT outboxtest`); err != nil {
-		return err
-	}
-	if err := do(ctx); err != nil {
-		return errors.Join(err, d.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
-	}
-	return d.control(ctx, `RELEASE SAVEPOINT outboxtest`)
-}
-
-// control sends statements that are ours.
-func (d *DB) control(ctx context.Context, sql string) error {
-	return d.conn.PgConn().Exec(ctx, sql).Close()
-}
-
-// tenantAgain is the statement that takes what a transaction has set back.
-func (d *DB) tenantAgain() string {
-	return fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true)`, strings.ReplaceAll(d.tenant, `'`, `''`))
 }

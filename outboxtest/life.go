@@ -122,36 +122,24 @@ func (e engineDB) do(ctx context.Context, sql string, args []any, do func(contex
 		e.life.at("before", sql)
 		defer e.life.at("after", sql)
 	}
-	return e.db.one(ctx, func(ctx context.Context) error {
-		tenant, err := e.db.forAllTenants(ctx)
+	return e.db.conn.one(ctx, func(ctx context.Context) error {
+		tenant, err := e.db.conn.forAllTenants(ctx)
 		if err != nil {
 			return err
 		}
 		if err := do(ctx); err != nil { // with the rollback the tenant is what it was
-			return errors.Join(err, e.db.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
+			return errors.Join(err, e.db.conn.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
 		}
 		if len(e.db.open) > 0 {
 			e.db.beside = append(e.db.beside, statement{sql, args})
 		}
-		return e.db.control(ctx, fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true); RELEASE SAVEPOINT outboxtest`, strings.ReplaceAll(tenant, `'`, `''`)))
+		return e.db.conn.control(ctx, fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true); RELEASE SAVEPOINT outboxtest`, strings.ReplaceAll(tenant, `'`, `''`)))
 	})
-}
-
-// forAllTenants makes a savepoint, and returns whose tenant's transaction it is in.
-func (d *DB) forAllTenants(ctx context.Context) (tenant string, err error) {
-	results, err := d.conn.PgConn().Exec(ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
-	if err != nil {
-		return "", err
-	}
-	if len(results) > 1 && len(results[1].Rows) == 1 {
-		tenant = string(results[1].Rows[0][0])
-	}
-	return tenant, nil
 }
 
 func (e engineDB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	err = e.do(ctx, sql, args, func(ctx context.Context) error {
-		tag, err = e.db.root.Exec(ctx, sql, args...)
+		tag, err = e.db.conn.root.Exec(ctx, sql, args...)
 		return err
 	})
 	return tag, err
@@ -159,7 +147,7 @@ func (e engineDB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn
 
 func (e engineDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
-	rows.err = e.do(ctx, sql, args, func(ctx context.Context) error { return rows.read(e.db.root.Query(ctx, sql, args...)) })
+	rows.err = e.do(ctx, sql, args, func(ctx context.Context) error { return rows.read(e.db.conn.root.Query(ctx, sql, args...)) })
 	return rows, rows.err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,18 +21,33 @@ type tx struct {
 }
 
 func (d *DB) begin(ctx context.Context, l *life) (began *tx, err error) {
-	err = d.one(ctx, func(ctx context.Context) error {
+	err = d.conn.one(ctx, func(ctx context.Context) error {
 		began = &tx{db: d, life: l, name: fmt.Sprintf("outboxtest_%d", len(d.open)), beside: len(d.beside)}
 		if n := len(d.open); n > 0 {
 			began.outer = d.open[n-1]
 		}
-		if err := d.control(ctx, "SAVEPOINT "+began.name); err != nil {
+		if err := d.conn.control(ctx, "SAVEPOINT "+began.name); err != nil {
 			return err
 		}
 		d.open = append(d.open, began)
 		return nil
 	})
 	return began, err
+}
+
+// abandon rolls back the transaction of a process that is dead.
+func (d *DB) abandon() error {
+	return d.conn.one(context.Background(), func(ctx context.Context) error {
+		if len(d.open) == 0 {
+			return nil
+		}
+		return d.open[0].undo(ctx)
+	})
+}
+
+// tenantAgain is the statement that takes what a transaction has set back.
+func (d *DB) tenantAgain() string {
+	return fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true)`, strings.ReplaceAll(d.tenant, `'`, `''`))
 }
 
 // Begin makes a savepoint.
@@ -52,15 +68,15 @@ func (t *tx) Commit(ctx context.Context) error {
 		t.life.at("before", "COMMIT")
 		defer t.life.at("after", "COMMIT")
 	}
-	return t.db.one(ctx, func(ctx context.Context) error {
-		if t.db.conn.PgConn().TxStatus() == 'E' {
+	return t.db.conn.one(ctx, func(ctx context.Context) error {
+		if t.db.conn.root.Conn().PgConn().TxStatus() == 'E' {
 			return errors.Join(pgx.ErrTxCommitRollback, t.undo(ctx))
 		}
 		sql := "RELEASE SAVEPOINT " + t.name
 		if t.outer == nil {
 			sql += "; " + t.db.tenantAgain()
 		}
-		if err := t.db.control(ctx, sql); err != nil {
+		if err := t.db.conn.control(ctx, sql); err != nil {
 			return errors.Join(err, t.undo(ctx))
 		}
 		t.end()
@@ -74,7 +90,7 @@ func (t *tx) Rollback(ctx context.Context) error {
 	if t.closed {
 		return pgx.ErrTxClosed
 	}
-	return t.db.one(context.WithoutCancel(ctx), t.undo)
+	return t.db.conn.one(context.WithoutCancel(ctx), t.undo)
 }
 
 // undo takes back what was done in t, but not what the engine has stored meanwhile: in production that has a connection
@@ -82,9 +98,9 @@ func (t *tx) Rollback(ctx context.Context) error {
 func (t *tx) undo(ctx context.Context) error {
 	again := t.db.beside[t.beside:]
 	t.end()
-	err := t.db.control(ctx, fmt.Sprintf("ROLLBACK TO SAVEPOINT %s; RELEASE SAVEPOINT %[1]s", t.name))
+	err := t.db.conn.control(ctx, fmt.Sprintf("ROLLBACK TO SAVEPOINT %s; RELEASE SAVEPOINT %[1]s", t.name))
 	for _, s := range again {
-		if _, failed := t.db.root.Exec(ctx, s.sql, s.args...); failed != nil {
+		if _, failed := t.db.conn.root.Exec(ctx, s.sql, s.args...); failed != nil {
 			err = errors.Join(err, fmt.Errorf("store again what the job has reported: %w", failed))
 		}
 	}
@@ -115,12 +131,12 @@ func (t *tx) do(ctx context.Context, sql string, do func(context.Context) error)
 	if t.closed {
 		return pgx.ErrTxClosed
 	}
-	return t.db.one(ctx, do)
+	return t.db.conn.one(ctx, do)
 }
 
 func (t *tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	err = t.do(ctx, sql, func(ctx context.Context) error {
-		tag, err = t.db.root.Exec(ctx, sql, args...)
+		tag, err = t.db.conn.root.Exec(ctx, sql, args...)
 		return err
 	})
 	return tag, err
@@ -128,7 +144,7 @@ func (t *tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Comm
 
 func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
-	rows.err = t.do(ctx, sql, func(ctx context.Context) error { return rows.read(t.db.root.Query(ctx, sql, args...)) })
+	rows.err = t.do(ctx, sql, func(ctx context.Context) error { return rows.read(t.db.conn.root.Query(ctx, sql, args...)) })
 	return rows, rows.err
 }
 
@@ -139,7 +155,7 @@ func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 
 func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (n int64, err error) {
 	err = t.do(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
-		n, err = t.db.root.CopyFrom(ctx, table, columns, from)
+		n, err = t.db.conn.root.CopyFrom(ctx, table, columns, from)
 		return err
 	})
 	return n, err
@@ -147,13 +163,13 @@ func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 
 func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	results := &batchResults{}
-	results.err = t.do(ctx, batchName(b), func(ctx context.Context) error { return results.read(t.db.root.SendBatch(ctx, b), b) })
+	results.err = t.do(ctx, batchName(b), func(ctx context.Context) error { return results.read(t.db.conn.root.SendBatch(ctx, b), b) })
 	return results
 }
 
 func (t *tx) Prepare(ctx context.Context, name, sql string) (description *pgconn.StatementDescription, err error) {
-	err = t.db.one(ctx, func(ctx context.Context) error {
-		description, err = t.db.root.Prepare(ctx, name, sql)
+	err = t.db.conn.one(ctx, func(ctx context.Context) error {
+		description, err = t.db.conn.root.Prepare(ctx, name, sql)
 		return err
 	})
 	return description, err
@@ -161,6 +177,6 @@ func (t *tx) Prepare(ctx context.Context, name, sql string) (description *pgconn
 
 // LargeObjects and Conn are the connection's own: what is done by them is in the test's transaction, and no boundary
 // to [CrashEverywhere].
-func (t *tx) LargeObjects() pgx.LargeObjects { return t.db.root.LargeObjects() }
+func (t *tx) LargeObjects() pgx.LargeObjects { return t.db.conn.root.LargeObjects() }
 
-func (t *tx) Conn() *pgx.Conn { return t.db.conn }
+func (t *tx) Conn() *pgx.Conn { return t.db.conn.root.Conn() }

@@ -177,7 +177,7 @@ const commitOrder = `SET CONSTRAINTS outbox.jobs_take_position, outbox.freed_key
 
 // dueFlows are those with due jobs, the most urgent first.
 func (w *Worker) dueFlows(ctx context.Context) ([]dispatcher.InlineFlow, error) {
-	if err := w.db.one(ctx, func(ctx context.Context) error { return w.db.control(ctx, commitOrder) }); err != nil {
+	if err := w.db.conn.one(ctx, func(ctx context.Context) error { return w.db.conn.control(ctx, commitOrder) }); err != nil {
 		return nil, err
 	}
 	rows, err := engineDB{w.db, nil}.Query(ctx, `

@@ -1,0 +1,75 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// connection is the one that all share: the test, the code that it tests, and the engine.
+type connection struct {
+	root pgx.Tx        // the test's transaction
+	busy chan struct{} // one slot: a statement is under way
+	over bool          // the test has ended; guarded by busy
+}
+
+// one uses the connection while nobody else does. The end of ctx cancels the statement that is under way, and does not
+// close the connection, as it does to one of a pool's.
+func (c *connection) one(ctx context.Context, do func(context.Context) error) error {
+	select {
+	case c.busy <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-c.busy }()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if c.over {
+		return errOver
+	}
+	cancelled := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cancelled)
+		bound, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = c.root.Conn().PgConn().CancelRequest(bound)
+	})
+	err := do(context.WithoutCancel(ctx))
+	if !stop() {
+		<-cancelled
+		if err != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+	}
+	return err
+}
+
+// saved undoes what do did if it fails.
+func (c *connection) saved(ctx context.Context, do func(context.Context) error) error {
+	if err := c.control(ctx, `SAVEPOINT outboxtest`); err != nil {
+		return err
+	}
+	if err := do(ctx); err != nil {
+		return errors.Join(err, c.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
+	}
+	return c.control(ctx, `RELEASE SAVEPOINT outboxtest`)
+}
+
+// control sends statements that are ours.
+func (c *connection) control(ctx context.Context, sql string) error {
+	return c.root.Conn().PgConn().Exec(ctx, sql).Close()
+}
+
+// forAllTenants makes a savepoint, and returns whose tenant's transaction it is in.
+func (c *connection) forAllTenants(ctx context.Context) (tenant string, err error) {
+	results, err := c.root.Conn().PgConn().Exec(ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	if len(results) > 1 && len(results[1].Rows) == 1 {
+		tenant = string(results[1].Rows[0][0])
+	}
+	return tenant, nil
+}
