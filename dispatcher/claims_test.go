@@ -29,8 +29,8 @@ func (b *blobs) Scan(columns ...any) error {
 	return nil
 }
 
-// An answer that is too large is kept up to the bound, and the other jobs go back. Go and the SQL function store at most
-// 4 MiB, psql whatever it is told to: a job that is too large for any bound runs all the same, if it is the first.
+// An answer that is too large is kept up to the bound, and the other jobs go back. Go and the SQL function store at
+// most 4 MiB, psql whatever it is told to: a job that is too large for any bound runs all the same, if it is the first.
 func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 	const bound = 2 * maxClaimBytes
 	mux := new(Mux)

@@ -91,7 +91,7 @@ var optionCases = map[string]struct {
 	"no back-off in a list":        {Options{Backoff: Backoff{}}, nil},
 	"key":                          {Options{Key: KeyRules{Name: "order 7\té\u2028"}}, map[string]any{"key": "order 7\té\u2028"}},
 	"idempotency key":              {Options{IdempotencyKey: "order 7"}, nil},
-	"headers":                      {Options{Headers: map[string]string{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}, map[string]any{"headers": map[string]any{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}},
+	"headers":                      {Options{Headers: map[string]string{"traceparent": "00-1", "odd": "\u2028<\x01"}}, map[string]any{"headers": map[string]any{"traceparent": "00-1", "odd": "\u2028<\x01"}}},
 	"no headers in a map":          {Options{Headers: map[string]string{}}, nil},
 	"max active":                   {Options{Key: KeyRules{Name: "k", MaxActive: 1000}}, map[string]any{"key": "k", "max_active": 1000.}},
 	"max active of one":            {Options{Key: KeyRules{Name: "k", MaxActive: 1}}, map[string]any{"key": "k"}},
