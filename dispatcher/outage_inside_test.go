@@ -84,10 +84,10 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 // A dead target of some jobs stops no others.
 func TestATargetIsAwayForItsOwnJobs(t *testing.T) {
 	const dead = 1 // the priority of its jobs
-	tries := 0
+	var tries atomic.Int64
 	inMemory(t, 16, func(_ context.Context, job *outbox.Job[tiny]) error {
 		if job.Priority == dead {
-			tries++
+			tries.Add(1)
 			return TargetUnavailable(errors.New("away"), time.Hour)
 		}
 		return nil
@@ -101,8 +101,8 @@ func TestATargetIsAwayForItsOwnJobs(t *testing.T) {
 		if n := len(r.done); n != 200 {
 			t.Errorf("in vain: all of the other targets run; %d of 200 have", n)
 		}
-		if o := r.dispatcher.Outages(); len(o) > 0 || tries != 200 {
-			t.Errorf("%d jobs of the dead target were tried, want 200; outages = %v", tries, o)
+		if o := r.dispatcher.Outages(); len(o) > 0 || tries.Load() != 200 {
+			t.Errorf("%d jobs of the dead target were tried, want 200; outages = %v", tries.Load(), o)
 		}
 	})
 }

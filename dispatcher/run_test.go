@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,7 +122,7 @@ func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
 			} else {
 				Handle(mux, func(_ context.Context, job *outbox.Job[tiny]) error { linger(job); return nil }, kind)
 			}
-			log := new(strings.Builder)
+			log := new(lines)
 			inMemoryOf(t, 4, mux, Config{Logger: slog.New(slog.NewTextHandler(log, nil))}, func(r rig) {
 				r.addAt(0, outbox.RootTenant, "")
 				r.addAt(lingers, outbox.RootTenant, "")
@@ -139,4 +140,22 @@ func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lines is a log that is read while others write it.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
