@@ -18,7 +18,7 @@ func TestTheManualIsAccessible(t *testing.T) {
 	for _, page := range []string{"", "guides/keys", "reference/states"} {
 		t.Run("page "+page, func(t *testing.T) {
 			t.Parallel()
-			tab := (&console{T: t}).open(server.URL)
+			tab := (&console{T: t, browser: browser}).open(server.URL)
 			for _, l := range []struct {
 				scheme string
 				width  int64
