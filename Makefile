@@ -27,7 +27,8 @@ IN_TURN  = ^Test(G[0-9]|H2)
 # race ends it. Some tests measure milliseconds, and CI shares its machine. UNTIL=1767225600,
 # a time in seconds, which it says too: rows of the scorecard that do not begin until then
 # are skipped, each by its name. $(1) is whether cgo is used.
-tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT) gotestsum --format pkgname-and-test-fails \
+tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT) $(SUM)
+SUM      = gotestsum --format pkgname-and-test-fails \
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race)
 # Tests wait for timers, locks and other processes more than they compute: six at a time in a package.
 # make check has looked at what go test would vet.
@@ -52,7 +53,7 @@ test: build ## every test, scorecard and integration stories included, on a real
 	$(GO) test -C internal/pgdocker -vet=off ./...
 	$(GO) test -C internal/cetest -vet=off ./...
 	$(GO) test -C examples/migrate/asynq -vet=off ./...
-	$(GO) test -C console/browsertest -vet=off -parallel 6 -timeout 20m ./...
+	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- -vet=off -parallel 6 -timeout 20m
 	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- -vet=off -timeout 30m -run '^TestScorecard$$'
 
 .PHONY: test-docker
