@@ -107,8 +107,9 @@ screenshots: ## docs/operate/console/*.png: every page of the console in chromiu
 	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -run TestScreenshots -screenshots $(CURDIR)/docs/operate/console .
 
 .PHONY: boards
-boards: ## deploy/grafana/*.json, of the program beside them
+boards: ## deploy/grafana/*.json, of the program beside them; the chart's copies of them and of the alerts
 	$(GO) run ./deploy/grafana deploy/grafana
+	cp deploy/grafana/*.json deploy/prometheus/posthaste.rules.yml deploy/helm/posthaste/files/
 
 .PHONY: docs
 docs: ## the manual as a site, with dead links an error, and its tests: docs/site/site.zip.zst, which posthaste docs serves (FRESH=1: fail if that was not of these pages)

@@ -3,6 +3,7 @@
 package helm
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -240,8 +241,8 @@ func TestWhatTheValuesSay(t *testing.T) {
 	}
 }
 
-// The alerts and the boards are in the chart whole: its files are links to those of deploy/prometheus and
-// deploy/grafana.
+// The alerts and the boards are in the chart whole: make boards copies them from deploy/prometheus and deploy/grafana.
+// They are copies, as not every way that a source tree travels keeps a link.
 func TestTheChartHasRulesAndBoards(t *testing.T) {
 	objects := decoded(t, rendered(t, sets["network and monitor"].values))
 	groups := objects["PrometheusRule/"].(*monitoring.PrometheusRule).Spec.Groups
@@ -252,10 +253,15 @@ func TestTheChartHasRulesAndBoards(t *testing.T) {
 	if config.Labels["grafana_dashboard"] != "1" || len(config.Data) != 3 {
 		t.Errorf("the boards have the labels %v, and are %d", config.Labels, len(config.Data))
 	}
+	alerts, err := os.ReadFile("../prometheus/posthaste.rules.yml")
+	copied, err2 := os.ReadFile("posthaste/files/posthaste.rules.yml")
+	if err != nil || err2 != nil || !bytes.Equal(alerts, copied) {
+		t.Errorf("the chart's alerts are not those of deploy/prometheus, run make boards: %v, %v", err, err2)
+	}
 	for name, text := range config.Data {
 		want, err := os.ReadFile("../grafana/" + name)
 		if err != nil || strings.TrimSpace(text) != strings.TrimSpace(string(want)) { // decoded trims the last one
-			t.Errorf("%s is not the file of deploy/grafana: %v", name, err)
+			t.Errorf("%s is not the file of deploy/grafana, run make boards: %v", name, err)
 		}
 	}
 }
