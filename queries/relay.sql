@@ -27,6 +27,7 @@ SET owner            = @owner::text,
 WHERE sink = @sink
   AND (owner IS NULL OR owner = @owner OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
 RETURNING epoch, top, outbox.timeline() AS timeline,
+          (paused_at IS NOT NULL)::boolean AS paused,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,

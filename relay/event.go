@@ -116,7 +116,7 @@ func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, runni
 			return err
 		}
 		if timeline != l.timeline {
-			return errNotOurs
+			return errTimeline
 		}
 		return nil
 	})

@@ -16,8 +16,9 @@ import (
 )
 
 var (
-	errNotOurs = errors.New("the sink has another owner, or positions come from another timeline")
-	errLapsed  = errors.New("the lease has lapsed: the database did not answer in time")
+	errNotOurs  = errors.New("the sink has another owner, or positions come from another timeline")
+	errTimeline = errors.New("positions come from another timeline, as after a failover or a restore")
+	errLapsed   = errors.New("the lease has lapsed: the database did not answer in time")
 )
 
 const (
@@ -44,6 +45,7 @@ type ownership struct {
 
 	mu           sync.Mutex
 	cursor       cursor
+	kept         int64     // the top of the cursor that was stored last
 	published    int64     // since it was stored
 	looked       time.Time // for the oldest event that is not published
 	away         *away     // nil while the broker takes messages
@@ -83,14 +85,13 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 		}
 		o := &ownership{
 			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
-			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
+			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), kept: rows[0].Top, until: sent.Add(p.config.LeaseTTL), paused: rows[0].Paused,
 			suspicions: suspicions{now: p.config.now},
 			held:       held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
 		}
 		if p.shared != nil {
 			p.shared.forget()
 		}
-		o.poke() // keep learns at once whether the sink is paused
 		if rows[0].Rewind {
 			if err := o.rewind(ctx, q); err != nil {
 				return nil, err
@@ -165,7 +166,7 @@ func (o *ownership) rewind(ctx context.Context, q *sqlgen.Queries) error {
 		return errNotOurs
 	}
 	was := o.cursor.top
-	o.cursor = cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs)
+	o.cursor, o.kept = cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), rows[0].Top
 	p.metrics.rewinds.Inc()
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
 		slog.Int64("from", was), slog.Int64("to", o.cursor.top))
@@ -177,6 +178,13 @@ func (o *ownership) current() cursor {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.cursor
+}
+
+// hasKept reports whether the sink has come to a position, and the next owner would know it.
+func (o *ownership) hasKept(position int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept >= position
 }
 
 // move has keep store that the sink has come to c with so many messages.
@@ -384,6 +392,7 @@ func (o *ownership) stored(s *step) {
 	if s.params.Look {
 		o.looked = s.sent
 	}
+	o.kept = s.params.Top
 	o.published -= s.published
 	o.until = s.sent.Add(o.publisher.config.LeaseTTL)
 	if o.paused != s.row.Paused {

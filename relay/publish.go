@@ -83,8 +83,9 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	reading, stop := context.WithCancel(ours)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
+	replays := newReplayer(p, o)
 	var replaying sync.WaitGroup
-	replaying.Go(func() { newReplayer(p, o).run(reading) })
+	replaying.Go(func() { replays.run(reading) })
 	kept := make(chan error, 1)
 	go func() {
 		err := o.keep(ours)
@@ -96,7 +97,12 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	var carrying sync.WaitGroup
 	carrying.Go(func() { (&carrier{p, o}).run(reading) })
 
-	err := p.work(reading, ours, o)
+	var err error
+	select {
+	case <-replays.looked: // one that the last owner had begun may stop what is new
+		err = p.work(reading, ours, o)
+	case <-reading.Done():
+	}
 	stop()
 	carrying.Wait() // while the lease is extended
 	end(err)
@@ -273,11 +279,14 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 		if err != nil || ctx.Err() != nil {
 			continue
 		}
-		if o.isLive() {
+		live := o.isLive()
+		if live {
 			err = send(ours, p, o, page)
 		}
-		if err != nil || !o.isLive() {
-			stop() // what is read already is read again
+		// What is read already is read again, this page too if it was not sent: were the sink live again by now, the
+		// next one would have the cursor pass this one.
+		if err != nil || !live || !o.isLive() {
+			stop()
 		}
 	}
 	if readErr := <-ended; err == nil && ctx.Err() == nil {

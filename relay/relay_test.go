@@ -547,7 +547,7 @@ func TestASwitchoverRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var sink recorder
-	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = time.Second })
+	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = 4 * time.Second }) // no stall of a busy machine lets it lapse
 	publish(t, db, "t", "k", "1", "2")
 	sink.await(t, "1", "2")
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 2 }, func() string { return "the cursor is stored" })
@@ -560,6 +560,37 @@ func TestASwitchoverRepeatsNothing(t *testing.T) {
 	sink.await(t, "1", "2", "3")
 	time.Sleep(300 * time.Millisecond)
 	sink.await(t, "1", "2", "3")
+}
+
+// A sink that is paused is so for its next owner, too, from the beginning.
+//
+//	operator   pauses the sink
+//	relay                        owns it                    stores the cursor, and hears of a pause
+//	                                       reads a page
+func TestTheNextOwnerPublishesNothingOfAPausedSink(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	stop := start(t, db, &sink, nil)
+	publish(t, db, "t", "k", "1")
+	sink.await(t, "1")
+	stop()
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
+	publish(t, db, "t", "k", "2")
+	config := db.Config()
+	config.ConnConfig.Tracer = &between{first: "OwnSink", second: "AdvanceSink", do: func() { time.Sleep(500 * time.Millisecond) }}
+	slow, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(slow.Close)
+	start(t, slow, &sink, nil)
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT epoch = 2 FROM outbox.sinks`) }, func() string { return "the next owner" })
+	time.Sleep(time.Second)
+	sink.await(t, "1")
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = NULL`)
+	exec(t, db, `SELECT pg_notify('outbox_events', '')`)
+	sink.await(t, "1", "2")
 }
 
 func TestAPausedSinkWaits(t *testing.T) {

@@ -71,12 +71,13 @@ type replay struct {
 type replayer struct {
 	*publisher
 	o         *ownership
+	looked    chan struct{} // closed after the first look
 	running   map[outbox.ID]*replay
 	remembers time.Duration // as it is stored
 }
 
 func newReplayer(p *publisher, o *ownership) *replayer {
-	return &replayer{publisher: p, o: o, running: map[outbox.ID]*replay{}}
+	return &replayer{publisher: p, o: o, looked: make(chan struct{}), running: map[outbox.ID]*replay{}}
 }
 
 // replayPage is a page of a replay on its way to the sink.
@@ -107,6 +108,10 @@ func (p *replayer) run(ctx context.Context) {
 				continue
 			}
 			retry.Reset()
+			if looked.IsZero() {
+				p.stopLive()
+				close(p.looked)
+			}
 			looked = time.Now()
 			continue
 		}
@@ -136,7 +141,10 @@ func (p *replayer) run(ctx context.Context) {
 //	replayer     begun, stopLive              a page of the replay
 //	stretch                      page of new events: isLive?
 //
-// The goroutine that publishes looks before each page, so that none is sent behind the first one of the replay.
+// The goroutine that publishes looks before each page, so that none is sent behind the first one of the replay. The
+// next owner of the sink publishes nothing before it has looked for replays: one has begun if the cursor has passed its
+// last event, as it was stored before the replay began. A failover that has put the cursor back is the exception: then
+// the replay waits again until the sink has come to where it was, and new events may come with that.
 func (p *replayer) stopLive() {
 	alone := ""
 	for _, r := range p.running {
@@ -206,7 +214,8 @@ func (p *replayer) look(ctx context.Context) error {
 		}
 		p.running[id] = &replay{
 			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again, stopLive: row.StopLive,
-			due: time.Now(), retry: backoff.Backoff{Min: time.Second, Max: 30 * time.Second},
+			begun: row.StopLive && p.o.hasKept(row.LastPosition),
+			due:   time.Now(), retry: backoff.Backoff{Min: time.Second, Max: 30 * time.Second},
 		}
 		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
 	}
@@ -218,7 +227,7 @@ func (p *replayer) look(ctx context.Context) error {
 // page that fails it remembers what was published: that is read again with the rest, and left out.
 func (p *replayer) turn(ctx context.Context, r *replay) error {
 	if r.stopLive && !r.begun {
-		if p.o.current().top < r.last { // what it waits for is new to the sink
+		if !p.o.hasKept(r.last) { // what it waits for is new to the sink
 			r.due = time.Now().Add(beginPause)
 			return nil
 		}

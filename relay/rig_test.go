@@ -103,7 +103,7 @@ func (r *recorder) await(t *testing.T, want ...string) {
 
 func waitFor(t *testing.T, ok func() bool, say func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("in vain: " + say())
 		}

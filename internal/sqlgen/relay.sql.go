@@ -287,6 +287,7 @@ SET owner            = $1::text,
 WHERE sink = $3
   AND (owner IS NULL OR owner = $1 OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
 RETURNING epoch, top, outbox.timeline() AS timeline,
+          (paused_at IS NOT NULL)::boolean AS paused,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,
@@ -304,6 +305,7 @@ type OwnSinkRow struct {
 	Epoch    int64
 	Top      int64
 	Timeline string
+	Paused   bool
 	Lows     []int64
 	Highs    []int64
 	Rewind   bool
@@ -332,6 +334,7 @@ func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow,
 			&i.Epoch,
 			&i.Top,
 			&i.Timeline,
+			&i.Paused,
 			&i.Lows,
 			&i.Highs,
 			&i.Rewind,
