@@ -137,9 +137,10 @@ func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
 
 // meantJobs are the open jobs of a filter: $1 to $8 are those of params.
 //
-// A job is as it was shown if the transaction that wrote its row was visible in the snapshot of the count. A row has
-// the lower half of that transaction's id: it is the latest one that has begun. A row that is more than four billion
-// transactions old may look as if it had changed since, and is left alone then.
+// A waiting job is as it was shown if the transaction that wrote its row was visible in the snapshot of the count. A row
+// has the lower half of that transaction's id: it is the latest one that has begun. A row that is more than four billion
+// transactions old may look as if it had changed since, and is left alone then. The row of a running job is written
+// whenever its lease is extended: the job is as it was shown if its attempt had begun before the count.
 const meantJobs = `FROM outbox.jobs
 CROSS JOIN (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS xact
 WHERE jobs.status::text = ANY ($1::text[])
@@ -149,8 +150,9 @@ WHERE jobs.status::text = ANY ($1::text[])
   AND ($5::uuid IS NULL OR jobs.tenant_id = $5)
   AND ($6::timestamptz IS NULL OR jobs.created_at >= $6)
   AND ($7::timestamptz IS NULL OR jobs.created_at < $7)
-  AND ($8::text = '' OR pg_visible_in_snapshot(
-      greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif($8, '')::pg_snapshot))`
+  AND ($8::text = '' OR CASE WHEN jobs.status = 'running' THEN jobs.started_at <= to_timestamp(split_part($8, '@', 2)::numeric / 1000000)
+      ELSE pg_visible_in_snapshot(
+          greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif(split_part($8, '@', 1), '')::pg_snapshot) END)`
 
 func (f OpenFilter) params(act OperationAct) []any {
 	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedAfter), timeOrAny(f.CreatedBefore), f.AsOf}
@@ -177,7 +179,7 @@ func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFi
 	var counts []byte
 	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `WITH counted AS (SELECT jobs.status, count(*) AS n, count(jobs.key) AS keyed `+meantJobs+` GROUP BY jobs.status)
-SELECT pg_current_snapshot()::text, coalesce(sum(n), 0)::bigint, coalesce(sum(keyed), 0)::bigint, coalesce(jsonb_object_agg(status, n), '{}') FROM counted`,
+SELECT format('%s@%s', pg_current_snapshot(), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), coalesce(sum(n), 0)::bigint, coalesce(sum(keyed), 0)::bigint, coalesce(jsonb_object_agg(status, n), '{}') FROM counted`,
 			f.params(act)...).Scan(&match.AsOf, &match.Matched, &match.Keyed, &counts)
 	})
 	if err == nil {

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	osexec "os/exec"
 	"testing"
@@ -77,6 +78,57 @@ func TestAnOperationActsOnTheJobsThatWereCounted(t *testing.T) {
 			}
 			if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 0 {
 				t.Errorf("%d jobs are left to do", n)
+			}
+		}
+	}
+}
+
+// A running job is the one that was counted though its lease has been extended since, and its progress stored; one that
+// has begun since, or begun again, is not.
+func TestAnOperationActsOnTheRunningJobsThatWereCounted(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		for _, key := range []string{"", "k"} {
+			o, db := newRig(t)
+			runner := operator.New(pgtest.Login(t, db, "outbox_api"))
+			var ids []outbox.ID
+			for n := range 6 {
+				opts := outbox.Options{Tenant: tenant}
+				if key != "" {
+					opts.Key = outbox.KeyRules{Name: fmt.Sprint(key, n)}
+				}
+				ids = append(ids, enqueue(t, db, "mail", opts))
+			}
+			begins := func(ids ...outbox.ID) {
+				exec(t, db, `UPDATE outbox.jobs SET status = 'running', attempt = attempt + 1, epoch = epoch + 1, lease_owner = 'w', started_at = clock_timestamp(),
+					lease_expires_at = now() + interval '1 minute' WHERE id = ANY ($1)`, ids)
+			}
+			begins(ids[:4]...)
+			filter := operator.OpenFilter{Tenant: tenant, Statuses: []outbox.Status{outbox.Running}}
+			tied := operator.TiedTo(t.Context(), tenant)
+			counted, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter)
+			if err != nil || counted.Matched != 4 {
+				t.Fatalf("counted %+v, %v; want 4", counted, err)
+			}
+			exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() + interval '2 minutes' WHERE status = 'running'`)
+			begins(ids[3]) // its worker has died, and another has it
+			begins(ids[4:]...)
+			filter.AsOf = counted.AsOf
+			if again, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter); err != nil || again.Matched != 3 || again.AsOf != counted.AsOf {
+				t.Errorf("counted again %+v, %v; want 3 of then", again, err)
+			}
+			op, err := runner.StartOperation(tied, operator.NewOperation{Act: operator.CancelJobs, Jobs: filter})
+			if err != nil || op.Matched != 3 {
+				t.Fatalf("started %+v, %v; want 3", op, err)
+			}
+			if op = run(t, runner, o, op.ID, finished); op.Done != 3 {
+				t.Errorf("done %+v, want 3", op)
+			}
+			if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE cancel_requested_at IS NOT NULL AND id = ANY ($1)`, ids[:3]); n != 3 {
+				t.Errorf("%d of the 3 that were counted are asked to stop", n)
+			}
+			if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE cancel_requested_at IS NOT NULL`); n != 3 {
+				t.Errorf("%d are asked to stop", n)
 			}
 		}
 	}

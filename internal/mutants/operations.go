@@ -46,7 +46,14 @@ var operations = []Mutant{
 		Name:      "an operation takes what has come since",
 		Breaks:    "an act on many is done to jobs that nobody was shown",
 		Invariant: "An operation does what was previewed",
-		Edits:     []Edit{{"operator.meantJobs", `($8::text = '' OR pg_visible`, `($8::text IS NOT NULL OR pg_visible`}},
+		Edits:     []Edit{{"operator.meantJobs", `($8::text = '' OR CASE`, `($8::text IS NOT NULL OR CASE`}},
 		Checks:    []Check{test("operator", "TestAnOperationActsOnTheJobsThatWereCounted", "want 25")},
+	},
+	{
+		Name:      "a running job is another one once its lease is extended",
+		Breaks:    "running jobs that a person was shown, and has confirmed, are not asked to stop",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"operator.meantJobs", `CASE WHEN jobs.status = 'running' THEN`, `CASE WHEN false THEN`}},
+		Checks:    []Check{test("operator", "TestAnOperationActsOnTheRunningJobsThatWereCounted", "want 3 of then")},
 	},
 }
