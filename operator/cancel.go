@@ -44,7 +44,7 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 	}
 	switch status {
 	case outbox.Cancelled:
-		o.moveOn(ctx, id)
+		o.moveOn(ctx, pgvalue.UUID(id))
 		return Cancelled, nil
 	case outbox.Running:
 		return CancelRequested, nil

@@ -168,8 +168,11 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 	return int(n), nil
 }
 
-// moveOn promotes what waited behind a job that an operator has taken away. If it
-// fails, the reaper does it seconds later.
-func (o *Operator) moveOn(ctx context.Context, id outbox.ID) {
-	_ = o.db.PromoteKeysOfJobs(ctx, []pgtype.UUID{pgvalue.UUID(id)})
+// moveOn promotes what waited behind jobs that an operator has taken away, whose transaction, the key's own trigger in
+// it, has passed by keys that somebody had locked. If this fails, the reaper does it seconds later. In a caller's
+// transaction it does nothing: keys are waited for in the order of their names, and never one after the other.
+func (o *Operator) moveOn(ctx context.Context, ids ...pgtype.UUID) {
+	if o.in == nil {
+		_ = o.db.PromoteKeysOfJobs(ctx, ids)
+	}
 }

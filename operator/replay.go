@@ -91,7 +91,7 @@ func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2
 	return o.actOnMany(ctx, f, actPage, 0, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
 		done, err := o.dismissSome(ctx, ids, epochs)
 		if err == nil {
-			_ = o.db.PromoteKeysOfJobs(ctx, done) // else the reaper does it seconds later
+			o.moveOn(ctx, done...)
 		}
 		return done, err
 	})

@@ -99,6 +99,11 @@ WITH input AS MATERIALIZED (
         jsonb_build_object('status', status, 'attempt', attempt, 'lost_leases', lost_leases, 'error_code', last_error_code),
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
+), freed AS ( -- their keys move on when this commits: move_freed_key_on.sql
+    INSERT INTO outbox.freed_keys (tenant_id, queue, key)
+    SELECT DISTINCT tenant_id, queue, key
+    FROM dismissed
+    WHERE key IS NOT NULL
 )
 SELECT outbox.close_jobs(array_agg(id), array_agg(epoch), array_agg('dismissed'::outbox.job_status))::uuid AS id
 FROM dismissed
