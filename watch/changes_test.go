@@ -1,9 +1,12 @@
 package watch_test
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,5 +88,48 @@ func TestAnotherDatabasesPositionBesideAGoodOneIsAMark(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// stalled is a database that does not answer for a second, once.
+type stalled struct {
+	outbox.Beginner
+	at    int64
+	begun atomic.Int64
+}
+
+func (s *stalled) Begin(ctx context.Context) (pgx.Tx, error) {
+	if s.begun.Add(1) == s.at {
+		time.Sleep(time.Second)
+		return nil, errors.New("no answer")
+	}
+	return s.Beginner.Begin(ctx)
+}
+
+// Looks rest for as long as they took, several times; not after one that found a database that did not answer. It
+// answers again, and changes are seen again.
+func TestALookThatFailsIsFollowedSoon(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := &stalled{Beginner: db, at: 6} // a look takes two transactions at most
+	changes := watch.NewChanges(pool, watch.ChangesConfig{LookEvery: 20 * time.Millisecond, Rest: func(time.Duration) time.Duration { return 0 }})
+	r, err := changes.Open(t.Context(), outbox.ID{}, watch.Filter{}, watch.Position{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for end := time.Now().Add(20 * time.Second); pool.begun.Load() <= pool.at; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after %d transactions of looks none has followed within 20 s", pool.begun.Load())
+		}
+		if pool.begun.Load() == pool.at {
+			failed := time.Now()
+			for pool.begun.Load() == pool.at && time.Since(failed) < 8*time.Second {
+				time.Sleep(5 * time.Millisecond)
+			}
+			if took := time.Since(failed); took > 5*time.Second {
+				t.Errorf("the next look is %s after the one that failed began, want little more than the second that it took", took)
+			}
+		}
 	}
 }

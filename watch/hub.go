@@ -194,10 +194,13 @@ func (h *Changes) run() {
 		begun := time.Now()
 		if begun.Before(nextLook) {
 			// Only new feeds.
-			h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() }))
+			_ = h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() }))
 		} else {
-			h.round(feeds)
-			nextLook = time.Now().Add(max(h.every, lookBudget*time.Since(begun)))
+			rest := h.every
+			if h.round(feeds) == nil { // a look that has failed took long because nobody answered
+				rest = max(rest, min(lookBudget*time.Since(begun), quietMost))
+			}
+			nextLook = time.Now().Add(rest)
 		}
 		if begun = time.Now(); !begun.Before(nextCatchUp) {
 			h.catchUp(feeds, begun.Add(catchUpTime))
@@ -228,7 +231,7 @@ func (h *Changes) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
 			if len(f.joining) > 0 && nextCatchUp.Before(next) {
 				next = nextCatchUp
 			}
-			due = due || len(f.joining) > 0 && f.at.IsZero()
+			due = due || len(f.joining) > 0 && f.at.IsZero() && f.failed == nil // or it is catchUp that answers
 		}
 		h.mu.Unlock()
 		wait := time.Until(next)
@@ -243,10 +246,10 @@ func (h *Changes) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
 	}
 }
 
-// round looks once for each of the feeds.
-func (h *Changes) round(feeds []*feed) {
+// round looks once for each of the feeds, and returns the last error of these looks.
+func (h *Changes) round(feeds []*feed) error {
 	if len(feeds) == 0 {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
@@ -258,9 +261,12 @@ func (h *Changes) round(feeds []*feed) {
 	if err != nil {
 		h.complain(ctx, err)
 	}
+	var failed error
 	for _, f := range feeds {
 		h.serve(f, now, err)
+		failed = cmp.Or(f.failed, failed)
 	}
+	return failed
 }
 
 // serve looks once for a feed, unless the snapshot failed.
