@@ -92,12 +92,14 @@ SELECT coalesce(s.n_live_tup, 0)::bigint AS live, coalesce(s.n_dead_tup, 0)::big
        greatest(s.last_autovacuum, s.last_vacuum)::timestamptz AS vacuumed,
        (SELECT min(ahead)
         FROM unnest('{history,events}'::text[]) AS parent
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS ahead
-            FROM pg_inherits AS i
-            JOIN pg_class AS c ON c.oid = i.inhrelid
-            WHERE i.inhparent = ('outbox.' || parent)::regclass
-              AND c.relname > parent || to_char(now() AT TIME ZONE 'UTC', '_YYYYMMDD')) AS days)::bigint AS days_ahead,
+        CROSS JOIN LATERAL ( -- the first day, from today on, that has none
+            SELECT greatest(coalesce(min(n), 401) - 1, 0) AS ahead
+            FROM generate_series(0, 400) AS n
+            WHERE NOT EXISTS (
+                SELECT FROM pg_inherits AS i
+                JOIN pg_class AS c ON c.oid = i.inhrelid
+                WHERE i.inhparent = ('outbox.' || parent)::regclass
+                  AND c.relname = parent || to_char((now() AT TIME ZONE 'UTC') + n * interval '1 day', '_YYYYMMDD'))) AS days)::bigint AS days_ahead,
        chores.done_at AS trimmed,
        (extract(epoch FROM now() - greatest(chores.done_at, (SELECT max(applied_at) FROM outbox.schema_files))) / 3600)::double precision AS untrimmed
 FROM (SELECT 1) AS one

@@ -70,10 +70,11 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		want     string
 	}{
 		"no schema":          {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "the schema outbox is missing"},
-		"half a schema":      {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00015_relay.sql"},
+		"half a schema":      {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00016_audit.sql"},
 		"too old a build":    {`INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`, "schema", Problem, "builds before 0.9.0 no longer work with it"},
 		"edited schema":      {`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`, "schema", Problem, "another text of 00001_tables.sql"},
 		"no partitions":      {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
+		"no tomorrow":        {`DO $$ BEGIN EXECUTE 'DROP TABLE outbox.history_' || to_char((now() + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, "tables", Problem, "partitions for 0 days ahead"},
 		"no days for events": {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.events'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
 		"a sink behind":      {`CREATE TABLE outbox.events_old PARTITION OF outbox.events FOR VALUES FROM ('2026-01-01') TO ('2026-01-02'); INSERT INTO outbox.events (at, id, tenant_id, topic, content_type, payload) VALUES ('2026-01-01 12:00', gen_random_uuid(), gen_random_uuid(), 't', 'c', ''); INSERT INTO outbox.sinks (sink) VALUES ('nats')`, "events", Problem, "sink nats has not published events since 2026-01-01"},
 		"no trimming":        {`INSERT INTO outbox.chores VALUES ('trim', now() - interval '60 hours'); UPDATE outbox.schema_files SET applied_at = now() - interval '90 days'`, "tables", Warning, "has not all been removed since 20"},

@@ -101,13 +101,21 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, erro
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListAudit(ctx, sqlgen.ListAuditParams{
-		BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
-		Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
-		JobID: pgvalue.UUIDOrNull(f.JobID), TenantID: pgvalue.UUIDOrNull(f.Tenant),
-		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
-	})
-	if err != nil {
+	var rows []sqlgen.ListAuditRow
+	list := func(q *sqlgen.Queries) (err error) {
+		rows, err = q.ListAudit(ctx, sqlgen.ListAuditParams{
+			BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
+			Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
+			JobID: pgvalue.UUIDOrNull(f.JobID), TenantID: pgvalue.UUIDOrNull(f.Tenant),
+			MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+		})
+		return err
+	}
+	ask := o.byIndex // by audit_tenant_idx, of which the page is the end
+	if !f.JobID.IsZero() {
+		ask = func(_ context.Context, ask func(*sqlgen.Queries) error) error { return ask(o.db) } // a job has few, to be sorted
+	}
+	if err := ask(ctx, list); err != nil {
 		return nil, fmt.Errorf("list the audit: %w", err)
 	}
 	entries := make([]AuditEntry, len(rows))

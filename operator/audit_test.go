@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -165,5 +166,31 @@ func TestAnOddActorDoesNotStopTheAct(t *testing.T) {
 	}
 	if e := audit(t, o, operator.AuditFilter{})[0]; e.Actor != "unknown" {
 		t.Errorf("recorded as %q, want unknown", e.Actor)
+	}
+}
+
+// A tenant's acts are found among those of others, of which there may be a million, by an index, root's too.
+func TestATenantsActsAreReadAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := operator.New(db)
+	tenant := outbox.NewID()
+	for _, of := range []outbox.ID{outbox.RootTenant, tenant} {
+		if _, err := db.Exec(t.Context(), `INSERT INTO outbox.audit (actor, act, tenant_id) SELECT 'ada', 'x.y', $1 FROM generate_series(1, 3)`, of.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.audit (actor, act, tenant_id) SELECT 'zoe', 'x.y', $1 FROM generate_series(1, 3000)`, outbox.NewID().String()); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]operator.AuditFilter{"root": {Tenant: outbox.RootTenant}, "a tenant": {Tenant: tenant}} {
+		var plans []string
+		entries, err := o.Planned(&plans).Audit(t.Context(), f)
+		if err != nil || len(entries) != 3 {
+			t.Errorf("%s: %d entries, %v; want 3", name, len(entries), err)
+		}
+		if len(plans) != 1 || !strings.Contains(plans[0], "audit_tenant_idx") || strings.Contains(plans[0], "Sort") {
+			t.Errorf("%s: its plan is %s", name, plans)
+		}
 	}
 }
