@@ -380,7 +380,10 @@ func TestJobsAreStoredOnceThoughTheLookAfterwardsFails(t *testing.T) {
 	t.Parallel()
 	const requests = 60
 	db := pgtest.New(t)
-	r := rigOn(t, db, func(c *api.Config) { c.Producer = outbox.NewProducer(db, outbox.NotifyOff) })
+	r := rigOn(t, db, func(c *api.Config) {
+		c.Producer = outbox.NewProducer(db, outbox.NotifyOff)
+		c.MaxInFlight = 2 * requests // none of them waits for its turn
+	})
 	for _, sql := range []string{`REVOKE SELECT ON outbox.idempotency_keys FROM outbox_api`, `REVOKE SELECT (held) ON outbox.idempotency_keys FROM outbox_api`} {
 		if _, err := r.db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

@@ -47,7 +47,7 @@ type pace struct {
 
 // paces are those of the pages; one that is not here stands still. A page that asks little may follow more closely.
 var paces = map[string]pace{
-	"problems": {every: 30}, "now": {change: 5}, "live": {tail: true}, "jobs": {rows: true}, "job": {change: 2}, "letters": {change: 10}, "queues": {change: 5}, "queue": {change: 5},
+	"problems": {every: 10}, "now": {change: 5}, "live": {tail: true}, "jobs": {rows: true}, "job": {change: 2}, "letters": {change: 10}, "queues": {change: 5}, "queue": {change: 5},
 	"keys": {change: 10}, "key": {change: 10}, "workers": {every: 15}, "sinks": {every: 10}, "sink": {every: 10}, "schedules": {every: 30}, "schedule": {every: 30},
 	"operations": {every: 5}, "operation": {every: 2},
 }

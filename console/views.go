@@ -108,7 +108,7 @@ func (s *site) saveView(v *visit) error {
 		if !ok || bad.Field != "View.Name" {
 			return err
 		}
-		p.fault = "A name has 1 to 100 characters."
+		p.fault = "A name has 1 to 100 bytes; a letter beyond a to z may take several."
 	}
 	v.status = http.StatusBadRequest
 	return v.render(saveViewPage(v, p))

@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,13 +70,14 @@ func TestAHandlerIsStoppedAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	causes := make(chan error, 1)
-	id := enqueue(t, db, probe{}, outbox.Options{Deadline: dbNow(t, db).Add(1500 * time.Millisecond)})
-	start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+	wake := make(chan struct{}, 1)
+	d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
 		await(t, db, "the database is past it, too", `SELECT clock_timestamp() >= deadline FROM outbox.jobs`)
 		return dispatcher.Discard(errBoom)
-	}), quiet(nil))
+	}), quiet(wake))
+	id := enqueueDueSoon(t, db, d, wake)
 	if cause := receive(t, causes, "the deadline"); !errors.Is(cause, dispatcher.ErrDeadline) {
 		t.Errorf("cause = %v, want ErrDeadline", cause)
 	}
@@ -84,6 +86,16 @@ func TestAHandlerIsStoppedAtTheDeadline(t *testing.T) {
 	if got := ask[string](t, db, `SELECT error_code || ' ' || error_message FROM outbox.attempts`); got != "deadline boom" {
 		t.Errorf("recorded %q", got)
 	}
+}
+
+// enqueueDueSoon enqueues a job that has two seconds, once d has connected: of those two seconds a slow machine needs
+// none for that.
+func enqueueDueSoon(t *testing.T, db outbox.DB, d *running, wake chan<- struct{}) outbox.ID {
+	t.Helper()
+	awaitThat(t, "the dispatcher has started", func() bool { return strings.Contains(d.log.String(), "dispatcher started") })
+	id := enqueue(t, db, probe{}, outbox.Options{Deadline: dbNow(t, db).Add(2 * time.Second)})
+	wake <- struct{}{}
+	return id
 }
 
 func dbNow(t *testing.T, db outbox.DB) time.Time {
@@ -110,13 +122,14 @@ func TestSuccessPastTheDeadlineIsRefused(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			said := make(chan error, 1)
-			id := enqueue(t, db, probe{}, outbox.Options{Deadline: dbNow(t, db).Add(time.Second)})
+			wake := make(chan struct{}, 1)
 			d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 				await(t, db, "the deadline comes", `SELECT clock_timestamp() >= deadline FROM outbox.jobs`)
 				err := end(db, job)
 				said <- err
 				return err
-			}), quiet(nil))
+			}), quiet(wake))
+			id := enqueueDueSoon(t, db, d, wake)
 			err := receive(t, said, "the handler")
 			if (name == "Complete" || name == "Guard") && !errors.Is(err, outbox.ErrLeaseLost) {
 				t.Errorf("%s = %v, want ErrLeaseLost", name, err)

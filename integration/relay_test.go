@@ -166,7 +166,7 @@ func (r *relays) expectPublished(committed map[string]bool, repeats int) {
 	r.await("all to be published", func() bool {
 		return r.count(`SELECT count(*) FROM outbox.sinks WHERE top >= (SELECT max(position) FROM outbox.events) AND isempty(holes)`) == 1
 	})
-	if len(committed) < 1000 {
+	if len(committed) < 300 { // of thousands on an idle machine
 		r.Errorf("%d events were committed, too few to show anything", len(committed))
 	}
 	last, seen := map[string]int{}, map[string]bool{}

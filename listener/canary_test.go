@@ -20,8 +20,8 @@ func TestHalfOpenConnectionIsNoticedAndReplaced(t *testing.T) {
 
 	start := time.Now()
 	r.awaitWake(t) // from the new connection
-	// One interval until the canary is sent, one until it is missed, and a back-off.
-	if got, want := time.Since(start), 4*interval; got > want {
+	// One interval until the canary is sent, one until it is missed, and a back-off; what a busy machine adds.
+	if got, want := time.Since(start), 4*interval+2*time.Second; got > want {
 		t.Errorf("healed after %s, want %s at most", got, want)
 	}
 	await(t, "it hears again", r.Hearing)
@@ -70,9 +70,7 @@ func TestCanarySentToAnotherDatabaseMeansDeaf(t *testing.T) {
 	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = pgtest.NewEmpty(t) })
 	r.start(t)
 	await(t, "a canary got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 1 })
-	if r.Hearing() {
-		t.Error("Hearing without a canary")
-	}
+	await(t, "it does not hear", func() bool { return !r.Hearing() })
 }
 
 func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
@@ -87,7 +85,10 @@ func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = tt.sender })
+			r := newRig(t, func(_ *rig, cfg *listener.Config) {
+				cfg.Canary = tt.sender
+				cfg.CanaryInterval = 4 * interval // a busy machine is as late as one interval, which counts as a failure
+			})
 			stop := r.startHearing(t)
 			await(t, "three canaries came back", func() bool { return r.metric(t, "outbox_listener_canary_seconds") >= 3 })
 			stop()

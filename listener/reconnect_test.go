@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/listener"
 )
 
 func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
@@ -28,7 +30,7 @@ func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
 
 func TestServerThatIsDownAtStartIsTriedWithPatience(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = 4 * interval }) // none is late on a busy machine
 	r.proxy.behave.Store(refuse)
 	stop := r.start(t)
 

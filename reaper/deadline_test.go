@@ -98,7 +98,7 @@ func TestARunningJobIsLeftToItsWorkerForAMoment(t *testing.T) {
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history WHERE closed_from = 'pending'`); n != 1 {
 		t.Errorf("expired %d that waited, want 1", n)
 	}
-	if wait := r.closer.next.Sub(before); wait > deadlinePatience+time.Since(before) {
+	if wait := r.closer.next.Sub(before); left == 1 && wait > deadlinePatience+time.Since(before) {
 		t.Errorf("the next pass is in %s, want it when the worker's time is over", wait)
 	}
 	await(t, "it expires, too", func() bool {
@@ -270,7 +270,7 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	}
 	timed := func(do func(testing.TB, *Reaper), affordable bool) time.Duration {
 		best := time.Hour
-		for range 3 {
+		for range 10 { // whatever else the machine does, it does not do all the time
 			r.closer.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
 			started := time.Now()
 			do(t, r)
@@ -290,9 +290,16 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 			t.Errorf("%s takes %s, as if it read them all: with no dead entries %s, over all %s", what, took, idle, full)
 		}
 	}
-	full = timed(deadlinePass, true) // the first passes have marked the entries
-	if wait := time.Until(r.closer.scan.sweepAfter); wait < 4*full {
-		t.Errorf("no full pass for %s after one of %s, want about nine times as long", wait, full)
+	rests := func() bool {
+		r.closer.scan.sweepAfter = time.Time{}
+		began := time.Now()
+		deadlinePass(t, r)
+		return time.Until(r.closer.scan.sweepAfter) > 4*time.Since(began)
+	}
+	for n := 0; !rests(); n++ {
+		if n == 10 {
+			t.Fatal("full passes follow soon after one another, want about nine times their length between them")
+		}
 	}
 }
 

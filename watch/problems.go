@@ -73,16 +73,15 @@ func ProblemKinds() []string {
 }
 
 const (
-	foundFor    = 30 * time.Second // how long findings are shown before they are looked for again
-	examinedFor = 5 * time.Minute  // the same for what package doctor finds
+	foundFor    = 20 * time.Second // how long findings are shown before they are looked for again
 	lateAfter   = time.Minute      // a due job is late, a tick overdue
 	growing     = 5 * time.Minute  // dead letters that are no older make their group grow
 	mostOfAKind = 20               // problems: more are of no use to a person
 	maxTenants  = 1000             // whose findings are remembered
 )
 
-// Problems finds what is wrong. However many look, a tenant's problems are looked for at most once in 30 seconds,
-// and not at all while nobody looks; what package doctor asks is asked once in five minutes.
+// Problems finds what is wrong. However many look, a tenant's problems are looked for at most once in 20 seconds,
+// and not at all while nobody looks.
 type Problems struct {
 	operator *operator.Operator
 	doctor   *Examinations
@@ -97,7 +96,7 @@ func NewProblems(o *operator.Operator, e *Examinations) *Problems {
 }
 
 // Look returns the problems of a tenant's jobs or, if it is zero, of all and of the installation. They were looked
-// for no more than 30 seconds ago.
+// for no more than 20 seconds ago.
 func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error) {
 	p.mu.Lock()
 	l := p.latest[tenant]
@@ -346,7 +345,7 @@ func (l *look) schedules(ctx context.Context) error {
 
 // installation asks package doctor. What that asks of workers and jobs is asked here, more often.
 func (l *look) installation(ctx context.Context) error {
-	x, err := l.doctor.Look(ctx, examinedFor)
+	x, err := l.doctor.Look(ctx, foundFor)
 	for _, f := range x.Findings {
 		if f.Severity != doctor.OK && f.Question != "workers" && f.Question != "jobs" {
 			l.find(Problem{Kind: Installation, Severity: f.Severity, Sentence: f.Question + ": " + f.What, Do: f.Do})

@@ -26,7 +26,7 @@ func StartRabbitMQ(t testing.TB, password string, largest int) *RabbitMQ {
 	program := installed(t, scripts+"rabbitmq-server", "rabbitmq-server")
 	dir := t.TempDir()
 	s := &RabbitMQ{
-		server: server{t: t, name: "rabbitmq", dir: dir, program: program, within: time.Minute},
+		server: server{t: t, name: "rabbitmq", dir: dir, program: program, within: 3 * time.Minute},
 		ctl:    installed(t, scripts+"rabbitmqctl", "rabbitmqctl"),
 	}
 	port, names := freePort(t), freePort(t)

@@ -140,7 +140,7 @@ func TestASlowLine(t *testing.T) {
 		rest[i].Body = make([]byte, 4000)
 	}
 	rounds := 0
-	for ; len(rest) > 0 && rounds < 60; rounds++ {
+	for ; len(rest) > 0 && rounds < 300; rounds++ {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		var again []relay.Message
 		for i, err := range s.Publish(ctx, rest) {
