@@ -6,12 +6,15 @@ import (
 )
 
 const (
-	// countRest is how often the time that a count took passes before the next one that
-	// nobody waits for: those take a fifth of one connection, however many tenants
-	// there are. maxCountRest bounds it.
-	countRest    = 4
-	maxCountRest = 10 * time.Second
+	// lookRest is how often the time that a look at the database took passes before the next one that nobody waits for:
+	// so they take a twenty-fifth of one connection, however many people look, and however many jobs are open.
+	// maxLookRest bounds it.
+	lookRest    = 24
+	maxLookRest = 30 * time.Second
 )
+
+// restAfterLook is how long the database rests after a look that took so long.
+func restAfterLook(took time.Duration) time.Duration { return min(lookRest*took, maxLookRest) }
 
 // counting is the counts that are to be made, and that one is being made: one at a time
 // in a process, and first those that somebody waits for. It is guarded by the cache's mu.
@@ -76,7 +79,7 @@ func (c *Counts) make(known *counts, rest bool) {
 	defer c.mu.Unlock()
 	c.note(known, &Counted{AsOf: began.UTC(), Jobs: jobs, byTenant: byTenant}, err)
 	if rest {
-		c.rested = time.Now().Add(min(countRest*time.Since(began), maxCountRest))
+		c.rested = time.Now().Add(restAfterLook(time.Since(began)))
 	}
 	c.making = false
 	c.advance()

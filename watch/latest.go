@@ -10,7 +10,8 @@ import (
 type latest[T any] struct {
 	begun time.Time
 	done  chan struct{}
-	found T // when done is closed
+	took  time.Duration // when done is closed
+	found T
 	err   error
 }
 
@@ -22,18 +23,20 @@ func begin[T any](within time.Duration, look func(context.Context) (T, error)) *
 		ctx, cancel := context.WithTimeout(context.Background(), within)
 		defer cancel()
 		l.found, l.err = look(ctx)
+		l.took = time.Since(l.begun)
 	}()
 	return l
 }
 
-// serves reports whether it is under way, or has found something not long ago. nil does not.
+// serves reports whether it is under way, or has found something not long ago; what took long to find serves longer.
+// nil does not.
 func (l *latest[T]) serves(long time.Duration) bool {
 	if l == nil {
 		return false
 	}
 	select {
 	case <-l.done:
-		return l.err == nil && time.Since(l.begun) < long
+		return l.err == nil && time.Since(l.begun) < max(long, restAfterLook(l.took))
 	default:
 		return true
 	}

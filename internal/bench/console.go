@@ -129,7 +129,10 @@ func (r *rig) trickled(ctx context.Context, duration time.Duration, also func(co
 		err = cmp.Or(wait, err)
 	}
 	_, cleared := r.pool.Exec(ctx, `DELETE FROM outbox.jobs WHERE kind = 'bench.other'`)
-	return percent, p.seen, errors.Join(err, cleared, r.settled(ctx, w, int64(stored)), w.stop())
+	if err == nil { // else one that was counted may not be stored
+		err = r.settled(ctx, w, int64(stored))
+	}
+	return percent, p.seen, errors.Join(err, cleared, w.stop())
 }
 
 // burned burns jobs down.
@@ -241,11 +244,23 @@ func signedIn(ctx context.Context, base, bearer string) (v viewer, err error) {
 	return viewer{base, res.Cookies()[0].Name + "=" + res.Cookies()[0].Value}, nil
 }
 
-// get asks for a page as a browser does, compressed unless it is to be read.
+// get asks for a page as a browser does, compressed unless it is to be read, and again in a second if too many ask.
 func (v viewer) get(ctx context.Context, page string, header ...string) (io.ReadCloser, error) {
+	for {
+		body, status, err := v.getOnce(ctx, page, header...)
+		if status != http.StatusTooManyRequests {
+			return body, err
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (v viewer) getOnce(ctx context.Context, page string, header ...string) (body io.ReadCloser, status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.base+page, nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	req.Header.Set("Cookie", v.cookie)
 	req.Header.Set("Accept-Encoding", "gzip")
@@ -254,13 +269,13 @@ func (v viewer) get(ctx context.Context, page string, header ...string) (io.Read
 	}
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if res.StatusCode != http.StatusOK {
 		_ = res.Body.Close()
-		return nil, fmt.Errorf("get %s: %s", page, res.Status)
+		return nil, res.StatusCode, fmt.Errorf("get %s: %s", page, res.Status)
 	}
-	return res.Body, nil
+	return res.Body, res.StatusCode, nil
 }
 
 // read reads a page to its end.
