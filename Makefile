@@ -22,14 +22,14 @@ OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG))
 # Rows of the scorecard that send thousands of requests, one after the other, to one
 # handler: there the detector sees in the last what it saw in the first, and takes minutes.
 IN_TURN  = ^Test(G[0-9]|H2)
-# One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with a dozen failures
+# One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with two dozen failures
 # at most, each test has one more go, once the machine is quiet; both are printed, and a data
 # race ends it. Some tests measure milliseconds, and CI shares its machine. UNTIL=1767225600,
 # a time in seconds, which it says too: rows of the scorecard that do not begin until then
 # are skipped, each by its name. $(1) is whether cgo is used.
 tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT) $(SUM)
 SUM      = gotestsum --format pkgname-and-test-fails \
-	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race)
+	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=24 --rerun-fails-abort-on-data-race)
 # Tests wait for timers, locks and other processes more than they compute: six at a time in a package.
 # make check has looked at what go test would vet.
 FLAGS    = -vet=off -timeout 20m -p 2 -parallel 6

@@ -54,8 +54,8 @@ type Config struct {
 	MaxStreams    int           // streams of changes at once; 0 is 256. Others get a 429
 	CallerStreams int           // of them, those of one caller; 0 is a quarter of MaxStreams, and 4 at least
 
-	// CountAtOnce makes New begin to count the open jobs of all tenants, twice a minute
-	// until Stopping is closed, so that no request waits for a count.
+	// CountAtOnce makes New begin to count the open jobs of all tenants, so that no request waits for a count: twice a
+	// minute while somebody asks, for an hour after that, and until Stopping is closed.
 	CountAtOnce bool
 	// Watch is what the console of this process reads, too. nil is a state of the API's own, which CountAtOnce
 	// is for.

@@ -74,7 +74,7 @@ func TestAnActByFilterComesToAllOfThem(t *testing.T) {
 // A job that a transaction has locked is waited for, but not at the cost of the others.
 func TestAnActOnManySurvivesALockedJob(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *api.Config) { c.Timeout = 12 * time.Second }) // four of them for the job, two more for the others
+	r := newRig(t, func(c *api.Config) { c.Timeout = 12 * time.Second }) // four for the job, two for the others
 	var ids []string
 	for range 3 {
 		ids = append(ids, r.enqueue(`{"kind":"mail"}`))

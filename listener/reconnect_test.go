@@ -30,7 +30,7 @@ func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
 
 func TestServerThatIsDownAtStartIsTriedWithPatience(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = 4 * interval }) // none is late on a busy machine
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = 4 * interval }) // none is late
 	r.proxy.behave.Store(refuse)
 	stop := r.start(t)
 

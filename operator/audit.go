@@ -113,7 +113,7 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, erro
 	}
 	ask := o.byIndex // by audit_tenant_idx, of which the page is the end
 	if !f.JobID.IsZero() {
-		ask = func(_ context.Context, ask func(*sqlgen.Queries) error) error { return ask(o.db) } // a job has few, to be sorted
+		ask = func(_ context.Context, ask func(*sqlgen.Queries) error) error { return ask(o.db) } // it has few
 	}
 	if err := ask(ctx, list); err != nil {
 		return nil, fmt.Errorf("list the audit: %w", err)

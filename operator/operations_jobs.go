@@ -137,10 +137,11 @@ func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
 
 // meantJobs are the open jobs of a filter: $1 to $8 are those of params.
 //
-// A waiting job is as it was shown if the transaction that wrote its row was visible in the snapshot of the count. A row
-// has the lower half of that transaction's id: it is the latest one that has begun. A row that is more than four billion
-// transactions old may look as if it had changed since, and is left alone then. The row of a running job is written
-// whenever its lease is extended: the job is as it was shown if its attempt had begun before the count.
+// A waiting job is as it was shown if the transaction that wrote its row was visible in the snapshot of the count.
+// A row has the lower half of that transaction's id: it is the latest one that has begun. A row that is more than
+// four billion transactions old may look as if it had changed since, and is left alone then. The row of a running
+// job is written whenever its lease is extended: the job is as it was shown if its attempt had begun before the
+// count.
 const meantJobs = `FROM outbox.jobs
 CROSS JOIN (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS xact
 WHERE jobs.status::text = ANY ($1::text[])

@@ -24,10 +24,13 @@ SET owner            = @owner::text,
     epoch            = epoch + 1,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     timeline         = CASE WHEN timeline = '' OR EXISTS (SELECT FROM outbox.events WHERE position = top AND id = top_id) THEN outbox.timeline() ELSE timeline END
-WHERE sink = @sink
+WHERE sinks.sink = @sink
   AND (owner IS NULL OR owner = @owner OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
 RETURNING epoch, top, outbox.timeline() AS timeline,
           (paused_at IS NOT NULL)::boolean AS paused,
+          coalesce((SELECT replays.id::text FROM outbox.replays
+                    WHERE replays.sink = @sink AND replays.stop_live AND replays.finished_at IS NULL AND replays.last_position <= sinks.top
+                    ORDER BY replays.id LIMIT 1), '')::text AS alone,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,

@@ -83,9 +83,8 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	reading, stop := context.WithCancel(ours)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	replays := newReplayer(p, o)
 	var replaying sync.WaitGroup
-	replaying.Go(func() { replays.run(reading) })
+	replaying.Go(func() { newReplayer(p, o).run(reading) })
 	kept := make(chan error, 1)
 	go func() {
 		err := o.keep(ours)
@@ -97,12 +96,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	var carrying sync.WaitGroup
 	carrying.Go(func() { (&carrier{p, o}).run(reading) })
 
-	var err error
-	select {
-	case <-replays.looked: // one that the last owner had begun may stop what is new
-		err = p.work(reading, ours, o)
-	case <-reading.Done():
-	}
+	err := p.work(reading, ours, o)
 	stop()
 	carrying.Wait() // while the lease is extended
 	end(err)

@@ -162,6 +162,7 @@ func orderOfAKey(t *testing.T, sinks []recorder) {
 		t.Fatal(err)
 	}
 	start(t, db, &sinks[0], func(c *relay.Config) {
+		c.LeaseTTL = time.Minute // one owner, that repeats nothing
 		for i := range sinks[1:] {
 			c.Sinks = append(c.Sinks, relay.SinkConfig{Name: fmt.Sprint("s", i), Sink: &sinks[i+1], Routes: c.Sinks[0].Routes})
 		}
@@ -407,7 +408,7 @@ func TestASinkThatDoesNotReturnIsNotCalledAgain(t *testing.T) {
 			t.Parallel()
 			db := database(t)
 			sink := &deaf{called: make(chan struct{}), letGo: make(chan struct{})}
-			stop := start(t, db, sink, nil)
+			stop := start(t, db, sink, func(c *relay.Config) { c.LeaseTTL = 10 * time.Second })
 			publish(t, db, "t", "k", "1", "2")
 			<-sink.called
 			publish(t, db, "t", "k", "3")
@@ -547,7 +548,7 @@ func TestASwitchoverRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var sink recorder
-	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = 4 * time.Second }) // no stall of a busy machine lets it lapse
+	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = 4 * time.Second }) // it does not lapse
 	publish(t, db, "t", "k", "1", "2")
 	sink.await(t, "1", "2")
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 2 }, func() string { return "the cursor is stored" })

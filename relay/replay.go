@@ -71,13 +71,12 @@ type replay struct {
 type replayer struct {
 	*publisher
 	o         *ownership
-	looked    chan struct{} // closed after the first look
 	running   map[outbox.ID]*replay
 	remembers time.Duration // as it is stored
 }
 
 func newReplayer(p *publisher, o *ownership) *replayer {
-	return &replayer{publisher: p, o: o, looked: make(chan struct{}), running: map[outbox.ID]*replay{}}
+	return &replayer{publisher: p, o: o, running: map[outbox.ID]*replay{}}
 }
 
 // replayPage is a page of a replay on its way to the sink.
@@ -96,7 +95,9 @@ func (p *replayer) run(ctx context.Context) {
 	var looked time.Time
 	var retry backoff.Backoff
 	for ctx.Err() == nil {
-		p.stopLive()
+		if !looked.IsZero() {
+			p.stopLive()
+		}
 		interval := lookInterval
 		if len(p.running) == 0 {
 			interval = p.config.LeaseTTL * 4 / 5
@@ -108,10 +109,6 @@ func (p *replayer) run(ctx context.Context) {
 				continue
 			}
 			retry.Reset()
-			if looked.IsZero() {
-				p.stopLive()
-				close(p.looked)
-			}
 			looked = time.Now()
 			continue
 		}
@@ -142,9 +139,10 @@ func (p *replayer) run(ctx context.Context) {
 //	stretch                      page of new events: isLive?
 //
 // The goroutine that publishes looks before each page, so that none is sent behind the first one of the replay. The
-// next owner of the sink publishes nothing before it has looked for replays: one has begun if the cursor has passed its
-// last event, as it was stored before the replay began. A failover that has put the cursor back is the exception: then
-// the replay waits again until the sink has come to where it was, and new events may come with that.
+// next owner of the sink knows from the beginning of a replay that stops what is new and has begun: the cursor has
+// passed its last event, which was stored before the replay began. A failover that has put the cursor back is the
+// exception: then the replay waits again until the sink has come to where it was, and new events may come with
+// that.
 func (p *replayer) stopLive() {
 	alone := ""
 	for _, r := range p.running {

@@ -9,13 +9,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Counting a million open jobs takes a quarter of a second, so requests are answered with
-// an older count. It is refreshed in the background when it is older than countedFor, and
-// every recountEvery for keptFor after the last request. While there is a count of all
-// tenants that is refreshed so (for as long as the process runs, with
-// Config.CountAtOnce), a tenant's count is taken from it. A count older than recountBy is
-// not shown: nobody asked for long, or counts fail, and their error is the answer. After
-// an act that changed much, requests wait for a new count, but no longer than patience.
+// Counting a million open jobs takes a quarter of a second, so requests are answered with an older count. It is
+// refreshed in the background when it is older than countedFor, and every recountEvery for keptFor after the last
+// request: then nobody looks, and nothing is asked. While there is a count of all tenants that is refreshed so (and
+// always, with Config.CountAtOnce), a tenant's count is taken from it. A count older than recountBy is not shown:
+// nobody asked for long, or counts fail, and their error is the answer. After an act that changed much, requests
+// wait for a new count, but no longer than patience.
 const (
 	countedFor   = 5 * time.Second
 	recountEvery = 30 * time.Second
@@ -34,7 +33,7 @@ const maxCounts = 1000
 // count is made at a time; see counting. Its timers end by themselves, and with stopping.
 type Counts struct {
 	count    func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error)
-	keepAll  bool // the count of all tenants is made whether anybody asks or not
+	keepAll  bool // who asks for a tenant has the count of all tenants made
 	stopping <-chan struct{}
 
 	mu     sync.Mutex
@@ -43,8 +42,8 @@ type Counts struct {
 	counting
 }
 
-// NewCounts counts by o. With keepAll the count of all tenants is made from now on, twice a minute until stopping is
-// closed, whether anybody asks or not; nil never is.
+// NewCounts counts by o. With keepAll the count of all tenants is made from now on, before anybody asks, and is what
+// each tenant is shown its part of. Nothing is counted once stopping is closed; nil never is.
 func NewCounts(o *operator.Operator, keepAll bool, stopping <-chan struct{}) *Counts {
 	c := &Counts{keepAll: keepAll, stopping: stopping}
 	c.count = func(tenant outbox.ID) (operator.OpenJobs, map[outbox.ID]operator.OpenJobs, error) {
@@ -124,10 +123,9 @@ func (c *Counts) get(tenant outbox.ID) (known *counts, made *Counted, next <-cha
 	if made == nil || made.AsOf.Before(c.acted) || time.Since(made.AsOf) > countedFor {
 		c.request(known)
 	}
+	known.asked = time.Now()
 	if known.tenant != tenant {
 		made = made.of(tenant)
-	} else {
-		known.asked = time.Now()
 	}
 	switch {
 	case made == nil || time.Since(made.AsOf) >= recountBy:
@@ -166,7 +164,7 @@ func (c *Counts) of(tenant outbox.ID) *counts {
 // serves reports whether what is known of all is made anew, and says what each tenant
 // has. One that was not made yet is waited for: it may.
 func (c *Counts) serves(all *counts) bool {
-	if all == nil || !c.kept(all) {
+	if all == nil || !c.keepAll && !c.kept(all) {
 		return false
 	}
 	if all.made == nil {
@@ -177,7 +175,7 @@ func (c *Counts) serves(all *counts) bool {
 
 // kept reports whether a count is made anew though nobody asks for it just now.
 func (c *Counts) kept(known *counts) bool {
-	return time.Since(known.asked) < keptFor || c.keepAll && known.tenant.IsZero()
+	return time.Since(known.asked) < keptFor
 }
 
 // of is what a count of all tenants, if there is one, says of one of them.

@@ -284,10 +284,13 @@ SET owner            = $1::text,
     epoch            = epoch + 1,
     lease_expires_at = clock_timestamp() + $2::interval,
     timeline         = CASE WHEN timeline = '' OR EXISTS (SELECT FROM outbox.events WHERE position = top AND id = top_id) THEN outbox.timeline() ELSE timeline END
-WHERE sink = $3
+WHERE sinks.sink = $3
   AND (owner IS NULL OR owner = $1 OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
 RETURNING epoch, top, outbox.timeline() AS timeline,
           (paused_at IS NOT NULL)::boolean AS paused,
+          coalesce((SELECT replays.id::text FROM outbox.replays
+                    WHERE replays.sink = $3 AND replays.stop_live AND replays.finished_at IS NULL AND replays.last_position <= sinks.top
+                    ORDER BY replays.id LIMIT 1), '')::text AS alone,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,
@@ -306,6 +309,7 @@ type OwnSinkRow struct {
 	Top      int64
 	Timeline string
 	Paused   bool
+	Alone    string
 	Lows     []int64
 	Highs    []int64
 	Rewind   bool
@@ -335,6 +339,7 @@ func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow,
 			&i.Top,
 			&i.Timeline,
 			&i.Paused,
+			&i.Alone,
 			&i.Lows,
 			&i.Highs,
 			&i.Rewind,

@@ -82,7 +82,7 @@ func (b *broker) Restart() {
 	b.t.Helper()
 	b.RabbitMQ.Restart()
 	var err error
-	for range 30 {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(500 * time.Millisecond) {
 		err = b.try(func(ch *amqp.Channel) error {
 			_, _, err := ch.Get(b.name, false)
 			return err
@@ -90,7 +90,6 @@ func (b *broker) Restart() {
 		if err == nil {
 			return
 		}
-		time.Sleep(500 * time.Millisecond)
 	}
 	b.t.Errorf("the queue does not come back: %v", err)
 }
