@@ -33,7 +33,7 @@ type Finding struct {
 
 type problemsOutput struct {
 	Body struct {
-		AsOf     time.Time `json:"asOf" doc:"When they were looked for: at most 20 seconds ago"`
+		AsOf     time.Time `json:"asOf" doc:"When they were looked for: at most 30 seconds ago"`
 		Problems []Finding `json:"problems" nullable:"false" doc:"The worst first"`
 	}
 }

@@ -129,7 +129,7 @@ func problemsPage(v *visit, found watch.Findings) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p>Queues, kinds, keys, schedules, workers, sinks and the installation were checked. All is checked again every 20 seconds while somebody looks.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p>Queues, kinds, keys, schedules, workers, sinks and the installation were checked. All is checked again every 20 to 30 seconds while somebody looks.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

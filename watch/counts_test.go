@@ -14,7 +14,7 @@ import (
 // takes is how long a count takes, which is followed by a rest of less than countedFor.
 const takes = 200 * time.Millisecond
 
-// slowCounts is a cache whose counts take a second of virtual time, or so long.
+// slowCounts is a cache whose counts take some virtual time.
 type slowCounts struct {
 	*Counts
 	t        *testing.T

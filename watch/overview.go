@@ -16,7 +16,8 @@ const (
 	lookWithin  = 20 * time.Second
 )
 
-// Overviews are overviews of all tenants. However many look, one is made in five seconds, and none while nobody looks.
+// Overviews are overviews of all tenants. However many look, one is made in five seconds, or in
+// thirty if that takes more than a second, and none while nobody looks.
 type Overviews struct {
 	operator *operator.Operator
 
@@ -27,7 +28,7 @@ type Overviews struct {
 // NewOverviews looks by o.
 func NewOverviews(o *operator.Operator) *Overviews { return &Overviews{operator: o} }
 
-// Look returns what there is to do and how it goes, a few seconds old at most.
+// Look returns what there is to do and how it goes, a few seconds old as a rule, thirty at most.
 func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
 	o.mu.Lock()
 	if !o.latest.serves(overviewFor) {

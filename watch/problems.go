@@ -81,7 +81,7 @@ const (
 )
 
 // Problems finds what is wrong. However many look, a tenant's problems are looked for at most once in 20 seconds,
-// and not at all while nobody looks.
+// or in 30 if that takes more than a second, and not at all while nobody looks.
 type Problems struct {
 	operator *operator.Operator
 	doctor   *Examinations
@@ -96,7 +96,7 @@ func NewProblems(o *operator.Operator, e *Examinations) *Problems {
 }
 
 // Look returns the problems of a tenant's jobs or, if it is zero, of all and of the installation. They were looked
-// for no more than 20 seconds ago.
+// for no more than 30 seconds ago.
 func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error) {
 	p.mu.Lock()
 	l := p.latest[tenant]
@@ -343,7 +343,7 @@ func (l *look) schedules(ctx context.Context) error {
 	return nil
 }
 
-// installation asks package doctor. What that asks of workers and jobs is asked here, more often.
+// installation asks package doctor. What that asks of workers and jobs is asked here.
 func (l *look) installation(ctx context.Context) error {
 	x, err := l.doctor.Look(ctx, foundFor)
 	for _, f := range x.Findings {
