@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
@@ -155,15 +157,15 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
+		id, epoch, runAt, at := column(rows, "id"), column(rows, "epoch"), column(rows, "run_at"), column(rows, "place")
 		b := claimed{make([]pgtype.TID, 0, batch), make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
 		for rows.Next() {
-			// Id, epoch, run_at and place are the 1st, 8th, 15th and 20th: see queries/claim.sql.
 			row := rows.RawValues()
-			id := pgtype.UUID{Bytes: [16]byte(row[0]), Valid: true}
-			from.advance(binary.BigEndian.Uint64(row[14]), id)
-			b.places = append(b.places, pgtype.TID{BlockNumber: binary.BigEndian.Uint32(row[19]), OffsetNumber: binary.BigEndian.Uint16(row[19][4:]), Valid: true})
-			b.ids = append(b.ids, id)
-			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[7])))
+			job := pgtype.UUID{Bytes: [16]byte(row[id]), Valid: true}
+			from.advance(binary.BigEndian.Uint64(row[runAt]), job)
+			b.places = append(b.places, pgtype.TID{BlockNumber: binary.BigEndian.Uint32(row[at]), OffsetNumber: binary.BigEndian.Uint16(row[at][4:]), Valid: true})
+			b.ids = append(b.ids, job)
+			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[epoch])))
 		}
 		if err := rows.Err(); err != nil {
 			return fmt.Errorf("claim: %w", err)
@@ -183,6 +185,11 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// column is where a statement returns a column.
+func column(rows pgx.Rows, name string) int {
+	return slices.IndexFunc(rows.FieldDescriptions(), func(f pgconn.FieldDescription) bool { return f.Name == name })
 }
 
 // settle stores a batch as succeeded, and counts it.
