@@ -47,7 +47,7 @@ type attempt struct {
 	mu         sync.Mutex
 	begun      time.Time               // when the handler started; zero: it has not
 	leaseUntil time.Time               // by our monotonic clock, earlier than the database's
-	overdue    time.Time               // from then on the lease is no longer extended; zero: not started
+	overdue    time.Time               // from then on the lease is no longer extended; zero: no handler is at work
 	ended      error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
 	cancel     context.CancelCauseFunc // of the running handler
 }
@@ -59,6 +59,14 @@ func (a *attempt) begin(cancel context.CancelCauseFunc, now, overdue time.Time) 
 	defer a.mu.Unlock()
 	a.cancel, a.begun, a.overdue = cancel, now, overdue
 	return a.ended == nil && now.Before(a.leaseUntil)
+}
+
+// over marks the handler as one that has returned: what it has left is an outcome, whose lease goes on for as long as
+// the database does not take it.
+func (a *attempt) over() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.overdue = time.Time{}
 }
 
 // bufferedAt is since when an attempt waits for a worker.

@@ -152,7 +152,7 @@ func (l *loop) waitOut(ctx context.Context, d time.Duration) bool {
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	vain := 0 // surveys in a row that found flows of which a claim got nothing
 	for ctx.Err() == nil {
-		if l.capacity.notified.Swap(false) {
+		if l.capacity.notified.Swap(false) || l.pollAfter(time.Now()) == 0 {
 			l.sched.Woken()
 		}
 		if err := l.probeKinds(ctx); err != nil {
@@ -194,7 +194,14 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-func (l *loop) sleep() time.Duration { return l.sched.Sleep(time.Now(), l.intervals.now()) }
+func (l *loop) sleep() time.Duration {
+	now := time.Now()
+	return l.sched.Sleep(now, l.pollAfter(now))
+}
+
+func (l *loop) pollAfter(now time.Time) time.Duration {
+	return l.sched.PollAfter(now, l.intervals.now())
+}
 
 // plan is what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {

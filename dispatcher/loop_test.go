@@ -936,3 +936,89 @@ func TestALoopWaitsForTheDatabase(t *testing.T) {
 		}
 	})
 }
+
+// A job that was committed late, and that nobody announces, is found by the next poll, however busy the queue is with the
+// jobs of others. The survey in between was told of what has become due since the one before: this one was due earlier.
+func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
+	for name, busy := range map[string]func(r rig){
+		"due now and then": func(r rig) {
+			for i := range 60 {
+				r.add(numbered(1), 1, time.Duration(i)*500*time.Millisecond)
+			}
+		},
+		"a backlog": func(r rig) { r.add(numbered(1), 400, 0) },
+	} {
+		for _, late := range []struct {
+			of  outbox.ID
+			key string
+		}{{numbered(2), ""}, {numbered(2), "k"}, {numbered(1), "k"}, {numbered(0), ""}} {
+			t.Run(fmt.Sprintf("%s/%s %s", name, late.of, late.key), func(t *testing.T) {
+				var ran atomic.Int64
+				handler := func(_ context.Context, job *outbox.Job[tiny]) error {
+					if job.Tenant == late.of && job.Key == late.key {
+						ran.Store(int64(time.Since(job.RunAt)))
+					} else {
+						time.Sleep(200 * time.Millisecond)
+					}
+					return nil
+				}
+				config := Config{PollInterval: 2 * time.Second, DeafPollInterval: 2 * time.Second}
+				inMemory(t, 4, handler, config, func(r rig) {
+					r.addKeyed(late.of, 1, 0, late.key) // its flow is known, and drained
+					r.sleep(5 * time.Second)
+					ran.Store(0)
+					busy(r)
+					r.sleep(3 * time.Second)
+					r.addKeyed(late.of, 1, -time.Second, late.key)
+					r.sleep(4 * time.Second)
+					if after := time.Duration(ran.Load()); after == 0 || after > 3500*time.Millisecond {
+						t.Errorf("it ran %s after it was due, want a poll after it came", after)
+					}
+				})
+			})
+		}
+	}
+}
+
+// While claims from the front are expensive, each of them looks at every flow: also at one that has nothing behind its
+// cursor, beside another's backlog.
+func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
+	const front = 100 * time.Millisecond
+	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
+		t.Run(name, func(t *testing.T) {
+			var found atomic.Int64
+			var began time.Time
+			handler := func(_ context.Context, job *outbox.Job[tiny]) error {
+				if job.Tenant == numbered(2) {
+					found.Store(int64(time.Since(began)))
+				} else {
+					time.Sleep(50 * time.Millisecond)
+				}
+				return nil
+			}
+			inMemory(t, 8, handler, Config{}, func(r rig) {
+				r.addKeyed(numbered(2), 1, 0, key)
+				r.capacity.poke()
+				r.sleep(time.Second)
+				r.set(func() {
+					r.take = func(c claimRequest) time.Duration {
+						if c.front {
+							return front
+						}
+						return time.Millisecond
+					}
+				})
+				r.addKeyed(numbered(1), 4000, 0, key)
+				r.capacity.poke()
+				r.sleep(10 * time.Second)
+				began = time.Now()
+				found.Store(0)
+				r.addKeyed(numbered(2), 1, -2*time.Minute, key)
+				r.sleep(8 * time.Second)
+				if took := time.Duration(found.Load()); took == 0 || took > (scheduler.RestFactor+3)*front {
+					t.Errorf("it was found after %s, want within %s", took, scheduler.RestFactor*front)
+				}
+			})
+		})
+	}
+}

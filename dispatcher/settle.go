@@ -13,6 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -151,6 +152,8 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
 			s.storeRefused(batch[0], statement, err)
 			return
+		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
+			// The others are stored now.
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
 				s.store(batch[i:i+1], statement)
@@ -168,6 +171,35 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 		}
 		s.health.rest(retry.Next(), err)
 	}
+}
+
+// setLockedAside leaves those of the batch whose rows somebody else has locked, or which are gone, to settleRefused, and
+// keeps the others. It reports whether there were any. To find them out one by one would take a lock timeout each, for
+// which everybody's outcomes waited.
+func (s *settler) setLockedAside(batch *[]*attempt) bool {
+	if len(*batch) == 1 {
+		return false // storeRefused
+	}
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	ids := make([]pgtype.UUID, len(*batch))
+	for i, a := range *batch {
+		ids[i] = pgvalue.UUID(a.job.ID)
+	}
+	found, err := s.statements.db.FindUnlocked(ctx, ids)
+	if err != nil || len(found) == len(ids) {
+		return false
+	}
+	var free []*attempt
+	for i, a := range *batch {
+		if slices.Contains(found, ids[i]) {
+			free = append(free, a)
+		} else {
+			s.refused <- a
+		}
+	}
+	*batch = free
+	return true
 }
 
 // storeRefused deals with one outcome that the database refuses. A row that is

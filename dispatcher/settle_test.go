@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -185,7 +186,7 @@ func TestLockedRowsDoNotHoldUpTheOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			const jobs, locked = 40, 3
+			const jobs, locked = 60, 40
 			ids := enqueueProbes(t, db, jobs, outbox.Options{})
 			gate := make(chan struct{})
 			d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
@@ -194,9 +195,13 @@ func TestLockedRowsDoNotHoldUpTheOthers(t *testing.T) {
 			}), quiet(nil))
 			await(t, db, "all are running", `SELECT count(*) = $1 FROM outbox.jobs WHERE status = 'running'`, jobs)
 			foreign := begin(t, db)
-			exec(t, foreign, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, []outbox.ID{ids[0], ids[1], ids[2]})
+			exec(t, foreign, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, ids[:locked])
+			began := time.Now()
 			close(gate)
 			await(t, db, "the others are settled while the rows are locked", outcome.settled, jobs-locked)
+			if took := time.Since(began); took > 15*time.Second { // 40 lock timeouts are 84 s
+				t.Errorf("the others had to wait for %s", took)
+			}
 			if err := foreign.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -244,6 +249,41 @@ func TestRefusedRowDoesNotHoldUpTheOthers(t *testing.T) {
 	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
 	awaitSucceeded(t, db, 30)
 	d.stop(t)
+}
+
+// An outcome that the database does not take keeps its lease for longer than its handler might have run: otherwise the
+// reaper would take the job, and a finished job would be carried out again.
+func TestARefusedOutcomeKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	for name, batch := range map[string]bool{"one": false, "batch": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			id := enqueueProbes(t, db, 1, outbox.Options{})[0]
+			exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not today'; END $$`)
+			exec(t, db, `CREATE TRIGGER refuse BEFORE DELETE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`)
+			config, ttl := quiet(nil), 3*time.Second
+			config.LeaseTTL = ttl
+			mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil }, dispatcher.KindConfig{Timeout: 100 * time.Millisecond})
+			if batch {
+				mux = new(dispatcher.Mux)
+				dispatcher.HandleMany(mux, func(_ context.Context, jobs []*outbox.Job[probe]) []error { return make([]error, len(jobs)) }, dispatcher.BatchConfig{Max: 10},
+					dispatcher.KindConfig{Timeout: 100 * time.Millisecond})
+			}
+			start(t, db, mux, config)
+			await(t, db, "it is claimed", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
+			for end := time.Now().Add(3 * ttl); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				if !ask[bool](t, db, `SELECT lease_expires_at > clock_timestamp() FROM outbox.jobs`) {
+					t.Fatal("the lease of the finished job has lapsed")
+				}
+			}
+			exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+			awaitSucceeded(t, db, 1)
+			if got := state(t, db, id); !strings.HasPrefix(got, "succeeded attempt=1 epoch=1") {
+				t.Errorf("it is %s", got)
+			}
+		})
+	}
 }
 
 // Outcomes survive that the database goes away while they are being stored.

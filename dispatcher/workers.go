@@ -142,6 +142,7 @@ func (w *workers) attemptBatch(b *batch, again func()) {
 
 // hand has an attempt that is over settled, after its last report if it made any.
 func (w *workers) hand(a *attempt) {
+	a.over()
 	w.outages.noteOutcome(a)
 	if !a.reports.End() {
 		w.ended <- a

@@ -79,3 +79,12 @@ FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS 
 JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
 WHERE history.status = 'succeeded'
 LIMIT 100000;
+
+-- name: FindUnlocked :many
+-- FindUnlocked returns those of the given jobs whose rows nobody else has locked.
+SELECT jobs.id
+FROM outbox.jobs
+WHERE jobs.id = ANY (@ids::uuid[])
+ORDER BY jobs.id
+LIMIT 100000
+FOR UPDATE SKIP LOCKED;

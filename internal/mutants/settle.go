@@ -6,6 +6,20 @@ const (
 
 var settle = []Mutant{
 	{
+		Name:      "an outcome keeps no lease",
+		Breaks:    "a job whose outcome the database does not take yet is carried out again",
+		Invariant: "Fenced",
+		Edits:     []Edit{{"dispatcher.attempt.over", `a.overdue = time.Time{}`, `_ = a.overdue`}},
+		Checks:    []Check{test("dispatcher", "TestARefusedOutcomeKeepsItsLease", "has lapsed")},
+	},
+	{
+		Name:      "locked rows are found out one by one",
+		Breaks:    "every outcome of the process waits for a lock timeout of each locked row",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.settler.setLockedAside", `if err != nil || len(found) == len(ids) {`, `if err != nil || len(found) <= len(ids) {`}},
+		Checks:    []Check{test("dispatcher", "TestLockedRowsDoNotHoldUpTheOthers", "in vain: the others are settled while the rows are locked")},
+	},
+	{
 		Name:      "no epoch in settle",
 		Breaks:    "a worker that lost its lease closes the job of its replacement, or sends it back",
 		Invariant: "Fenced",

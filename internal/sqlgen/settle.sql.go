@@ -40,6 +40,36 @@ func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs [
 	return items, nil
 }
 
+const FindUnlocked = `-- name: FindUnlocked :many
+SELECT jobs.id
+FROM outbox.jobs
+WHERE jobs.id = ANY ($1::uuid[])
+ORDER BY jobs.id
+LIMIT 100000
+FOR UPDATE SKIP LOCKED
+`
+
+// FindUnlocked returns those of the given jobs whose rows nobody else has locked.
+func (q *Queries) FindUnlocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, FindUnlocked, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.UUID
+	for rows.Next() {
+		var id pgtype.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const SettleSucceeded = `-- name: SettleSucceeded :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result

@@ -155,6 +155,13 @@ func (cs *cursors) claimed(jobs []Leased, now time.Time) {
 	}
 }
 
+// unsure notes that any flow may have jobs that no claim has seen.
+func (cs *cursors) unsure() {
+	for _, c := range cs.sorted {
+		c.state = max(c.state, unsure)
+	}
+}
+
 // gaps are the ranges of tenants between the cursors, from the first behind served on, and
 // those of priorities above, between and below the cursors of each tenant. Both ends belong
 // to a range.

@@ -42,6 +42,7 @@ type Scheduler struct {
 	surveyed time.Time          // when that was
 	stale    bool               // something was claimed since, here or by another process
 	woke     bool               // something may have come since
+	looked   time.Time          // when any flow might have new jobs, last
 	partial  bool               // the last survey found flows, and there may be others
 	failure  func(away bool)    // notes what a statement has cost that failed; nil: none did
 }
@@ -181,6 +182,11 @@ func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 		}
 		all[at].due = all[at].due || due
 		return &all[at]
+	}
+	for _, cs := range []*cursors{&s.plain, &s.keyed} {
+		if cs.behind && cs.front.allows(now) { // the next claim is to find what lies before any cursor
+			cs.unsure()
+		}
 	}
 	for _, c := range s.plain.sorted {
 		if c.state != drained {
@@ -429,12 +435,21 @@ func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.serve
 
 // Woken notes that any flow may have jobs that were not there before.
 func (s *Scheduler) Woken() {
-	s.woke = true
+	s.woke, s.looked = true, time.Now()
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		for _, c := range cs.sorted {
-			c.state = max(c.state, unsure)
-		}
+		cs.unsure()
 	}
+}
+
+// PollAfter is how long until any flow is to be looked at again, if nothing wakes the queue before. A busy queue does not
+// sleep that long, and a survey shows only what has become due since the one before, not what was committed late:
+//
+//	producer  INSERT of a job that is due
+//	survey    there is none of this flow that has become due since the last
+//	producer  COMMIT, of which nobody hears
+//	survey    this one was due before
+func (s *Scheduler) PollAfter(now time.Time, every time.Duration) time.Duration {
+	return max(s.looked.Add(every).Sub(now), 0)
 }
 
 // Probe plans claims for one job, wherever it is: one of jobs without a key, and one of
