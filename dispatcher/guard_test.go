@@ -3,10 +3,14 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -94,6 +98,139 @@ func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// stricter begins transactions of a higher isolation level than READ COMMITTED.
+type stricter struct {
+	*pgxpool.Pool
+	level pgx.TxIsoLevel
+}
+
+func (s stricter) Begin(ctx context.Context) (pgx.Tx, error) {
+	return s.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.level})
+}
+
+// inSnapshot are transactions of handlers that need the job's row in the end, after what do does first.
+var inSnapshot = map[string]func(ctx context.Context, job *outbox.Claimed, db stricter, do func(pgx.Tx) error) error{
+	"Complete": endsBy(func(ctx context.Context, job *outbox.Claimed, tx pgx.Tx) error { return job.Complete(ctx, tx) }),
+	"Complete with reports": endsBy(func(ctx context.Context, job *outbox.Claimed, tx pgx.Tx) error {
+		if err := job.Log(ctx, slog.LevelInfo, "done"); err != nil {
+			return err
+		}
+		return job.Complete(ctx, tx)
+	}),
+	"Guard": endsBy(func(ctx context.Context, job *outbox.Claimed, tx pgx.Tx) error { return job.Guard(ctx, tx) }),
+	"StepTx": func(ctx context.Context, job *outbox.Claimed, db stricter, do func(pgx.Tx) error) error {
+		_, err := dispatcher.StepTx(ctx, job, db, "s", func(_ context.Context, tx pgx.Tx) (int, error) { return 1, do(tx) })
+		return err
+	},
+}
+
+// endsBy runs do, and then end, in a transaction.
+func endsBy(end func(context.Context, *outbox.Claimed, pgx.Tx) error) func(context.Context, *outbox.Claimed, stricter, func(pgx.Tx) error) error {
+	return func(ctx context.Context, job *outbox.Claimed, db stricter, do func(pgx.Tx) error) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			if err := do(tx); err != nil {
+				return err
+			}
+			return end(ctx, job, tx)
+		})
+	}
+}
+
+// The lease is extended while a transaction is open whose snapshot is older. If the transaction began with Guard the
+// extension does not concern it; otherwise it fails, and the error names Guard.
+func TestATransactionWithAnOldSnapshotNeedsGuardFirst(t *testing.T) {
+	t.Parallel()
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for name, finish := range inSnapshot {
+			for _, guarded := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, %s, guarded %t", name, level, guarded), func(t *testing.T) {
+					t.Parallel()
+					db := pgtest.New(t)
+					id := enqueue(t, db, probe{}, outbox.Options{})
+					open, extended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+					config := quiet(nil)
+					config.LeaseTTL = 3 * time.Second
+					start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+						err := finish(ctx, job.Claimed, stricter{db, level}, func(tx pgx.Tx) (err error) {
+							if guarded {
+								err = job.Guard(ctx, tx)
+							} else {
+								_, err = tx.Exec(ctx, `SELECT 1`) // takes the snapshot
+							}
+							close(open)
+							<-extended
+							return err
+						})
+						result <- err
+						if err != nil {
+							return dispatcher.Discard(err)
+						}
+						return nil
+					}), config)
+					receive(t, open, "the transaction")
+					before := ask[time.Time](t, db, `SELECT lease_expires_at FROM outbox.jobs WHERE id = $1`, id)
+					await(t, db, "an extension", `SELECT EXISTS (SELECT FROM outbox.jobs WHERE id = $1 AND lease_expires_at > $2)
+						OR EXISTS (SELECT FROM outbox.lease_extensions WHERE job_id = $1)`, id, before)
+					close(extended)
+					err := receive(t, result, "the end of the transaction")
+					if guarded {
+						if err != nil {
+							t.Error(err)
+						}
+						awaitSucceeded(t, db, 1)
+						return
+					}
+					wantsGuardFirst(t, err)
+				})
+			}
+		}
+	}
+}
+
+// A checkpoint that is stored meanwhile is as new as an extension, to the reports that Complete stores.
+func TestReportsInATransactionWithAnOldSnapshotNeedGuardFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueue(t, db, probe{}, outbox.Options{})
+	result := make(chan error, 1)
+	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		attempt := func() error {
+			tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback(ctx) }()
+			if _, err := tx.Exec(ctx, `SELECT 1`); err != nil {
+				return err
+			}
+			if err := outbox.SaveCheckpoint(ctx, job.Claimed, 1); err != nil {
+				return err
+			}
+			if err := job.Progress(ctx, 1, 2, ""); err != nil {
+				return err
+			}
+			return job.Complete(ctx, tx)
+		}
+		var err error
+		for range 50 { // the recorder may store the progress before Complete does
+			if err = attempt(); err != nil {
+				break
+			}
+		}
+		result <- err
+		return dispatcher.Discard(errBoom)
+	}), quiet(nil))
+	wantsGuardFirst(t, receive(t, result, "Complete"))
+}
+
+func wantsGuardFirst(t *testing.T, err error) {
+	t.Helper()
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pgErr.Code != "40001" || strings.Count(fmt.Sprint(err), "call Claimed.Guard before anything else") != 1 {
+		t.Errorf("error = %v, want a serialization failure that names Guard", err)
 	}
 }
 

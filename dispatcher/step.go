@@ -70,7 +70,9 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(
 //
 // The job's row is locked only when fn has returned. A transaction that outlasts
 // the lease is thus rolled back if another worker has taken the job over
-// meanwhile.
+// meanwhile. If db begins its transactions at REPEATABLE READ or SERIALIZABLE, call
+// job.Guard first in fn: otherwise the step fails with a serialization failure
+// (SQLSTATE 40001) if the lease was extended while fn ran.
 func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
 	var none, result R
 	s, err := beginStep(job, name)
@@ -178,7 +180,7 @@ func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Durat
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("remember it: %w", err)
+		return fmt.Errorf("remember it: %w", engine.ExplainSnapshot(err))
 	case len(stored) == 0:
 		return outbox.ErrLeaseLost
 	case !stored[0]:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -34,7 +35,10 @@ type Position struct {
 	partition Partition
 	next      int64
 	epoch     int64
-	last      int64 // to which Advance has moved it, in transactions that may have been rolled back
+	// pending are the positions that Advance was asked for and that may not be committed, in ascending order: those of
+	// one transaction, and what was to come after one that was rolled back.
+	pending []int64
+	xid     int64 // of the transaction that moved it last
 }
 
 // Seek takes a partition over: from now on [Position.Advance] of a consumer that had it before fails, so a process
@@ -49,7 +53,7 @@ func Seek(ctx context.Context, db outbox.DB, p Partition) (*Position, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seek position of %s in %s/%d: %w", p.Consumer, p.Source, p.Number, explain(err))
 	}
-	return &Position{partition: p, next: row.Position + 1, epoch: row.Epoch, last: row.Position}, nil
+	return &Position{partition: p, next: row.Position + 1, epoch: row.Epoch}, nil
 }
 
 // Reset makes next the position from which the partition is read, whatever has been read, and takes the partition
@@ -77,7 +81,8 @@ func (p *Position) Next() int64 { return p.next }
 // positions, and new at both: [Once] tells these.
 //
 // Messages are handled in their order. After a transaction that was rolled back, or of which nobody knows whether
-// it was committed, handle the same messages again: Advance to a later one is an error, as it would skip them.
+// it was committed, handle its messages again, from the first one on: Advance to a later one is an error until then,
+// as it would skip those before it. If the broker no longer has one of them, [Seek] again.
 //
 // The error is [ErrFenced] once the partition belongs to somebody else. At REPEATABLE READ and SERIALIZABLE it may
 // be a serialization failure instead (SQLSTATE 40001), and ErrFenced in the next transaction.
@@ -92,22 +97,31 @@ func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (i
 	return isNew, nil
 }
 
-// advance asks why only if nothing was moved. Epochs never fall, and without a new one positions do not either: if
+// advance moves the position only if it has come to the largest of the pending ones below: what is between them may
+// never have been committed.
+//
+// It asks why only if nothing was moved. Epochs never fall, and without a new one positions do not either: if
 // the epoch is ours then, it was ours when nothing was moved, and the position was at least as low as it is now.
 func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int64) (isNew bool, err error) {
-	least := p.last
-	if position <= p.last { // a repeat, or again after a rollback
-		least = -1
+	i, again := slices.BinarySearch(p.pending, position)
+	if !again {
+		p.pending = slices.Insert(p.pending, i, position)
+	}
+	least := int64(-1)
+	if i > 0 {
+		least = p.pending[i-1]
 	}
 	of := p.partition
-	n, err := q.AdvancePosition(ctx, sqlgen.AdvancePositionParams{
+	xids, err := q.AdvancePosition(ctx, sqlgen.AdvancePositionParams{
 		Consumer: of.Consumer, Source: of.Source, Partition: int32(of.Number), Position: position, Epoch: p.epoch, Least: least,
 	})
 	if err != nil {
 		return false, err
 	}
-	if n == 1 {
-		p.last = position
+	if len(xids) == 1 {
+		if xids[0] != p.xid { // what it was moved from was committed, by another transaction
+			p.pending, p.xid = slices.Delete(p.pending, 0, i), xids[0]
+		}
 		return true, nil
 	}
 	rows, err := q.PositionMoved(ctx, sqlgen.PositionMovedParams{Consumer: of.Consumer, Source: of.Source, Partition: int32(of.Number)})
@@ -117,7 +131,10 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 	case len(rows) == 0 || rows[0].Epoch != p.epoch:
 		return false, ErrFenced
 	case rows[0].Position < position:
-		return false, fmt.Errorf("it is at %d, and %d was rolled back: handle what follows %[1]d again before this one", rows[0].Position, p.last)
+		return false, fmt.Errorf("it is at %d, and %d was rolled back: handle what follows %[1]d again before this one", rows[0].Position, least)
+	}
+	if !again { // a repeat of what was committed long ago
+		p.pending = slices.Delete(p.pending, i, i+1)
 	}
 	return false, nil
 }

@@ -164,14 +164,110 @@ func TestWhatWasRolledBackIsHandledAgainAndNotSkipped(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if isNew, err := p.Advance(t.Context(), db, 9); isNew || err == nil || !strings.Contains(err.Error(), "it is at 4, and 8 was rolled back") {
-		t.Errorf("isNew = %t, %v; want an error that says where to go on", isNew, err)
-	}
-	for _, position := range []int64{5, 7, 8, 9} {
+	refuse(t, db, p, 9, "it is at 4, and 8 was rolled back")
+	refuse(t, db, p, 8, "it is at 4, and 7 was rolled back")
+	refuse(t, db, p, 7, "it is at 4, and 5 was rolled back")
+	advance(t, db, p, 5, true)
+	refuse(t, db, p, 8, "it is at 5, and 7 was rolled back")
+	refuse(t, db, p, 10, "it is at 5, and 9 was rolled back")
+	for _, position := range []int64{7, 8, 9} {
 		advance(t, db, p, position, true)
 	}
 	advance(t, db, p, 4, false)
 	seek(t, db, orders, 10)
+}
+
+// Advance itself can fail, and the transaction with it.
+func TestWhatCouldNotBeAskedForIsNotSkipped(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := seek(t, db, orders, 0)
+	advance(t, db, p, 0, true)
+	tx := begin(t, db, pgx.ReadCommitted)
+	if _, err := tx.Exec(t.Context(), `SELECT 1/0`); err == nil {
+		t.Fatal("the transaction is not aborted")
+	}
+	if isNew, err := p.Advance(t.Context(), tx, 1); isNew || err == nil {
+		t.Errorf("isNew = %t, %v; want an error", isNew, err)
+	}
+	refuse(t, db, p, 2, "it is at 0, and 1 was rolled back")
+	advance(t, db, p, 1, true)
+	advance(t, db, p, 2, true)
+}
+
+// A consumer advances to any position at any time, in transactions and savepoints of which half are rolled back. The
+// model remembers each position that was asked for, for ever: none is passed over, and none is handled twice.
+func TestAPositionPassesOverNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := seek(t, db, orders, 0)
+	asked, at := map[int64]bool{}, int64(-1)
+	var did []string
+	step := func(tx pgx.Tx) {
+		position := max(0, at-1+rand.N[int64](6))
+		want, least := "refused", int64(-1)
+		for other := range asked {
+			if other < position {
+				least = max(least, other)
+			}
+		}
+		switch {
+		case position <= at:
+			want = "not new"
+		case least <= at:
+			want = "new"
+		}
+		got := "refused"
+		switch isNew, err := p.Advance(t.Context(), tx, position); {
+		case isNew:
+			got, at = "new", position
+		case err == nil:
+			got = "not new"
+		}
+		if got != "not new" {
+			asked[position] = true
+		}
+		did = append(did, fmt.Sprint(position, " ", got))
+		if got != want {
+			t.Fatalf("%s; want %s", strings.Join(did, ", "), want)
+		}
+	}
+	for range 300 {
+		outer := begin(t, db, pgx.ReadCommitted)
+		before := at
+		for range rand.N(3) {
+			step(outer)
+			inner, err := outer.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			saved := at
+			for range rand.N(3) {
+				step(inner)
+			}
+			if end(t, inner) != "commit" {
+				at = saved
+			}
+		}
+		if end(t, outer) != "commit" {
+			at = before
+		}
+		did = append(did, fmt.Sprint("at ", at))
+	}
+	t.Logf("it came to %d", at)
+}
+
+// end commits every other transaction, or savepoint.
+func end(t *testing.T, tx pgx.Tx) (how string) {
+	t.Helper()
+	how, do := "commit", tx.Commit
+	if rand.N(2) == 0 {
+		how, do = "roll back", tx.Rollback
+	}
+	if err := do(t.Context()); err != nil {
+		t.Fatalf("%s: %v", how, err)
+	}
+	return how
 }
 
 func TestPartitionsSourcesAndConsumersCountApart(t *testing.T) {
@@ -283,6 +379,13 @@ func advance(t *testing.T, db outbox.DB, p *inbox.Position, position int64, want
 	t.Helper()
 	if isNew, err := p.Advance(t.Context(), db, position); err != nil || isNew != want {
 		t.Errorf("to %d: isNew = %t, %v; want %t", position, isNew, err, want)
+	}
+}
+
+func refuse(t *testing.T, db outbox.DB, p *inbox.Position, position int64, want string) {
+	t.Helper()
+	if isNew, err := p.Advance(t.Context(), db, position); isNew || err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("to %d: isNew = %t, %v; want the error %q", position, isNew, err, want)
 	}
 }
 

@@ -73,6 +73,11 @@ func (c *Claimed) Headers() map[string]string {
 // commit returns the error; it is then tried again, unless the transaction has
 // committed and only its answer was lost.
 //
+// At REPEATABLE READ and SERIALIZABLE call [Claimed.Guard] first in tx. Otherwise an
+// extension of the lease (every 5 s by default) after the first statement of tx makes
+// Complete fail with a serialization failure (SQLSTATE 40001), in each attempt that
+// takes as long.
+//
 // What the handler has reported (Progress, Log) is stored with it.
 //
 // It stores c.Result, of at most 4 MiB: set it before. A handler of
@@ -104,7 +109,7 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	}
 	settled, err := c.settle(ctx, tx)
 	if err != nil {
-		return fmt.Errorf("complete job %s: %w", c.ID, err)
+		return fmt.Errorf("complete job %s: %w", c.ID, engine.ExplainSnapshot(err))
 	}
 	if settled == 0 {
 		return fmt.Errorf("complete job %s: %w", c.ID, ErrLeaseLost)
@@ -133,13 +138,17 @@ func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 // tx may outlast the lease, which is extended meanwhile, and may last for as long as the
 // handler may run. Operators who cancel the job wait for tx, and its reports and the
 // job's deadline are late by it: make it short all the same.
+//
+// At REPEATABLE READ and SERIALIZABLE make it the first statement of tx. Later it
+// fails with a serialization failure (SQLSTATE 40001) if the lease was extended after
+// the first one. Once it has returned nil, extensions do not concern tx.
 func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	if err := c.stored("guard"); err != nil {
 		return err
 	}
 	n, err := sqlgen.New(tx).GuardLease(ctx, pgvalue.UUID(c.ID), c.Epoch)
 	if err != nil {
-		return fmt.Errorf("guard job %s: %w", c.ID, err)
+		return fmt.Errorf("guard job %s: %w", c.ID, engine.ExplainSnapshot(err))
 	}
 	if n == 0 {
 		return fmt.Errorf("guard job %s: %w", c.ID, ErrLeaseLost)

@@ -22,9 +22,9 @@ VALUES (@consumer, @source, @partition, @position, 1)
 ON CONFLICT (consumer, source, partition) DO UPDATE
 SET position = excluded.position, epoch = p.epoch + 1, moved_at = statement_timestamp();
 
--- name: AdvancePosition :execrows
--- AdvancePosition moves a position forward, unless the partition has been taken over. It
--- does not move from below @least: there is a message that was rolled back.
+-- name: AdvancePosition :many
+-- AdvancePosition moves a position forward, unless the partition has been taken over, and returns the
+-- transaction that it is in. It does not move from below @least: there is a message that was rolled back.
 UPDATE outbox.inbox_positions
 SET position = @position, moved_at = statement_timestamp()
 WHERE consumer = @consumer
@@ -32,7 +32,8 @@ WHERE consumer = @consumer
   AND partition = @partition
   AND epoch = @epoch
   AND position < @position
-  AND position >= @least;
+  AND position >= @least
+RETURNING pg_current_xact_id()::text::bigint AS xid;
 
 -- name: PositionMoved :many
 -- PositionMoved says why a position was not moved.

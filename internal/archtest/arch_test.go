@@ -116,7 +116,7 @@ var allowed = map[string]string{
 	"internal/archtest":       "",
 	"internal/outage":         "internal/backoff",
 	"internal/outcome":        "internal/engine internal/pgvalue outbox outbox/codes",
-	"internal/engine":         "internal/sqlgen",
+	"internal/engine":         "internal/sqlgen internal/pgsession",
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",

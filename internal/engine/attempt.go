@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -41,6 +43,16 @@ type Recorder interface {
 	// Flush stores through tx what is not stored yet. It stores nothing else if there
 	// is nothing.
 	Flush(ctx context.Context, tx DB) error
+}
+
+// ExplainSnapshot adds what to do to a serialization failure of a statement that needs the job's row. Where the
+// transaction takes as long each time, each attempt would fail.
+func ExplainSnapshot(err error) error {
+	if pgsession.State(err) == pgsession.SerializationFailure {
+		return fmt.Errorf("%w (the job's lease may have been extended after the transaction's first statement: call Claimed.Guard "+
+			"before anything else in it, see docs/guides/effects.md)", err)
+	}
+	return err
 }
 
 // ErrNotFound is that of packages await and operator.

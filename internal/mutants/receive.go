@@ -52,7 +52,7 @@ func New(db DBTX) *Queries {`},
 	Name:      "a position that skips",
 	Breaks:    "a message whose transaction was rolled back is passed over by the next one",
 	Invariant: oneEffectByPosition,
-	Edits:     []Edit{{"inbox.Position.advance", `	least := p.last`, `	least := int64(-1)`}},
+	Edits:     []Edit{{"inbox.Position.advance", `	if i > 0 {`, `	if i < 0 {`}},
 	Checks:    []Check{test("inbox", "TestWhatWasRolledBackIsHandledAgainAndNotSkipped", "isNew = true, <nil>")},
 }, {
 	Name:      "ack before commit",

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const AdvancePosition = `-- name: AdvancePosition :execrows
+const AdvancePosition = `-- name: AdvancePosition :many
 UPDATE outbox.inbox_positions
 SET position = $1, moved_at = statement_timestamp()
 WHERE consumer = $2
@@ -18,6 +18,7 @@ WHERE consumer = $2
   AND epoch = $5
   AND position < $1
   AND position >= $6
+RETURNING pg_current_xact_id()::text::bigint AS xid
 `
 
 type AdvancePositionParams struct {
@@ -29,10 +30,10 @@ type AdvancePositionParams struct {
 	Least     int64
 }
 
-// AdvancePosition moves a position forward, unless the partition has been taken over. It
-// does not move from below @least: there is a message that was rolled back.
-func (q *Queries) AdvancePosition(ctx context.Context, arg AdvancePositionParams) (int64, error) {
-	result, err := q.db.Exec(ctx, AdvancePosition,
+// AdvancePosition moves a position forward, unless the partition has been taken over, and returns the
+// transaction that it is in. It does not move from below @least: there is a message that was rolled back.
+func (q *Queries) AdvancePosition(ctx context.Context, arg AdvancePositionParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, AdvancePosition,
 		arg.Position,
 		arg.Consumer,
 		arg.Source,
@@ -41,9 +42,21 @@ func (q *Queries) AdvancePosition(ctx context.Context, arg AdvancePositionParams
 		arg.Least,
 	)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var xid int64
+		if err := rows.Scan(&xid); err != nil {
+			return nil, err
+		}
+		items = append(items, xid)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const PositionMoved = `-- name: PositionMoved :many

@@ -190,7 +190,7 @@ func (a *Reports) Flush(ctx context.Context, tx engine.DB) error {
 		return err
 	}
 	if _, err := sqlgen.New(tx).RecordReports(ctx, batch.params); err != nil {
-		return fmt.Errorf("store what it has reported: %w", err)
+		return fmt.Errorf("store what it has reported: %w", engine.ExplainSnapshot(err))
 	}
 	return nil
 }
