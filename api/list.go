@@ -29,6 +29,7 @@ type Filter struct {
 	MinAttempt     int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have come to this attempt. For admin.read only"`
 	Parent         string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"The job whose end stored them"`
 	IDPrefix       string    `query:"id_prefix" json:"idPrefix,omitempty" maxLength:"36" doc:"What the id begins with" example:"01976f0e-7a5c"`
+	Contains       string    `query:"contains" json:"contains,omitempty" maxLength:"200" doc:"In the first 64 KiB of the payload, or in the headers, as they are stored. For payload.read only"`
 	FinishedAfter  time.Time `query:"finished_after" json:"finishedAfter,omitzero" doc:"Closed at this time or later: open jobs are left out"`
 	FinishedBefore time.Time `query:"finished_before" json:"finishedBefore,omitzero" doc:"Closed before this time"`
 	CreatedAfter   time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
@@ -37,17 +38,20 @@ type Filter struct {
 
 func (f Filter) isZero() bool {
 	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.Worker == "" && f.ErrorCode == "" && f.MinAttempt == 0 && f.Parent == "" &&
-		f.IDPrefix == "" && f.FinishedAfter.IsZero() && f.FinishedBefore.IsZero() && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+		f.IDPrefix == "" && f.Contains == "" && f.FinishedAfter.IsZero() && f.FinishedBefore.IsZero() && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
 // operators is the filter, within the principal's tenant.
 func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter, err error) {
 	of = operator.Filter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
-		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix, FinishedAfter: f.FinishedAfter, FinishedBefore: f.FinishedBefore,
+		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix, Contains: f.Contains, FinishedAfter: f.FinishedAfter, FinishedBefore: f.FinishedBefore,
 	}
 	if (f.Worker != "" || f.MinAttempt > 0) && !principal(ctx).Can(access.AdminRead) {
 		return of, forbidden.because("To ask for a worker or an attempt takes the capability " + string(access.AdminRead) + ".")
+	}
+	if f.Contains != "" && !principal(ctx).Can(access.PayloadRead) {
+		return of, forbidden.because("To search payloads takes the capability " + string(access.PayloadRead) + ".")
 	}
 	if f.Parent != "" {
 		if of.Parent, err = outbox.ParseID(f.Parent); err != nil {
@@ -113,7 +117,7 @@ func (in *listInput) next(cursor string) string {
 	return nextPage(in.Limit, cursor, map[string]string{
 		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
 		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore), "worker": in.Worker, "error_code": in.ErrorCode,
-		"min_attempt": number(in.MinAttempt), "parent": in.Parent, "id_prefix": in.IDPrefix,
+		"min_attempt": number(in.MinAttempt), "parent": in.Parent, "id_prefix": in.IDPrefix, "contains": in.Contains,
 		"finished_after": text(in.FinishedAfter), "finished_before": text(in.FinishedBefore),
 	})
 }

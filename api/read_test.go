@@ -45,6 +45,12 @@ func TestClientsSeeOutcomesAndOperatorsTheRest(t *testing.T) {
 	if body := r.as("no-payload.read").get("/jobs/"+dead).want(200, nil).Body.String(); strings.Contains(body, "p4yl0ad") || !strings.Contains(body, "internals") {
 		t.Errorf("without payload.read: %s", body)
 	}
+	if body := op.get("/jobs?contains=p4yl").want(200, nil).Body.String(); !strings.Contains(body, dead) || strings.Contains(body, done) {
+		t.Errorf("a search of payloads finds %s", body)
+	}
+	if body := r.as("no-payload.read").get("/jobs?contains=p4yl").want(403, nil).Body.String(); !strings.Contains(body, "payload.read") {
+		t.Errorf("a search without payload.read: %s", body)
+	}
 	var attempts struct{ Attempts []api.Attempt }
 	op.get("/jobs/"+dead+"/attempts").want(200, &attempts)
 	if len(attempts.Attempts) != 1 || attempts.Attempts[0].Stack != "goroutine 1" || attempts.Attempts[0].Worker != "worker-1" {

@@ -142,6 +142,7 @@ type JobFilter struct {
 	MinAttempt     int       `json:"minAttempt,omitempty"`       // for admin.read only
 	Parent         string    `json:"parent,omitempty"`           // the job whose end stored them
 	IDPrefix       string    `json:"idPrefix,omitempty"`         // what the id begins with
+	Contains       string    `json:"contains,omitempty"`         // in the payload's first 64 KiB or the headers; for payload.read only
 	FinishedAfter  time.Time `json:"finishedAfter,omitzero"`     // closed at this time or later: open jobs are left out
 	FinishedBefore time.Time `json:"finishedBefore,omitzero"`
 	CreatedAfter   time.Time `json:"createdAfter,omitzero"` // at this time or later
@@ -162,6 +163,7 @@ func (f JobFilter) query() url.Values {
 	}
 	set(q, "parent", f.Parent)
 	set(q, "id_prefix", f.IDPrefix)
+	set(q, "contains", f.Contains)
 	set(q, "finished_after", instant(f.FinishedAfter))
 	set(q, "finished_before", instant(f.FinishedBefore))
 	set(q, "created_after", instant(f.CreatedAfter))

@@ -17,9 +17,9 @@ import (
 )
 
 // bulkActs are the acts on all open jobs of a search, where its statuses allow any. A search by an error is one of dead
-// letters, which have acts of their own.
+// letters, which have acts of their own; what a payload contains is read for a page, not for all jobs.
 func bulkActs(v *visit, f search) (paths []string) {
-	if f.fingerprint != "" || !v.can(access.AdminRead) {
+	if f.fingerprint != "" || f.payload != "" || !v.can(access.AdminRead) {
 		return nil
 	}
 	may := func(statuses ...outbox.Status) bool {
@@ -48,7 +48,7 @@ func bulkActs(v *visit, f search) (paths []string) {
 // pairs are the conditions as parameters, name and value in turns.
 func (f search) pairs() (pairs []string) {
 	for _, name := range names {
-		if name != "error" {
+		if name != "error" && name != "payload" {
 			pairs = append(pairs, name, f.get(name))
 		}
 	}

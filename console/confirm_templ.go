@@ -420,7 +420,7 @@ func confirmPage(v *visit, c confirmation) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = jobsTable(v, c.sample, v.who.AllTenants).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = jobsTable(v, c.sample, v.who.AllTenants, false).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -222,7 +222,7 @@ func (v *visit) readParameters() (err error) {
 		switch {
 		case !slices.Contains(allowed, name):
 			return bad("It has the parameter " + quoted(name) + ", which this page does not know.")
-		case len(values) > 1 && name != "status": // boxes that are checked
+		case len(values) > 1 && !v.route.repeats(name):
 			return bad("It has the parameter " + quoted(name) + " twice.")
 		case !utf8.ValidString(values[0]) || strings.IndexByte(values[0], 0) >= 0:
 			return bad("The parameter " + quoted(name) + " is not text.")

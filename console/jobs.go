@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const jobsParams = "q kind queue status key tenant error since until before limit"
+const jobsParams = "q kind queue status key tenant error payload since until before limit"
 
 // listed is a page of jobs.
 type listed struct {
@@ -23,7 +23,9 @@ type listed struct {
 	limit  int
 	page   operator.Page
 	tenant bool // whether the tenants are shown
+	pick   bool // whether jobs can be selected
 	views  []savedView
+	acted  acted
 }
 
 // groups are the statuses as the filter shows them: open, waiting for a person, closed.
@@ -77,6 +79,10 @@ func (s *site) jobs(v *visit) (err error) {
 	if l.views, err = v.views(); err != nil {
 		return err
 	}
+	if l.acted, err = v.justActed(); err != nil {
+		return err
+	}
+	l.pick = v.can(access.AdminRead)
 	for _, j := range l.page.Jobs {
 		l.tenant = l.tenant || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}

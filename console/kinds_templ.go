@@ -524,7 +524,7 @@ func kindPage(v *visit, k shownKind) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = jobsTable(v, k.jobs, false).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = jobsTable(v, k.jobs, false, false).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

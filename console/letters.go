@@ -26,6 +26,7 @@ type letters struct {
 	jobs    []operator.DeadLetter
 	before  outbox.ID
 	tenants bool // whether the tenants are shown
+	acted   acted
 }
 
 // total is how many dead letters all shown groups have.
@@ -42,6 +43,15 @@ func (l letters) group() operator.DeadLetterGroup {
 		return operator.DeadLetterGroup{}
 	}
 	return l.groups[0]
+}
+
+// list is the page of a group, as what its letters are selected from.
+func (l letters) list() search {
+	f := search{page: "letters", kind: l.filter.Kind, queue: l.filter.Queue, key: l.filter.Key, fingerprint: l.filter.Fingerprint}
+	if l.filter.Status != "" {
+		f.statuses = []outbox.Status{l.filter.Status}
+	}
+	return f
 }
 
 func (s *site) letters(v *visit) (err error) {
@@ -61,6 +71,9 @@ func (s *site) letters(v *visit) (err error) {
 		return v.render(lettersPage(v, l))
 	}
 	if l.jobs, err = v.operator.DeadLetters(v.ctx(), l.filter, l.before, 0); err != nil {
+		return err
+	}
+	if l.acted, err = v.justActed(); err != nil {
 		return err
 	}
 	for _, j := range l.jobs {

@@ -100,7 +100,7 @@ type matched struct {
 	Queue    string   `json:"queue,omitempty"`
 	Tenant   string   `json:"tenant,omitempty"`
 	Statuses []string `json:"statuses,omitempty"`
-	// Unsure is set where a change does not say enough: by a key, an error or a time.
+	// Unsure is set where a change does not say enough: by a key, an error, a payload or a time.
 	Unsure bool `json:"unsure,omitempty"`
 }
 
@@ -117,7 +117,7 @@ func (f search) matched() string {
 	for _, s := range f.statuses {
 		m.Statuses = append(m.Statuses, string(s))
 	}
-	m.Unsure = f.key != "" || f.fingerprint != "" || !f.until.at.IsZero()
+	m.Unsure = f.key != "" || f.fingerprint != "" || f.payload != "" || !f.until.at.IsZero()
 	text, _ := json.Marshal(m) // strings
 	return string(text)
 }
@@ -140,7 +140,7 @@ func (s *site) rows(v *visit) error {
 		return err
 	}
 	found = slices.DeleteFunc(found, func(j operator.Job) bool { return j.ID.IsZero() })
-	return v.render(jobRows(v, found, v.param("tenants") != ""))
+	return v.render(jobRows(v, found, v.param("tenants") != "", v.param("pick") != ""))
 }
 
 // streams counts those that are open, in all and of each login.

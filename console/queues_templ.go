@@ -683,7 +683,7 @@ func queuePage(v *visit, q shownQueue) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = jobsTable(v, q.running, false).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = jobsTable(v, q.running, false, false).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -56,6 +56,11 @@ func (g gate) admits(who access.Principal) bool {
 // acts reports whether a row changes something of the database.
 func (r *route) acts() bool { return r.method == http.MethodPost && len(r.gate.needs) > 0 }
 
+// repeats reports whether a parameter may be there more than once: boxes that are checked, and what belongs to each.
+func (r *route) repeats(name string) bool {
+	return name == "status" || strings.HasPrefix(r.path, "selected-") && (name == "id" || name == "while")
+}
+
 // anyParams are the parameters of a page that takes any.
 const anyParams = "*"
 
@@ -64,7 +69,7 @@ var routes = []route{
 	{"GET", "", signedIn, "", "", (*site).home},
 	{"GET", "problems", inside, "", "Problems", (*site).problems},
 	{"GET", "now", inside.ofAllTenants(), "range", "Now", (*site).now},
-	{"GET", "jobs", needs(access.JobsRead), jobsParams, "Jobs", (*site).jobs},
+	{"GET", "jobs", needs(access.JobsRead), jobsParams + actedParams, "Jobs", (*site).jobs},
 	{"GET", "view-save", needs(access.JobsRead), "search", "", (*site).askView},
 	{"POST", "view-save", needs(access.JobsRead), "search name shared", "", (*site).saveView},
 	{"GET", "live", needs(access.JobsRead, access.AdminStream), tailParams, "Live", (*site).tail},
@@ -76,7 +81,7 @@ var routes = []route{
 	{"GET", "letters-export", inside, lettersParams + exportParams, "", (*site).exportLetters},
 	{"GET", "audit-verify", inside.ofAllTenants(), "head", "", (*site).verifyAudit},
 	{"GET", "audit-export", inside, auditParams + exportParams, "", (*site).exportAudit},
-	{"GET", "letters", inside, lettersParams, "Dead letters", (*site).letters},
+	{"GET", "letters", inside, lettersParams + actedParams, "Dead letters", (*site).letters},
 	{"GET", "queues", inside, "", "Queues", (*site).queues},
 	{"GET", "queue", inside, "queue done range", "", (*site).queue},
 	{"GET", "queue-pause", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askPause},
@@ -105,7 +110,7 @@ var routes = []route{
 	{"GET", "provider", anyone, "back", "", (*site).toProvider},
 	{"GET", "callback", anyone, anyParams, "", (*site).fromProvider},
 	{"POST", "logout", anyone, "", "", (*site).signOut},
-	{"GET", "rows", needs(access.JobsRead), "id tenants", "", (*site).rows},
+	{"GET", "rows", needs(access.JobsRead), "id tenants pick", "", (*site).rows},
 	{"GET", "events", needs(access.JobsRead, access.AdminStream), "after", "", (*site).events},
 	{"GET", "robots.txt", anyone, "", "", (*site).robots},
 }

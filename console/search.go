@@ -13,17 +13,18 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // search is a filter of jobs, as it stands in a URL and as people type it.
 type search struct {
-	kind, queue, key, fingerprint string
-	tenant                        outbox.ID
-	statuses                      []outbox.Status
-	since, until                  instantText
-	page                          string // that it is a filter of; "" is jobs
+	kind, queue, key, fingerprint, payload string
+	tenant                                 outbox.ID
+	statuses                               []outbox.Status
+	since, until                           instantText
+	page                                   string // that it is a filter of; "" is jobs
 }
 
 // instantText is a time as it was written: so long ago, or an instant with its offset.
@@ -33,7 +34,7 @@ type instantText struct {
 }
 
 // names are the words of the search, in the order in which they are written.
-var names = []string{"kind", "queue", "status", "key", "tenant", "error", "since", "until"}
+var names = []string{"kind", "queue", "status", "key", "tenant", "error", "payload", "since", "until"}
 
 // set sets a condition by its name. The error is a sentence for the person who wrote it.
 func (f *search) set(name, value string, now time.Time) (err error) {
@@ -46,6 +47,8 @@ func (f *search) set(name, value string, now time.Time) (err error) {
 		f.key = value
 	case "error":
 		f.fingerprint = value
+	case "payload":
+		f.payload = value
 	case "status":
 		return f.setStatuses(value)
 	case "tenant":
@@ -104,6 +107,8 @@ func (f search) get(name string) string {
 		return f.key
 	case "error":
 		return f.fingerprint
+	case "payload":
+		return f.payload
 	case "status":
 		words := make([]string, len(f.statuses))
 		for i, s := range f.statuses {
@@ -206,6 +211,8 @@ func (f search) without(name string) search {
 		f.key = ""
 	case "error":
 		f.fingerprint = ""
+	case "payload":
+		f.payload = ""
 	case "status":
 		f.statuses = nil
 	case "tenant":
@@ -232,7 +239,7 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 
 // command is the same question on the command line.
 func (f search) command() string {
-	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "error": "--fingerprint", "since": "--created-since", "until": "--created-until"}
+	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until"}
 	line := "posthaste jobs list"
 	if f.page == "live" {
 		line = "posthaste jobs tail"
@@ -274,7 +281,10 @@ func (v *visit) searchOf() (f search, err error) {
 func (v *visit) filter(f search) (operator.Filter, error) {
 	of := operator.Filter{
 		Kind: f.kind, Queue: f.queue, Key: f.key, Fingerprint: f.fingerprint, Tenant: f.tenant, Statuses: f.statuses,
-		CreatedAfter: f.since.at, CreatedBefore: f.until.at,
+		Contains: f.payload, CreatedAfter: f.since.at, CreatedBefore: f.until.at,
+	}
+	if f.payload != "" && !v.can(access.PayloadRead) {
+		return of, refusal{http.StatusForbidden, "You may not search payloads", "That needs the capability " + string(access.PayloadRead) + "."}
 	}
 	if own := v.tenant(); !own.IsZero() {
 		if !f.tenant.IsZero() && f.tenant != own {

@@ -133,11 +133,13 @@ func (r *rig) furnish() map[string][]string {
 	schedule := []string{"?tenant=" + tenantA.String() + "&name=s"}
 	found := map[string][]string{
 		"find": {"?q=greet"}, "job": every, "payload": of("waiting"), "result": of("closed"), "rows": {"?id=" + jobs["waiting"].String() + "," + jobs["closed"].String()},
-		"jobs":    {"", "?kind=greet&status=pending", "?key=k&queue=default", "?status=succeeded&since=1h", "?q=greet"},
+		"jobs":    {"", "?kind=greet&status=pending", "?key=k&queue=default", "?status=succeeded&since=1h", "?q=greet", "?payload=x&acted=x&of=2"},
 		"letters": {"", "?kind=evil.kind", "?error=x"}, "audit": {"", "?actor=x&act=job.retry"}, "now": {"", "?range=14d"},
 		"queue": {"?queue=default", "?queue=mail&range=14d"}, "kind": {"?kind=greet"}, "key": {key}, "sink": {"?name=shop"},
 		"operation": {"?id=" + operation.ID.String()}, "job-edit": {"?id=" + dead.String()}, "schedule": schedule,
 		"job-retry": {"?id=" + dead.String()}, "job-dismiss": {"?id=" + dead.String()}, "job-cancel": of("running"), "job-release": of("held"),
+		"selected-retry": {"?kind=greet&id=" + jobs["waiting"].String() + "&id=" + dead.String()}, "selected-dismiss": {"?from=letters&id=" + dead.String()},
+		"selected-cancel": of("running"), "selected-release": of("held"),
 		"jobs-edit": {"?kind=greet", "?kind=greet&set_priority=3"}, "key-unblock": {key},
 		"undo": {"?entry=" + paused}, "view-save": {"?search=kind%3Dgreet"}, "view-delete": {"?name=late&shared=1"},
 	}

@@ -48,6 +48,9 @@ type Filter struct {
 	MinAttempt int       // only jobs that have come to this attempt; 0 is any
 	Parent     outbox.ID // whose end stored the job; zero is any. [Operator.Children] is faster
 	IDPrefix   string    // of hex digits and hyphens that the job's id begins with; "" is any
+	// Contains is in the first 64 KiB of the job's payload, byte for byte, or in its headers; "" is any. A payload that
+	// is sealed is searched as it is stored. Up to 200 bytes.
+	Contains string
 
 	// Only jobs that closed in this time; zero is without a bound. With one, open jobs are left out.
 	FinishedAfter, FinishedBefore time.Time
@@ -55,6 +58,9 @@ type Filter struct {
 	// producer's clock was more than an hour off may be left out.
 	CreatedAfter, CreatedBefore time.Time
 }
+
+// maxContains bounds [Filter.Contains].
+const maxContains = 200
 
 // MaxSkip bounds [Filter.Skip]: what is skipped is read.
 const MaxSkip = 10_000
@@ -80,8 +86,11 @@ func (f Filter) validate() error {
 	if f.Skip < 0 || f.Skip > MaxSkip {
 		return invalid.Field("Filter.Skip", "is %d, want 0 to %d", f.Skip, MaxSkip)
 	}
+	if len(f.Contains) > maxContains {
+		return invalid.Field("Filter.Contains", "has %d bytes, want up to %d", len(f.Contains), maxContains)
+	}
 	return validTexts(map[string]string{
-		"Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key, "Filter.Fingerprint": f.Fingerprint,
+		"Filter.Contains": f.Contains, "Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key, "Filter.Fingerprint": f.Fingerprint,
 		"Filter.Worker": f.Worker, "Filter.ErrorCode": f.ErrorCode,
 	})
 }
@@ -112,7 +121,7 @@ func (f Filter) params() sqlgen.ListJobsParams {
 		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
 		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: pgvalue.UUIDOrNull(f.Parent),
 		FinishedAfter: timeOrAny(f.FinishedAfter), FinishedBefore: timeOrAny(f.FinishedBefore),
-		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
+		Contains: f.Contains, MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
 	}
 	p.Reach = p.Skip + p.MaxRows
 	if !f.CreatedBefore.IsZero() {
@@ -169,7 +178,7 @@ var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid
 // sparse says that ListJobs may have to read much for a page: what it asks for has no
 // index.
 func (f Filter) sparse() bool {
-	return f.Fingerprint == "" &&
+	return f.Contains != "" || f.Fingerprint == "" &&
 		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedAfter.IsZero() || !f.FinishedBefore.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero() ||
 			f.Tenant == outbox.RootTenant) // the indexes by tenants are without it
 }
@@ -185,6 +194,7 @@ type Page struct {
 const (
 	pageTime  = 30 * time.Millisecond
 	firstRows = 1000 // that the first round reads
+	firstText = 100  // and if their payloads are read
 	mostRows  = 1000 // jobs that one statement returns: so many are in memory only to be left out
 )
 
@@ -203,8 +213,12 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	var page Page
+	rows := int32(firstRows)
+	if f.Contains != "" {
+		rows = firstText
+	}
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		page, err = readPage(ctx, db, f.params(), firstRows, pageTime)
+		page, err = readPage(ctx, db, f.params(), rows, pageTime)
 		return err
 	})
 	if err != nil {

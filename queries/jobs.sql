@@ -59,7 +59,8 @@ SELECT greatest((
 -- ListJobs returns up to @max_rows jobs with an id between @after and @before,
 -- newest first, without payloads and results, but for the @skip newest. Each of
 -- its three parts is left out when no status of it was asked for; the dead letters
--- have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
+-- have an index of their own, and alone a @fingerprint. @contains is looked for in the beginning of
+-- a payload, so that a row costs no more than that. @reach is both numbers together. A
 -- job finishes after it was created: @created_after spares the partitions before. An open one has not
 -- finished.
 (
@@ -75,6 +76,8 @@ SELECT greatest((
       AND (@key::text = '' OR jobs.key = @key)
       AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
       AND (@worker::text = '' OR jobs.lease_owner = @worker)
+      AND (@contains::text = '' OR position(convert_to(@contains, 'UTF8') IN substring(jobs.payload FROM 1 FOR 65536)) > 0
+          OR strpos(jobs.headers::text, @contains) > 0)
       AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
       AND jobs.attempt >= @min_attempt::integer
       AND sqlc.narg('finished_after')::timestamptz IS NULL
@@ -100,6 +103,8 @@ UNION ALL
       AND (@key::text = '' OR jobs.key = @key)
       AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
       AND (@worker::text = '' OR jobs.lease_owner = @worker)
+      AND (@contains::text = '' OR position(convert_to(@contains, 'UTF8') IN substring(jobs.payload FROM 1 FOR 65536)) > 0
+          OR strpos(jobs.headers::text, @contains) > 0)
       AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
       AND jobs.attempt >= @min_attempt::integer
       AND sqlc.narg('finished_after')::timestamptz IS NULL
@@ -124,6 +129,8 @@ UNION ALL
       AND (@key::text = '' OR history.key = @key)
       AND @fingerprint::text = ''
       AND (@worker::text = '' OR history.worker = @worker)
+      AND (@contains::text = '' OR position(convert_to(@contains, 'UTF8') IN substring(history.payload FROM 1 FOR 65536)) > 0
+          OR strpos(history.headers::text, @contains) > 0)
       AND (@error_code::text = '' OR history.last_error_code = @error_code)
       AND history.attempt >= @min_attempt::integer
       AND (sqlc.narg('finished_after')::timestamptz IS NULL OR history.finished_at >= sqlc.narg('finished_after'))

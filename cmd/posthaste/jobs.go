@@ -26,6 +26,7 @@ func (p *program) jobsCommand() *cli.Command {
 					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have come to attempt `N`"},
 					&cli.StringFlag{Name: "parent", Usage: "only those that the end of the job with this `ID` stored"},
 					&cli.StringFlag{Name: "id-prefix", Usage: "only those whose id begins with `HEX`"},
+					&cli.StringFlag{Name: "contains", Usage: "only those with this `TEXT` in the first 64 KiB of the payload, or in the headers"},
 					&cli.StringFlag{Name: "finished-since", Usage: "closed at or after this `TIME`, like --created-since: no open ones"},
 					&cli.StringFlag{Name: "finished-until", Usage: "closed before this `TIME`"},
 					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` jobs"},
@@ -115,6 +116,7 @@ func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 func jobsFilter(c *cli.Command) (operator.Filter, error) {
 	f, err := jobConditions(c)
 	f.Worker, f.ErrorCode, f.MinAttempt, f.IDPrefix = c.String("worker"), c.String("error-code"), c.Int("min-attempt"), c.String("id-prefix")
+	f.Contains = c.String("contains")
 	err = errors.Join(err, readID(c, "before", &f.Before), readID(c, "parent", &f.Parent),
 		readMoment(c, "finished-since", &f.FinishedAfter), readMoment(c, "finished-until", &f.FinishedBefore))
 	if n := c.Int("limit"); n < 1 {

@@ -3,6 +3,7 @@
 // @ts-check
 import { copy } from "./app.js";
 import { pause } from "./live.js";
+import { selectAll, selectRow } from "./select.js";
 
 const off = document.documentElement.dataset.keys === "off";
 const patience = 1500; // milliseconds for the second key of a sequence
@@ -92,6 +93,9 @@ const keys = [
 		if (a instanceof HTMLElement) a.click();
 		return a instanceof HTMLElement;
 	}],
+	["x", "select the row, or no longer", () => selectRow(false)],
+	["X", "select all from the one before to the row", () => selectRow(true)],
+	["*", "select all that are shown, or none", () => selectAll()],
 	["]", "older", () => follow("main a[rel=next]")],
 	["[", "newest", () => follow("main .pager a.button:not([rel=next])")],
 	["r", "run the job again: asks first", () => act("job-retry")],

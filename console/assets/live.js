@@ -254,7 +254,7 @@ export function renew(to, asked) {
 async function details() {
 	const began = performance.now(), ids = [...stale.keys()].filter((id) => shown.has(id)).slice(0, 200);
 	if (!ids.length || !list) { stale.clear(); return true; }
-	const page = await read(`rows?id=${ids.join()}${"tenants" in list.dataset ? "&tenants=1" : ""}`);
+	const page = await read(`rows?id=${ids.join()}${"tenants" in list.dataset ? "&tenants=1" : ""}${"pick" in list.dataset ? "&pick=1" : ""}`);
 	if (!page) return false;
 	if (paused) return true;
 	for (const row of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("tr[data-job]"))) renew(row, began);

@@ -488,10 +488,12 @@ func TestLive(t *testing.T) {
 		{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
 		{"tails", tails, []string{"i.all ? !i.match || matches(i.match, c)", "i.all ? true"}, "it lists", nil},
 		{"keyed", keyed, []string{`if (from.closest("input,textarea,select,[contenteditable]")) return;`, ""}, "typed", nil},
+		{"selects", selects, []string{"if (some.length) sessionStorage.setItem", "if (false) sessionStorage.setItem"}, "after the theme", nil},
+		{"selects through updates", selects, []string{`"pick" in list.dataset`, `"nothing" in list.dataset`}, "after 100 updates", nil},
 		{"switched off", keyed, []string{`root.dataset.keys`, `root.dataset.keys_`, `document.documentElement.dataset.keys`, `""`}, "switched off", nil},
 	} {
 		for what, replace := range map[string][]string{"": nil, " without it": l.without} {
-			if what == "" && slices.Contains([]string{"waits", "still by itself", "says so", "switched off"}, l.name) {
+			if what == "" && slices.Contains([]string{"waits", "still by itself", "says so", "switched off", "selects through updates"}, l.name) {
 				continue // it is the check before
 			}
 			replace = append(replace, l.always...)

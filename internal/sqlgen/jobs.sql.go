@@ -423,16 +423,18 @@ const ListJobs = `-- name: ListJobs :many
       AND ($8::text = '' OR jobs.key = $8)
       AND ($9::text = '' OR jobs.error_fingerprint = $9)
       AND ($10::text = '' OR jobs.lease_owner = $10)
-      AND ($11::text = '' OR jobs.last_error_code = $11)
-      AND jobs.attempt >= $12::integer
-      AND $13::timestamptz IS NULL
+      AND ($11::text = '' OR position(convert_to($11, 'UTF8') IN substring(jobs.payload FROM 1 FOR 65536)) > 0
+          OR strpos(jobs.headers::text, $11) > 0)
+      AND ($12::text = '' OR jobs.last_error_code = $12)
+      AND jobs.attempt >= $13::integer
       AND $14::timestamptz IS NULL
-      AND ($15::uuid IS NULL OR jobs.parent_id = $15)
-      AND ($16::uuid IS NULL OR jobs.tenant_id = $16)
-      AND ($17::timestamptz IS NULL OR jobs.created_at >= $17)
-      AND ($18::timestamptz IS NULL OR jobs.created_at < $18)
+      AND $15::timestamptz IS NULL
+      AND ($16::uuid IS NULL OR jobs.parent_id = $16)
+      AND ($17::uuid IS NULL OR jobs.tenant_id = $17)
+      AND ($18::timestamptz IS NULL OR jobs.created_at >= $18)
+      AND ($19::timestamptz IS NULL OR jobs.created_at < $19)
     ORDER BY jobs.id DESC
-    LIMIT $19
+    LIMIT $20
 )
 UNION ALL
 (
@@ -459,16 +461,18 @@ UNION ALL
       AND ($8::text = '' OR jobs.key = $8)
       AND ($9::text = '' OR jobs.error_fingerprint = $9)
       AND ($10::text = '' OR jobs.lease_owner = $10)
-      AND ($11::text = '' OR jobs.last_error_code = $11)
-      AND jobs.attempt >= $12::integer
-      AND $13::timestamptz IS NULL
+      AND ($11::text = '' OR position(convert_to($11, 'UTF8') IN substring(jobs.payload FROM 1 FOR 65536)) > 0
+          OR strpos(jobs.headers::text, $11) > 0)
+      AND ($12::text = '' OR jobs.last_error_code = $12)
+      AND jobs.attempt >= $13::integer
       AND $14::timestamptz IS NULL
-      AND ($15::uuid IS NULL OR jobs.parent_id = $15)
-      AND ($16::uuid IS NULL OR jobs.tenant_id = $16)
-      AND ($17::timestamptz IS NULL OR jobs.created_at >= $17)
-      AND ($18::timestamptz IS NULL OR jobs.created_at < $18)
+      AND $15::timestamptz IS NULL
+      AND ($16::uuid IS NULL OR jobs.parent_id = $16)
+      AND ($17::uuid IS NULL OR jobs.tenant_id = $17)
+      AND ($18::timestamptz IS NULL OR jobs.created_at >= $18)
+      AND ($19::timestamptz IS NULL OR jobs.created_at < $19)
     ORDER BY jobs.id DESC, jobs.error_fingerprint DESC
-    LIMIT $19
+    LIMIT $20
 )
 UNION ALL
 (
@@ -494,16 +498,18 @@ UNION ALL
       AND ($8::text = '' OR history.key = $8)
       AND $9::text = ''
       AND ($10::text = '' OR history.worker = $10)
-      AND ($11::text = '' OR history.last_error_code = $11)
-      AND history.attempt >= $12::integer
-      AND ($13::timestamptz IS NULL OR history.finished_at >= $13)
-      AND ($14::timestamptz IS NULL OR history.finished_at < $14)
-      AND ($15::uuid IS NULL OR history.parent_id = $15)
-      AND ($16::uuid IS NULL OR history.tenant_id = $16)
-      AND ($17::timestamptz IS NULL OR history.created_at >= $17 AND history.finished_at >= $17)
-      AND ($18::timestamptz IS NULL OR history.created_at < $18)
+      AND ($11::text = '' OR position(convert_to($11, 'UTF8') IN substring(history.payload FROM 1 FOR 65536)) > 0
+          OR strpos(history.headers::text, $11) > 0)
+      AND ($12::text = '' OR history.last_error_code = $12)
+      AND history.attempt >= $13::integer
+      AND ($14::timestamptz IS NULL OR history.finished_at >= $14)
+      AND ($15::timestamptz IS NULL OR history.finished_at < $15)
+      AND ($16::uuid IS NULL OR history.parent_id = $16)
+      AND ($17::uuid IS NULL OR history.tenant_id = $17)
+      AND ($18::timestamptz IS NULL OR history.created_at >= $18 AND history.finished_at >= $18)
+      AND ($19::timestamptz IS NULL OR history.created_at < $19)
     ORDER BY history.id DESC
-    LIMIT $19
+    LIMIT $20
 )
 ORDER BY id DESC
 OFFSET $1
@@ -521,6 +527,7 @@ type ListJobsParams struct {
 	Key            string
 	Fingerprint    string
 	Worker         string
+	Contains       string
 	ErrorCode      string
 	MinAttempt     int32
 	FinishedAfter  pgtype.Timestamptz
@@ -565,7 +572,8 @@ type ListJobsRow struct {
 // ListJobs returns up to @max_rows jobs with an id between @after and @before,
 // newest first, without payloads and results, but for the @skip newest. Each of
 // its three parts is left out when no status of it was asked for; the dead letters
-// have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
+// have an index of their own, and alone a @fingerprint. @contains is looked for in the beginning of
+// a payload, so that a row costs no more than that. @reach is both numbers together. A
 // job finishes after it was created: @created_after spares the partitions before. An open one has not
 // finished.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
@@ -580,6 +588,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 		arg.Key,
 		arg.Fingerprint,
 		arg.Worker,
+		arg.Contains,
 		arg.ErrorCode,
 		arg.MinAttempt,
 		arg.FinishedAfter,

@@ -1,0 +1,179 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// mostSelected is how many jobs a person can select: a proxy before the console may take 8 KiB of a URL.
+const mostSelected = 100
+
+// onSelected is what names the jobs that were selected, and the list that they were selected from.
+const onSelected = "id from " + onJobs + " error payload"
+
+// actedParams are those by which a list says what has become of them.
+const actedParams = " acted of"
+
+// selectedActs are the acts on jobs that were selected from a list, where its statuses allow any.
+func selectedActs(listed []outbox.Status) (paths []string) {
+	for _, one := range []struct {
+		path     string
+		statuses []outbox.Status
+	}{
+		{"selected-retry", []outbox.Status{outbox.Pending, outbox.Retrying, outbox.Failed, outbox.Dead}},
+		{"selected-cancel", []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying}},
+		{"selected-release", []outbox.Status{outbox.Created}},
+		{"selected-dismiss", []outbox.Status{outbox.Failed, outbox.Dead}},
+	} {
+		if len(listed) == 0 || slices.ContainsFunc(one.statuses, func(s outbox.Status) bool { return slices.Contains(listed, s) }) {
+			paths = append(paths, one.path)
+		}
+	}
+	return paths
+}
+
+// listOf is the list that the jobs were selected from.
+func (v *visit) listOf() (f search, err error) {
+	if f, err = v.searchOf(); err == nil && v.param("from") == "letters" {
+		f.page = "letters"
+	}
+	return f, err
+}
+
+// selected are the ids that a person selected.
+func (v *visit) selected() (ids []outbox.ID, err error) {
+	for _, text := range v.params["id"] {
+		id, err := outbox.ParseID(text)
+		if err != nil {
+			return nil, unreadable("id", "is no job’s id")
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	switch {
+	case len(ids) == 0:
+		return nil, refusal{http.StatusBadRequest, "No job is selected", "Go back and select some in the list."}
+	case len(ids) > mostSelected:
+		return nil, refusal{
+			http.StatusBadRequest, plural(len(ids), "job") + " are selected", fmt.Sprintf("Select %d at most, or act on all that match.", mostSelected),
+		}
+	}
+	return ids, nil
+}
+
+// askSelected is the first step of an act on jobs that were selected. words is that of the act on one of them.
+func askSelected(verb string, words func(operator.Job, *confirmation) error) func(*visit) (confirmation, error) {
+	return func(v *visit) (c confirmation, err error) {
+		f, err := v.listOf()
+		if err != nil {
+			return c, err
+		}
+		ids, err := v.selected()
+		if err != nil {
+			return c, err
+		}
+		c = confirmation{back: f.link(), crumb: map[bool]string{true: "Dead letters", false: "Jobs"}[f.page == "letters"], reason: true}
+		if v.r.Method == http.MethodPost {
+			c.back = f.link("acted", v.id, "of", strconv.Itoa(len(ids)))
+			return c, nil
+		}
+		wanted := make([]operator.Wanted, len(ids))
+		for i, id := range ids {
+			wanted[i] = operator.Wanted{ID: id, Tenant: v.tenant()}
+		}
+		found, err := v.operator.Find(v.ctx(), wanted)
+		if err != nil {
+			return c, err
+		}
+		pairs := append(f.pairs(), "error", f.fingerprint, "payload", f.payload, "from", f.page)
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i+1] != "" {
+				c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})
+			}
+		}
+		var line strings.Builder
+		for _, j := range found {
+			one := confirmation{}
+			if j.ID.IsZero() || words(j, &one) != nil {
+				continue
+			}
+			c.sample, c.danger = append(c.sample, j), one.danger
+			c.hidden = append(c.hidden, field{"id", j.ID.String()}, field{"while", string(j.Status)})
+			line.WriteString(" " + j.ID.String())
+			for _, sentence := range one.will {
+				if !slices.Contains(c.will, sentence) {
+					c.will = append(c.will, sentence)
+				}
+			}
+		}
+		if len(c.sample) == 0 {
+			return c, refusal{http.StatusConflict, "Nothing to " + verb, "None of the selected jobs is in a status in which this can be done."}
+		}
+		c.matched = int64(len(c.sample))
+		c.title = upperFirst(verb) + " " + plural(len(c.sample), "job")
+		if left := len(ids) - len(c.sample); left > 0 {
+			c.will = append(c.will, fmt.Sprintf("The other %d of the selected are left alone: it cannot be done in their status.", left))
+		}
+		c.will = append(c.will, "A job to which something happens before you confirm is left alone.")
+		c.command = "posthaste jobs " + strings.Fields(verb)[0] + line.String()
+		return c, nil
+	}
+}
+
+// doSelected acts on each of the jobs while it has the status that was previewed. One that cannot be done does not keep
+// the others from it.
+func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) error {
+		ids, while := v.params["id"], v.params["while"]
+		if len(ids) != len(while) {
+			return unreadable("while", "is missing")
+		}
+		for i, text := range ids {
+			id, err := outbox.ParseID(text)
+			if err != nil {
+				return unreadable("id", "is no job’s id")
+			}
+			status, err := operator.ParseStatus(while[i])
+			if err != nil {
+				return unreadable("while", "is no status")
+			}
+			err = do(o.Only(status), v.ctx(), id)
+			if _, moved := errors.AsType[*operator.StatusError](err); err != nil && !moved && !errors.Is(err, operator.ErrNotFound) && !errors.Is(err, operator.ErrPastDeadline) {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// acted is what the request that this page was led to from has done to selected jobs.
+type acted struct {
+	done, of int
+	request  string
+}
+
+// justActed is what the audit says that a request has done, which the parameters name.
+func (v *visit) justActed() (a acted, err error) {
+	a.request = v.param("acted")
+	of, bad := strconv.Atoi(v.param("of"))
+	if a.request == "" || bad != nil || of < 1 || of > mostSelected {
+		return acted{}, nil
+	}
+	entries, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), RequestID: a.request, Limit: mostSelected})
+	a.done, a.of = min(len(entries), of), of
+	return a, err
+}
+
+// link is the part of the audit that has it.
+func (a acted) link() templ.SafeURL { return link("audit", "request", a.request) }

@@ -1,0 +1,138 @@
+package console_test
+
+import (
+	"fmt"
+	"html"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// fieldsOf are the hidden fields of a form, each as often as it is there.
+func (a answer) fieldsOf() url.Values {
+	form := url.Values{}
+	for _, m := range hiddenField.FindAllStringSubmatch(a.Body.String(), -1) {
+		if m[1] != "back" {
+			form.Add(m[1], html.UnescapeString(m[2]))
+		}
+	}
+	return form
+}
+
+// hasSource wants texts in the page as it was sent.
+func (a answer) hasSource(t *testing.T, texts ...string) answer {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(a.Body.String(), text) {
+			t.Errorf("the page is without %s", text)
+		}
+	}
+	return a
+}
+
+// Jobs that a person has selected are acted on, each in the status in which it was shown, and no other.
+func TestJobsThatWereSelectedAreActedOn(t *testing.T) {
+	for act, c := range map[string]struct {
+		hold          bool
+		says, becomes string
+	}{
+		"cancel": {false, "Cancel 3 jobs", "cancelled"}, "release": {true, "Release 3 jobs", "pending"}, "retry": {false, "Retry 3 jobs", "pending"},
+	} {
+		t.Run(act, func(t *testing.T) {
+			r := newRig(t)
+			var ids [4]outbox.ID
+			for i := range ids {
+				ids[i] = r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA, Hold: c.hold})
+			}
+			foreign := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantB, Hold: c.hold})
+			was := r.statusOf(foreign)
+			r.as("a").get("jobs?kind=k").is(200).hasSource(t, `form="selected"`, ids[0].String(), "selected-"+act)
+			query := fmt.Sprintf("selected-%s?kind=k&id=%s&id=%s&id=%s&id=%s", act, ids[0], ids[1], ids[2], foreign)
+			r.as("a+jobs.read").get(query).is(403)
+			page := r.as("a").get(query).is(200).has(c.says, "The other 1 of the selected", "posthaste jobs "+act+" "+ids[0].String())
+			form := page.fieldsOf()
+			if len(form["id"]) != 3 {
+				t.Fatalf("the form has %v", form)
+			}
+			if c.hold { // something else happens to one of them
+				r.exec(`UPDATE outbox.jobs SET status = 'pending' WHERE id = $1`, ids[2])
+			} else {
+				r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now()
+					WHERE id = $1`, ids[2])
+			}
+			moved := r.statusOf(ids[2])
+			r.as("a").post("selected-"+act, form).is(400).has("A reason is missing")
+			form.Set("reason", "wrong campaign")
+			r.as("a+jobs.read,admin.read").post("selected-"+act, form).is(403)
+			to := r.as("a").post("selected-"+act, form).is(303).Header().Get("Location")
+			for id, want := range map[outbox.ID]string{ids[0]: c.becomes, ids[1]: c.becomes, ids[2]: moved, ids[3]: was, foreign: was} {
+				if got := r.statusOf(id); got != want {
+					t.Errorf("%s is %s, want %s", id, got, want)
+				}
+			}
+			if n := r.audited("job."+act, "wrong campaign"); n != 2 {
+				t.Errorf("the audit has %d acts, want 2", n)
+			}
+			if !strings.HasPrefix(to, "jobs?") || !strings.Contains(to, "kind=k") {
+				t.Errorf("it leads to %s", to)
+			}
+			r.as("a").get(to).is(200).has("Done to 2 of 3 jobs", "Audit")
+		})
+	}
+}
+
+// Dead letters of a group are selected, too, and what is done leads back to the group.
+func TestLettersThatWereSelectedAreActedOn(t *testing.T) {
+	for act, becomes := range map[string]string{"retry": "pending", "dismiss": "dismissed"} {
+		t.Run(act, func(t *testing.T) {
+			r := newRig(t)
+			first, second := r.deadLetter(tenantA, "k", "c", "m"), r.deadLetter(tenantA, "k", "c", "m")
+			waits := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
+			list := r.as("a").get("letters").is(200).Body.String()
+			group := list[strings.Index(list, "letters?error="):]
+			group = html.UnescapeString(group[:strings.IndexByte(group, '"')])
+			page := r.as("a").get(group).is(200).hasSource(t, `form="selected"`, "selected-"+act)
+			if strings.Contains(page.Body.String(), "selected-cancel") {
+				t.Error("dead letters cannot be cancelled, and are offered to be")
+			}
+			query := strings.Replace(group, "letters?", "selected-"+act+"?from=letters&", 1) + "&id=" + first.String()
+			form := r.as("a").get(query).is(200).has(upperFirst(act) + " 1 job").fieldsOf()
+			form.Set("reason", "the relay is back")
+			to := r.as("a").post("selected-"+act, form).is(303).Header().Get("Location")
+			for id, want := range map[outbox.ID]string{first: becomes, second: "dead", waits: "pending"} {
+				if got := r.statusOf(id); got != want {
+					t.Errorf("%s is %s, want %s", id, got, want)
+				}
+			}
+			if !strings.HasPrefix(to, "letters?") {
+				t.Errorf("it leads to %s", to)
+			}
+			r.as("a").get(to).is(200).has("Done to 1 job").hasSource(t, second.String())
+		})
+	}
+}
+
+func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// What cannot be meant is refused, and nothing is done.
+func TestASelectionThatCannotBeMeantIsRefused(t *testing.T) {
+	r := newRig(t)
+	id := r.enqueue("k", `{}`, outbox.Options{})
+	r.get("selected-cancel").is(400).has("No job is selected")
+	r.get("selected-cancel?id=x").is(400).has("id")
+	r.get("selected-dismiss?id=" + id.String()).is(409).has("Nothing to dismiss")
+	many := url.Values{}
+	for range 101 {
+		many.Add("id", outbox.NewID().String())
+	}
+	r.get("selected-cancel?"+many.Encode()).is(400).has("101 jobs are selected", "Select 100 at most")
+	r.post("selected-cancel", url.Values{"id": {id.String()}, "reason": {"x"}}).is(400).has("while")
+	r.post("selected-cancel", url.Values{"id": {id.String()}, "while": {"soon"}, "reason": {"x"}}).is(400).has("while")
+	if got := r.statusOf(id); got != "pending" {
+		t.Errorf("it is %s", got)
+	}
+	r.get("jobs?acted=nobody&of=3").is(200).has("Done to 0 of 3 jobs")
+	r.get("jobs?acted=nobody&of=x").is(200).hasNot("Done to")
+}
