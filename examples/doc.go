@@ -2,6 +2,7 @@
 //
 //	shop         two handlers, a producer and a worker; `make demo` runs it
 //	events       a shop that publishes, NATS, and a consumer; `make demo` runs it, too
+//	points       that consumer
 //	producer     the README's producer
 //	worker       the README's worker
 //	sqlproducer  the producer with database/sql

@@ -17,12 +17,14 @@ func TestReadmeShowsMeasuredFigures(t *testing.T) {
 	}
 	rate := medians(t, "burndown", "jobs_per_s")
 	wait := medians(t, "latency", "p50_ms")
+	best := medians(t, "latency-best", "p50_ms")
 	wal := medians(t, "burndown", "wal_bytes_per_job")
 	for _, line := range []string{
 		fmt.Sprintf("- **%s jobs/s** on 2 cores that Postgres and the worker share: %.1f × River, %.1f × graphile-worker.",
 			thousands(hundreds(rate["posthaste"])), rate["posthaste"]/rate["river"], rate["posthaste"]/rate["graphile-worker"]),
-		fmt.Sprintf("- **%.2f ms** from commit to handler (p50, default settings): River takes %.1f ms, graphile-worker %.2f ms.",
-			wait["posthaste"], wait["river"], wait["graphile-worker"]),
+		fmt.Sprintf("- **%.2f ms** from the insert to the handler, commit included (p50, defaults, 100 jobs/s): River takes %.1f ms (%.2f at\n"+
+			"  its best settings), graphile-worker %.2f ms.",
+			wait["posthaste"], wait["river"], best["river"], wait["graphile-worker"]),
 		fmt.Sprintf("- **%s bytes of WAL a job**, from enqueue to history: River writes %s.",
 			thousands(wal["posthaste"]), thousands(wal["river"])),
 	} {

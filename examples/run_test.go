@@ -68,6 +68,21 @@ func TestReadmeProgramsWork(t *testing.T) {
 	}
 }
 
+// The TestMain that docs/guides/testing.md shows runs the tests of the guide on the database of TEST_DATABASE_URL, and
+// none without it.
+func TestGuidesTestMainWorks(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for url, want := range map[string]string{pgtest.URL(t): "ok  \t", "": "TEST_DATABASE_URL is not set"} {
+		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-tags", "reader", "./testing")
+		cmd.Env = append(os.Environ(), "TEST_DATABASE_URL="+url)
+		if output, err := cmd.CombinedOutput(); !strings.Contains(string(output), want) || (err == nil) != (url != "") {
+			t.Errorf("with the URL %q: %v, want %q:\n%s", url, err, want, output)
+		}
+	}
+}
+
 // await reads until a line contains the text.
 func await(t *testing.T, lines *bufio.Scanner, text string) {
 	t.Helper()

@@ -46,11 +46,11 @@ func finish(c *cli.Command) {
 		c.Description = strings.TrimPrefix(c.Description+"\n\nWithout a command it lists them.", "\n\n")
 	}
 	for _, flag := range c.Flags {
-		switch f := flag.(type) { // numbers are decimal: 010 is ten, and 0x10 is none
+		switch f := flag.(type) { // numbers are decimal: 010 is ten, and 0x10 is none; 0 stands for no default
 		case *cli.IntFlag:
-			f.Config.Base = 10
+			f.Config.Base, f.HideDefault = 10, f.Value == 0
 		case *cli.Int64Flag:
-			f.Config.Base = 10
+			f.Config.Base, f.HideDefault = 10, f.Value == 0
 		}
 	}
 	action := c.Action

@@ -67,6 +67,7 @@ func TestComposeFileRunsWhatExists(t *testing.T) {
 			Environment     map[string]string
 			ReadOnly        bool          `yaml:"read_only"`
 			StopGracePeriod time.Duration `yaml:"stop_grace_period"`
+			Healthcheck     struct{ Test []string }
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(shipped, "compose.yaml"))
@@ -87,6 +88,16 @@ func TestComposeFileRunsWhatExists(t *testing.T) {
 			t.Errorf("%s may write to its files", name)
 		}
 		accepts(t, name, command, s.Environment)
+	}
+	// A setting of the sign-in that the file leaves out cannot be set: without the tenant's claim, everybody who signs
+	// in is of the root tenant.
+	for _, s := range allSettings {
+		if _, passed := file.Services["posthaste"].Environment[s.envs[0]]; !passed && strings.Contains(s.envs[0], "OIDC_") {
+			t.Errorf("posthaste is not given %s", s.envs[0])
+		}
+	}
+	if test := file.Services["postgres"].Healthcheck.Test; !slices.Contains(test, "-h") {
+		t.Errorf("Postgres is healthy by %q: by its Unix socket, which answers before it listens on its port", test)
 	}
 	if got := file.Services["posthaste"].StopGracePeriod; got <= app.DefaultGracePeriod {
 		t.Errorf("it is killed after %s, and running jobs get %s", got, app.DefaultGracePeriod)

@@ -157,7 +157,7 @@ func welcome(w io.Writer, server, folder string, s settings) {
 		fmt.Fprint(w, "\nEvents go where the relay-config says:\n  posthaste publish order.paid '{\"order\":7}' --key order-7\n  posthaste relay list\n")
 	}
 	if len(s.webhooks) == 0 {
-		fmt.Fprint(w, "\nJobs are left alone until something carries them out: a program with handlers, or\n  posthaste dev --webhook greet=http://localhost:8080/greet\n")
+		fmt.Fprint(w, "\nJobs are left alone until something carries them out: a program with handlers, or\n  posthaste dev --webhook greet=http://localhost:3000/greet\n")
 	}
 	fmt.Fprint(w, "\nCtrl-C stops it.\n\n")
 }

@@ -44,8 +44,10 @@ func settingsPage() string {
 	var b strings.Builder
 	b.WriteString(`# Settings
 
-For people who configure a process. Generated from the program. Each setting is a flag and an environment variable; the
-flag wins. ` + "`posthaste config`" + ` prints what is in effect, and where it comes from.
+For people who configure ` + "`posthaste serve`" + ` and the other commands. Generated from the program. Each setting is a flag
+and an environment variable; the flag wins. ` + "`posthaste config`" + ` prints what is in effect, and where it comes from. A
+program that calls ` + "`app.Run`" + ` reads none of these variables: its settings are the [fields of
+` + "`app.Config`" + `](../operate/rollout.md#in-your-own-program).
 
 | variable | flag | default | what |
 | --- | --- | --- | --- |
@@ -73,7 +75,9 @@ settings of a process are in [settings](settings.md); exit statuses in
 	for _, s := range slices.Concat(allSettings, apiSettings) {
 		known[s.flag] = true
 	}
-	describe(&b, p.root(), "", known)
+	root := p.root()
+	finish(root)
+	describe(&b, root, "", known)
 	return b.String()
 }
 
@@ -99,13 +103,22 @@ func describe(b *strings.Builder, c *cli.Command, path string, settings map[stri
 			for i, n := range names {
 				names[i] = "`" + map[bool]string{true: "-", false: "--"}[len(n) == 1] + n + "`"
 			}
-			fmt.Fprintf(&rows, "| %s | %s |\n", strings.Join(names, ", "), cell(documented.GetUsage()))
+			fmt.Fprintf(&rows, "| %s | %s |\n", strings.Join(names, ", "), cell(documented.GetUsage()+defaultOf(documented)))
 		}
 		if rows.Len() > 0 {
 			b.WriteString("\n| flag | what |\n| --- | --- |\n" + rows.String())
 		}
 		describe(b, sub, name, settings)
 	}
+}
+
+// defaultOf is the default that --help adds to the usage of a flag, where the usage does not name it.
+func defaultOf(f cli.DocGenerationFlag) string {
+	value := strings.Trim(f.GetValue(), `"`)
+	if !f.TakesValue() || !f.IsDefaultVisible() || value == "" || strings.Contains(f.GetUsage(), "default") {
+		return ""
+	}
+	return " (default: " + value + ")"
 }
 
 // folded breaks a text into lines of that width.

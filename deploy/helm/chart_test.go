@@ -72,6 +72,10 @@ api:
 		secret + "dispatch: {enabled: false}\nrelay: {enabled: true, existingSecret: brokers}",
 		"Deployment/control Deployment/relay PodDisruptionBudget/control PodDisruptionBudget/relay",
 	},
+	"console and relay, as docs/operate/deploy.md adds them": {
+		secret + "image: {repository: REGISTRY/posthaste, tag: VERSION}\napi: {enabled: true, console: true, consoleKeySecret: posthaste-console}\nrelay: {enabled: true, existingSecret: posthaste-relay}",
+		"Deployment/api Deployment/control Deployment/dispatch Deployment/relay PodDisruptionBudget/api PodDisruptionBudget/control PodDisruptionBudget/dispatch PodDisruptionBudget/relay Service/api",
+	},
 	"behind a pooler": {
 		"database: {existingSecret: pg, urlKey: pooled, listenUrlKey: direct, migrateUrlKey: owner, apiUrlKey: api}\nrelay: {enabled: true, existingSecret: r}\napi: {enabled: true}",
 		"Deployment/api Deployment/control Deployment/dispatch Deployment/relay PodDisruptionBudget/api PodDisruptionBudget/control PodDisruptionBudget/dispatch PodDisruptionBudget/relay Service/api",

@@ -3,6 +3,7 @@ package prometheus
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -189,6 +190,22 @@ func TestRulesNameMetricsThatExist(t *testing.T) {
 			t.Errorf("%s%s: %v", r.Alert, r.Record, err)
 		}
 	}
+}
+
+// The configuration of Prometheus that docs/operate/operations.md shows loads the rules.
+func TestPromtoolAcceptsTheConfigurationOfThePage(t *testing.T) {
+	t.Parallel()
+	shown := found(read(t, manual+"operations.md"), "(?s)<!-- run by deploy/prometheus/rules_test.go.*? -->\n```yaml\n(.*?)```\n")
+	if len(shown) != 1 {
+		t.Fatalf("docs/operate/operations.md shows %d configurations, want 1", len(shown))
+	}
+	folder := t.TempDir()
+	for name, text := range map[string]string{"prometheus.yml": shown[0], "posthaste.rules.yml": read(t, "posthaste.rules.yml")} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	promtest.Check(t, folder, nil, "check", "config", "prometheus.yml")
 }
 
 func TestPromtoolAcceptsTheRules(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// stream and consumer are named as by the program in examples/points, which makes the consumer.
 const (
 	stream   = "SHOP"
 	consumer = "points"
@@ -28,13 +29,9 @@ type broker struct {
 
 // startBroker builds internal/natsdev, which is nats-server and a module of its own, and starts it.
 func startBroker(ctx context.Context, dir string) (*broker, error) {
-	_, file, _, _ := runtime.Caller(0)
 	b := &broker{program: filepath.Join(dir, "natsdev"), config: filepath.Join(dir, "nats.conf")}
-	build := exec.CommandContext(ctx, "go", "build", "-o", b.program, ".")
-	build.Dir = filepath.Join(filepath.Dir(file), "..", "..", "internal", "natsdev")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build nats-server: %w\n%s", err, out)
+	if err := build(ctx, filepath.Join("internal", "natsdev"), b.program); err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,6 +45,18 @@ func startBroker(ctx context.Context, dir string) (*broker, error) {
 		return nil, err
 	}
 	return b, b.start(ctx)
+}
+
+// build makes the program of a folder of the repository.
+func build(ctx context.Context, folder, program string) error {
+	_, file, _, _ := runtime.Caller(0)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
+	cmd.Dir = filepath.Join(filepath.Dir(file), "..", "..", folder)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", folder, err, out)
+	}
+	return nil
 }
 
 // start starts the server, on the files that it had before, and waits until JetStream answers.
@@ -89,14 +98,10 @@ func (b *broker) use(ctx context.Context, do func(jetstream.JetStream) error) er
 	return do(js)
 }
 
-// makeStream makes the stream, and the consumer's place in it.
+// makeStream makes the stream.
 func (b *broker) makeStream(ctx context.Context) error {
 	return b.use(ctx, func(js jetstream.JetStream) error {
-		s, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"shop.>"}})
-		if err != nil {
-			return err
-		}
-		_, err = s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: consumer, AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second})
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"shop.>"}})
 		return err
 	})
 }

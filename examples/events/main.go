@@ -1,10 +1,10 @@
 // Command events is an example: a shop publishes OrderPaid in the transaction that marks an order as paid, the relay
-// publishes it to NATS JetStream, and a consumer with a database of its own credits points for it.
+// publishes it to NATS JetStream, and a consumer with a database of its own (examples/points) credits points for it.
 //
-// It starts everything by itself, and makes it hard: the broker is killed in the middle, the consumer fails after a
-// part of its effects, and every message is published a second time. Then it looks: each event has had its effect once.
+// It starts everything by itself, and makes it hard: the broker is killed in the middle, the consumer is killed again
+// and again, and every message is published a second time. Then it looks: each event has had its effect once.
 //
-// Two files are what a program of yours may look like: order.go publishes, points.go consumes.
+// What a program of yours may look like is in order.go, which publishes, and in examples/points, which consumes.
 package main
 
 import (
@@ -15,14 +15,16 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/posthaste-dev/posthaste/inbox"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -76,17 +78,16 @@ func run(ctx context.Context, orders int) (err error) {
 	if err := migrate.Up(ctx, shop); err != nil {
 		return err
 	}
-	_, err = shop.Exec(ctx, shopTables)
-	if err == nil {
-		_, err = points.Exec(ctx, inbox.DDL+pointsTables)
-	}
-	if err != nil {
+	if _, err := shop.Exec(ctx, shopTables); err != nil {
 		return err
 	}
 	if err := broker.makeStream(ctx); err != nil {
 		return err
 	}
-	d := &demo{orders: orders, shop: shop, points: points, broker: broker}
+	d := &demo{orders: orders, shop: shop, points: points, broker: broker, consumer: filepath.Join(dir, "points")}
+	if err := build(ctx, filepath.Join("examples", "points"), d.consumer); err != nil {
+		return err
+	}
 	return d.run(ctx)
 }
 
@@ -112,7 +113,8 @@ type demo struct {
 	orders       int
 	shop, points *pgxpool.Pool
 	broker       *broker
-	failures     int // of the consumer
+	consumer     string       // its program
+	lives        atomic.Int64 // of the consumer
 }
 
 func (d *demo) run(ctx context.Context) error {
@@ -122,17 +124,24 @@ func (d *demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	consumed := make(chan error, 1)
-	go func() { consumed <- d.consumeThroughFailures(ctx) }()
-	err = d.payAll(ctx)
+	consumed := make(chan struct{})
+	go func() {
+		defer close(consumed)
+		d.consumeThroughDeaths(ctx)
+	}()
+	err = d.awaitCount(ctx, 1, `SELECT count(*) FROM pg_tables WHERE tablename = 'points'`, "the consumer has made its tables")
 	if err == nil {
-		err = d.await(ctx, d.orders, "every event has had its effect")
+		err = d.payAll(ctx)
+	}
+	if err == nil {
+		err = d.awaitCount(ctx, d.orders, `SELECT count(*) FROM outbox.inbox`, "every event has had its effect")
 	}
 	if err == nil {
 		err = d.repeat(ctx)
 	}
 	cancel()
-	return errors.Join(err, <-consumed, <-relayed)
+	<-consumed
+	return errors.Join(err, <-relayed)
 }
 
 // startRelay runs a relay in this process. In production it is "posthaste serve --relay-config relay.yaml".
@@ -152,24 +161,18 @@ func (d *demo) startRelay(ctx context.Context) (done <-chan error, err error) {
 	return ended, nil
 }
 
-// consumeThroughFailures starts the consumer again whenever it has failed, as an orchestrator does, and makes it fail
-// now and then, with an effect under way.
-func (d *demo) consumeThroughFailures(ctx context.Context) error {
+// consumeThroughDeaths runs the consumer, kills it now and then, with an effect under way, and starts it again, as an
+// orchestrator does. It also ends while the broker is away.
+func (d *demo) consumeThroughDeaths(ctx context.Context) {
 	for ctx.Err() == nil {
 		life, end := context.WithTimeout(ctx, 200*time.Millisecond+rand.N(time.Second))
-		err := d.broker.use(life, func(js jetstream.JetStream) error {
-			c, err := js.Consumer(life, stream, consumer)
-			if err != nil {
-				return err
-			}
-			return consume(life, d.points, c)
-		})
+		process := exec.CommandContext(life, d.consumer)
+		process.Env = append(os.Environ(), "POINTS_DATABASE_URL="+d.points.Config().ConnString(), "NATS_URL="+d.broker.url)
+		_ = process.Run()
 		end()
-		if d.failures++; err != nil && sleep(ctx, 50*time.Millisecond) != nil {
-			break
-		}
+		d.lives.Add(1)
+		_ = sleep(ctx, 50*time.Millisecond)
 	}
-	return nil
 }
 
 // payAll places and pays the orders. In the middle the broker is killed; nobody who pays notices.
@@ -231,21 +234,21 @@ func (d *demo) repeat(ctx context.Context) error {
 	return d.prove(ctx)
 }
 
-// await waits until so many messages are handled.
-func (d *demo) await(ctx context.Context, messages int, what string) error {
-	handled := 0
+// awaitCount waits until the consumer's database has so many of what the query counts.
+func (d *demo) awaitCount(ctx context.Context, want int, query, what string) error {
+	n := 0
 	for range int(patience / (50 * time.Millisecond)) {
-		if err := d.points.QueryRow(ctx, `SELECT count(*) FROM outbox.inbox`).Scan(&handled); err != nil {
+		if err := d.points.QueryRow(ctx, query).Scan(&n); err != nil {
 			return err
 		}
-		if handled == messages {
+		if n == want {
 			return nil
 		}
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("not within %s: %s; %d of %d have", patience, what, handled, messages)
+	return fmt.Errorf("not within %s: %s; %d of %d", patience, what, n, want)
 }
 
 // prove compares what customers have paid with the points that they have.
@@ -258,7 +261,7 @@ func (d *demo) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n%d events, %d lives of the consumer; paid %d cents, credited %d points\n", events, d.failures, paid, credited)
+	fmt.Printf("\n%d events, %d lives of the consumer; paid %d cents, credited %d points\n", events, d.lives.Load(), paid, credited)
 	if paid != credited || events != d.orders {
 		return fmt.Errorf("want one event for each of %d orders and a point for each cent", d.orders)
 	}

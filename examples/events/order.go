@@ -9,9 +9,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const shopTables = `CREATE TABLE orders (id bigserial PRIMARY KEY, customer text NOT NULL, cents int NOT NULL, paid bool NOT NULL DEFAULT false)`
-
 // snippet:begin
+
+const shopTables = `
+	CREATE TABLE orders (id bigserial PRIMARY KEY, customer text NOT NULL, cents int NOT NULL, paid bool NOT NULL DEFAULT false)`
 
 // OrderPaid says that somebody has paid an order.
 type OrderPaid struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"log/slog"
 	"os"
 
 	"github.com/jackc/pgx/v5"
@@ -39,7 +40,7 @@ func main() {
 		fmt.Printf("hello, %s\n", job.Args.Name)
 		return nil // an error is a retry
 	})
-	if err := app.Run(ctx, &mux, app.Config{DatabaseURL: url, Cut: cut}); err != nil {
+	if err := app.Run(ctx, &mux, app.Config{DatabaseURL: url, Cut: cut, Logger: slog.Default()}); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !reader
+
 package orders_test
 
 import (
@@ -12,6 +14,7 @@ import (
 
 var pool *pgxpool.Pool
 
+// These tests bring their own Postgres. The TestMain that the guide shows, in reader_test.go, takes the reader's.
 func TestMain(m *testing.M) { os.Exit(pgtest.Wrap(onDatabase{m}).Run()) }
 
 // onDatabase runs the tests on one database for all.
