@@ -142,7 +142,7 @@ type JobFilter struct {
 	MinAttempt     int       `json:"minAttempt,omitempty"`       // for admin.read only
 	Parent         string    `json:"parent,omitempty"`           // the job whose end stored them
 	IDPrefix       string    `json:"idPrefix,omitempty"`         // what the id begins with
-	Contains       string    `json:"contains,omitempty"`         // in the payload's first 64 KiB or the headers; for payload.read only
+	Contains       string    `json:"contains,omitempty"`         // in payload (64 KiB) or headers; for payload.read
 	FinishedAfter  time.Time `json:"finishedAfter,omitzero"`     // closed at this time or later: open jobs are left out
 	FinishedBefore time.Time `json:"finishedBefore,omitzero"`
 	CreatedAfter   time.Time `json:"createdAfter,omitzero"` // at this time or later

@@ -937,8 +937,8 @@ func TestALoopWaitsForTheDatabase(t *testing.T) {
 	})
 }
 
-// A job that was committed late, and that nobody announces, is found by the next poll, however busy the queue is with the
-// jobs of others. The survey in between was told of what has become due since the one before: this one was due earlier.
+// A job that was committed late, and that nobody announces, is found by the next poll, however busy the queue is with
+// the jobs of others. The survey in between shows what has become due since the one before: this one was due earlier.
 func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
 	for name, busy := range map[string]func(r rig){
 		"due now and then": func(r rig) {

@@ -173,9 +173,9 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 	}
 }
 
-// setLockedAside leaves those of the batch whose rows somebody else has locked, or which are gone, to settleRefused, and
-// keeps the others. It reports whether there were any. To find them out one by one would take a lock timeout each, for
-// which everybody's outcomes waited.
+// setLockedAside leaves those of the batch whose rows somebody else has locked, or which are gone, to settleRefused,
+// and keeps the others. It reports whether there were any. To find them out one by one would take a lock timeout each,
+// for which everybody's outcomes waited.
 func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	if len(*batch) == 1 {
 		return false // storeRefused

@@ -11,8 +11,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A text is looked for in payloads and headers, of open jobs, dead letters and closed ones, byte for byte, and not behind
-// the first 64 KiB.
+// A text is looked for in payloads and headers, of open jobs, dead letters and closed ones, byte for byte, and not
+// behind the first 64 KiB.
 func TestJobsAreListedByWhatTheyContain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -3,6 +3,7 @@ package browsertest
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -43,7 +44,8 @@ func selects(c *console, r *road) (faults []string) {
 		}
 	}
 	expect("the last update", statusOf(ids[29]), "retrying")
-	t.within(3*1e9, `document.querySelector('tr[data-job="`+ids[29].String()+`"] [data-th="Error"]').textContent.includes("relay")`, "true") // the server's words
+	// The server's words of it.
+	t.within(3*time.Second, `document.querySelector('tr[data-job="`+ids[29].String()+`"] [data-th="Error"]').textContent.includes("relay")`, "true")
 	expect("after 100 updates", selected, want)
 	ask[bool](t, `document.querySelector(".menu").open = true`)
 	t.leave(chromedp.Click(chromedp.CSS(".menu button[name=theme][value=dark]")))

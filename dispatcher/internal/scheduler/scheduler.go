@@ -441,8 +441,8 @@ func (s *Scheduler) Woken() {
 	}
 }
 
-// PollAfter is how long until any flow is to be looked at again, if nothing wakes the queue before. A busy queue does not
-// sleep that long, and a survey shows only what has become due since the one before, not what was committed late:
+// PollAfter is how long until any flow is to be looked at again, if nothing wakes the queue before. A busy queue does
+// not sleep that long, and a survey shows only what has become due since the one before, not what was committed late:
 //
 //	producer  INSERT of a job that is due
 //	survey    there is none of this flow that has become due since the last
