@@ -99,8 +99,8 @@ var expire = []Mutant{
 		Name:      "reaper waits for locked rows",
 		Breaks:    "one handler's open transaction keeps every lapsed lease from being taken away",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `    LIMIT $7
-    FOR UPDATE SKIP LOCKED`, `    LIMIT $7
+		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `    LIMIT $9
+    FOR UPDATE SKIP LOCKED`, `    LIMIT $9
     FOR UPDATE`}},
 		Checks: []Check{test("reaper", "TestALockedRowIsSkippedAndTheOthersAreNot", "lock timeout")},
 	},
