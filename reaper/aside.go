@@ -3,11 +3,9 @@ package reaper
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // asideFor is how long a job or a key is left alone that the database refuses to change. What a trigger refuses today
@@ -19,37 +17,33 @@ type aside[Name comparable] map[Name]time.Time
 
 func (a aside[Name]) add(name Name) { a[name] = time.Now().Add(asideFor) }
 
-// names returns what is left alone at a time, and forgets the rest. A pass that gives the time of its beginning meets
+// forget forgets what is not to be left alone any more at a time. A pass that gives the time of its beginning meets
 // what is refused once, however long it takes.
-func (a aside[Name]) names(at time.Time) (names []Name) {
-	for name, until := range a {
-		if at.Before(until) {
-			names = append(names, name)
-		} else {
-			delete(a, name)
-		}
-	}
-	return names
+func (a aside[Name]) forget(at time.Time) {
+	maps.DeleteFunc(a, func(_ Name, until time.Time) bool { return !at.Before(until) })
 }
 
-// refusal is what one statement on many jobs has come to: the first of them that is refused by itself, and why.
-type refusal struct {
-	job  pgtype.UUID
-	err  error
-	jobs int // that are refused
-	done int // that are not
+// names returns what is left alone at a time, nil for nothing.
+func (a aside[Name]) names(at time.Time) []Name {
+	a.forget(at)
+	return slices.Collect(maps.Keys(a))
 }
 
-func (r *refusal) add(job pgtype.UUID, err error) {
-	if r.jobs++; r.jobs == 1 {
-		r.job, r.err = job, err
+// refusals counts what the database refuses, each by itself, of what one statement was to do.
+type refusals struct {
+	refused, done int
+	first         []any // what the first one was, and why, as attributes of a line
+}
+
+func (r *refusals) add(err error, what ...any) {
+	if r.refused++; r.refused == 1 {
+		r.first = append(what, slog.Any("err", err))
 	}
 }
 
-// log writes one line, however many jobs are refused: a trigger may refuse all there are.
-func (r *refusal) log(ctx context.Context, log *slog.Logger, message string) {
-	if r.jobs > 0 {
-		log.LogAttrs(ctx, slog.LevelError, message, slog.Int("jobs", r.jobs), slog.String("job_id", outbox.ID(r.job.Bytes).String()),
-			slog.Duration("again_in", asideFor), slog.Any("err", r.err))
+// log writes one line, however many are refused: a trigger may refuse all there are.
+func (r *refusals) log(ctx context.Context, log *slog.Logger, message string) {
+	if r.refused > 0 {
+		log.ErrorContext(ctx, message, append([]any{slog.Int("refused", r.refused), slog.Duration("again_in", asideFor)}, r.first...)...)
 	}
 }

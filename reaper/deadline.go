@@ -210,7 +210,7 @@ func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams,
 	case len(found) == 0:
 		return cause
 	}
-	var refused refusal
+	var tally refusals
 	err = pgsession.Apart(found, func(part []sqlgen.FindLateJobsRow) error {
 		params.FromDeadline = part[0].Deadline
 		params.BeforeDeadline = instant(part[len(part)-1].Deadline.Time.Add(time.Microsecond))
@@ -219,14 +219,14 @@ func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams,
 			params.Among = append(params.Among, job.ID)
 		}
 		row, _, err := c.close(ctx, params)
-		refused.done += int(row.Closed)
+		tally.done += int(row.Closed)
 		return err
 	}, func(job sqlgen.FindLateJobsRow, err error) {
 		c.aside.add(job.ID)
-		refused.add(job.ID, err)
+		tally.add(err, slog.String("job_id", job.ID.String()))
 	})
-	refused.log(ctx, c.log, "jobs not expired: the database refuses them")
-	if err == nil && refused.jobs+refused.done == 0 {
+	tally.log(ctx, c.log, "jobs not expired: the database refuses them")
+	if err == nil && tally.refused+tally.done == 0 {
 		return cause
 	}
 	return err

@@ -169,7 +169,7 @@ func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, c
 	case len(found) == 0:
 		return cause
 	}
-	var refused refusal
+	var tally refusals
 	err = pgsession.Apart(found, func(part []sqlgen.FindLapsedLeasesRow) error {
 		params.FromLease = part[0].LeaseExpiresAt
 		params.BeforeLease = instant(part[len(part)-1].LeaseExpiresAt.Time.Add(time.Microsecond))
@@ -178,14 +178,14 @@ func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, c
 			params.Among = append(params.Among, job.ID)
 		}
 		rows, _, _, err := e.take(ctx, params)
-		refused.done += len(rows)
+		tally.done += len(rows)
 		return err
 	}, func(job sqlgen.FindLapsedLeasesRow, err error) {
 		e.aside.add(job.ID)
-		refused.add(job.ID, err)
+		tally.add(err, slog.String("job_id", job.ID.String()))
 	})
-	refused.log(ctx, e.log, "jobs not taken from their workers: the database refuses them")
-	if err == nil && refused.jobs+refused.done == 0 {
+	tally.log(ctx, e.log, "jobs not taken from their workers: the database refuses them")
+	if err == nil && tally.refused+tally.done == 0 {
 		return cause
 	}
 	return err

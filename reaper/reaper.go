@@ -133,7 +133,7 @@ func (r *Reaper) open(ctx context.Context) (err error) {
 		return err
 	}
 	db := sqlgen.New(r.leases)
-	p := &promoter{db, r.log}
+	p := &promoter{db: db, log: r.log, aside: aside[keyName]{}}
 	r.sweeper = &sweeper{db: db, promoter: p, metrics: r.metrics, keysPage: sweepPage}
 	r.expirer = &expirer{
 		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, hearing: r.config.Hearing, metrics: r.metrics, log: r.log,

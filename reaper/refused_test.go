@@ -132,3 +132,116 @@ func TestALateJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 		t.Errorf("later: %s, want expired 4", got)
 	}
 }
+
+// storeStuck stores a key with a job that is to be promoted: the head of its line, or one in no line. Each has a queue
+// of its own, which says in which order the keys are looked at.
+func storeStuck(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, queue, kind string, ordered bool) {
+	t.Helper()
+	exec(t, db, `
+		INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, ordered, line_position)
+		VALUES (gen_random_uuid(), $1, $2, 'k', $3, '{}', 'blocked', nullif($4::boolean, false), CASE WHEN $4 THEN 2 END)`, tenant, queue, kind, ordered)
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, $2, 'k')`, tenant, queue)
+}
+
+// The database refuses to move some keys on, of root and of another tenant: the others are, by one sweep.
+func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, parkAfter := range map[string]string{
+		"a row":                             "",
+		"a head that parks it far too late": "300000 years",
+		"a head that parked it long ago":    "-300000 years",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+				for n := range 3 {
+					kind := "others"
+					if n == 1 {
+						kind = "bad"
+					}
+					storeStuck(t, db, tenant, "plain "+string(rune('a'+n)), kind, false)
+					storeStuck(t, db, tenant, "line "+string(rune('a'+n)), kind, true)
+				}
+			}
+			if parkAfter != "" {
+				exec(t, db, `
+					INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, ordered, line_position, on_death, park_after, failed_at)
+					SELECT gen_random_uuid(), tenant_id, queue, key, 'head', '{}', 'dead', true, 1, 'park', $1, now() FROM outbox.jobs WHERE kind = 'bad' AND ordered`, parkAfter)
+				exec(t, db, `DELETE FROM outbox.jobs WHERE kind = 'bad' AND ordered IS NULL`)
+			} else {
+				refuse(t, db, "UPDATE", "bad")
+			}
+			exec(t, db, `
+				WITH stored AS (
+					INSERT INTO outbox.jobs (id, queue, key, kind, payload, status)
+					SELECT gen_random_uuid(), 'plain d', i, 'others', '{}', 'blocked' FROM generate_series(1, $1) AS i RETURNING tenant_id, queue, key)
+				INSERT INTO outbox.keys (tenant_id, queue, key) SELECT * FROM stored`, sweepPage)
+
+			sweep(t, r)
+			if got := outcomes(t, db, "others"); got != "pending 508" {
+				t.Errorf("the others: %s, want pending 508", got)
+			}
+			switch {
+			case parkAfter == "":
+				wantRefusedKeys(t, r, db)
+			case parkAfter[0] == '-':
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.keys WHERE parked_at IS NOT NULL`); n != 2 {
+					t.Errorf("%d keys are parked, want both", n)
+				}
+			default:
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.keys WHERE parked_at IS NULL AND park_at BETWEEN now() + interval '36499 days' AND now() + interval '36500 days'`); n != 2 {
+					t.Errorf("%d keys are to be parked in a hundred years, want both", n)
+				}
+			}
+		})
+	}
+}
+
+// wantRefusedKeys checks that keys that are refused are left alone for a while, and not for ever.
+func wantRefusedKeys(t *testing.T, r *Reaper, db *pgxpool.Pool) {
+	t.Helper()
+	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	sweep(t, r)
+	if got := outcomes(t, db, "bad"); got != "blocked 4" {
+		t.Errorf("at once: %s, want them left alone for a while", got)
+	}
+	clear(r.sweeper.promoter.aside) // the while is over
+	sweep(t, r)
+	if got := outcomes(t, db, "bad"); got != "pending 4" {
+		t.Errorf("later: %s, want pending 4", got)
+	}
+}
+
+// A key that is refused holds up no other where jobs expire, either: those behind them are promoted at once.
+func TestAnExpiryMovesOnWhatIsNotRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  string
+		pass func(testing.TB, *Reaper)
+	}{
+		"leases":    {`lease_expires_at = now() - interval '1 s'`, expirePass},
+		"deadlines": {`deadline = now() - interval '1 s'`, deadlinePass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+				for queue, kind := range map[string]string{"a": "others", "b": "bad", "c": "others"} {
+					storeStuck(t, db, tenant, queue, kind, false)
+				}
+			}
+			exec(t, db, `
+				INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, epoch, attempt, started_at, lease_owner, lease_expires_at)
+				SELECT gen_random_uuid(), tenant_id, queue, key, 'first', '{}', 'running', 1, 1, now(), 'worker-1', now() + interval '1 hour' FROM outbox.jobs`)
+			exec(t, db, `UPDATE outbox.jobs SET `+c.set+` WHERE kind = 'first'`)
+			refuse(t, db, "UPDATE", "bad")
+			c.pass(t, r)
+			for kind, want := range map[string]string{"others": "pending 4", "bad": "blocked 2"} {
+				if got := outcomes(t, db, kind); got != want {
+					t.Errorf("%s: %s, want %s", kind, got, want)
+				}
+			}
+		})
+	}
+}
