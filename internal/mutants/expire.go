@@ -105,6 +105,22 @@ var expire = []Mutant{
 		Checks: []Check{test("reaper", "TestALockedRowIsSkippedAndTheOthersAreNot", "lock timeout")},
 	},
 	{
+		Name:      "a lapsed job that is refused holds up the others",
+		Breaks:    "no lease is taken from a dead worker while a trigger refuses to change one job that lapsed",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"reaper.expirer.span", `if pgsession.IsRefusal(err) {`, `if false {`}},
+		Checks:    []Check{test("reaper", "TestALapsedJobThatIsRefusedHoldsUpNoOther/retried", "poisoned")},
+	},
+	{
+		Name:      "a job without a key parks one",
+		Breaks:    "a job that has no key, and a rule of keys, is closed, or fails the pass that finds its lease lapsed",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{
+			"internal/sqlgen.ExpireLeases", `CASE WHEN jobs.key IS NOT NULL THEN jobs.on_lapse END AS on_lapse`, `jobs.on_lapse`,
+		}},
+		Checks: []Check{test("reaper", "TestAPlainJobWithALapsePolicyIsRetried", "want retrying 1")},
+	},
+	{
 		Name:      "every reaper counts",
 		Breaks:    "each process reads the whole table of jobs twice a minute",
 		Invariant: "One process counts for all",
