@@ -191,7 +191,7 @@ func (i *Inline) promote() error {
 	for {
 		names, counts := i.promoter.take()
 		if len(names) == 0 {
-			return nil
+			return i.promoter.refusal()
 		}
 		if err := i.promoter.promote(names, counts); err != nil {
 			return fmt.Errorf("move %d keys on: %w", len(names), err)

@@ -1,9 +1,16 @@
 package dispatcher
 
 import (
+	"context"
+	"log/slog"
+	"slices"
 	"testing"
+	"testing/synctest"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -44,4 +51,61 @@ func TestOffers(t *testing.T) {
 	if n := len(k.takeOffers(numbered(0), 9)); n != 1 || len(k.offeredOf()) != 1 {
 		t.Errorf("took %d, want the last one", n)
 	}
+}
+
+// refusing are statements of which those that concern one key are refused.
+type refusing struct {
+	key   string
+	moved map[string]int32
+}
+
+func (r *refusing) FindMovableKeys(_ context.Context, look sqlgen.FindMovableKeysParams) ([]int32, error) {
+	return look.Ats, nil
+}
+
+func (r *refusing) PromoteKeys(_ context.Context, move sqlgen.PromoteKeysParams) ([]sqlgen.PromoteKeysRow, error) {
+	if slices.Contains(move.Keys, r.key) {
+		return nil, &pgconn.PgError{Code: "P0001"}
+	}
+	for i, key := range move.Keys {
+		r.moved[key] += move.Counts[i]
+	}
+	return nil, nil
+}
+
+// A key that the database refuses to move on is tried again after a while, whatever leaves it meanwhile, and then all
+// that has left it since is given away.
+func TestAKeyThatIsRefusedIsLeftAloneForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		db := &refusing{key: "bad", moved: map[string]int32{}}
+		p := newPromoter(&process{health: &health{log: log}, log: log, jobs: t.Context()}, db, nil, func([]sqlgen.PromoteKeysRow) bool { return false })
+		promote := func(bad, good int32) {
+			t.Helper()
+			p.freed[keyName{key: "bad"}] += bad
+			p.freed[keyName{key: "good"}] += good
+			if names, counts := p.take(); len(names) > 0 {
+				if err := p.promote(names, counts); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		promote(2, 1)
+		db.key = ""
+		promote(3, 1)
+		if db.moved["bad"] != 0 || db.moved["good"] != 2 {
+			t.Errorf("moved %v; want two of the good key, and none of the bad one before its time", db.moved)
+		}
+		<-p.again()
+		promote(0, 0)
+		if db.moved["bad"] != 5 || len(p.passed) > 0 {
+			t.Errorf("moved %v; want five of the bad key, and that it is not passed by any more", db.moved)
+		}
+
+		db.key = "bad"
+		promote(1, 0)
+		if first, second := p.refusal(), p.refusal(); first == nil || second != nil {
+			t.Errorf("the refusal is %v, and then %v; want it once", first, second)
+		}
+	})
 }

@@ -484,3 +484,51 @@ func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 		})
 	}
 }
+
+// The database refuses to move a key on: a trigger refuses the job that is next, or its head is dead and is to park it
+// in so many years that there is no such time, which outbox.enqueue refuses and INSERT does not. The other keys, of
+// root and of another tenant, in a line and not, do not wait for it, nor for a reaper.
+func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	another := outbox.NewID()
+	for name, bad := range map[string]outbox.Options{
+		"a job":                           {Key: outbox.KeyRules{}},
+		"a job, another tenant":           {Tenant: another},
+		"a job of a line":                 {Key: outbox.KeyRules{Ordered: true}},
+		"a job of a line, another tenant": {Tenant: another, Key: outbox.KeyRules{Ordered: true}},
+		"a dead head":                     {Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour}},
+		"a dead head, another tenant":     {Tenant: another, Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			bad.Key.Name = "bad"
+			enqueueProbes(t, db, 2, bad)
+			enqueueProbes(t, db, 2, outbox.Options{Key: outbox.KeyRules{Name: "good"}})
+			enqueueProbes(t, db, 2, outbox.Options{Tenant: another, Key: outbox.KeyRules{Name: "good line", Ordered: true}})
+			ends := map[string]chan struct{}{"bad": make(chan struct{}), "good": make(chan struct{}), "good line": make(chan struct{})}
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				if <-ends[job.Key]; job.Key == "bad" && bad.Key.OnDeath != "" {
+					return dispatcher.Discard(errors.New("no"))
+				}
+				return nil
+			}), quiet(nil))
+			await(t, db, "the others are blocked", `SELECT count(*) = 3 FROM outbox.jobs WHERE status = 'blocked'`)
+			if bad.Key.OnDeath != "" {
+				exec(t, db, `UPDATE outbox.jobs SET park_after = '300000 years' WHERE key = 'bad'`)
+			} else {
+				exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$`)
+				exec(t, db, `CREATE TRIGGER refuse BEFORE UPDATE ON outbox.jobs FOR EACH ROW WHEN (OLD.key = 'bad' AND NEW.status = 'pending') EXECUTE FUNCTION refuse()`)
+			}
+			close(ends["bad"])
+			await(t, db, "the bad one has ended", `SELECT count(*) = 0 FROM outbox.jobs WHERE key = 'bad' AND status = 'running'`)
+			time.Sleep(50 * time.Millisecond) // the look at it
+			close(ends["good"])
+			close(ends["good line"])
+			await(t, db, "the others succeed", `SELECT count(*) = 4 FROM outbox.history WHERE key LIKE 'good%'`)
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE key = 'bad' AND status = 'blocked'`); n != 1 {
+				t.Errorf("%d jobs of the bad key are blocked, want 1", n)
+			}
+		})
+	}
+}

@@ -2,6 +2,10 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -9,6 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -29,7 +34,8 @@ import (
 // second look sees that A has ended.
 //
 // A promotion passes by what somebody has locked meanwhile (outbox.promote_keys says
-// who that is), and looks at it again soon.
+// who that is), and looks at it again soon. A key that the database refuses to move on,
+// because a trigger does for example, holds up no other, and is tried again later.
 type promoter struct {
 	*process
 	db    promoteStatements
@@ -51,6 +57,7 @@ type pass struct {
 	times   int       // in a row
 	unmoved int32     // slots that were to be given away and were not
 	again   time.Time // when it is looked at again, if nothing leaves it before
+	refused error     // why the database refuses to move it on, and it is left alone until then; nil: it was locked
 }
 
 // keyName is what jobs are ordered and limited by.
@@ -62,6 +69,7 @@ type keyName struct {
 const (
 	promoteBatch = maxBatch / 2
 	everySlot    = engine.MaxKeyActive
+	refusedRetry = time.Minute // what a trigger refuses today it may take tomorrow
 )
 
 type promoteStatements interface {
@@ -189,7 +197,12 @@ func (p *promoter) take() (names []keyName, counts []int32) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	for name, passed := range p.passed {
-		if _, freed := p.freed[name]; freed || !now.Before(passed.again) {
+		switch n, freed := p.freed[name]; {
+		case passed.refused != nil && now.Before(passed.again):
+			passed.unmoved = min(passed.unmoved+n, everySlot)
+			p.passed[name] = passed
+			delete(p.freed, name)
+		case freed || !now.Before(passed.again):
 			p.freed[name] = min(p.freed[name]+passed.unmoved, everySlot)
 			passed.unmoved = 0
 			p.passed[name] = passed
@@ -205,6 +218,18 @@ func (p *promoter) take() (names []keyName, counts []int32) {
 	return names, counts
 }
 
+// refusal returns why the database refuses to move keys on, nil if it does not, and forgets them.
+func (p *promoter) refusal() error {
+	var errs []error
+	for name, passed := range p.passed {
+		if passed.refused != nil {
+			errs = append(errs, fmt.Errorf("move key %s of queue %s on: %w", name.key, name.queue, passed.refused))
+			delete(p.passed, name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (p *promoter) putBack(names []keyName, counts []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,16 +241,7 @@ func (p *promoter) putBack(names []keyName, counts []int32) {
 // promote moves keys on, and notifies others of jobs that this process will not run at
 // once.
 func (p *promoter) promote(names []keyName, counts []int32) error {
-	var look sqlgen.FindMovableKeysParams
-	for i, name := range names {
-		look.Ats = append(look.Ats, int32(i))
-		look.TenantIds = append(look.TenantIds, pgvalue.UUID(name.tenant))
-		look.Queues = append(look.Queues, name.queue)
-		look.Keys = append(look.Keys, name.key)
-	}
-	ctx, cancel := bounded(context.Background())
-	defer cancel()
-	movable, err := p.db.FindMovableKeys(ctx, look)
+	movable, err := p.find(names)
 	if err != nil {
 		return err
 	}
@@ -234,16 +250,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 		p.noteLocked(names, nil)
 		return nil
 	}
-	var move sqlgen.PromoteKeysParams
-	for _, i := range movable {
-		move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, look.TenantIds[i]), append(move.Queues, look.Queues[i]), append(move.Keys, look.Keys[i])
-		move.Counts = append(move.Counts, counts[i])
-	}
-	promoted, err := p.db.PromoteKeys(ctx, move)
-	if err != nil {
-		p.peers.notify() // it may have been committed: the next look finds nothing to promote
-		return err
-	}
+	promoted, refused, err := p.move(names, counts, movable)
 	given, offered := map[keyName]int32{}, promoted[:0]
 	var locked []keyName
 	for _, job := range promoted {
@@ -255,13 +262,53 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 		given[name]++
 		offered = append(offered, job)
 	}
-	if p.offer(offered) {
+	if p.offer(offered) || err != nil { // it may have been committed: the next look finds nothing to promote
 		p.peers.notify()
+	}
+	if err != nil {
+		return err
 	}
 	unmoved := make(map[keyName]int32, len(locked))
 	for _, name := range locked {
 		unmoved[name] = max(counts[slices.Index(names, name)]-given[name], 1)
 	}
 	p.noteLocked(names, unmoved)
+	maps.Copy(p.passed, refused)
 	return nil
+}
+
+// find returns which of the keys can be moved on, without a lock.
+func (p *promoter) find(names []keyName) (movable []int32, err error) {
+	var look sqlgen.FindMovableKeysParams
+	for i, name := range names {
+		look.Ats = append(look.Ats, int32(i))
+		look.TenantIds = append(look.TenantIds, pgvalue.UUID(name.tenant))
+		look.Queues = append(look.Queues, name.queue)
+		look.Keys = append(look.Keys, name.key)
+	}
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	return p.db.FindMovableKeys(ctx, look)
+}
+
+// move promotes jobs of the keys at some places. It returns those that the database refuses to move on, too.
+func (p *promoter) move(names []keyName, counts []int32, places []int32) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
+	refused = map[keyName]pass{}
+	err = pgsession.Apart(places, func(part []int32) error {
+		var move sqlgen.PromoteKeysParams
+		for _, i := range part {
+			move.TenantIds, move.Queues = append(move.TenantIds, pgvalue.UUID(names[i].tenant)), append(move.Queues, names[i].queue)
+			move.Keys, move.Counts = append(move.Keys, names[i].key), append(move.Counts, counts[i])
+		}
+		ctx, cancel := bounded(context.Background())
+		defer cancel()
+		rows, err := p.db.PromoteKeys(ctx, move)
+		promoted = append(promoted, rows...)
+		return err
+	}, func(i int32, err error) {
+		refused[names[i]] = pass{unmoved: counts[i], again: time.Now().Add(refusedRetry), refused: err}
+		p.health.Complain(p.jobs, "key not moved on: the database refuses it", err,
+			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue), slog.String("key", names[i].key))
+	})
+	return promoted, refused, err
 }

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -223,5 +225,123 @@ func TestUnblockOfAKeyThatNothingHoldsUp(t *testing.T) {
 	}
 	if _, err := o.Unblock(t.Context(), operator.KeyName{Queue: "other", Key: "plain"}); !errors.Is(err, operator.ErrKeyNotFound) {
 		t.Errorf("the key of another queue: %v, want ErrKeyNotFound", err)
+	}
+}
+
+// storeLapsed stores two jobs of a key that ran at once on one worker, whose leases have lapsed, and one that waits
+// behind them. Their handlers are not to be run again before a person has looked.
+func storeLapsed(t *testing.T, db *pgxpool.Pool, tenant outbox.ID) (ids []outbox.ID) {
+	t.Helper()
+	for slot := range 3 {
+		id := enqueue(t, db, "mail", outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k", MaxActive: 2, OnLapse: outbox.BlockLapsed}})
+		if ids = append(ids, id); slot < 2 {
+			exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, slot = $2, started_at = now(), lease_owner = 'w', lease_expires_at = now() - interval '1 s' WHERE id = $1`, id, slot)
+		} else {
+			exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, id)
+		}
+	}
+	return ids
+}
+
+// expireLapsed does what a reaper does: once, for up to so many lapsed leases.
+func expireLapsed(t *testing.T, db *pgxpool.Pool, most int32) {
+	t.Helper()
+	lapsed, err := sqlgen.New(db).ExpireLeases(t.Context(), sqlgen.ExpireLeasesParams{
+		FromLease:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+		BeforeLease: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+		Overlap:     pgtype.Interval{Valid: true}, MaxJobs: most,
+	})
+	if err != nil || !lapsed[0].ID.Valid {
+		t.Errorf("expired %v, %v; want what has lapsed", lapsed, err)
+	}
+}
+
+// One worker dies of several jobs of a key: the key names one of them, and all of them are taken up.
+func TestUnblockRetriesAllThatLapsed(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			o := operator.New(db)
+			ids := storeLapsed(t, db, tenant)
+			elsewhere := storeLapsed(t, db, outbox.NewID())
+			expireLapsed(t, db, 100)
+			if n, err := o.Unblock(t.Context(), operator.KeyName{Tenant: tenant, Key: "k"}); err != nil || n != 2 {
+				t.Errorf("unblocked with %d retried, %v; want 2", n, err)
+			}
+			for n, id := range ids {
+				if got := job(t, o, id).Status; got != outbox.Pending {
+					t.Errorf("job %d is %s, want pending", n, got)
+				}
+			}
+			for n, want := range []outbox.Status{outbox.Dead, outbox.Dead, outbox.Blocked} {
+				if got := job(t, o, elsewhere[n]).Status; got != want {
+					t.Errorf("job %d of the key of another tenant is %s, want %s", n, got, want)
+				}
+			}
+		})
+	}
+}
+
+// The lease of the second job lapses after an unblock has looked for dead letters, and before it takes the key up:
+//
+//	unblock   look: the first is dead …   waits on the gate    lock the key, look again: the second, too
+//	reaper                              the second is dead
+//
+// The gate is the row of the first job. That of the second is waited for, too, if it is dead at the first look.
+func TestUnblockRetriesWhatLapsesMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tenant outbox.ID
+		gate   int // the job
+	}{
+		"root": {outbox.RootTenant, 0}, "another tenant": {outbox.NewID(), 0}, "root, locked": {outbox.RootTenant, 1}, "another tenant, locked": {outbox.NewID(), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			o := operator.New(db)
+			ids := storeLapsed(t, db, c.tenant)
+			exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 minute' WHERE id = $1`, ids[0])
+			expireLapsed(t, db, int32(1+c.gate))
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, ids[c.gate]); err != nil {
+				t.Fatal(err)
+			}
+			type answer struct {
+				n   int
+				err error
+			}
+			unblocked := make(chan answer, 1)
+			go func() {
+				n, err := o.Unblock(context.WithoutCancel(t.Context()), operator.KeyName{Tenant: c.tenant, Key: "k"})
+				unblocked <- answer{n, err}
+			}()
+			for began, waits := time.Now(), false; !waits; time.Sleep(time.Millisecond) {
+				err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+				if err != nil || time.Since(began) > time.Minute {
+					t.Fatalf("the unblock does not wait for a job: %v", err)
+				}
+			}
+			if c.gate == 0 {
+				expireLapsed(t, db, 1)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-unblocked; got.err != nil || got.n != 2 {
+				t.Errorf("unblocked with %d retried, %v; want 2", got.n, got.err)
+			}
+			for _, id := range ids[:2] {
+				if got := job(t, o, id).Status; got != outbox.Pending {
+					t.Errorf("a job that lapsed is %s, want pending", got)
+				}
+			}
+		})
 	}
 }

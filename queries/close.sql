@@ -74,8 +74,9 @@ LIMIT 100000;
 -- one comes. Of a running job this raises the epoch: its worker can write nothing
 -- any more. It is left to its worker for @patience: no success is taken from it
 -- then, but the words of the handler that it stops. A row that somebody has locked
--- is skipped. The arrays name the keys of what it closed: the jobs behind may be
--- the next ones.
+-- is skipped. It closes none but those @among, if there are any, and none of those
+-- @aside. The arrays name the keys of what it closed: the jobs behind may be the next
+-- ones.
 WITH late AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.deadline, jobs.tenant_id, jobs.queue, jobs.key
     FROM outbox.jobs
@@ -86,6 +87,8 @@ WITH late AS MATERIALIZED (
       AND jobs.deadline < @before_deadline::timestamptz
       AND jobs.deadline <= statement_timestamp()
       AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - @patience::interval)
+      AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
+      AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
     ORDER BY jobs.deadline
     LIMIT @max_jobs
     FOR UPDATE SKIP LOCKED
@@ -116,3 +119,17 @@ SELECT statement_timestamp()::timestamptz AS now,
              AND jobs.deadline <= statement_timestamp() + @horizon::interval
            ORDER BY jobs.deadline
            LIMIT 1), 'infinity')::double precision AS next_in_seconds;
+
+-- name: FindLateJobs :many
+-- FindLateJobs returns the jobs that ExpireDeadlines would close, and more if somebody has locked some of them.
+SELECT jobs.id, jobs.deadline
+FROM outbox.jobs
+WHERE jobs.deadline IS NOT NULL
+  AND jobs.status NOT IN ('failed', 'dead')
+  AND jobs.deadline >= least(@from_deadline::timestamptz, statement_timestamp() - @overlap::interval)
+  AND jobs.deadline < @before_deadline::timestamptz
+  AND jobs.deadline <= statement_timestamp()
+  AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - @patience::interval)
+  AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+ORDER BY jobs.deadline
+LIMIT @max_jobs;

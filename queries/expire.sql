@@ -8,6 +8,7 @@
 -- one row without a job if there are none, and how soon the first deadline from @from_deadline on and
 -- within @horizon comes: a pass over the deadlines is made only when there is one. And
 -- how soon the next lease lapses, if within @lease_horizon: the next pass waits for it.
+-- It takes none but those @among, if there are any, and none of those @aside.
 --
 -- A lease that is extended between this statement's snapshot and its lock is
 -- judged anew by its new version, and kept. A row that somebody has locked (a
@@ -21,7 +22,7 @@
 WITH lapsed AS MATERIALIZED (
     SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
            jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.cancel_requested_at, jobs.kind, jobs.queue,
-           jobs.key, jobs.on_lapse
+           jobs.key, CASE WHEN jobs.key IS NOT NULL THEN jobs.on_lapse END AS on_lapse -- without a key it means nothing
     FROM outbox.jobs
     WHERE jobs.status = 'running'
       -- When the clock was set back, the remembered position lies in the future.
@@ -31,6 +32,8 @@ WITH lapsed AS MATERIALIZED (
           SELECT
           FROM outbox.lease_extensions AS beside
           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
+      AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
+      AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
     ORDER BY jobs.lease_expires_at
     LIMIT @max_jobs
     FOR UPDATE SKIP LOCKED
@@ -148,3 +151,18 @@ FROM (
 ) AS clock
 LEFT JOIN ended ON true
 LIMIT 10000;
+
+-- name: FindLapsedLeases :many
+-- FindLapsedLeases returns the jobs that ExpireLeases would take, and more if somebody has locked some of them.
+SELECT jobs.id, jobs.lease_expires_at
+FROM outbox.jobs
+WHERE jobs.status = 'running'
+  AND jobs.lease_expires_at >= least(@from_lease::timestamptz, statement_timestamp() - @overlap::interval)
+  AND jobs.lease_expires_at < least(@before_lease::timestamptz, statement_timestamp())
+  AND NOT EXISTS (
+      SELECT
+      FROM outbox.lease_extensions AS beside
+      WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
+  AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+ORDER BY jobs.lease_expires_at
+LIMIT @max_jobs;

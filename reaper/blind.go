@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -76,6 +77,17 @@ func (s *sight) blindSince() time.Time {
 		return s.seen
 	}
 	return s.seen.Add(s.asked.Sub(s.sent)) // until then we slept
+}
+
+// fail notes that a statement has failed. A refusal is an answer, though it does not say what the time is: as far as is
+// known we slept until it came.
+func (s *sight) fail(err error) {
+	switch {
+	case !pgsession.IsRefusal(err):
+		s.failed = true
+	case !s.failed:
+		s.asked = time.Time{}
+	}
 }
 
 // answer notes when a statement was sent and what the database's time was, and returns

@@ -2,9 +2,11 @@ package reaper
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -137,6 +139,36 @@ func TestWhatIsAnOutage(t *testing.T) {
 		}
 		if got := params.Seen.Time; !got.Equal(theirs) {
 			t.Errorf("%s: the statement was told that the latest answer was at %s, want %s", name, got, theirs)
+		}
+	}
+}
+
+// A statement that is refused was answered, however long it takes to find the rows that are. What lapses meanwhile is
+// not put down to an outage; what lapsed in an outage that was before still is.
+func TestARefusalIsNoOutage(t *testing.T) {
+	t.Parallel()
+	refusal, cut := &pgconn.PgError{Code: "P0001"}, errors.New("cut")
+	ours, theirs := time.Now(), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		errs []error
+		away time.Duration
+	}{
+		"refused": {[]error{refusal, refusal, refusal}, 0},
+		"away":    {[]error{cut, cut, cut}, 6 * time.Second},
+		"both":    {[]error{cut, refusal, refusal}, 6 * time.Second},
+	} {
+		var s sight
+		var params sqlgen.ExpireLeasesParams
+		s.ask(ours, &params)
+		s.answer(ours, theirs)
+		for n, err := range tt.errs {
+			s.ask(ours.Add(time.Duration(2*n)*time.Second), &params)
+			s.fail(err)
+		}
+		sent := ours.Add(6 * time.Second)
+		s.ask(sent, &params)
+		if away := s.answer(sent, theirs.Add(6*time.Second)); away != tt.away {
+			t.Errorf("%s: an outage of %s, want %s", name, away, tt.away)
 		}
 	}
 }

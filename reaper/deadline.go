@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -48,6 +49,7 @@ type closer struct {
 	log       *slog.Logger
 
 	scan  scan
+	aside aside[pgtype.UUID]
 	next  time.Time // when to make the next pass
 	ended time.Time // the last one
 	seen  time.Time // when there was a deadline last
@@ -153,27 +155,81 @@ func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sql
 	params := sqlgen.ExpireDeadlinesParams{
 		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap), Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: c.batch,
 	}
+	began := time.Now()
 	for {
-		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		sent := time.Now()
-		last, err = c.db.ExpireDeadlines(bound, params)
-		took := time.Since(sent)
-		cancel()
+		params.Aside = c.aside.names(began)
+		var took time.Duration
+		last, took, err = c.close(ctx, params)
+		if pgsession.IsRefusal(err) {
+			if err = c.apart(ctx, params, err); err == nil {
+				continue // with what is left
+			}
+		}
 		if err != nil {
 			return cost + took, last, err
 		}
 		cost += max(took-time.Duration(last.Closed)*rowCost, 0)
-		c.promoter.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})
-		if last.Closed > 0 {
-			c.seen = time.Now()
-			c.metrics.late.Add(float64(last.Closed))
-			c.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", last.Closed))
-		}
 		if last.Closed < int64(params.MaxJobs) {
 			return cost, last, nil
 		}
 		params.FromDeadline = last.Reached // what lies before is closed, or locked by somebody
 	}
+}
+
+// close is one statement, and what follows for the keys of what it closed. It returns how long the statement took, too.
+func (c *closer) close(ctx context.Context, params sqlgen.ExpireDeadlinesParams) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	sent := time.Now()
+	row, err = c.db.ExpireDeadlines(bound, params)
+	took = time.Since(sent)
+	cancel()
+	if err != nil {
+		return row, took, err
+	}
+	c.promoter.moveOn(ctx, keys{tenants: row.TenantIds, queues: row.Queues, names: row.Keys})
+	if row.Closed > 0 {
+		c.seen = time.Now()
+		c.metrics.late.Add(float64(row.Closed))
+		c.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", row.Closed))
+	}
+	return row, took, nil
+}
+
+// apart closes the jobs of a statement that was refused in ever smaller parts. Those that are refused by themselves are
+// left alone for a while. It returns the refusal if that got nowhere.
+func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams, cause error) error {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	found, err := c.db.FindLateJobs(bound, sqlgen.FindLateJobsParams{
+		FromDeadline: params.FromDeadline, BeforeDeadline: params.BeforeDeadline, Overlap: params.Overlap, Patience: params.Patience,
+		Aside: params.Aside, MaxJobs: params.MaxJobs,
+	})
+	cancel()
+	switch {
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return cause
+	}
+	var tally refusals
+	err = pgsession.Apart(found, func(part []sqlgen.FindLateJobsRow) error {
+		params.FromDeadline = part[0].Deadline
+		params.BeforeDeadline = instant(part[len(part)-1].Deadline.Time.Add(time.Microsecond))
+		params.Among = params.Among[:0]
+		for _, job := range part {
+			params.Among = append(params.Among, job.ID)
+		}
+		row, _, err := c.close(ctx, params)
+		tally.done += int(row.Closed)
+		return err
+	}, func(job sqlgen.FindLateJobsRow, err error) {
+		c.aside.add(job.ID)
+		tally.add(err, slog.String("job_id", job.ID.String()))
+	})
+	tally.log(ctx, c.log, "jobs not expired: the database refuses them")
+	if err == nil && tally.refused+tally.done == 0 {
+		return cause
+	}
+	return err
 }
 
 // lookFrom is where a pass over the leases begins to look for a deadline: from

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -47,6 +49,7 @@ type expirer struct {
 
 	scan       scan
 	sight      sight
+	aside      aside[pgtype.UUID]
 	lapsesIn   float64 // seconds, from the last look on; infinite if no lease lapses soon
 	looksAhead bool    // the last pass was cheap enough for that
 }
@@ -97,43 +100,99 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 	if params.LeaseHorizon = pgvalue.Interval(0); e.looksAhead {
 		params.LeaseHorizon = pgvalue.Interval(lookAhead)
 	}
+	began := time.Now()
 	for {
-		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		sent := time.Now()
-		e.sight.ask(sent, &params)
-		rows, err := e.db.ExpireLeases(bound, params)
-		took := time.Since(sent)
-		cancel()
+		params.Aside = e.aside.names(began)
+		rows, last, took, err := e.take(ctx, params)
+		if pgsession.IsRefusal(err) {
+			if err = e.apart(ctx, params, err); err == nil {
+				continue // with what is left
+			}
+		}
 		if err != nil {
-			e.sight.failed = true
 			return cost + took, now, fmt.Errorf("expire leases: %w", err)
 		}
-		now = rows[0].Now.Time // there is always a row
-		if away := e.sight.answer(sent, now); away > 0 {
-			e.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts", slog.Duration("for", away))
-		}
-		e.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
-		e.sweeper.keyed.Store(rows[0].Keyed)
-		e.lapsesIn = rows[0].LapsesInSeconds
-		if !rows[0].ID.Valid {
-			rows = rows[:0]
-		}
+		now = last
 		cost += max(took-time.Duration(len(rows))*rowCost, 0)
-		left := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return row.Status != string(outbox.Running) })
-		rows = slices.DeleteFunc(rows, func(row sqlgen.ExpireLeasesRow) bool { return row.Status == string(outbox.Running) })
-		e.report(ctx, rows)
-		e.promoter.lapsed(ctx, rows)
+		left := slices.DeleteFunc(slices.Clone(rows), isTaken)
 		switch {
 		case len(left) > 0: // cancelled jobs are closed a few at a time
 			params.FromLease = slices.MinFunc(left, byLease).LeaseExpiresAt
-			continue
 		case len(rows) < expireBatch:
 			return cost, now, nil
+		default: // what lies before the last of them is expired or locked by somebody
+			params.FromLease = slices.MaxFunc(rows, byLease).LeaseExpiresAt
 		}
-		// What lies before the last of them is expired or locked by somebody.
-		params.FromLease = slices.MaxFunc(rows, byLease).LeaseExpiresAt
 	}
 }
+
+// take is one statement. It returns the jobs that it took away, and those that it left for the next one, the
+// database's time, and how long it took.
+func (e *expirer) take(ctx context.Context, params sqlgen.ExpireLeasesParams) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	sent := time.Now()
+	e.sight.ask(sent, &params)
+	rows, err = e.db.ExpireLeases(bound, params)
+	took = time.Since(sent)
+	cancel()
+	if err != nil {
+		e.sight.fail(err)
+		return nil, now, took, err
+	}
+	now = rows[0].Now.Time // there is always a row
+	if away := e.sight.answer(sent, now); away > 0 {
+		e.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts", slog.Duration("for", away))
+	}
+	e.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
+	e.sweeper.keyed.Store(rows[0].Keyed)
+	e.lapsesIn = rows[0].LapsesInSeconds
+	if !rows[0].ID.Valid {
+		rows = rows[:0]
+	}
+	taken := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return !isTaken(row) })
+	e.report(ctx, taken)
+	e.promoter.lapsed(ctx, taken)
+	return rows, now, took, nil
+}
+
+// apart takes the jobs of a statement that was refused in ever smaller parts. Those that are refused by themselves are
+// left alone for a while. It returns the refusal if that got nowhere.
+func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, cause error) error {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	found, err := e.db.FindLapsedLeases(bound, sqlgen.FindLapsedLeasesParams{
+		FromLease: params.FromLease, BeforeLease: params.BeforeLease, Overlap: params.Overlap, Aside: params.Aside, MaxJobs: params.MaxJobs,
+	})
+	cancel()
+	switch {
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return cause
+	}
+	var tally refusals
+	err = pgsession.Apart(found, func(part []sqlgen.FindLapsedLeasesRow) error {
+		params.FromLease = part[0].LeaseExpiresAt
+		params.BeforeLease = instant(part[len(part)-1].LeaseExpiresAt.Time.Add(time.Microsecond))
+		params.Among = params.Among[:0]
+		for _, job := range part {
+			params.Among = append(params.Among, job.ID)
+		}
+		rows, _, _, err := e.take(ctx, params)
+		tally.done += len(rows)
+		return err
+	}, func(job sqlgen.FindLapsedLeasesRow, err error) {
+		e.aside.add(job.ID)
+		tally.add(err, slog.String("job_id", job.ID.String()))
+	})
+	tally.log(ctx, e.log, "jobs not taken from their workers: the database refuses them")
+	if err == nil && tally.refused+tally.done == 0 {
+		return cause
+	}
+	return err
+}
+
+// isTaken reports whether a statement has done what it could with the job, and did not leave it for the next one.
+func isTaken(row sqlgen.ExpireLeasesRow) bool { return row.Status != string(outbox.Running) }
 
 func byLease(a, b sqlgen.ExpireLeasesRow) int {
 	return a.LeaseExpiresAt.Time.Compare(b.LeaseExpiresAt.Time)

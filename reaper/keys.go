@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -34,6 +36,14 @@ type keys struct {
 func (k *keys) add(tenant pgtype.UUID, queue, name string, count int32) {
 	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name), append(k.counts, count)
 }
+
+// keyName names a key.
+type keyName struct {
+	tenant      pgtype.UUID
+	queue, name string
+}
+
+func (k *keys) name(i int) keyName { return keyName{k.tenants[i], k.queues[i], k.names[i]} }
 
 // sweeper moves on the keys that nobody else has.
 type sweeper struct {
@@ -119,30 +129,65 @@ func (s *sweeper) forget(ctx context.Context, k keys) error {
 type promoter struct {
 	db  *sqlgen.Queries
 	log *slog.Logger
+
+	mu    sync.Mutex
+	aside aside[keyName]
 }
 
 // promote moves keys on, wakes the dispatchers for what it promoted, and returns
-// how many jobs that was.
+// how many jobs that was. Keys that the database refuses to move on are left alone for
+// a while, and hold up no other.
 func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
-	for len(k.names) > 0 {
-		n := min(len(k.names), sweepPage)
-		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		rows, err := p.db.PromoteKeys(bound, sqlgen.PromoteKeysParams{
-			TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n], Counts: k.counts[:n], Patient: patient,
+	var tally refusals
+	for page := range slices.Chunk(p.notAside(k), sweepPage) {
+		err = pgsession.Apart(page, func(part []int) error {
+			n, err := p.some(ctx, k, part, patient)
+			promoted += n
+			return err
+		}, func(i int, err error) {
+			p.mu.Lock()
+			p.aside.add(k.name(i))
+			p.mu.Unlock()
+			tally.add(err, slog.String("tenant_id", k.tenants[i].String()), slog.String("queue", k.queues[i]), slog.String("key", k.names[i]))
 		})
-		// The next sweep sees what is locked.
-		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
-		if len(rows) > 0 {
-			promoted += len(rows)
-			_ = p.db.Notify(bound, []string{engine.Channel}) // a hint
-		}
-		cancel()
 		if err != nil {
-			return promoted, fmt.Errorf("move keys on: %w", err)
+			err = fmt.Errorf("move keys on: %w", err)
+			break
 		}
-		k.tenants, k.queues, k.names, k.counts = k.tenants[n:], k.queues[n:], k.names[n:], k.counts[n:]
 	}
-	return promoted, nil
+	tally.log(ctx, p.log, "keys not moved on: the database refuses them")
+	return promoted, err
+}
+
+// notAside returns which of the keys are not left alone now.
+func (p *promoter) notAside(k keys) (at []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.aside.forget(time.Now())
+	for i := range k.names {
+		if _, alone := p.aside[k.name(i)]; !alone {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// some is one statement, on some of the keys.
+func (p *promoter) some(ctx context.Context, k keys, at []int, patient bool) (promoted int, err error) {
+	move := sqlgen.PromoteKeysParams{Patient: patient}
+	for _, i := range at {
+		move.TenantIds, move.Queues = append(move.TenantIds, k.tenants[i]), append(move.Queues, k.queues[i])
+		move.Keys, move.Counts = append(move.Keys, k.names[i]), append(move.Counts, k.counts[i])
+	}
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	rows, err := p.db.PromoteKeys(bound, move)
+	// The next sweep sees what is locked.
+	rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
+	if len(rows) > 0 {
+		_ = p.db.Notify(bound, []string{engine.Channel}) // a hint
+	}
+	return len(rows), err
 }
 
 // moveOn promotes what waited behind jobs that have expired. One that waited had no
@@ -176,12 +221,12 @@ func (p *promoter) moveOn(ctx context.Context, freed keys) {
 // If that fails, the sweep does it.
 func (p *promoter) lapsed(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
 	var freed keys
-	at := map[[3]string]int{} // a key is named once
+	at := map[keyName]int{} // a key is named once
 	for _, row := range rows {
 		if row.Key == "" {
 			continue
 		}
-		name := [3]string{string(row.TenantID.Bytes[:]), row.Queue, row.Key}
+		name := keyName{row.TenantID, row.Queue, row.Key}
 		if i, known := at[name]; known {
 			freed.counts[i]++
 			continue

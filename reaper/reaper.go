@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
@@ -132,14 +133,15 @@ func (r *Reaper) open(ctx context.Context) (err error) {
 		return err
 	}
 	db := sqlgen.New(r.leases)
-	p := &promoter{db, r.log}
+	p := &promoter{db: db, log: r.log, aside: aside[keyName]{}}
 	r.sweeper = &sweeper{db: db, promoter: p, metrics: r.metrics, keysPage: sweepPage}
 	r.expirer = &expirer{
 		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, hearing: r.config.Hearing, metrics: r.metrics, log: r.log,
+		aside: aside[pgtype.UUID]{},
 	}
 	r.closer = &closer{
 		db: db, promoter: p, deadlines: r.deadlines, wake: r.config.Wake, hearing: r.config.Hearing, metrics: r.metrics, log: r.log,
-		batch: deadlineBatch,
+		aside: aside[pgtype.UUID]{}, batch: deadlineBatch,
 	}
 	r.days = days{r.chores, r.config.HistoryAhead, r.metrics, r.log}
 	r.watchdog = &watchdog{chores: r.chores, metrics: r.metrics, log: r.log}

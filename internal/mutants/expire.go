@@ -99,10 +99,26 @@ var expire = []Mutant{
 		Name:      "reaper waits for locked rows",
 		Breaks:    "one handler's open transaction keeps every lapsed lease from being taken away",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `    LIMIT $7
-    FOR UPDATE SKIP LOCKED`, `    LIMIT $7
+		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `    LIMIT $9
+    FOR UPDATE SKIP LOCKED`, `    LIMIT $9
     FOR UPDATE`}},
 		Checks: []Check{test("reaper", "TestALockedRowIsSkippedAndTheOthersAreNot", "lock timeout")},
+	},
+	{
+		Name:      "a lapsed job that is refused holds up the others",
+		Breaks:    "no lease is taken from a dead worker while a trigger refuses to change one job that lapsed",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"reaper.expirer.span", `if pgsession.IsRefusal(err) {`, `if false {`}},
+		Checks:    []Check{test("reaper", "TestALapsedJobThatIsRefusedHoldsUpNoOther/retried", "poisoned")},
+	},
+	{
+		Name:      "a job without a key parks one",
+		Breaks:    "a job that has no key, and a rule of keys, is closed, or fails the pass that finds its lease lapsed",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{
+			"internal/sqlgen.ExpireLeases", `CASE WHEN jobs.key IS NOT NULL THEN jobs.on_lapse END AS on_lapse`, `jobs.on_lapse`,
+		}},
+		Checks: []Check{test("reaper", "TestAPlainJobWithALapsePolicyIsRetried", "want retrying 1")},
 	},
 	{
 		Name:      "every reaper counts",

@@ -79,6 +79,30 @@ var keys = []Mutant{
 		Checks: []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
+		Name:      "a key that is refused holds up the others",
+		Breaks:    "what waits for any key waits for as long as a trigger refuses to promote one job",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"internal/pgsession.Apart", `case !IsRefusal(err):`, `case true:`}},
+		Checks: []Check{
+			test("dispatcher", "TestAKeyThatIsRefusedHoldsUpNoOther/a_job$", "in vain: the others succeed"),
+			test("reaper", "TestAKeyThatIsRefusedHoldsUpNoOther/a_row", "poisoned"),
+		},
+	},
+	{
+		Name:      "a key is parked in any number of years",
+		Breaks:    "a dead head that is to park its key later than there are times fails every promotion",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `THEN least(greatest(jobs.park_after, '0'), '36500 days') END`, `THEN jobs.park_after END`}},
+		Checks:    []Check{test("reaper", "TestAKeyThatIsRefusedHoldsUpNoOther/a_head_that_parks_it", "want both")},
+	},
+	{
+		Name:      "an unblock of one of the jobs that lapsed",
+		Breaks:    "of the jobs of a key that one worker died of all but one stay dead letters, and the key goes on",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations.outbox.unblock_key", `        WHERE stood.parked_at IS NOT NULL`, `        WHERE false`}},
+		Checks:    []Check{test("operator", "TestUnblockRetriesWhatLapsesMeanwhile/root$", "unblocked with 1 retried")},
+	},
+	{
 		Name:      "nobody sweeps",
 		Breaks:    "what a process that died had freed is never given away",
 		Invariant: "No key is stuck",
@@ -104,7 +128,7 @@ var keys = []Mutant{
 		Name:      "an expired job that moves no key on",
 		Breaks:    "the job behind one whose deadline came waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"reaper.closer.span", `		c.promoter.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})`, ``}},
+		Edits:     []Edit{{"reaper.closer.close", `	c.promoter.moveOn(ctx, keys{tenants: row.TenantIds, queues: row.Queues, names: row.Keys})`, ``}},
 		Checks:    []Check{test("reaper", "TestAnExpiredJobMovesItsKeyOn", "want pending")},
 	},
 	{

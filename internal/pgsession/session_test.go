@@ -314,6 +314,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		yes, not []error
 	}{
 		"RefusesTheRow":  {RefusesTheRow, []error{pg("22P05", ""), pg("23514", "c"), pg("P0001", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("25006", ""), pg("42501", ""), pg("57P01", ""), pg("40001", ""), pg("53300", "")}},
+		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), pg("22008", ""), pg("P0001", "")}, []error{errors.New("cut"), pg("23514", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", "")}},
 		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
 		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("P0001", ""), pg("55P03", "")}},
@@ -337,5 +338,43 @@ func TestStatesAreDistinguished(t *testing.T) {
 	}
 	if got := State(errors.New("cut")); got != "" {
 		t.Errorf("the state of no answer = %q", got)
+	}
+}
+
+func TestWhatIsRefusedIsTakenApart(t *testing.T) {
+	t.Parallel()
+	refusal, cut := &pgconn.PgError{Code: "P0001"}, errors.New("cut")
+	for name, c := range map[string]struct {
+		rows, refused, done string
+		statements          int
+		err                 error
+	}{
+		"nothing is refused": {rows: "abcdefgh", done: "abcdefgh", statements: 1},
+		"one is":             {rows: "abcXefgh", refused: "X", done: "abcefgh", statements: 7},
+		"the only one is":    {rows: "X", refused: "X", statements: 1},
+		"all are":            {rows: "XXX", refused: "XXX", statements: 5},
+		"it is cut off":      {rows: "abXd!fgh", refused: "X", done: "abd", statements: 7, err: cut},
+	} {
+		var done, refused strings.Builder
+		statements := 0
+		err := Apart([]byte(c.rows), func(part []byte) error {
+			statements++
+			switch {
+			case bytes.ContainsRune(part, 'X'):
+				return refusal
+			case bytes.ContainsRune(part, '!'):
+				return cut
+			}
+			done.Write(part)
+			return nil
+		}, func(row byte, err error) {
+			if err != error(refusal) {
+				t.Errorf("%s: %c is refused because of %v", name, row, err)
+			}
+			refused.WriteByte(row)
+		})
+		if done.String() != c.done || refused.String() != c.refused || statements != c.statements || err != c.err {
+			t.Errorf("%s: done %q, refused %q, %d statements, %v; want %+v", name, &done, &refused, statements, err, c)
+		}
 	}
 }

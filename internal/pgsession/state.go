@@ -66,6 +66,31 @@ func RefusesTheRow(err error) bool {
 	return true
 }
 
+// IsRefusal reports whether a statement failed because of some of its rows and will fail for as long as it has them: a
+// trigger or a constraint refuses one, or a value of one cannot be computed with. Unlike RefusesTheRow it leaves out
+// locks, which end, and missing partitions, which are made.
+func IsRefusal(err error) bool {
+	return RefusesTheRow(err) && !IsLockedOut(err) && !IsNoPartition(err)
+}
+
+// Apart does something with all rows in one statement. If the database refuses that, it does it with each half of them,
+// and so on: one row that is refused holds up no other. Rows that are refused by themselves are passed to refused. Any
+// other error ends it and is returned.
+func Apart[Row any](rows []Row, do func([]Row) error, refused func(Row, error)) error {
+	err := do(rows)
+	switch {
+	case !IsRefusal(err):
+		return err
+	case len(rows) == 1:
+		refused(rows[0], err)
+		return nil
+	}
+	if err := Apart(rows[:len(rows)/2], do, refused); err != nil {
+		return err
+	}
+	return Apart(rows[len(rows)/2:], do, refused)
+}
+
 // IsLockedOut reports whether a statement waited for a row for too long: a lock timeout,
 // a statement timeout, a deadlock.
 func IsLockedOut(err error) bool {

@@ -146,8 +146,10 @@ WITH late AS MATERIALIZED (
       AND jobs.deadline < $5::timestamptz
       AND jobs.deadline <= statement_timestamp()
       AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - $1::interval)
+      AND ($6::uuid[] IS NULL OR jobs.id = ANY ($6))
+      AND ($7::uuid[] IS NULL OR jobs.id <> ALL ($7))
     ORDER BY jobs.deadline
-    LIMIT $6
+    LIMIT $8
     FOR UPDATE SKIP LOCKED
 ), closed AS MATERIALIZED (
     SELECT outbox.close_jobs(array_agg(late.id), array_agg(late.epoch), array_agg('expired'::outbox.job_status)) AS id
@@ -184,6 +186,8 @@ type ExpireDeadlinesParams struct {
 	FromDeadline   pgtype.Timestamptz
 	Overlap        pgtype.Interval
 	BeforeDeadline pgtype.Timestamptz
+	Among          []pgtype.UUID
+	Aside          []pgtype.UUID
 	MaxJobs        int32
 }
 
@@ -203,8 +207,9 @@ type ExpireDeadlinesRow struct {
 // one comes. Of a running job this raises the epoch: its worker can write nothing
 // any more. It is left to its worker for @patience: no success is taken from it
 // then, but the words of the handler that it stops. A row that somebody has locked
-// is skipped. The arrays name the keys of what it closed: the jobs behind may be
-// the next ones.
+// is skipped. It closes none but those @among, if there are any, and none of those
+// @aside. The arrays name the keys of what it closed: the jobs behind may be the next
+// ones.
 func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams) (ExpireDeadlinesRow, error) {
 	row := q.db.QueryRow(ctx, ExpireDeadlines,
 		arg.Patience,
@@ -212,6 +217,8 @@ func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams
 		arg.FromDeadline,
 		arg.Overlap,
 		arg.BeforeDeadline,
+		arg.Among,
+		arg.Aside,
 		arg.MaxJobs,
 	)
 	var i ExpireDeadlinesRow
@@ -225,6 +232,62 @@ func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams
 		&i.NextInSeconds,
 	)
 	return i, err
+}
+
+const FindLateJobs = `-- name: FindLateJobs :many
+SELECT jobs.id, jobs.deadline
+FROM outbox.jobs
+WHERE jobs.deadline IS NOT NULL
+  AND jobs.status NOT IN ('failed', 'dead')
+  AND jobs.deadline >= least($1::timestamptz, statement_timestamp() - $2::interval)
+  AND jobs.deadline < $3::timestamptz
+  AND jobs.deadline <= statement_timestamp()
+  AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - $4::interval)
+  AND ($5::uuid[] IS NULL OR jobs.id <> ALL ($5))
+ORDER BY jobs.deadline
+LIMIT $6
+`
+
+type FindLateJobsParams struct {
+	FromDeadline   pgtype.Timestamptz
+	Overlap        pgtype.Interval
+	BeforeDeadline pgtype.Timestamptz
+	Patience       pgtype.Interval
+	Aside          []pgtype.UUID
+	MaxJobs        int32
+}
+
+type FindLateJobsRow struct {
+	ID       pgtype.UUID
+	Deadline pgtype.Timestamptz
+}
+
+// FindLateJobs returns the jobs that ExpireDeadlines would close, and more if somebody has locked some of them.
+func (q *Queries) FindLateJobs(ctx context.Context, arg FindLateJobsParams) ([]FindLateJobsRow, error) {
+	rows, err := q.db.Query(ctx, FindLateJobs,
+		arg.FromDeadline,
+		arg.Overlap,
+		arg.BeforeDeadline,
+		arg.Patience,
+		arg.Aside,
+		arg.MaxJobs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindLateJobsRow
+	for rows.Next() {
+		var i FindLateJobsRow
+		if err := rows.Scan(&i.ID, &i.Deadline); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ListCancelRequests = `-- name: ListCancelRequests :many

@@ -15,7 +15,7 @@ const ExpireLeases = `-- name: ExpireLeases :many
 WITH lapsed AS MATERIALIZED (
     SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
            jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.cancel_requested_at, jobs.kind, jobs.queue,
-           jobs.key, jobs.on_lapse
+           jobs.key, CASE WHEN jobs.key IS NOT NULL THEN jobs.on_lapse END AS on_lapse -- without a key it means nothing
     FROM outbox.jobs
     WHERE jobs.status = 'running'
       -- When the clock was set back, the remembered position lies in the future.
@@ -25,8 +25,10 @@ WITH lapsed AS MATERIALIZED (
           SELECT
           FROM outbox.lease_extensions AS beside
           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
+      AND ($7::uuid[] IS NULL OR jobs.id = ANY ($7))
+      AND ($8::uuid[] IS NULL OR jobs.id <> ALL ($8))
     ORDER BY jobs.lease_expires_at
-    LIMIT $7
+    LIMIT $9
     FOR UPDATE SKIP LOCKED
 ), judged AS MATERIALIZED (
     SELECT lapsed.id, lapsed.tenant_id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at, lapsed.cancel_requested_at, lapsed.kind, lapsed.queue, lapsed.key, lapsed.on_lapse, lapsed.outage,
@@ -39,10 +41,10 @@ WITH lapsed AS MATERIALIZED (
                -- one was the standby of: nobody could extend the lease meanwhile. Or it
                -- lapsed in an outage, or soon after one, by what the reaper has seen.
                coalesce(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())
-                   OR (lapsed.lease_expires_at >= $8::timestamptz AND lapsed.lease_expires_at < $9::timestamptz
-                       AND lapsed.started_at < $10::timestamptz)
-                   OR (lapsed.lease_expires_at >= $11::timestamptz
-                       AND statement_timestamp() - $12::timestamptz > $13::interval), false) AS outage
+                   OR (lapsed.lease_expires_at >= $10::timestamptz AND lapsed.lease_expires_at < $11::timestamptz
+                       AND lapsed.started_at < $12::timestamptz)
+                   OR (lapsed.lease_expires_at >= $13::timestamptz
+                       AND statement_timestamp() - $14::timestamptz > $15::interval), false) AS outage
         FROM lapsed
     ) AS lapsed
 ), sentenced AS MATERIALIZED (
@@ -151,6 +153,8 @@ type ExpireLeasesParams struct {
 	LeaseHorizon pgtype.Interval
 	FromLease    pgtype.Timestamptz
 	BeforeLease  pgtype.Timestamptz
+	Among        []pgtype.UUID
+	Aside        []pgtype.UUID
 	MaxJobs      int32
 	OutageFrom   pgtype.Timestamptz
 	OutageUntil  pgtype.Timestamptz
@@ -186,6 +190,7 @@ type ExpireLeasesRow struct {
 // one row without a job if there are none, and how soon the first deadline from @from_deadline on and
 // within @horizon comes: a pass over the deadlines is made only when there is one. And
 // how soon the next lease lapses, if within @lease_horizon: the next pass waits for it.
+// It takes none but those @among, if there are any, and none of those @aside.
 //
 // A lease that is extended between this statement's snapshot and its lock is
 // judged anew by its new version, and kept. A row that somebody has locked (a
@@ -204,6 +209,8 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 		arg.LeaseHorizon,
 		arg.FromLease,
 		arg.BeforeLease,
+		arg.Among,
+		arg.Aside,
 		arg.MaxJobs,
 		arg.OutageFrom,
 		arg.OutageUntil,
@@ -235,6 +242,61 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 			&i.Key,
 			&i.Silent,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FindLapsedLeases = `-- name: FindLapsedLeases :many
+SELECT jobs.id, jobs.lease_expires_at
+FROM outbox.jobs
+WHERE jobs.status = 'running'
+  AND jobs.lease_expires_at >= least($1::timestamptz, statement_timestamp() - $2::interval)
+  AND jobs.lease_expires_at < least($3::timestamptz, statement_timestamp())
+  AND NOT EXISTS (
+      SELECT
+      FROM outbox.lease_extensions AS beside
+      WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
+  AND ($4::uuid[] IS NULL OR jobs.id <> ALL ($4))
+ORDER BY jobs.lease_expires_at
+LIMIT $5
+`
+
+type FindLapsedLeasesParams struct {
+	FromLease   pgtype.Timestamptz
+	Overlap     pgtype.Interval
+	BeforeLease pgtype.Timestamptz
+	Aside       []pgtype.UUID
+	MaxJobs     int32
+}
+
+type FindLapsedLeasesRow struct {
+	ID             pgtype.UUID
+	LeaseExpiresAt pgtype.Timestamptz
+}
+
+// FindLapsedLeases returns the jobs that ExpireLeases would take, and more if somebody has locked some of them.
+func (q *Queries) FindLapsedLeases(ctx context.Context, arg FindLapsedLeasesParams) ([]FindLapsedLeasesRow, error) {
+	rows, err := q.db.Query(ctx, FindLapsedLeases,
+		arg.FromLease,
+		arg.Overlap,
+		arg.BeforeLease,
+		arg.Aside,
+		arg.MaxJobs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindLapsedLeasesRow
+	for rows.Next() {
+		var i FindLapsedLeasesRow
+		if err := rows.Scan(&i.ID, &i.LeaseExpiresAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

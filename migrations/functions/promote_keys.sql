@@ -74,7 +74,9 @@ BEGIN
               AND jobs.key IS NOT NULL AND jobs.status = 'running'
         ) AS slots
         LEFT JOIN LATERAL (
-            SELECT jobs.id, jobs.status, jobs.on_death, jobs.park_after, jobs.failed_at, (jobs).ctid AS place
+            SELECT jobs.id, jobs.status, jobs.on_death, jobs.failed_at, (jobs).ctid AS place,
+                   -- Within the bounds of outbox.enqueue, which an INSERT does not know: later there is no such time.
+                   CASE WHEN jobs.park_after IS NOT NULL THEN least(greatest(jobs.park_after, '0'), '36500 days') END AS park_after
             FROM outbox.jobs
             WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
               AND jobs.ordered AND jobs.status <> 'created'

@@ -25,7 +25,10 @@ BEGIN
         FROM outbox.jobs
         WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
           AND jobs.status IN ('failed', 'dead')
-          AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = stood.parked_for)
+          AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = stood.parked_for
+               -- The key names one of the jobs that parked it. Of those in no line as many may have as it has slots.
+               OR (stood.parked_at IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'dead'
+                   AND jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost'))
           -- One past its deadline would only expire: it has to be dismissed.
           AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
         ORDER BY jobs.id
@@ -52,6 +55,23 @@ BEGIN
     ) THEN
         RETURN NULL;
     END IF;
+    -- What lapsed since the look above is taken up, too. A statement that parks the key from here on waits for this
+    -- transaction, and then parks it again.
+    SELECT * INTO stood
+    FROM outbox.keys
+    WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key
+    FOR UPDATE;
+    SELECT dead || array_agg(held.id) INTO dead
+    FROM (
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE stood.parked_at IS NOT NULL
+          AND jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered IS NULL AND jobs.status = 'dead' AND jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost'
+          AND jobs.id <> ALL (coalesce(dead, '{}'))
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        FOR UPDATE SKIP LOCKED -- a holder of a key's row waits for no job's row
+    ) AS held;
     UPDATE outbox.keys
     SET parked_at = NULL, park_at = NULL, parked_for = NULL
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;

@@ -1,0 +1,247 @@
+package reaper
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// refuse creates a trigger that refuses every act on the jobs of a kind.
+func refuse(t *testing.T, db *pgxpool.Pool, act, kind string) {
+	t.Helper()
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$`)
+	exec(t, db, `CREATE TRIGGER refuse BEFORE `+act+` ON outbox.jobs FOR EACH ROW WHEN (OLD.kind = '`+kind+`') EXECUTE FUNCTION refuse()`)
+}
+
+// outcomes lists what has become of the jobs of a kind.
+func outcomes(t *testing.T, db *pgxpool.Pool, kind string) string {
+	t.Helper()
+	return query[string](t, db, `
+		SELECT string_agg(DISTINCT status || ' ' || n, ', ') FROM (
+			SELECT status::text, count(*) AS n
+			FROM (SELECT kind, status FROM outbox.jobs UNION ALL SELECT kind, status FROM outbox.history) AS job
+			WHERE kind = $1 GROUP BY status) AS counted`, kind)
+}
+
+// The rules of keys mean nothing to a job without one. outbox.enqueue refuses them, but a producer may store jobs with
+// INSERT.
+func TestAPlainJobWithALapsePolicyIsRetried(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		for _, policy := range []string{"block", "fail-stale"} {
+			t.Run(name+", "+policy, func(t *testing.T) {
+				t.Parallel()
+				r, db := newRig(t, Config{})
+				tx, err := db.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tx.Exec(t.Context(), `SET LOCAL ROLE outbox_producer; SET LOCAL app.tenant_id = '`+tenant.String()+`';
+					INSERT INTO outbox.jobs (id, tenant_id, kind, payload, on_lapse) VALUES (gen_random_uuid(), '`+tenant.String()+`', 'plain', '{}', '`+policy+`')`); err != nil {
+					t.Fatal(err)
+				}
+				if err := tx.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'worker-1', lease_expires_at = now() - interval '1 s'`)
+				storeLast(t, db, "beside it", "now()", "now() - interval '1 s'")
+				expirePass(t, r)
+				wantLast(t, db, "beside it", killed)
+				if got := outcomes(t, db, "plain"); got != "retrying 1" {
+					t.Errorf("the plain job: %s, want retrying 1", got)
+				}
+			})
+		}
+	}
+}
+
+// The database refuses to change some jobs whose leases have lapsed, of root and of another tenant, with a key and
+// without: the others are taken from their workers, and the pass has gone well.
+func TestALapsedJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ act, set, others string }{
+		"retried":              {"UPDATE", `max_attempts = 2`, "retrying 504"},
+		"dead":                 {"UPDATE", `max_attempts = 1`, "dead 504"},
+		"cancelled":            {"DELETE", `cancel_requested_at = now()`, "cancelled 504"},
+		"refused what it does": {"UPDATE OR DELETE", `on_lapse = CASE WHEN key IS NOT NULL THEN 'fail-stale' END, max_attempts = 2`, "retrying 502, stale 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			const lapsed = `now() - interval '1 s' + random() * interval '100 ms'`
+			storeLast(t, db, "refused", "now()", lapsed)
+			storeLast(t, db, "test", "now()", lapsed)
+			storeRunning(t, db, expireBatch, -time.Second)
+			exec(t, db, `UPDATE outbox.jobs SET `+c.set)
+			refuse(t, db, c.act, "refused")
+
+			expirePass(t, r)
+			if got := outcomes(t, db, "test"); got != c.others {
+				t.Errorf("the others: %s, want %s", got, c.others)
+			}
+			if got := outcomes(t, db, "refused"); got != "running 4" {
+				t.Errorf("those that are refused: %s, want running 4", got)
+			}
+
+			exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+			expirePass(t, r)
+			if got := outcomes(t, db, "refused"); got != "running 4" {
+				t.Errorf("at once: %s, want them left alone for a while", got)
+			}
+			for id := range r.expirer.aside {
+				r.expirer.aside[id] = time.Now() // the while is over
+			}
+			expirePass(t, r)
+			if got := outcomes(t, db, "refused"); got == "running 4" {
+				t.Error("they are left alone for ever")
+			}
+		})
+	}
+}
+
+// The same of jobs whose deadlines have come.
+func TestALateJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeLast(t, db, "refused", "now()", "now() + interval '1 hour'")
+	storeLast(t, db, "others", "now()", "now() + interval '1 hour'")
+	storeWithDeadline(t, db, deadlineBatch, "pending", -time.Second)
+	exec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 s' + random() * interval '100 ms'`)
+	refuse(t, db, "DELETE", "refused")
+
+	deadlinePass(t, r)
+	for kind, want := range map[string]string{"others": "expired 4", "test": "expired 500", "refused": "running 4"} {
+		if got := outcomes(t, db, kind); got != want {
+			t.Errorf("%s: %s, want %s", kind, got, want)
+		}
+	}
+
+	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	deadlinePass(t, r)
+	if got := outcomes(t, db, "refused"); got != "running 4" {
+		t.Errorf("at once: %s, want them left alone for a while", got)
+	}
+	for id := range r.closer.aside {
+		r.closer.aside[id] = time.Now() // the while is over
+	}
+	deadlinePass(t, r)
+	if got := outcomes(t, db, "refused"); got != "expired 4" {
+		t.Errorf("later: %s, want expired 4", got)
+	}
+}
+
+// storeStuck stores a key with a job that is to be promoted: the head of its line, or one in no line. Each has a queue
+// of its own, which says in which order the keys are looked at.
+func storeStuck(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, queue, kind string, ordered bool) {
+	t.Helper()
+	exec(t, db, `
+		INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, ordered, line_position)
+		VALUES (gen_random_uuid(), $1, $2, 'k', $3, '{}', 'blocked', nullif($4::boolean, false), CASE WHEN $4 THEN 2 END)`, tenant, queue, kind, ordered)
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, $2, 'k')`, tenant, queue)
+}
+
+// The database refuses to move some keys on, of root and of another tenant: the others are, by one sweep.
+func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, parkAfter := range map[string]string{
+		"a row":                             "",
+		"a head that parks it far too late": "300000 years",
+		"a head that parked it long ago":    "-300000 years",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+				for n := range 3 {
+					kind := "others"
+					if n == 1 {
+						kind = "bad"
+					}
+					storeStuck(t, db, tenant, "plain "+string(rune('a'+n)), kind, false)
+					storeStuck(t, db, tenant, "line "+string(rune('a'+n)), kind, true)
+				}
+			}
+			if parkAfter != "" {
+				exec(t, db, `
+					INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, ordered, line_position, on_death, park_after, failed_at)
+					SELECT gen_random_uuid(), tenant_id, queue, key, 'head', '{}', 'dead', true, 1, 'park', $1, now() FROM outbox.jobs WHERE kind = 'bad' AND ordered`, parkAfter)
+				exec(t, db, `DELETE FROM outbox.jobs WHERE kind = 'bad' AND ordered IS NULL`)
+			} else {
+				refuse(t, db, "UPDATE", "bad")
+			}
+			exec(t, db, `
+				WITH stored AS (
+					INSERT INTO outbox.jobs (id, queue, key, kind, payload, status)
+					SELECT gen_random_uuid(), 'plain d', i, 'others', '{}', 'blocked' FROM generate_series(1, $1) AS i RETURNING tenant_id, queue, key)
+				INSERT INTO outbox.keys (tenant_id, queue, key) SELECT * FROM stored`, sweepPage)
+
+			sweep(t, r)
+			if got := outcomes(t, db, "others"); got != "pending 508" {
+				t.Errorf("the others: %s, want pending 508", got)
+			}
+			switch {
+			case parkAfter == "":
+				wantRefusedKeys(t, r, db)
+			case parkAfter[0] == '-':
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.keys WHERE parked_at IS NOT NULL`); n != 2 {
+					t.Errorf("%d keys are parked, want both", n)
+				}
+			default:
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.keys WHERE parked_at IS NULL AND park_at BETWEEN now() + interval '36499 days' AND now() + interval '36500 days'`); n != 2 {
+					t.Errorf("%d keys are to be parked in a hundred years, want both", n)
+				}
+			}
+		})
+	}
+}
+
+// wantRefusedKeys checks that keys that are refused are left alone for a while, and not for ever.
+func wantRefusedKeys(t *testing.T, r *Reaper, db *pgxpool.Pool) {
+	t.Helper()
+	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	sweep(t, r)
+	if got := outcomes(t, db, "bad"); got != "blocked 4" {
+		t.Errorf("at once: %s, want them left alone for a while", got)
+	}
+	clear(r.sweeper.promoter.aside) // the while is over
+	sweep(t, r)
+	if got := outcomes(t, db, "bad"); got != "pending 4" {
+		t.Errorf("later: %s, want pending 4", got)
+	}
+}
+
+// A key that is refused holds up no other where jobs expire, either: those behind them are promoted at once.
+func TestAnExpiryMovesOnWhatIsNotRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  string
+		pass func(testing.TB, *Reaper)
+	}{
+		"leases":    {`lease_expires_at = now() - interval '1 s'`, expirePass},
+		"deadlines": {`deadline = now() - interval '1 s'`, deadlinePass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+				for queue, kind := range map[string]string{"a": "others", "b": "bad", "c": "others"} {
+					storeStuck(t, db, tenant, queue, kind, false)
+				}
+			}
+			exec(t, db, `
+				INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, epoch, attempt, started_at, lease_owner, lease_expires_at)
+				SELECT gen_random_uuid(), tenant_id, queue, key, 'first', '{}', 'running', 1, 1, now(), 'worker-1', now() + interval '1 hour' FROM outbox.jobs`)
+			exec(t, db, `UPDATE outbox.jobs SET `+c.set+` WHERE kind = 'first'`)
+			refuse(t, db, "UPDATE", "bad")
+			c.pass(t, r)
+			for kind, want := range map[string]string{"others": "pending 4", "bad": "blocked 2"} {
+				if got := outcomes(t, db, kind); got != want {
+					t.Errorf("%s: %s, want %s", kind, got, want)
+				}
+			}
+		})
+	}
+}
