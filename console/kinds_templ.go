@@ -61,7 +61,7 @@ func kindsPage(v *visit, all []*shownKind, lines map[string]spark) templ.Compone
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = command("posthaste dev --webhook greet=http://localhost:8080/greet").Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = command("posthaste dev --webhook greet=http://localhost:3000/greet").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
