@@ -97,6 +97,9 @@ func actRoutes() (rows []route) {
 				if err := a.do(v, v.operator.Because(v.param("reason"))); err != nil {
 					return v.tooLate(err)
 				}
+				if v.acted.of > 0 {
+					c.back = v.acted.at(c.back)
+				}
 				if _, undoable := undos[strings.Replace(a.path, "-", ".", 1)]; undoable || a.path == "undo" {
 					c.back = v.withDone(c.back)
 				}

@@ -79,10 +79,7 @@ func (s *site) jobs(v *visit) (err error) {
 	if l.views, err = v.views(); err != nil {
 		return err
 	}
-	if l.acted, err = v.justActed(); err != nil {
-		return err
-	}
-	l.pick = v.can(access.AdminRead)
+	l.acted, l.pick = v.justActed(), v.can(access.AdminRead)
 	for _, j := range l.page.Jobs {
 		l.tenant = l.tenant || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}

@@ -73,9 +73,7 @@ func (s *site) letters(v *visit) (err error) {
 	if l.jobs, err = v.operator.DeadLetters(v.ctx(), l.filter, l.before, 0); err != nil {
 		return err
 	}
-	if l.acted, err = v.justActed(); err != nil {
-		return err
-	}
+	l.acted = v.justActed()
 	for _, j := range l.jobs {
 		l.tenants = l.tenants || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}

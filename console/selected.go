@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/a-h/templ"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -22,7 +25,7 @@ const mostSelected = 100
 const onSelected = "id from " + onJobs + " error payload"
 
 // actedParams are those by which a list says what has become of them.
-const actedParams = " acted of"
+const actedParams = " acted of request"
 
 // selectedActs are the acts on jobs that were selected from a list, where its statuses allow any.
 func selectedActs(listed []outbox.Status) (paths []string) {
@@ -85,14 +88,9 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 		}
 		c = confirmation{back: f.link(), crumb: map[bool]string{true: "Dead letters", false: "Jobs"}[f.page == "letters"], reason: true}
 		if v.r.Method == http.MethodPost {
-			c.back = f.link("acted", v.id, "of", strconv.Itoa(len(ids)))
 			return c, nil
 		}
-		wanted := make([]operator.Wanted, len(ids))
-		for i, id := range ids {
-			wanted[i] = operator.Wanted{ID: id, Tenant: v.tenant()}
-		}
-		found, err := v.operator.Find(v.ctx(), wanted)
+		found, err := v.find(ids)
 		if err != nil {
 			return c, err
 		}
@@ -131,25 +129,44 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 	}
 }
 
-// doSelected acts on each of the jobs while it has the status that was previewed. One that cannot be done does not keep
-// the others from it.
+// eachAct is how long an act on one of the jobs may take: a handler's transaction may hold its row for long.
+const eachAct = time.Second
+
+// doSelected acts on each of the jobs while it has the status that was previewed, as far as the viewer may see them. One
+// that cannot be done does not keep the others from it.
 func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
-		ids, while := v.params["id"], v.params["while"]
-		if len(ids) != len(while) {
-			return unreadable("while", "is missing")
+		ids, err := v.selected()
+		if err != nil {
+			return err
 		}
-		for i, text := range ids {
-			id, err := outbox.ParseID(text)
-			if err != nil {
-				return unreadable("id", "is no job’s id")
-			}
+		while := v.params["while"]
+		if len(while) != len(ids) || len(v.params["id"]) != len(ids) {
+			return unreadable("while", "is not there once for each job")
+		}
+		found, err := v.find(ids)
+		if err != nil {
+			return err
+		}
+		v.acted = acted{of: len(ids), request: v.id}
+		for i, j := range found {
 			status, err := operator.ParseStatus(while[i])
 			if err != nil {
 				return unreadable("while", "is no status")
 			}
-			err = do(o.Only(status), v.ctx(), id)
-			if _, moved := errors.AsType[*operator.StatusError](err); err != nil && !moved && !errors.Is(err, operator.ErrNotFound) && !errors.Is(err, operator.ErrPastDeadline) {
+			if j.ID.IsZero() {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(v.ctx(), eachAct)
+			err = do(o.Only(status), ctx, j.ID)
+			cancel()
+			switch {
+			case err == nil:
+				v.acted.done++
+			case passedBy(err) && v.ctx().Err() == nil:
+			case v.acted.done > 0: // the page that follows says how many
+				return nil
+			default:
 				return err
 			}
 		}
@@ -157,22 +174,45 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 	}
 }
 
-// acted is what the request that this page was led to from has done to selected jobs.
-type acted struct {
-	done, of int
-	request  string
+// passedBy reports whether an act was not done because of its job, which has moved, is gone or is locked.
+func passedBy(err error) bool {
+	_, moved := errors.AsType[*operator.StatusError](err)
+	return moved || errors.Is(err, operator.ErrNotFound) || errors.Is(err, operator.ErrPastDeadline) ||
+		errors.Is(err, context.DeadlineExceeded) || pgsession.IsLockedOut(err)
 }
 
-// justActed is what the audit says that a request has done, which the parameters name.
-func (v *visit) justActed() (a acted, err error) {
-	a.request = v.param("acted")
-	of, bad := strconv.Atoi(v.param("of"))
-	if a.request == "" || bad != nil || of < 1 || of > mostSelected {
-		return acted{}, nil
+// find returns the jobs as the viewer may see them, in the order of the ids; the zero one for another.
+func (v *visit) find(ids []outbox.ID) ([]operator.Job, error) {
+	wanted := make([]operator.Wanted, len(ids))
+	for i, id := range ids {
+		wanted[i] = operator.Wanted{ID: id, Tenant: v.tenant()}
 	}
-	entries, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), RequestID: a.request, Limit: mostSelected})
-	a.done, a.of = min(len(entries), of), of
-	return a, err
+	return v.operator.Find(v.ctx(), wanted)
+}
+
+// acted is what was done to selected jobs.
+type acted struct {
+	done, of int
+	request  string // of the acts in the audit
+}
+
+// at is a page that says so.
+func (a acted) at(page templ.SafeURL) templ.SafeURL {
+	q := url.Values{"acted": {strconv.Itoa(a.done)}, "of": {strconv.Itoa(a.of)}, "request": {a.request}}.Encode()
+	if strings.Contains(string(page), "?") {
+		return page + templ.SafeURL("&"+q)
+	}
+	return page + templ.SafeURL("?"+q)
+}
+
+// justActed is what the parameters say.
+func (v *visit) justActed() (a acted) {
+	done, err := strconv.Atoi(v.param("acted"))
+	of, bad := strconv.Atoi(v.param("of"))
+	if err != nil || bad != nil || done < 0 || done > of || of > mostSelected {
+		return acted{}
+	}
+	return acted{done, of, v.param("request")}
 }
 
 // link is the part of the audit that has it.

@@ -317,7 +317,7 @@ func actedNote(v *visit, a acted) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, " To the others something else has happened meanwhile. ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, " The others are locked, or something else has happened to them meanwhile. ")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

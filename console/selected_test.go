@@ -1,12 +1,14 @@
 package console_test
 
 import (
+	"context"
 	"fmt"
 	"html"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -133,6 +135,56 @@ func TestASelectionThatCannotBeMeantIsRefused(t *testing.T) {
 	if got := r.statusOf(id); got != "pending" {
 		t.Errorf("it is %s", got)
 	}
-	r.get("jobs?acted=nobody&of=3").is(200).has("Done to 0 of 3 jobs")
-	r.get("jobs?acted=nobody&of=x").is(200).hasNot("Done to")
+	r.post("selected-cancel", url.Values{"id": {id.String(), id.String()}, "while": {"pending", "pending"}, "reason": {"x"}}).is(400).has("while")
+	if got := r.statusOf(id); got != "pending" {
+		t.Errorf("it is %s", got)
+	}
+	r.get("jobs?acted=0&of=3").is(200).has("Done to 0 of 3 jobs", "locked")
+	for _, not := range []string{"acted=x&of=3", "acted=4&of=3", "acted=-1&of=3", "acted=1&of=101"} {
+		r.get("jobs?" + not).is(200).hasNot("Done to")
+	}
+}
+
+// A form that names another tenant's job does nothing to it, also where the login is the owner's, for whom there is no
+// row security.
+func TestAForgedSelectionReachesNoOtherTenant(t *testing.T) {
+	for name, owner := range map[string]bool{"with row security": false, "as the owner": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			if owner {
+				handler, err := console.New(console.Config{Pool: r.db, Authenticator: fixed{}, Name: "test"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.handler = handler
+			}
+			own, foreign := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA}), r.enqueue("k", `{}`, outbox.Options{Tenant: tenantB})
+			form := url.Values{"id": {foreign.String(), own.String()}, "while": {"pending", "pending"}, "reason": {"x"}}
+			to := r.as("a").post("selected-cancel", form).is(303).Header().Get("Location")
+			if got := [2]string{r.statusOf(own), r.statusOf(foreign)}; got != [2]string{"cancelled", "pending"} {
+				t.Errorf("its own and the other's are %v", got)
+			}
+			r.as("a").get(to).is(200).has("Done to 1 of 2 jobs")
+		})
+	}
+}
+
+// A job whose row a handler's transaction holds keeps the others from nothing, and the page says that not all was done.
+func TestASelectedJobThatIsLockedIsPassedBy(t *testing.T) {
+	r := newRig(t)
+	locked, free := r.enqueue("k", `{}`, outbox.Options{}), r.enqueue("k", `{}`, outbox.Options{})
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, locked); err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{"id": {locked.String(), free.String()}, "while": {"pending", "pending"}, "reason": {"x"}}
+	to := r.post("selected-cancel", form).is(303).Header().Get("Location")
+	if got := r.statusOf(free); got != "cancelled" {
+		t.Errorf("the one that is not locked is %s", got)
+	}
+	r.get(to).is(200).has("Done to 1 of 2 jobs")
 }

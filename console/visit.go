@@ -32,6 +32,7 @@ type visit struct {
 	nonce  string    // of the page's scripts
 	now    time.Time // when the page is of; ages count from here
 	params url.Values
+	acted  acted // what this request has done to selected jobs
 
 	who   access.Principal
 	known bool     // whether who is somebody

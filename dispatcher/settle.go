@@ -153,7 +153,7 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 			s.storeRefused(batch[0], statement, err)
 			return
 		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
-			// The others are stored now.
+			continue // with the others
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
 				s.store(batch[i:i+1], statement)
@@ -173,9 +173,9 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 	}
 }
 
-// setLockedAside leaves those of the batch whose rows somebody else has locked, or which are gone, to settleRefused,
-// and keeps the others. It reports whether there were any. To find them out one by one would take a lock timeout each,
-// for which everybody's outcomes waited.
+// setLockedAside leaves those of the batch whose rows somebody else has locked to settleRefused, and keeps the others.
+// It reports whether there were any. To find them out one by one would take a lock timeout each, for which everybody's
+// outcomes waited.
 func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	if len(*batch) == 1 {
 		return false // storeRefused
@@ -186,19 +186,19 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	for i, a := range *batch {
 		ids[i] = pgvalue.UUID(a.job.ID)
 	}
-	found, err := s.statements.db.FindUnlocked(ctx, ids)
-	if err != nil || len(found) == len(ids) {
+	locked, err := s.statements.db.FindLocked(ctx, ids)
+	if err != nil || len(locked) == 0 {
 		return false
 	}
-	var free []*attempt
+	var others []*attempt
 	for i, a := range *batch {
-		if slices.Contains(found, ids[i]) {
-			free = append(free, a)
-		} else {
+		if slices.Contains(locked, ids[i]) {
 			s.refused <- a
+		} else {
+			others = append(others, a)
 		}
 	}
-	*batch = free
+	*batch = others
 	return true
 }
 

@@ -37,7 +37,7 @@ type settleStatements interface {
 	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
 	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
 	CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) ([]sqlgen.CloseAttemptsRow, error)
-	FindUnlocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error)
+	FindLocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error)
 	EnsureDays(ctx context.Context, days int32) (int32, error)
 }
 

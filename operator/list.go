@@ -194,7 +194,8 @@ type Page struct {
 const (
 	pageTime  = 30 * time.Millisecond
 	firstRows = 1000 // that the first round reads
-	firstText = 100  // and if their payloads are read
+	firstText = 100  // and if their payloads are read,
+	mostText  = 400  // which one round may do of so many: they may be large, and the time is looked at in between
 	mostRows  = 1000 // jobs that one statement returns: so many are in memory only to be left out
 )
 
@@ -237,6 +238,9 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 		ofTenant = pgtype.UUID{} // without an index of its jobs, those of all are read
 	}
 	for ; ; rows *= 2 {
+		if params.Contains != "" {
+			rows = min(rows, mostText)
+		}
 		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
 			Statuses: params.Statuses, Before: params.Before, After: bottom, Tenant: ofTenant, MaxRows: rows,
 		})

@@ -121,7 +121,7 @@ SELECT statement_timestamp()::timestamptz AS now,
            LIMIT 1), 'infinity')::double precision AS next_in_seconds;
 
 -- name: FindLateJobs :many
--- FindLateJobs returns the jobs that ExpireDeadlines would close, and more if somebody has locked some of them.
+-- FindLateJobs returns the jobs that ExpireDeadlines would close.
 SELECT jobs.id, jobs.deadline
 FROM outbox.jobs
 WHERE jobs.deadline IS NOT NULL
@@ -132,4 +132,5 @@ WHERE jobs.deadline IS NOT NULL
   AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - @patience::interval)
   AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
 ORDER BY jobs.deadline
-LIMIT @max_jobs;
+LIMIT @max_jobs
+FOR UPDATE SKIP LOCKED;

@@ -153,7 +153,7 @@ LEFT JOIN ended ON true
 LIMIT 10000;
 
 -- name: FindLapsedLeases :many
--- FindLapsedLeases returns the jobs that ExpireLeases would take, and more if somebody has locked some of them.
+-- FindLapsedLeases returns the jobs that ExpireLeases would take.
 SELECT jobs.id, jobs.lease_expires_at
 FROM outbox.jobs
 WHERE jobs.status = 'running'
@@ -165,4 +165,5 @@ WHERE jobs.status = 'running'
       WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
   AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
 ORDER BY jobs.lease_expires_at
-LIMIT @max_jobs;
+LIMIT @max_jobs
+FOR UPDATE SKIP LOCKED;

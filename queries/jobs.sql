@@ -56,13 +56,12 @@ SELECT greatest((
 ))::uuid AS id;
 
 -- name: ListJobs :many
--- ListJobs returns up to @max_rows jobs with an id between @after and @before,
--- newest first, without payloads and results, but for the @skip newest. Each of
--- its three parts is left out when no status of it was asked for; the dead letters
--- have an index of their own, and alone a @fingerprint. @contains is looked for in the beginning of
--- a payload, so that a row costs no more than that. @reach is both numbers together. A
--- job finishes after it was created: @created_after spares the partitions before. An open one has not
--- finished.
+-- ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without
+-- payloads and results, but for the @skip newest. Each of its three parts is left out when no status
+-- of it was asked for; the dead letters have an index of their own, and alone a @fingerprint.
+-- @contains is looked for in the beginning of a payload, so that a row costs about that: the server
+-- need not read all of what pglz has compressed. @reach is both numbers together. A job finishes after
+-- it was created: @created_after spares the partitions before. An open one has not finished.
 (
     SELECT {{open "jobs"}}
     FROM outbox.jobs

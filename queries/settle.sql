@@ -80,11 +80,17 @@ JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = in
 WHERE history.status = 'succeeded'
 LIMIT 100000;
 
--- name: FindUnlocked :many
--- FindUnlocked returns those of the given jobs whose rows nobody else has locked.
+-- name: FindLocked :many
+-- FindLocked returns those of the given jobs whose rows somebody else has locked.
+WITH free AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.id = ANY (@ids::uuid[])
+    ORDER BY jobs.id
+    FOR UPDATE SKIP LOCKED
+)
 SELECT jobs.id
 FROM outbox.jobs
 WHERE jobs.id = ANY (@ids::uuid[])
-ORDER BY jobs.id
-LIMIT 100000
-FOR UPDATE SKIP LOCKED;
+  AND jobs.id NOT IN (SELECT free.id FROM free)
+LIMIT 100000;

@@ -70,7 +70,7 @@ func TestAPauseLetsABatchEnd(t *testing.T) {
 	db := database(t)
 	reg := prometheus.NewRegistry()
 	sink := &slow{}
-	start(t, db, sink, func(c *relay.Config) { c.Registerer = reg })
+	start(t, db, sink, func(c *relay.Config) { c.Registerer, c.LeaseTTL = reg, time.Minute })
 	publish(t, db, "t", "k", "1")
 	waitFor(t, func() bool { return sink.calls.Load() == 1 }, func() string { return "a batch is under way" })
 	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
@@ -246,7 +246,7 @@ func TestALateTransactionIsReadToItsEnd(t *testing.T) {
 	end(t, late.Commit)
 	publish(t, db, "t", "k", "2501")
 	var second recorder
-	start(t, db, &second, nil)
+	start(t, db, &second, func(c *relay.Config) { c.LeaseTTL = time.Minute }) // another owner would repeat some
 	waitFor(t, func() bool { return len(second.bodies()) >= 2501 }, func() string { return fmt.Sprintf("%d of 2501", len(second.bodies())) })
 	for i, body := range second.bodies() {
 		if body != fmt.Sprint(i+1) {

@@ -503,6 +503,7 @@ func TestADestinationThatIsMissingForAnHour(t *testing.T) {
 			}
 			sink := &picky{refuses: gone}
 			start(t, db, sink, func(c *relay.Config) {
+				c.LeaseTTL = time.Minute
 				c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 			})
 			seal := func(topic, key, body string) {

@@ -8,7 +8,9 @@ const words = form?.querySelector("[data-selected]");
 const address = new URL(location.href), ended = address.searchParams.has("acted");
 address.searchParams.delete("acted");
 address.searchParams.delete("of");
+address.searchParams.delete("request");
 const place = `selected ${address.pathname}${address.search}`;
+if (ended) for (const key of Object.keys(sessionStorage)) if (key.startsWith(`selected ${address.pathname}`)) sessionStorage.removeItem(key);
 
 /** boxes are those of the rows, in their order. */
 const boxes = () => /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll("td.pick input")]);
@@ -62,7 +64,6 @@ if (form) {
 	all.dataset.added = "";
 	all.addEventListener("change", selectAll);
 	document.querySelector("th.pick")?.append(all);
-	if (ended) sessionStorage.removeItem(place);
 	const before = new Set((sessionStorage.getItem(place) ?? "").split(" "));
 	for (const b of boxes()) b.checked ||= before.has(b.value);
 	document.addEventListener("click", (e) => {

@@ -246,6 +246,7 @@ WHERE jobs.deadline IS NOT NULL
   AND ($5::uuid[] IS NULL OR jobs.id <> ALL ($5))
 ORDER BY jobs.deadline
 LIMIT $6
+FOR UPDATE SKIP LOCKED
 `
 
 type FindLateJobsParams struct {
@@ -262,7 +263,7 @@ type FindLateJobsRow struct {
 	Deadline pgtype.Timestamptz
 }
 
-// FindLateJobs returns the jobs that ExpireDeadlines would close, and more if somebody has locked some of them.
+// FindLateJobs returns the jobs that ExpireDeadlines would close.
 func (q *Queries) FindLateJobs(ctx context.Context, arg FindLateJobsParams) ([]FindLateJobsRow, error) {
 	rows, err := q.db.Query(ctx, FindLateJobs,
 		arg.FromDeadline,

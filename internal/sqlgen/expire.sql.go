@@ -265,6 +265,7 @@ WHERE jobs.status = 'running'
   AND ($4::uuid[] IS NULL OR jobs.id <> ALL ($4))
 ORDER BY jobs.lease_expires_at
 LIMIT $5
+FOR UPDATE SKIP LOCKED
 `
 
 type FindLapsedLeasesParams struct {
@@ -280,7 +281,7 @@ type FindLapsedLeasesRow struct {
 	LeaseExpiresAt pgtype.Timestamptz
 }
 
-// FindLapsedLeases returns the jobs that ExpireLeases would take, and more if somebody has locked some of them.
+// FindLapsedLeases returns the jobs that ExpireLeases would take.
 func (q *Queries) FindLapsedLeases(ctx context.Context, arg FindLapsedLeasesParams) ([]FindLapsedLeasesRow, error) {
 	rows, err := q.db.Query(ctx, FindLapsedLeases,
 		arg.FromLease,

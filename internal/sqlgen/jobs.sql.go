@@ -569,13 +569,12 @@ type ListJobsRow struct {
 	FinishedAt        pgtype.Timestamptz
 }
 
-// ListJobs returns up to @max_rows jobs with an id between @after and @before,
-// newest first, without payloads and results, but for the @skip newest. Each of
-// its three parts is left out when no status of it was asked for; the dead letters
-// have an index of their own, and alone a @fingerprint. @contains is looked for in the beginning of
-// a payload, so that a row costs no more than that. @reach is both numbers together. A
-// job finishes after it was created: @created_after spares the partitions before. An open one has not
-// finished.
+// ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without
+// payloads and results, but for the @skip newest. Each of its three parts is left out when no status
+// of it was asked for; the dead letters have an index of their own, and alone a @fingerprint.
+// @contains is looked for in the beginning of a payload, so that a row costs about that: the server
+// need not read all of what pglz has compressed. @reach is both numbers together. A job finishes after
+// it was created: @created_after spares the partitions before. An open one has not finished.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
 	rows, err := q.db.Query(ctx, ListJobs,
 		arg.Skip,

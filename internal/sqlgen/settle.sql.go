@@ -11,17 +11,24 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const FindSucceeded = `-- name: FindSucceeded :many
-SELECT history.id
-FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
-JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
-WHERE history.status = 'succeeded'
+const FindLocked = `-- name: FindLocked :many
+WITH free AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.id = ANY ($1::uuid[])
+    ORDER BY jobs.id
+    FOR UPDATE SKIP LOCKED
+)
+SELECT jobs.id
+FROM outbox.jobs
+WHERE jobs.id = ANY ($1::uuid[])
+  AND jobs.id NOT IN (SELECT free.id FROM free)
 LIMIT 100000
 `
 
-// FindSucceeded returns those of the given attempts that have succeeded.
-func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, FindSucceeded, ids, epochs)
+// FindLocked returns those of the given jobs whose rows somebody else has locked.
+func (q *Queries) FindLocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, FindLocked, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -40,18 +47,17 @@ func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs [
 	return items, nil
 }
 
-const FindUnlocked = `-- name: FindUnlocked :many
-SELECT jobs.id
-FROM outbox.jobs
-WHERE jobs.id = ANY ($1::uuid[])
-ORDER BY jobs.id
+const FindSucceeded = `-- name: FindSucceeded :many
+SELECT history.id
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
+JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
+WHERE history.status = 'succeeded'
 LIMIT 100000
-FOR UPDATE SKIP LOCKED
 `
 
-// FindUnlocked returns those of the given jobs whose rows nobody else has locked.
-func (q *Queries) FindUnlocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, FindUnlocked, ids)
+// FindSucceeded returns those of the given attempts that have succeeded.
+func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, FindSucceeded, ids, epochs)
 	if err != nil {
 		return nil, err
 	}
