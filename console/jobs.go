@@ -22,8 +22,8 @@ type listed struct {
 	before outbox.ID
 	limit  int
 	page   operator.Page
-	tenant bool // whether the tenants are shown
-	pick   bool // whether jobs can be selected
+	tenant bool     // whether the tenants are shown
+	picked []string // the acts on those that are selected; none: they cannot be
 	views  []savedView
 	acted  acted
 }
@@ -79,7 +79,7 @@ func (s *site) jobs(v *visit) (err error) {
 	if l.views, err = v.views(); err != nil {
 		return err
 	}
-	l.acted, l.pick = v.justActed(), v.can(access.AdminRead)
+	l.acted, l.picked = v.justActed(), v.selectedActs(l.search.statuses)
 	for _, j := range l.page.Jobs {
 		l.tenant = l.tenant || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}

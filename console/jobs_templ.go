@@ -183,7 +183,7 @@ func jobsPage(v *visit, l listed) templ.Component {
 							return templ_7745c5c3_Err
 						}
 					}
-					if l.pick {
+					if len(l.picked) > 0 {
 						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, " data-pick")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
@@ -193,7 +193,7 @@ func jobsPage(v *visit, l listed) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = jobsTable(v, l.page.Jobs, l.tenant, l.pick).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = jobsTable(v, l.page.Jobs, l.tenant, len(l.picked) > 0).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -201,8 +201,8 @@ func jobsPage(v *visit, l listed) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					if l.pick {
-						templ_7745c5c3_Err = selectedForm(v, l.search, selectedActs(l.search.statuses)).Render(ctx, templ_7745c5c3_Buffer)
+					if len(l.picked) > 0 {
+						templ_7745c5c3_Err = selectedForm(v, l.search, l.picked).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -27,6 +27,7 @@ type letters struct {
 	before  outbox.ID
 	tenants bool // whether the tenants are shown
 	acted   acted
+	picked  []string // the acts on those that are selected; none: they cannot be
 }
 
 // total is how many dead letters all shown groups have.
@@ -73,7 +74,7 @@ func (s *site) letters(v *visit) (err error) {
 	if l.jobs, err = v.operator.DeadLetters(v.ctx(), l.filter, l.before, 0); err != nil {
 		return err
 	}
-	l.acted = v.justActed()
+	l.acted, l.picked = v.justActed(), v.selectedActs(groups[1])
 	for _, j := range l.jobs {
 		l.tenants = l.tenants || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}

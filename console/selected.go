@@ -27,8 +27,10 @@ const onSelected = "id from " + onJobs + " error payload"
 // actedParams are those by which a list says what has become of them.
 const actedParams = " acted of request"
 
-// selectedActs are the acts on jobs that were selected from a list, where its statuses allow any.
-func selectedActs(listed []outbox.Status) (paths []string) {
+// selectedActs are the acts on jobs that were selected from a list, where its statuses allow any, the first one that the
+// viewer may do at the front; nil if that is none.
+func (v *visit) selectedActs(listed []outbox.Status) (paths []string) {
+	may := false
 	for _, one := range []struct {
 		path     string
 		statuses []outbox.Status
@@ -38,9 +40,17 @@ func selectedActs(listed []outbox.Status) (paths []string) {
 		{"selected-release", []outbox.Status{outbox.Created}},
 		{"selected-dismiss", []outbox.Status{outbox.Failed, outbox.Dead}},
 	} {
-		if len(listed) == 0 || slices.ContainsFunc(one.statuses, func(s outbox.Status) bool { return slices.Contains(listed, s) }) {
-			paths = append(paths, one.path)
+		if len(listed) > 0 && !slices.ContainsFunc(one.statuses, func(s outbox.Status) bool { return slices.Contains(listed, s) }) {
+			continue
 		}
+		paths = append(paths, one.path)
+		if _, _, why := v.actOn(one.path); why == "" && !may { // what a form without a button does
+			may = true
+			paths[0], paths[len(paths)-1] = paths[len(paths)-1], paths[0]
+		}
+	}
+	if !may {
+		return nil
 	}
 	return paths
 }

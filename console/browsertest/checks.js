@@ -89,6 +89,7 @@
 		const edged = (s) => ["Top", "Right", "Bottom", "Left"].some((side) => parseFloat(s[`border${side}Width`]) > 0 && s[`border${side}Color`] !== canvas);
 		for (const e of document.querySelectorAll("button,.button,.pill,.chip,.note,input:not([type=hidden]),select,textarea,progress")) {
 			const s = getComputedStyle(e);
+			if (e.type === "checkbox" && s.appearance === "auto") continue; // the browser draws it, its edge included
 			if (shown(e) && !edged(s) && !s.textDecorationLine.includes("underline") && !e.matches(".pause,.copy")) faults.push(`${name(e)} .${e.className}: has no edge`);
 		}
 		const kept = (e) => { const s = getComputedStyle(e); return [s.backgroundColor, s.borderBottomColor].join(); };

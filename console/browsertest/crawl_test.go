@@ -55,6 +55,8 @@ func (c *console) crawl(client *http.Client, base string) (f found) {
 		case err != nil:
 			f.faults = append(f.faults, err.Error())
 			continue
+		case res.StatusCode == http.StatusBadRequest && strings.Contains(string(content), "No job is selected"):
+			continue // the form of a list, with no box checked
 		case res.StatusCode != http.StatusOK:
 			f.faults = append(f.faults, fmt.Sprintf("%s is linked and answers with %s", page, res.Status))
 			continue
