@@ -23,7 +23,7 @@ let all;
 function show() {
 	const every = boxes(), some = every.filter((b) => b.checked);
 	if (form) form.hidden = !some.length;
-	if (words) words.textContent = `${some.length} selected:`;
+	if (words && some.length) words.textContent = `${some.length} selected:`;
 	if (all) {
 		all.checked = some.length > 0 && some.length === every.length;
 		all.indeterminate = some.length > 0 && some.length < every.length;
