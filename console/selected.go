@@ -27,8 +27,8 @@ const onSelected = "id from " + onJobs + " error payload"
 // actedParams are those by which a list says what has become of them.
 const actedParams = " acted of request"
 
-// selectedActs are the acts on jobs that were selected from a list, where its statuses allow any, the first one that the
-// viewer may do at the front; nil if that is none.
+// selectedActs are the acts on jobs that were selected from a list, where its statuses allow any, the first one that
+// the viewer may do at the front; nil if that is none.
 func (v *visit) selectedActs(listed []outbox.Status) (paths []string) {
 	may := false
 	for _, one := range []struct {
@@ -142,8 +142,8 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 // eachAct is how long an act on one of the jobs may take: a handler's transaction may hold its row for long.
 const eachAct = time.Second
 
-// doSelected acts on each of the jobs while it has the status that was previewed, as far as the viewer may see them. One
-// that cannot be done does not keep the others from it.
+// doSelected acts on each of the jobs while it has the status that was previewed, as far as the viewer may see them.
+// One that cannot be done does not keep the others from it.
 func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		ids, err := v.selected()
