@@ -134,7 +134,7 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 			c.will = append(c.will, fmt.Sprintf("The other %d of the selected are left alone: it cannot be done in their status.", left))
 		}
 		c.will = append(c.will, "A job to which something happens before you confirm is left alone.")
-		c.command = "posthaste jobs " + strings.Fields(verb)[0] + line.String()
+		c.command = "posthaste jobs " + verb + line.String()
 		return c, nil
 	}
 }
@@ -154,21 +154,23 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 		if len(while) != len(ids) || len(v.params["id"]) != len(ids) {
 			return unreadable("while", "is not there once for each job")
 		}
+		shown := make([]outbox.Status, len(ids)) // all of them are read before anything is done
+		for i, word := range while {
+			if shown[i], err = operator.ParseStatus(word); err != nil {
+				return unreadable("while", "is no status")
+			}
+		}
 		found, err := v.find(ids)
 		if err != nil {
 			return err
 		}
 		v.acted = acted{of: len(ids), request: v.id}
 		for i, j := range found {
-			status, err := operator.ParseStatus(while[i])
-			if err != nil {
-				return unreadable("while", "is no status")
-			}
 			if j.ID.IsZero() {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(v.ctx(), eachAct)
-			err = do(o.Only(status), ctx, j.ID)
+			err = do(o.Only(shown[i]), ctx, j.ID)
 			cancel()
 			switch {
 			case err == nil:

@@ -136,6 +136,8 @@ func TestASelectionThatCannotBeMeantIsRefused(t *testing.T) {
 		t.Errorf("it is %s", got)
 	}
 	r.post("selected-cancel", url.Values{"id": {id.String(), id.String()}, "while": {"pending", "pending"}, "reason": {"x"}}).is(400).has("while")
+	other := r.enqueue("k", `{}`, outbox.Options{})
+	r.post("selected-cancel", url.Values{"id": {id.String(), other.String()}, "while": {"pending", "soon"}, "reason": {"x"}}).is(400).has("while")
 	if got := r.statusOf(id); got != "pending" {
 		t.Errorf("it is %s", got)
 	}
