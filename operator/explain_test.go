@@ -236,16 +236,18 @@ func TestExplainSaysWhyAJobDoesNotRun(t *testing.T) {
 					t.Errorf("first reason: %q with %q, want %q in it and %q", first.Sentence, got, tt.says, act)
 				}
 				theirs := operator.New(pgtest.Login(t, db, "outbox_api"))
-				one, err := theirs.Explain(operator.TiedTo(t.Context(), tenant), id)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := codes(one); got != ofTenant {
-					t.Errorf("a single tenant is told %s, want %s", got, ofTenant)
-				}
-				for _, r := range one.Reasons {
-					if len(r.Workers) > 0 || r.By != "" || r.Because != "" {
-						t.Errorf("a single tenant is told of %+v", r)
+				for login, asked := range map[string]*operator.Operator{"the API": theirs, "the owner": o} {
+					one, err := asked.Explain(operator.TiedTo(t.Context(), tenant), id)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got := codes(one); got != ofTenant {
+						t.Errorf("by %s, a single tenant is shown %s, want %s", login, got, ofTenant)
+					}
+					for _, r := range one.Reasons {
+						if len(r.Workers) > 0 || r.By != "" || r.Because != "" {
+							t.Errorf("by %s, a single tenant is shown %+v", login, r)
+						}
 					}
 				}
 				if whole, err := theirs.Explain(operator.TiedTo(t.Context(), outbox.ID{}), id); err != nil || codes(whole) != toAll {

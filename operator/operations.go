@@ -307,8 +307,7 @@ func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperati
 			return err
 		}
 	}
-	inside := *o
-	inside.db = sqlgen.New(tx)
+	inside := o.In(tx) // so that a key is waited for by no job of the page
 	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
 	if OperationAct(taken.Act).OnOpenJobs() {
 		return inside.stepOnJobs(ctx, tx, taken)

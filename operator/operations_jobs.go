@@ -235,6 +235,13 @@ func badAsOf(err error) error {
 // jobsOfStep is how many jobs a step acts on: each takes a statement or two.
 const jobsOfStep = 100
 
+// asCounted means those of an operation's jobs that nothing has happened to since they were counted: a claim and every
+// act raise a job's epoch. It is NULL for an operation that was started before migration 00012.
+const asCounted = `
+	FROM outbox.jobs
+	JOIN outbox.operation_jobs AS meant ON meant.operation_id = $1 AND meant.job_id = jobs.id
+	WHERE jobs.id = ANY ($2) AND jobs.epoch = coalesce(meant.epoch, jobs.epoch)`
+
 // stepOnJobs acts on the next of an operation's open jobs, in the transaction that holds it. A job that somebody else
 // has locked, such as a handler's transaction, is waited for by nobody: it is passed by, and its turn comes again when
 // the end is reached.
@@ -250,11 +257,11 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	if err != nil {
 		return err
 	}
-	locked, err := idsOf(ctx, tx, `SELECT id FROM outbox.jobs WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED`, next)
+	locked, err := idsOf(ctx, tx, `SELECT jobs.id`+asCounted+` ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED`, taken.ID, next)
 	if err != nil {
 		return err
 	}
-	open, err := idsOf(ctx, tx, `SELECT id FROM outbox.jobs WHERE id = ANY ($1)`, next)
+	open, err := idsOf(ctx, tx, `SELECT jobs.id`+asCounted, taken.ID, next)
 	if err != nil {
 		return err
 	}

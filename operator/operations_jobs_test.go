@@ -66,15 +66,18 @@ func TestAnOperationActsOnTheJobsThatWereCounted(t *testing.T) {
 			}
 			exec(t, db, `UPDATE outbox.jobs SET `+moved+`
 				WHERE id = (SELECT max(job_id::text)::uuid FROM outbox.operation_jobs JOIN outbox.jobs ON jobs.id = job_id WHERE jobs.key IS NULL)`)
+			// Another has run and waits again, as those do that nothing has happened to.
+			exec(t, db, `UPDATE outbox.jobs SET attempt = 1, epoch = epoch + 1
+				WHERE id = (SELECT min(job_id::text)::uuid FROM outbox.operation_jobs JOIN outbox.jobs ON jobs.id = job_id WHERE jobs.key IS NULL)`)
 			op = run(t, runner, o, op.ID, finished)
-			if op.Done != meant-1 || op.Passed != 1 || op.Jobs.Kind != "mail" || op.Jobs.Tenant != tenant {
-				t.Errorf("%s of %s: done %+v, want %d and 1 left alone", act, tenant, op, meant-1)
+			if op.Done != meant-2 || op.Passed != 2 || op.Jobs.Kind != "mail" || op.Jobs.Tenant != tenant {
+				t.Errorf("%s of %s: done %+v, want %d and 2 left alone", act, tenant, op, meant-2)
 			}
-			if n := number(t, db, `SELECT count(DISTINCT job_id) FROM outbox.audit WHERE act = 'job.'||$1 AND actor = 'ada' AND request_id = 'r1'`, string(act)); n != meant-1 {
-				t.Errorf("%s of %s: %d jobs are in the audit, want %d", act, tenant, n, meant-1)
+			if n := number(t, db, `SELECT count(DISTINCT job_id) FROM outbox.audit WHERE act = 'job.'||$1 AND actor = 'ada' AND request_id = 'r1'`, string(act)); n != meant-2 {
+				t.Errorf("%s of %s: %d jobs are in the audit, want %d", act, tenant, n, meant-2)
 			}
-			if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE status::text = $1 AND run_at > now() AND kind = 'mail' AND tenant_id = $2`, in, mine); n != 10 {
-				t.Errorf("%s of %s: %d are as they were, want the 7 that came later and the 3 that were touched", act, tenant, n)
+			if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE status::text = $1 AND run_at > now() AND kind = 'mail' AND tenant_id = $2`, in, mine); n != 11 {
+				t.Errorf("%s of %s: %d are as they were, want the 7 that came later, the 3 that were touched and the one that ran", act, tenant, n)
 			}
 			if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 0 {
 				t.Errorf("%d jobs are left to do", n)
@@ -164,6 +167,79 @@ func TestAnOperationPassesByAJobThatIsLocked(t *testing.T) {
 	}
 	if done := run(t, o, o, op.ID, finished); done.Done != 150 {
 		t.Errorf("done %+v, want 150", done)
+	}
+}
+
+// A key that somebody has locked holds up no step, however many of its jobs the step cancels: what waits behind them
+// moves on when the step commits, or is the reaper's.
+func TestAnOperationWaitsForNoKey(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		o, db := newRig(t)
+		for _, key := range []string{"b", "a", "b", "a"} {
+			enqueue(t, db, "mail", outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: key}})
+		}
+		exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'a'), ($1, 'default', 'b') ON CONFLICT DO NOTHING`, tenant)
+		op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.keys WHERE key = 'a' FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if done := run(t, o, o, op.ID, finished); done.Done != 4 || done.Failure != "" {
+			t.Errorf("done %+v, want 4", done)
+		}
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Jobs that wait behind another of their key are all cancelled: none becomes pending because one beside it has gone.
+func TestBlockedJobsAreCancelledAll(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		for _, ordered := range []bool{false, true} {
+			for _, way := range []string{"each", "operation"} {
+				o, db := newRig(t)
+				var ids []outbox.ID
+				for range 11 {
+					ids = append(ids, enqueue(t, db, "mail", outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k", Ordered: ordered}}))
+				}
+				exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id <> $1`, ids[0])
+				exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k') ON CONFLICT DO NOTHING`, tenant)
+				done := int64(0)
+				if way == "each" {
+					for _, id := range ids[1:] {
+						if _, err := o.Only(outbox.Blocked).Cancel(t.Context(), id); err != nil {
+							t.Error(err)
+							continue
+						}
+						done++
+					}
+				} else {
+					op, err := o.StartOperation(t.Context(), operator.NewOperation{
+						Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant, Statuses: []outbox.Status{outbox.Blocked}},
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					done = run(t, o, o, op.ID, finished).Done
+				}
+				if done != 10 || number(t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'pending'`) != 1 {
+					t.Errorf("%s, ordered %t, tenant %s: %d of 10 are cancelled", way, ordered, tenant, done)
+				}
+			}
+		}
 	}
 }
 

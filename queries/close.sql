@@ -1,19 +1,20 @@
 -- name: CancelJob :one
--- CancelJob calls a job off and returns its status then, "" if there is no such job. What
--- it does is in the audit. An open job in another status than those of @among, if there
--- are any, is left alone, and its status is returned with excluded.
+-- CancelJob calls a job off and returns its status before and then, "" if there is no such
+-- open job. What it does is in the audit. An open job in another status than those of
+-- @among, if there are any, is left alone, and its status is returned with excluded.
 WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
     SELECT jobs.status
     FROM outbox.jobs
     WHERE jobs.id = @id
-      AND coalesce(cardinality(@among::text[]), 0) > 0
     FOR UPDATE
 ), excluded AS MATERIALIZED (
     SELECT found.status
     FROM found
     WHERE found.status::text <> ALL (@among::text[])
+      AND cardinality(@among::text[]) > 0
 )
-SELECT coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
+SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
+       coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
                      ELSE outbox.cancel(@id, @actor, @request_id, @reason) END::text, '')::text AS status,
        EXISTS (SELECT FROM excluded) AS excluded;
 

@@ -16,14 +16,15 @@ WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job 
     SELECT jobs.status
     FROM outbox.jobs
     WHERE jobs.id = $1
-      AND coalesce(cardinality($5::text[]), 0) > 0
     FOR UPDATE
 ), excluded AS MATERIALIZED (
     SELECT found.status
     FROM found
     WHERE found.status::text <> ALL ($5::text[])
+      AND cardinality($5::text[]) > 0
 )
-SELECT coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
+SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
+       coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
                      ELSE outbox.cancel($1, $2, $3, $4) END::text, '')::text AS status,
        EXISTS (SELECT FROM excluded) AS excluded
 `
@@ -37,13 +38,14 @@ type CancelJobParams struct {
 }
 
 type CancelJobRow struct {
+	Was      string
 	Status   string
 	Excluded bool
 }
 
-// CancelJob calls a job off and returns its status then, "" if there is no such job. What
-// it does is in the audit. An open job in another status than those of @among, if there
-// are any, is left alone, and its status is returned with excluded.
+// CancelJob calls a job off and returns its status before and then, "" if there is no such
+// open job. What it does is in the audit. An open job in another status than those of
+// @among, if there are any, is left alone, and its status is returned with excluded.
 func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJobRow, error) {
 	row := q.db.QueryRow(ctx, CancelJob,
 		arg.ID,
@@ -53,7 +55,7 @@ func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJob
 		arg.Among,
 	)
 	var i CancelJobRow
-	err := row.Scan(&i.Status, &i.Excluded)
+	err := row.Scan(&i.Was, &i.Status, &i.Excluded)
 	return i, err
 }
 
