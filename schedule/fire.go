@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -133,11 +134,11 @@ type firer struct {
 }
 
 // fire fires what is due, up to maxFirings at a time, and returns how many
-// schedules it moved on. If the database refuses one of them, they are fired one
-// by one, and what is refused is set aside.
+// schedules it moved on. If the database refuses one of them, or somebody has locked
+// what one of them would store, they are fired one by one, and that one is set aside.
 func (f *firer) fire(ctx context.Context) (fired int, err error) {
-	fired, _, err = f.some(ctx, maxFirings)
-	if err == nil || isOutage(err) {
+	fired, first, err := f.some(ctx, maxFirings)
+	if err == nil || first == nil || isOutage(err) {
 		return fired, err
 	}
 	for range maxFirings {
@@ -210,15 +211,22 @@ func (f *firer) report(ctx context.Context, done firing) {
 }
 
 // setAside leaves a schedule alone for a while: an expression or a zone that this
-// build does not know, a job that the database refuses. It stays due, and another
-// process may know better.
+// build does not know, a job that the database refuses, an idempotency key that
+// a transaction of a producer's holds. It stays due, and another process may know better.
 func (f *firer) setAside(ctx context.Context, r row, err error) {
-	f.refused[nameOf(r)] = time.Now().Add(asideFor)
+	pause := asideFor
+	if pgsession.IsLockedOut(err) {
+		pause = asideLocked
+	}
+	f.refused[nameOf(r)] = time.Now().Add(pause)
 	f.metrics.refused.Inc()
 	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
 }
 
-const asideFor = time.Minute
+const (
+	asideFor    = time.Minute
+	asideLocked = 5 * time.Second // a lock is let go some time, and to find it held takes the lock timeout
+)
 
 // aside is what is set aside now. It is never nil, which would be NULL.
 func (f *firer) aside() []string {
@@ -233,16 +241,25 @@ func (f *firer) aside() []string {
 	return names
 }
 
+// asideLeft is how long it takes until one that is set aside is tried again; for ever if none is.
+func (f *firer) asideLeft() time.Duration {
+	left := time.Duration(math.MaxInt64)
+	for _, until := range f.refused {
+		left = min(left, max(time.Until(until), 0))
+	}
+	return left
+}
+
 // nameOf is what the queries compare: tenant and name.
 func nameOf(r row) string { return outbox.ID(r.TenantID.Bytes).String() + " " + r.Name }
 
 // isOutage reports whether a statement failed because of the connection, the
-// server or our rights, and not because of what was to be stored.
+// server or our rights, and not because of what was to be stored, or of who has locked that.
 func isOutage(err error) bool {
 	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		return false
 	}
-	return !pgsession.RefusesTheRow(err) || pgsession.IsLockedOut(err)
+	return !pgsession.RefusesTheRow(err)
 }
 
 func orZero[T any](p *T) (v T) {

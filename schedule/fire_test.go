@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -332,6 +333,42 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	clear(s.firer.refused)
 	if n := fire(t, s); n != 1 {
 		t.Errorf("fired %d schedules, want the mended one", n)
+	}
+}
+
+// A producer's transaction has the idempotency key of one tick and stays open: the other schedules, a tenant's too,
+// fire meanwhile, and that one soon after the transaction has ended.
+func TestAScheduleWhoseKeyIsLockedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tenant := outbox.NewID()
+	s := newScheduler(t, db,
+		Every("a", time.Hour, reportArgs{}, Options{}),
+		Every("b", time.Hour, reportArgs{}, Options{Tenant: tenant}),
+		Every("c", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k"}}))
+	declare(t, s)
+	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour', since = since - interval '1 hour'`)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	at := ask[time.Time](t, db, `SELECT next_at FROM outbox.schedules WHERE name = 'a'`)
+	if _, err := outbox.Enqueue(t.Context(), tx, reportArgs{}, outbox.Options{IdempotencyKey: "schedule a " + at.UTC().Format(time.RFC3339)}); err != nil {
+		t.Fatal(err)
+	}
+	if n := fire(t, s); n != 2 {
+		t.Errorf("fired %d schedules, want those that nobody has locked", n)
+	}
+	if wait, err := s.round(t.Context()); err != nil || wait > asideLocked {
+		t.Errorf("sleeps %s, %v; want until the locked one is tried again", wait, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clear(s.firer.refused)
+	if n := fire(t, s); n != 1 || len(firedFor(t, db, "a")) != 1 {
+		t.Errorf("fired %d schedules, and %v for the one that was locked", n, firedFor(t, db, "a"))
 	}
 }
 

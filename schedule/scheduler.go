@@ -152,7 +152,7 @@ func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return s.poll, fmt.Errorf("survey schedules: %w", err)
 	}
-	wait := jittered(s.poll)
+	wait := min(jittered(s.poll), s.firer.asideLeft())
 	if len(rows) == 0 || rows[0] >= wait.Seconds() { // compared as it is: the year 9999 is no time.Duration
 		return wait, nil
 	}
