@@ -89,7 +89,8 @@ LEFT JOIN outbox.queue_usage AS usage ON usage.queue = @queue AND @everything::b
 LEFT JOIN LATERAL (
     SELECT audit.actor, audit.reason
     FROM outbox.audit
-    WHERE rules.paused_at IS NOT NULL
+    WHERE @everything
+      AND rules.paused_at IS NOT NULL
       AND audit.queue = @queue::text
       AND audit.job_id IS NULL
       AND audit.act = 'queue.pause'

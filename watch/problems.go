@@ -85,14 +85,19 @@ const (
 type Problems struct {
 	operator *operator.Operator
 	doctor   *Examinations
+	complain func(context.Context, error)
 
 	mu     sync.Mutex
 	latest map[outbox.ID]*latest[Findings] // by tenant; zero is all
 }
 
-// NewProblems looks by o and e.
-func NewProblems(o *operator.Operator, e *Examinations) *Problems {
-	return &Problems{operator: o, doctor: e, latest: map[outbox.ID]*latest[Findings]{}}
+// NewProblems looks by o and e. complain is given the error of each question that is not answered, which a tenant's
+// findings do not name; nil drops it.
+func NewProblems(o *operator.Operator, e *Examinations, complain func(context.Context, error)) *Problems {
+	if complain == nil {
+		complain = func(context.Context, error) {}
+	}
+	return &Problems{operator: o, doctor: e, complain: complain, latest: map[outbox.ID]*latest[Findings]{}}
 }
 
 // Look returns the problems of a tenant's jobs or, if it is zero, of all and of the installation. They were looked
@@ -131,7 +136,12 @@ func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, erro
 	for _, q := range questions {
 		if err := q.ask(ctx); err != nil {
 			failed = append(failed, err)
-			l.find(Problem{Kind: Unanswered, Severity: doctor.Problem, Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)})
+			p.complain(ctx, fmt.Errorf("what is wrong with %s: %w", q.name, err))
+			unanswered := Problem{Kind: Unanswered, Severity: doctor.Problem, Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)}
+			if !tenant.IsZero() { // whose business the database's names and addresses are not
+				unanswered.Sentence = fmt.Sprintf("What is wrong with %s is not known; the server's log says why.", q.name)
+			}
+			l.find(unanswered)
 		}
 	}
 	if len(failed) == len(questions) {

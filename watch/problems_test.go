@@ -106,7 +106,7 @@ func TestEachProblemIsFound(t *testing.T) {
 				r.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w1', 'v', '{default,other}', '{3,3}', '{mail}', true, now() - interval '1 hour')`)
 				tt.cause(r)
 				for login, pool := range map[string]*pgxpool.Pool{"the owner": r.db, "the API": pgtest.Login(t, r.db, "outbox_api")} {
-					p := watch.NewProblems(operator.New(pool), watch.NewExaminations(r.db))
+					p := watch.NewProblems(operator.New(pool), watch.NewExaminations(r.db), nil)
 					for tenant, want := range map[outbox.ID]string{{}: tt.want, r.of: tt.single, outbox.NewID(): ""} {
 						if strings.HasPrefix(name, "paused") && want == "" {
 							continue
@@ -137,11 +137,38 @@ func kindsOf(f watch.Findings) string {
 	return strings.Join(kinds, " ")
 }
 
+// What the database says of a question that it does not answer is for viewers of all tenants, and for the log.
+func TestAQuestionThatIsNotAnsweredIsAProblem(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{{}, outbox.RootTenant, outbox.NewID()} {
+		r := &rig{T: t, db: pgtest.New(t), of: tenant}
+		var logged []string
+		p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db), func(_ context.Context, err error) { logged = append(logged, err.Error()) })
+		r.exec(`ALTER TABLE outbox.schedules RENAME TO hidden`)
+		found, err := p.Look(t.Context(), tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(found.Problems, func(p watch.Problem) bool {
+			return p.Kind == watch.Unanswered && strings.Contains(p.Sentence, "with schedules")
+		})
+		if i < 0 {
+			t.Fatalf("tenant %s: no problem says that the schedules are unknown: %+v", tenant, found.Problems)
+		}
+		if named := strings.Contains(found.Problems[i].Sentence, "outbox.schedules"); named != tenant.IsZero() {
+			t.Errorf("tenant %s: %q", tenant, found.Problems[i].Sentence)
+		}
+		if !slices.ContainsFunc(logged, func(line string) bool { return strings.Contains(line, "outbox.schedules") }) {
+			t.Errorf("tenant %s: logged %q, want the cause", tenant, logged)
+		}
+	}
+}
+
 // Hundreds that look at once look once, and so do those of the next half minute.
 func TestProblemsAreLookedForOnceForAll(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t, db: pgtest.New(t), of: outbox.RootTenant}
-	p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db))
+	p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db), nil)
 	first, err := p.Look(t.Context(), outbox.ID{})
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +198,7 @@ func TestTheInstallationIsExaminedForAllTenantsOnly(t *testing.T) {
 		FOR day IN SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'history_2%' AND relname > 'history_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD') LOOP
 			EXECUTE 'DROP TABLE outbox.' || day;
 		END LOOP; END $$`)
-	p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db))
+	p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db), nil)
 	missing := func(tenant outbox.ID) bool {
 		found, err := p.Look(t.Context(), tenant)
 		if err != nil {

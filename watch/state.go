@@ -28,6 +28,6 @@ func New(pool *pgxpool.Pool, c Config) *State {
 	o, examinations := operator.New(pool), NewExaminations(pool)
 	return &State{
 		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes), Overviews: NewOverviews(o), Marks: NewMarks(o),
-		Problems: NewProblems(o, examinations), Examinations: examinations,
+		Problems: NewProblems(o, examinations, c.Changes.Complain), Examinations: examinations,
 	}
 }

@@ -157,7 +157,8 @@ LEFT JOIN outbox.queue_usage AS usage ON usage.queue = $1 AND $2::boolean AND ru
 LEFT JOIN LATERAL (
     SELECT audit.actor, audit.reason
     FROM outbox.audit
-    WHERE rules.paused_at IS NOT NULL
+    WHERE $2
+      AND rules.paused_at IS NOT NULL
       AND audit.queue = $1::text
       AND audit.job_id IS NULL
       AND audit.act = 'queue.pause'
