@@ -131,16 +131,18 @@ func (s *site) queueOf(v *visit) (shownQueue, error) {
 	if name == "" {
 		return shownQueue{}, refusal{http.StatusBadRequest, "Which queue?", "The address names none."}
 	}
-	queues, asOf, err := v.counted()
+	count, err := s.watch.Counts.Look(v.ctx(), v.tenant())
 	if err != nil {
 		return shownQueue{}, err
 	}
-	for _, q := range queues {
-		if q.Name == name {
-			return shownQueue{Queue: q, asOf: asOf}, nil
-		}
+	q, err := v.operator.QueueRule(v.ctx(), name)
+	if err != nil {
+		return shownQueue{}, err
 	}
-	return shownQueue{Queue: operator.Queue{Name: name, Jobs: map[outbox.Status]int64{}}, asOf: asOf}, nil
+	if q.Jobs = count.Jobs[name]; q.Jobs == nil {
+		q.Jobs = map[outbox.Status]int64{}
+	}
+	return shownQueue{Queue: q, asOf: count.AsOf}, nil
 }
 
 func (s *site) askPause(v *visit) error {

@@ -24,6 +24,19 @@ func TestQueues(t *testing.T) {
 	r.get("queue").is(400)
 }
 
+// The list ends after a thousand queues; the page of another, and its forms, are of that queue all the same.
+func TestAQueueBehindTheListIsShownAsItIs(t *testing.T) {
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'q' || n, '{}' FROM generate_series(1, 1000) n`, outbox.RootTenant)
+	r.enqueue("k", `{}`, outbox.Options{Queue: "zeta"})
+	r.post("queue-limits", url.Values{"queue": {"zeta"}, "running": {"7"}, "starts": {"10"}, "interval": {"1s"}}).is(303)
+	paused := r.post("queue-pause", url.Values{"queue": {"zeta"}, "reason": {"x"}}).is(303).Header().Get("Location")
+	r.get("queues").is(200).has("by name. A job’s page leads to any other").hasNot("zeta")
+	r.get(paused).is(200).has("paused", "Resume", "Undo").hasSource(t, "queue-resume?")
+	r.get("queue-resume?queue=zeta").is(200).has("1 job waiting")
+	r.get("queue-limits?queue=zeta").is(200).hasSource(t, `value="7"`, `value="10"`)
+}
+
 func TestAQueueIsPausedInTwoSteps(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"})

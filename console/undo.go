@@ -82,13 +82,8 @@ var queueThing = thing{
 	name: func(e operator.AuditEntry) string { return e.Queue },
 	page: func(e operator.AuditEntry) templ.SafeURL { return link("queue", "queue", e.Queue) },
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
-		rules, err := o.QueueRules(ctx)
-		for _, q := range rules {
-			if q.Name == e.Queue {
-				return queueStanding(q), err
-			}
-		}
-		return stance{}, err
+		rule, err := o.QueueRule(ctx, e.Queue)
+		return queueStanding(rule), err
 	},
 	pause: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
 		return o.Pause(ctx, e.Queue)

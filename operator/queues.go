@@ -26,7 +26,8 @@ type Queue struct {
 	Unavailable map[string]time.Time
 }
 
-const maxQueues = 1000
+// MaxQueues is how many queues are listed at most.
+const MaxQueues = 1000
 
 // Queues returns the queues that have open jobs, or are paused or limited, by name,
 // the first 1000 of them. It counts every open job: with a million that takes about half a
@@ -49,7 +50,7 @@ func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 func (o *Operator) addUnavailable(ctx context.Context, queues []Queue) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListUnavailableKinds(ctx, maxQueues)
+	rows, err := o.db.ListUnavailableKinds(ctx, MaxQueues)
 	if err != nil {
 		return fmt.Errorf("list unavailable kinds: %w", err)
 	}
@@ -91,7 +92,7 @@ func (j OpenJobs) In(rules []Queue) []Queue {
 	}
 	var list []Queue
 	for _, name := range slices.Sorted(maps.Keys(queues)) {
-		if len(list) < maxQueues {
+		if len(list) < MaxQueues {
 			list = append(list, queues[name])
 		}
 	}
@@ -135,10 +136,21 @@ const maxTenantRows = 50_000
 
 // QueueRules returns the queues that are paused or limited, without their jobs, by
 // name, the first 1000 of them.
-func (o *Operator) QueueRules(ctx context.Context) ([]Queue, error) {
+func (o *Operator) QueueRules(ctx context.Context) ([]Queue, error) { return o.queueRules(ctx, nil) }
+
+// QueueRule returns a queue without its jobs; one that is neither paused nor limited has its name only.
+func (o *Operator) QueueRule(ctx context.Context, queue string) (Queue, error) {
+	found, err := o.queueRules(ctx, &queue)
+	if err != nil || len(found) == 0 {
+		return Queue{Name: queue}, err
+	}
+	return found[0], nil
+}
+
+func (o *Operator) queueRules(ctx context.Context, queue *string) ([]Queue, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListQueueRules(ctx, maxQueues)
+	rows, err := o.db.ListQueueRules(ctx, queue, MaxQueues)
 	if err != nil {
 		return nil, fmt.Errorf("list the rules of queues: %w", err)
 	}

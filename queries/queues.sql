@@ -111,11 +111,12 @@ ORDER BY jobs.queue, jobs.kind
 LIMIT @max_kinds;
 
 -- name: ListQueueRules :many
--- ListQueueRules lists up to @max_queues queues that are paused or limited.
+-- ListQueueRules lists up to @max_queues queues that are paused or limited, or the one of that name.
 SELECT queues.queue, queues.paused_at, queues.max_running, queues.rate,
        coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds
 FROM outbox.queues
-WHERE queues.paused_at IS NOT NULL OR queues.limited
+WHERE (queues.paused_at IS NOT NULL OR queues.limited)
+  AND queues.queue = coalesce(sqlc.narg(queue), queues.queue)
 ORDER BY queues.queue
 LIMIT @max_queues;
 

@@ -152,9 +152,10 @@ const ListQueueRules = `-- name: ListQueueRules :many
 SELECT queues.queue, queues.paused_at, queues.max_running, queues.rate,
        coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds
 FROM outbox.queues
-WHERE queues.paused_at IS NOT NULL OR queues.limited
+WHERE (queues.paused_at IS NOT NULL OR queues.limited)
+  AND queues.queue = coalesce($1, queues.queue)
 ORDER BY queues.queue
-LIMIT $1
+LIMIT $2
 `
 
 type ListQueueRulesRow struct {
@@ -165,9 +166,9 @@ type ListQueueRulesRow struct {
 	RateSeconds float64
 }
 
-// ListQueueRules lists up to @max_queues queues that are paused or limited.
-func (q *Queries) ListQueueRules(ctx context.Context, maxQueues int32) ([]ListQueueRulesRow, error) {
-	rows, err := q.db.Query(ctx, ListQueueRules, maxQueues)
+// ListQueueRules lists up to @max_queues queues that are paused or limited, or the one of that name.
+func (q *Queries) ListQueueRules(ctx context.Context, queue *string, maxQueues int32) ([]ListQueueRulesRow, error) {
+	rows, err := q.db.Query(ctx, ListQueueRules, queue, maxQueues)
 	if err != nil {
 		return nil, err
 	}
