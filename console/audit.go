@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,10 +67,11 @@ func (v *visit) auditFilter() (f operator.AuditFilter, err error) {
 	return f, nil
 }
 
-// conditions are the conditions of the URL, in the order of the parameters; the place of the page is none.
+// conditions are the conditions of the URL, in the order of the parameters; the place of the page is none, nor is what
+// was just done.
 func (v *visit) conditions() (names []string) {
 	for _, name := range v.route.names() {
-		if name != "before" && v.param(name) != "" {
+		if name != "before" && !slices.Contains(strings.Fields(actedParams), name) && v.param(name) != "" {
 			names = append(names, name)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"log/slog"
-	"maps"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -237,7 +236,7 @@ func writeJSON(w io.Writer, columns, cells []string) error {
 
 // exportLink is the file of this page's list, from its beginning.
 func (v *visit) exportLink(path, format string) templ.SafeURL {
-	q := maps.Clone(v.params)
+	q := v.lasting()
 	for _, place := range []string{"before", "limit", "q"} {
 		q.Del(place)
 	}

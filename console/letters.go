@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/a-h/templ"
@@ -124,9 +126,15 @@ func unreadable(name, why string) refusal {
 	return refusal{http.StatusBadRequest, "The address cannot be read", "Its “" + name + "” " + why + "."}
 }
 
-// groupCommand is how the letters of a group are replayed on the command line.
-func groupCommand(g operator.DeadLetterGroup, v *visit) string {
-	return "posthaste dlq replay --fingerprint " + g.Fingerprint + " --failed-until " + v.now.UTC().Format(time.RFC3339) + " --rate 10 --dry-run"
+// command is how the letters of the page's group are replayed on the command line.
+func (l letters) command(g operator.DeadLetterGroup, v *visit) string {
+	f := l.filter
+	f.Fingerprint, f.Kind = g.Fingerprint, g.Kind
+	until := f.FailedUntil
+	if until.IsZero() {
+		until = v.now
+	}
+	return lettersCommand("replay", f, until.UTC().Format(time.RFC3339)) + " --rate 10 --dry-run"
 }
 
 // errorName is what a group is called: its code and its message.
@@ -134,9 +142,30 @@ func errorName(g operator.DeadLetterGroup) string {
 	return cmp.Or(g.Message, g.ErrorCode, "no error was recorded")
 }
 
+// lasting is this page's parameters, without those that say what was just done.
+func (v *visit) lasting() url.Values {
+	q := maps.Clone(v.params)
+	for _, name := range strings.Fields(actedParams) {
+		q.Del(name)
+	}
+	return q
+}
+
+// narrowed is pairs, and those conditions of this page that they do not name: a link from a list that was narrowed
+// stays among what was listed.
+func (v *visit) narrowed(pairs ...string) []string {
+	named := len(pairs)
+	for _, name := range v.conditions() {
+		if !slices.Contains(pairs[:named], name) {
+			pairs = append(pairs, name, v.param(name))
+		}
+	}
+	return pairs
+}
+
 // without is this page's URL without a parameter, and from the first page on.
 func (v *visit) without(name string) templ.SafeURL {
-	q := maps.Clone(v.params)
+	q := v.lasting()
 	q.Del(name)
 	q.Del("before")
 	return pageURL(v.route.path, q)
@@ -144,7 +173,7 @@ func (v *visit) without(name string) templ.SafeURL {
 
 // with is this page's URL with a parameter.
 func (v *visit) with(name, value string) templ.SafeURL {
-	q := maps.Clone(v.params)
+	q := v.lasting()
 	q.Set(name, value)
 	return pageURL(v.route.path, q)
 }

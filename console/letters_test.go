@@ -1,8 +1,10 @@
 package console_test
 
 import (
+	"html"
 	"net/url"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -17,6 +19,31 @@ func (r *rig) deadLetter(tenant outbox.ID, kind, code, message string) outbox.ID
 	r.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_expires_at = NULL, lease_owner = NULL, last_error_code = $2, last_error_message = $3, failed_at = clock_timestamp(),
 		error_fingerprint = $4 WHERE id = $1`, id, code, message, code+strconv.Itoa(len(message)))
 	return id
+}
+
+// A list that was narrowed leads to acts on what it lists, and to nothing more.
+func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
+	r := newRig(t)
+	for _, queue := range []string{"mail", "mail", "other", "other", "other"} {
+		r.exec(`UPDATE outbox.jobs SET queue = $2 WHERE id = $1`, r.deadLetter(tenantA, "k", "c", "m"), queue)
+	}
+	linkIn := func(page answer, begin string) string {
+		t.Helper()
+		source := page.Body.String()
+		i := strings.Index(source, `href="`+begin)
+		if i < 0 {
+			t.Fatalf("no link begins with %s", begin)
+		}
+		source = source[i+len(`href="`):]
+		return html.UnescapeString(source[:strings.IndexByte(source, '"')])
+	}
+	list := r.get("letters?queue=mail&tenant=" + tenantA.String()).is(200).has("2 in 1 group")
+	group := r.get(linkIn(list, "letters?error=")).is(200).has("2 jobs shown", "queue mail", "--queue mail", "--tenant "+tenantA.String())
+	for _, act := range []string{"letters-replay?", "letters-dismiss?"} {
+		r.get(linkIn(group, act)).is(200).has("2 dead letters", "--queue mail")
+	}
+	all := r.get(linkIn(r.get("letters").is(200).has("5 in 1 group"), "letters?error="))
+	r.get(linkIn(all, "letters-dismiss?")).is(200).has("5 dead letters")
 }
 
 func TestDeadLettersAreGroupedByError(t *testing.T) {

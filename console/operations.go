@@ -112,6 +112,7 @@ func lettersCommand(act string, f operator.DeadLetterFilter, until string) strin
 		{"--status", string(f.Status)},
 		{"--error-code", f.ErrorCode},
 		{"--key", f.Key},
+		{"--failed-since", instantOrEmpty(f.FailedSince)},
 		{"--failed-until", until},
 	} {
 		if one[1] != "" {
@@ -122,6 +123,13 @@ func lettersCommand(act string, f operator.DeadLetterFilter, until string) strin
 		line += " --tenant " + f.Tenant.String()
 	}
 	return line
+}
+
+func instantOrEmpty(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format(time.RFC3339Nano)
 }
 
 func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error {

@@ -644,9 +644,9 @@ func operationPage(v *visit, o operator.Operation, done doneAct) templ.Component
 						}
 						ctx = templ.InitializeContext(ctx)
 						var templ_7745c5c3_Var34 string
-						templ_7745c5c3_Var34, templ_7745c5c3_Err = templ.JoinStringErrs(number(int64(o.PerSecond)))
+						templ_7745c5c3_Var34, templ_7745c5c3_Err = templ.JoinStringErrs(rateText(o.PerSecond))
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `operations.templ`, Line: 125, Col: 34}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `operations.templ`, Line: 125, Col: 29}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var34))
 						if templ_7745c5c3_Err != nil {
