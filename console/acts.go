@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/a-h/templ"
@@ -144,8 +145,9 @@ func (v *visit) tooLate(err error) error {
 			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", entries[0].Actor, entries[0].Act, age(v.now.Sub(entries[0].At)))
 		}
 	}
-	again := ""
-	if moved.Act == "replay" && (moved.Status == outbox.Failed || moved.Status == outbox.Dead) { // it has another epoch
+	again := "" // it has another epoch
+	shown, _ := parseSeen(v.param("while"))
+	if shown.status == moved.Status || moved.Act == "replay" && (moved.Status == outbox.Failed || moved.Status == outbox.Dead) {
 		again = "again "
 	}
 	return refusal{http.StatusConflict, "The job is " + string(moved.Status) + " " + again + "by now", next}
@@ -160,7 +162,7 @@ func jobAct(words func(operator.Job, *confirmation) error) func(*visit) (confirm
 		}
 		c = confirmation{
 			back: link("job", "id", j.ID.String()), crumb: j.Kind + " " + shortID(j.ID),
-			hidden: []field{{"id", j.ID.String()}, {"while", string(j.Status)}},
+			hidden: []field{{"id", j.ID.String()}, {"while", seenOf(j).String()}},
 		}
 		if v.r.Method == http.MethodPost {
 			return c, nil
@@ -169,18 +171,44 @@ func jobAct(words func(operator.Job, *confirmation) error) func(*visit) (confirm
 	}
 }
 
-// doJob acts on a job while it has the status that was previewed.
+// seen is a job's status and epoch as a page showed them. The epoch tells a dead letter from one that has run, and died
+// of something else, since.
+type seen struct {
+	status outbox.Status
+	epoch  int64
+}
+
+func seenOf(j operator.Job) seen { return seen{j.Status, j.Epoch} }
+
+// String is what the field “while” of a form has: dead@3.
+func (s seen) String() string { return string(s.status) + "@" + strconv.FormatInt(s.epoch, 10) }
+
+func parseSeen(text string) (s seen, err error) {
+	status, epoch, _ := strings.Cut(text, "@")
+	if s.status, err = operator.ParseStatus(status); err != nil {
+		return s, unreadable("while", "is no status")
+	}
+	if s.epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil {
+		return s, unreadable("while", "has no epoch")
+	}
+	return s, nil
+}
+
+// only acts on a job as it was seen.
+func (s seen) only(o *operator.Operator) *operator.Operator { return o.Only(s.status).AtEpoch(s.epoch) }
+
+// doJob acts on a job while it is as it was previewed.
 func doJob(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		id, err := outbox.ParseID(v.param("id"))
 		if err != nil {
 			return unreadable("id", "is no job’s id")
 		}
-		status, err := operator.ParseStatus(v.param("while"))
+		shown, err := parseSeen(v.param("while"))
 		if err != nil {
-			return unreadable("while", "is no status")
+			return err
 		}
-		return do(o.Only(status), v.ctx(), id)
+		return do(shown.only(o), v.ctx(), id)
 	}
 }
 

@@ -17,6 +17,22 @@ func (r *rig) statusOf(id outbox.ID) (status string) {
 	return status
 }
 
+// seen is what a form has of a job that its page has just shown.
+func (r *rig) seen(id outbox.ID) (while string) {
+	r.t.Helper()
+	if err := r.db.QueryRow(r.t.Context(), `SELECT status::text||'@'||epoch::text FROM outbox.jobs WHERE id = $1`, id).Scan(&while); err != nil {
+		r.t.Fatal(err)
+	}
+	return while
+}
+
+// diesOf has a job run and die once more.
+func (r *rig) diesOf(id outbox.ID, code string) {
+	r.t.Helper()
+	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, id)
+	r.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_expires_at = NULL, lease_owner = NULL, last_error_code = $2, failed_at = clock_timestamp() WHERE id = $1`, id, code)
+}
+
 // audited is how many acts of the kind the audit has, with the reason.
 func (r *rig) audited(act, reason string) (n int) {
 	r.t.Helper()
@@ -48,7 +64,7 @@ func TestAnActIsShownBeforeItIsDone(t *testing.T) {
 			if got := r.statusOf(id); got != before {
 				t.Fatalf("the first step made it %s", got)
 			}
-			form := url.Values{"id": {id.String()}, "while": {before}, "reason": {"because of " + name}}
+			form := url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {"because of " + name}}
 			r.as("b").post(c.path, form).is(404)
 			r.as("a+jobs.read,admin.read").post(c.path, form).is(403)
 			if got := r.as("a").post(c.path, form).is(303).Header().Get("Location"); got != "job?id="+id.String() {
@@ -73,7 +89,7 @@ func TestAnActIsShownBeforeItIsDone(t *testing.T) {
 func TestAnActDoesWhatWasShownOrNothing(t *testing.T) {
 	r := newRig(t)
 	id := r.enqueue("k", `{}`, outbox.Options{})
-	form := url.Values{"id": {id.String()}, "while": {"pending"}, "reason": {"x"}}
+	form := url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {"x"}}
 	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, id)
 	r.post("job-cancel", form).is(409).has("The job is running by now", "Nothing was changed")
 	var asked bool
@@ -82,10 +98,36 @@ func TestAnActDoesWhatWasShownOrNothing(t *testing.T) {
 	}
 }
 
+// Somebody has run the dead letter again since the page was made, and it has died of something else, which nobody who
+// dismisses it has seen.
+func TestAnActIsNotDoneToWhatHasDiedAnew(t *testing.T) {
+	r := newRig(t)
+	for name, act := range map[string]struct{ path, answer string }{
+		"by itself": {"job-dismiss", ""}, "among selected": {"selected-dismiss", "Done to 0 of 1 job"}, "to be run again": {"job-retry", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := r.deadLetter(tenantA, "k", "c", "m")
+			form := r.as("a").get(act.path + "?id=" + id.String()).is(200).fieldsOf()
+			form.Set("reason", "it is of no use")
+			r.as("a").post("job-retry", url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {"mended"}}).is(303)
+			r.diesOf(id, "another")
+			sent := r.as("a").post(act.path, form)
+			if act.answer == "" {
+				sent.is(409).has("The job is dead again by now", "Nothing was changed")
+			} else {
+				r.as("a").get(sent.is(303).Header().Get("Location")).is(200).has(act.answer)
+			}
+			if got := r.statusOf(id); got != "dead" {
+				t.Errorf("it is %s", got)
+			}
+		})
+	}
+}
+
 func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
 	r := newRig(t)
 	id := r.deadLetter(tenantA, "k", "c", "m")
-	form := url.Values{"id": {id.String()}, "while": {"dead"}, "reason": {""}}
+	form := url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {""}}
 	r.as("a").post("job-retry", form).is(303)
 	r.post("job-dismiss", form).is(409).has("The job is pending by now", "a did job.retry")
 }

@@ -186,7 +186,7 @@ func TestAnEditMeansTheEpochThatWasShown(t *testing.T) {
 	r := newEditorRig(t)
 	id := r.deadWith(tenantA, "k", `{"a":1}`)
 	form := r.as("a").get("job-edit?id="+id.String()).is(200).edited(id, func(string) string { return `{"a":2}` })
-	r.post("job-retry", url.Values{"id": {id.String()}, "while": {"dead"}, "reason": {""}}).is(303)
+	r.post("job-retry", url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {""}}).is(303)
 	r.die(id)
 	for _, page := range []string{"job-edit", "job-edit-do"} {
 		r.as("a").post(page, form).is(409).has("The job is dead again by now", "all did job.retry")

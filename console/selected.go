@@ -117,7 +117,7 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 				continue
 			}
 			c.sample, c.danger = append(c.sample, j), one.danger
-			c.hidden = append(c.hidden, field{"id", j.ID.String()}, field{"while", string(j.Status)})
+			c.hidden = append(c.hidden, field{"id", j.ID.String()}, field{"while", seenOf(j).String()})
 			line.WriteString(" " + j.ID.String())
 			for _, sentence := range one.will {
 				if !slices.Contains(c.will, sentence) {
@@ -142,7 +142,7 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 // eachAct is how long an act on one of the jobs may take: a handler's transaction may hold its row for long.
 const eachAct = time.Second
 
-// doSelected acts on each of the jobs while it has the status that was previewed, as far as the viewer may see them.
+// doSelected acts on each of the jobs while it is as it was previewed, as far as the viewer may see them.
 // One that cannot be done does not keep the others from it.
 func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
@@ -154,10 +154,10 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 		if len(while) != len(ids) || len(v.params["id"]) != len(ids) {
 			return unreadable("while", "is not there once for each job")
 		}
-		shown := make([]outbox.Status, len(ids)) // all of them are read before anything is done
+		shown := make([]seen, len(ids)) // all of them are read before anything is done
 		for i, word := range while {
-			if shown[i], err = operator.ParseStatus(word); err != nil {
-				return unreadable("while", "is no status")
+			if shown[i], err = parseSeen(word); err != nil {
+				return err
 			}
 		}
 		found, err := v.find(ids)
@@ -170,7 +170,7 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 				continue
 			}
 			ctx, cancel := context.WithTimeout(v.ctx(), eachAct)
-			err = do(o.Only(shown[i]), ctx, j.ID)
+			err = do(shown[i].only(o), ctx, j.ID)
 			cancel()
 			switch {
 			case err == nil:

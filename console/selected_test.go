@@ -135,13 +135,13 @@ func TestASelectionThatCannotBeMeantIsRefused(t *testing.T) {
 	if got := r.statusOf(id); got != "pending" {
 		t.Errorf("it is %s", got)
 	}
-	r.post("selected-cancel", url.Values{"id": {id.String(), id.String()}, "while": {"pending", "pending"}, "reason": {"x"}}).is(400).has("while")
+	r.post("selected-cancel", url.Values{"id": {id.String(), id.String()}, "while": {r.seen(id), r.seen(id)}, "reason": {"x"}}).is(400).has("while")
 	other := r.enqueue("k", `{}`, outbox.Options{})
-	r.post("selected-cancel", url.Values{"id": {id.String(), other.String()}, "while": {"pending", "soon"}, "reason": {"x"}}).is(400).has("while")
+	r.post("selected-cancel", url.Values{"id": {id.String(), other.String()}, "while": {r.seen(id), "pending@soon"}, "reason": {"x"}}).is(400).has("while")
 	if got := r.statusOf(id); got != "pending" {
 		t.Errorf("it is %s", got)
 	}
-	r.get("jobs?acted=0&of=3").is(200).has("Done to 0 of 3 jobs", "locked")
+	r.get("jobs?acted=0&of=3").is(200).has("Done to 0 of 3 jobs", "locked").hasSource(t, "jobs-export?format=csv\"")
 	for _, not := range []string{"acted=x&of=3", "acted=4&of=3", "acted=-1&of=3", "acted=1&of=101"} {
 		r.get("jobs?" + not).is(200).hasNot("Done to")
 	}
@@ -161,7 +161,7 @@ func TestAForgedSelectionReachesNoOtherTenant(t *testing.T) {
 				r.handler = handler
 			}
 			own, foreign := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA}), r.enqueue("k", `{}`, outbox.Options{Tenant: tenantB})
-			form := url.Values{"id": {foreign.String(), own.String()}, "while": {"pending", "pending"}, "reason": {"x"}}
+			form := url.Values{"id": {foreign.String(), own.String()}, "while": {r.seen(foreign), r.seen(own)}, "reason": {"x"}}
 			to := r.as("a").post("selected-cancel", form).is(303).Header().Get("Location")
 			if got := [2]string{r.statusOf(own), r.statusOf(foreign)}; got != [2]string{"cancelled", "pending"} {
 				t.Errorf("its own and the other's are %v", got)
@@ -183,7 +183,7 @@ func TestASelectedJobThatIsLockedIsPassedBy(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, locked); err != nil {
 		t.Fatal(err)
 	}
-	form := url.Values{"id": {locked.String(), free.String()}, "while": {"pending", "pending"}, "reason": {"x"}}
+	form := url.Values{"id": {locked.String(), free.String()}, "while": {r.seen(locked), r.seen(free)}, "reason": {"x"}}
 	to := r.post("selected-cancel", form).is(303).Header().Get("Location")
 	if got := r.statusOf(free); got != "cancelled" {
 		t.Errorf("the one that is not locked is %s", got)

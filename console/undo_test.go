@@ -182,7 +182,7 @@ func TestAnUndoingThatMeetsAnotherActLooksAgain(t *testing.T) {
 func TestWhatHasNoOppositeIsNotUndone(t *testing.T) {
 	r := newRig(t)
 	waits := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA}).String()
-	form := url.Values{"id": {waits}, "while": {"pending"}}
+	form := url.Values{"id": {waits}, "while": {"pending@0"}}
 	if undo := r.post("job-cancel", form).undoes(r); undo != nil {
 		t.Errorf("a cancellation offers %v", undo)
 	}

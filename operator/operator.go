@@ -48,7 +48,7 @@ type Operator struct {
 
 	check outbox.Checker // nil takes every payload
 	only  []string       // statuses of jobs that may be acted on; none is any
-	epoch int64          // of a job that may be replayed edited; 0 is any
+	epoch *int64         // of a job that may be acted on; nil is any
 }
 
 // New makes an operator of the database that pool connects to. Its acts are
@@ -80,12 +80,13 @@ func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	return &strict
 }
 
-// AtEpoch returns an operator whose ReplayEdited and WouldReplayEdited leave alone, with a
-// [*StatusError], a job that has another epoch: one that has run, or was acted on, since a
-// person saw it. 0 is any.
+// AtEpoch returns an operator whose Cancel, Release, Retry, Dismiss, ReplayEdited and
+// WouldReplayEdited leave alone, with a [*StatusError], a job that has another epoch: one
+// that has run, or was acted on, since a person saw it. That may have brought it back to
+// the status that it had.
 func (o *Operator) AtEpoch(epoch int64) *Operator {
 	strict := *o
-	strict.epoch = epoch
+	strict.epoch = &epoch
 	return &strict
 }
 

@@ -1,17 +1,18 @@
 -- name: CancelJob :one
 -- CancelJob calls a job off and returns its status before and then, "" if there is no such
 -- open job. What it does is in the audit. An open job in another status than those of
--- @among, if there are any, is left alone, and its status is returned with excluded.
+-- @among, if there are any, or in another epoch than @at_epoch, if that is not NULL, is
+-- left alone, and its status is returned with excluded.
 WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
-    SELECT jobs.status
+    SELECT jobs.status, jobs.epoch
     FROM outbox.jobs
     WHERE jobs.id = @id
     FOR UPDATE
 ), excluded AS MATERIALIZED (
     SELECT found.status
     FROM found
-    WHERE found.status::text <> ALL (@among::text[])
-      AND cardinality(@among::text[]) > 0
+    WHERE (found.status::text <> ALL (@among::text[]) AND cardinality(@among::text[]) > 0)
+       OR found.epoch <> sqlc.narg(at_epoch)::bigint
 )
 SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
        coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
@@ -20,8 +21,16 @@ SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
 
 -- name: ReleaseJob :one
 -- ReleaseJob lets a held job run and returns the status in which it found it, ""
--- if it is not open. What it does is in the audit.
-SELECT coalesce(outbox.release(@id, @actor, @request_id, @reason)::text, '')::text AS status;
+-- if it is not open, or in another epoch than @at_epoch, if that is not NULL. What it
+-- does is in the audit.
+WITH other AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.id = @id
+      AND jobs.epoch <> sqlc.narg(at_epoch)::bigint
+    FOR UPDATE
+)
+SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM other) THEN outbox.release(@id, @actor, @request_id, @reason) END::text, '')::text AS status;
 
 -- name: ListCancelRequests :many
 -- ListCancelRequests returns those of the given attempts that somebody wants to

@@ -151,9 +151,10 @@ LIMIT @max_rows;
 -- no earlier worker of the job can write any more. A job whose deadline has passed
 -- stays as it is: it would expire instead. It returns the status that it found,
 -- and whether it moved the job; nothing if the job is not open. Of jobs in another
--- status than those of @among it moves none, if there are any.
+-- status than those of @among it moves none, if there are any, nor of those in another
+-- epoch than @at_epoch, if that is not NULL.
 WITH found AS MATERIALIZED (
-    SELECT jobs.id, jobs.status, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
+    SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
     WHERE jobs.id = @id
     FOR UPDATE
@@ -171,6 +172,7 @@ WITH found AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[found.id])
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
       AND (coalesce(cardinality(@among::text[]), 0) = 0 OR found.status::text = ANY (@among::text[]))
+      AND found.epoch = coalesce(sqlc.narg(at_epoch)::bigint, found.epoch)
       AND found.is_late IS NOT TRUE
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
 ), recorded AS (
@@ -246,13 +248,15 @@ LIMIT 100000;
 
 -- name: DismissJob :many
 -- DismissJob moves a dead letter into the history and returns its id; nothing if
--- the job is no dead letter, or in no status of @among, if there are any.
+-- the job is no dead letter, or in no status of @among, if there are any, or in another
+-- epoch than @at_epoch, if that is not NULL.
 WITH dismissed AS MATERIALIZED (
     SELECT jobs.*
     FROM outbox.jobs
     WHERE jobs.id = @id
       AND jobs.status IN ('failed', 'dead')
       AND (coalesce(cardinality(@among::text[]), 0) = 0 OR jobs.status::text = ANY (@among::text[]))
+      AND jobs.epoch = coalesce(sqlc.narg(at_epoch)::bigint, jobs.epoch)
     FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)

@@ -13,15 +13,15 @@ import (
 
 const CancelJob = `-- name: CancelJob :one
 WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
-    SELECT jobs.status
+    SELECT jobs.status, jobs.epoch
     FROM outbox.jobs
     WHERE jobs.id = $1
     FOR UPDATE
 ), excluded AS MATERIALIZED (
     SELECT found.status
     FROM found
-    WHERE found.status::text <> ALL ($5::text[])
-      AND cardinality($5::text[]) > 0
+    WHERE (found.status::text <> ALL ($5::text[]) AND cardinality($5::text[]) > 0)
+       OR found.epoch <> $6::bigint
 )
 SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
        coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
@@ -35,6 +35,7 @@ type CancelJobParams struct {
 	RequestID string
 	Reason    string
 	Among     []string
+	AtEpoch   *int64
 }
 
 type CancelJobRow struct {
@@ -45,7 +46,8 @@ type CancelJobRow struct {
 
 // CancelJob calls a job off and returns its status before and then, "" if there is no such
 // open job. What it does is in the audit. An open job in another status than those of
-// @among, if there are any, is left alone, and its status is returned with excluded.
+// @among, if there are any, or in another epoch than @at_epoch, if that is not NULL, is
+// left alone, and its status is returned with excluded.
 func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJobRow, error) {
 	row := q.db.QueryRow(ctx, CancelJob,
 		arg.ID,
@@ -53,6 +55,7 @@ func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJob
 		arg.RequestID,
 		arg.Reason,
 		arg.Among,
+		arg.AtEpoch,
 	)
 	var i CancelJobRow
 	err := row.Scan(&i.Was, &i.Status, &i.Excluded)
@@ -329,7 +332,14 @@ func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epo
 }
 
 const ReleaseJob = `-- name: ReleaseJob :one
-SELECT coalesce(outbox.release($1, $2, $3, $4)::text, '')::text AS status
+WITH other AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.id = $1
+      AND jobs.epoch <> $5::bigint
+    FOR UPDATE
+)
+SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM other) THEN outbox.release($1, $2, $3, $4) END::text, '')::text AS status
 `
 
 type ReleaseJobParams struct {
@@ -337,16 +347,19 @@ type ReleaseJobParams struct {
 	Actor     string
 	RequestID string
 	Reason    string
+	AtEpoch   *int64
 }
 
 // ReleaseJob lets a held job run and returns the status in which it found it, ""
-// if it is not open. What it does is in the audit.
+// if it is not open, or in another epoch than @at_epoch, if that is not NULL. What it
+// does is in the audit.
 func (q *Queries) ReleaseJob(ctx context.Context, arg ReleaseJobParams) (string, error) {
 	row := q.db.QueryRow(ctx, ReleaseJob,
 		arg.ID,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
+		arg.AtEpoch,
 	)
 	var status string
 	err := row.Scan(&status)

@@ -18,10 +18,11 @@ WITH dismissed AS MATERIALIZED (
     WHERE jobs.id = $1
       AND jobs.status IN ('failed', 'dead')
       AND (coalesce(cardinality($2::text[]), 0) = 0 OR jobs.status::text = ANY ($2::text[]))
+      AND jobs.epoch = coalesce($3::bigint, jobs.epoch)
     FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
-    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.dismiss', tenant_id, id, queue,
+    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'job.dismiss', tenant_id, id, queue,
         jsonb_build_object('status', status, 'attempt', attempt, 'lost_leases', lost_leases, 'error_code', last_error_code),
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
@@ -39,17 +40,20 @@ HAVING count(*) > 0
 type DismissJobParams struct {
 	ID        pgtype.UUID
 	Among     []string
+	AtEpoch   *int64
 	Actor     string
 	RequestID string
 	Reason    string
 }
 
 // DismissJob moves a dead letter into the history and returns its id; nothing if
-// the job is no dead letter, or in no status of @among, if there are any.
+// the job is no dead letter, or in no status of @among, if there are any, or in another
+// epoch than @at_epoch, if that is not NULL.
 func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, DismissJob,
 		arg.ID,
 		arg.Among,
+		arg.AtEpoch,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
@@ -646,7 +650,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 
 const RetryJob = `-- name: RetryJob :many
 WITH found AS MATERIALIZED (
-    SELECT jobs.id, jobs.status, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
+    SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
     WHERE jobs.id = $1
     FOR UPDATE
@@ -664,11 +668,12 @@ WITH found AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[found.id])
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
       AND (coalesce(cardinality($2::text[]), 0) = 0 OR found.status::text = ANY ($2::text[]))
+      AND found.epoch = coalesce($3::bigint, found.epoch)
       AND found.is_late IS NOT TRUE
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
-    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
+    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
         jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'run_at', found.run_at, 'error_code', found.last_error_code),
         jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)
     FROM moved
@@ -687,6 +692,7 @@ LIMIT 1
 type RetryJobParams struct {
 	ID        pgtype.UUID
 	Among     []string
+	AtEpoch   *int64
 	Actor     string
 	RequestID string
 	Reason    string
@@ -704,11 +710,13 @@ type RetryJobRow struct {
 // no earlier worker of the job can write any more. A job whose deadline has passed
 // stays as it is: it would expire instead. It returns the status that it found,
 // and whether it moved the job; nothing if the job is not open. Of jobs in another
-// status than those of @among it moves none, if there are any.
+// status than those of @among it moves none, if there are any, nor of those in another
+// epoch than @at_epoch, if that is not NULL.
 func (q *Queries) RetryJob(ctx context.Context, arg RetryJobParams) ([]RetryJobRow, error) {
 	rows, err := q.db.Query(ctx, RetryJob,
 		arg.ID,
 		arg.Among,
+		arg.AtEpoch,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
