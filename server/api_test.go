@@ -17,6 +17,8 @@ import (
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func TestAJobThatCameOverHTTPIsHandled(t *testing.T) {
@@ -238,6 +240,42 @@ func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
 	}
 	a.close()
 	closePoolOf(a)
+}
+
+// Whoever confirms an act on many jobs in a console of its own process finds it done: that process does it, where no API
+// is in it.
+func TestAConsoleOnItsOwnCarriesOperationsOut(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]Config{
+		"alone":      {NoAPI: true, Console: &console.Config{}, ConsoleAddr: "127.0.0.1:0"},
+		"beside API": {Addr: "127.0.0.1:0", Console: &console.Config{}, ConsoleAddr: "127.0.0.1:0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.New(t)
+			config.API = api.Config{AnonymousLoopback: true}
+			start(t, nil, alone(pool), config)
+			if _, err := outbox.Enqueue(t.Context(), pool, outbox.Raw{KindName: "greet", Payload: []byte("{}")}, outbox.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			o := operator.New(pool)
+			op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(time.Minute); op.FinishedAt.IsZero(); time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("it has come to %+v", op)
+				}
+				if op, err = o.Operation(t.Context(), outbox.ID{}, op.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if op.Done != 1 {
+				t.Errorf("done %d, want 1", op.Done)
+			}
+		})
+	}
 }
 
 func closePoolOf(a *apiServer) {

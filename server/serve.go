@@ -60,6 +60,7 @@ type apiServer struct {
 	bound       time.Duration // of a stop
 	stopping    func()        // ends the streams of changes
 	beside      *apiServer    // the console on another address; nil without
+	operations  bool          // whether it takes the steps of operations
 	log         *slog.Logger
 }
 
@@ -111,7 +112,7 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 		}})
 	}
 	a := &apiServer{
-		name: "api", producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
+		name: "api", operations: true, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
 		connections: cmp.Or(c.Connections, defaultConnections),
 		bound:       max(cmp.Or(process.GracePeriod, app.DefaultGracePeriod), 0) + answerMargin,
 		stopping:    sync.OnceFunc(func() { close(stopping) }),
@@ -137,7 +138,7 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	default:
 		beside := *a
 		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
-		beside.log = process.Logger.With(slog.String("component", "console"))
+		beside.log, beside.operations = process.Logger.With(slog.String("component", "console")), false // a does them
 		a.beside = &beside
 	}
 	if err := a.listen(); err != nil {
@@ -232,7 +233,7 @@ func (a *apiServer) close() {
 
 // runOperations takes the steps of operations on many jobs until the returned function is called, or ctx ends.
 func (a *apiServer) runOperations(ctx context.Context) (stop func()) {
-	if a.name != "api" {
+	if !a.operations {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
