@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,12 +46,12 @@ var acts = []act{
 	{"job-cancel", onID, "while", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
 	{"job-release", onID, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob), doJob((*operator.Operator).Release)},
 	{"job-dismiss", onID, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
-	{"letters-replay", onLetters, "failed_until rate", needs(access.AdminMutate), "Run again", askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters)},
-	{"letters-dismiss", onLetters, "failed_until", needs(access.AdminMutate), "Dismiss", askLetters(operator.DismissLetters), doLetters(operator.DismissLetters)},
-	{"jobs-cancel", onJobs, "as_of rate", needs(access.AdminRead, access.JobsCancel), "Cancel all", askJobs(operator.CancelJobs), doJobs(operator.CancelJobs)},
-	{"jobs-release", onJobs, "as_of rate", needs(access.AdminRead, access.AdminMutate), "Release all", askJobs(operator.ReleaseJobs), doJobs(operator.ReleaseJobs)},
-	{"jobs-retry", onJobs, "as_of rate", needs(access.AdminRead, access.AdminMutate), "Run all now", askJobs(operator.RetryJobs), doJobs(operator.RetryJobs)},
-	{"jobs-edit", onJobs + " set_queue set_priority set_run_at", "as_of rate", needs(access.AdminRead, access.AdminMutate), "Edit all", askJobs(operator.EditJobs), doJobs(operator.EditJobs)},
+	{"letters-replay", onLetters, "failed_until rate once", needs(access.AdminMutate), "Run again", askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters)},
+	{"letters-dismiss", onLetters, "failed_until once", needs(access.AdminMutate), "Dismiss", askLetters(operator.DismissLetters), doLetters(operator.DismissLetters)},
+	{"jobs-cancel", onJobs, "as_of rate once", needs(access.AdminRead, access.JobsCancel), "Cancel all", askJobs(operator.CancelJobs), doJobs(operator.CancelJobs)},
+	{"jobs-release", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Release all", askJobs(operator.ReleaseJobs), doJobs(operator.ReleaseJobs)},
+	{"jobs-retry", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Run all now", askJobs(operator.RetryJobs), doJobs(operator.RetryJobs)},
+	{"jobs-edit", onJobs + " set_queue set_priority set_run_at", "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Edit all", askJobs(operator.EditJobs), doJobs(operator.EditJobs)},
 	{"selected-retry", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Run again", askSelected("retry", retryJob), doSelected((*operator.Operator).Retry)},
 	{"selected-cancel", onSelected, "while", needs(access.AdminRead, access.JobsCancel), "Cancel", askSelected("cancel", cancelJob), doSelected(cancelled)},
 	{"selected-release", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Release", askSelected("release", releaseJob), doSelected((*operator.Operator).Release)},
@@ -59,7 +61,7 @@ var acts = []act{
 	{"key-unblock", onKey, "", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
 	{"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"), doSchedule((*operator.Operator).PauseSchedule)},
 	{"schedule-resume", onSchedule, "", needs(access.AdminMutate), "Resume", scheduleAct("resume"), doSchedule((*operator.Operator).ResumeSchedule)},
-	{"schedule-run", onSchedule, "", needs(access.AdminMutate), "Run now", scheduleAct("run"), doSchedule(ranSchedule)},
+	{"schedule-run", onSchedule, "once", needs(access.AdminMutate), "Run now", scheduleAct("run"), ranSchedule},
 	{"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"), doSchedule((*operator.Operator).DeleteSchedule)},
 	{"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"), doSink((*operator.Operator).PauseSink)},
 	{"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"), doSink((*operator.Operator).ResumeSink)},
@@ -77,6 +79,9 @@ func actRoutes() (rows []route) {
 					return err
 				}
 				c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
+				if slices.Contains(strings.Fields(a.form), "once") && !c.unset {
+					c.hidden = append(c.hidden, field{"once", outbox.NewID().String()})
+				}
 				if c.unset {
 					return v.render(setPage(v, c))
 				}
@@ -87,15 +92,15 @@ func actRoutes() (rows []route) {
 				if err != nil {
 					return err
 				}
-				if c.reason && strings.TrimSpace(v.param("reason")) == "" {
-					return refusal{http.StatusBadRequest, "A reason is missing", "Go back and say why: it stands in the audit with each of the jobs. Nothing was changed."}
+				err = v.confirmed(c)
+				if err == nil {
+					err = a.do(v, v.operator.Because(v.param("reason")))
 				}
-				if c.many {
-					if err := v.typedCount(); err != nil {
-						return err
-					}
+				if fault, is := errors.AsType[badInput](err); is {
+					v.status = http.StatusBadRequest
+					return v.render(confirmPage(v, a.asEntered(v, c, fault)))
 				}
-				if err := a.do(v, v.operator.Because(v.param("reason"))); err != nil {
+				if err != nil {
 					return v.tooLate(err)
 				}
 				if v.acted.of > 0 {
@@ -108,6 +113,43 @@ func actRoutes() (rows []route) {
 			}})
 	}
 	return rows
+}
+
+// badInput is what is wrong with what a person has entered. The form is shown once more, as it was sent.
+type badInput string
+
+func (b badInput) Error() string { return string(b) }
+
+// confirmed refuses an act whose confirmation lacks something.
+func (v *visit) confirmed(c confirmation) error {
+	if c.reason && strings.TrimSpace(v.param("reason")) == "" {
+		return badInput("A reason is missing: it stands in the audit with each of the jobs. Nothing was changed.")
+	}
+	if c.many {
+		return v.typedCount()
+	}
+	return nil
+}
+
+// asEntered is the confirmation as it was sent. What it would do was said by the page before.
+func (a act) asEntered(v *visit, c confirmation, fault badInput) confirmation {
+	c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
+	c.title, c.fault, c.hidden = cmp.Or(c.title, a.label), string(fault), nil
+	for _, name := range slices.Sorted(maps.Keys(v.params)) {
+		switch name {
+		case "reason", "typed":
+		case "rate":
+			c.rate = true
+		case "matched":
+			c.matched, _ = strconv.ParseInt(v.param(name), 10, 64)
+			fallthrough
+		default:
+			for _, value := range v.params[name] {
+				c.hidden = append(c.hidden, field{name, value})
+			}
+		}
+	}
+	return c
 }
 
 // actOn is the first step of an act on what the pairs name; why is why there is none for this viewer, "" if there is.
@@ -355,9 +397,24 @@ func doSchedule(do func(*operator.Operator, context.Context, outbox.ID, string) 
 	}
 }
 
-func ranSchedule(o *operator.Operator, ctx context.Context, tenant outbox.ID, name string) error {
-	_, _, err := o.RunSchedule(ctx, tenant, name)
-	return err
+func ranSchedule(v *visit, o *operator.Operator) error {
+	once, err := v.once()
+	if err != nil {
+		return err
+	}
+	return doSchedule(func(o *operator.Operator, ctx context.Context, tenant outbox.ID, name string) error {
+		_, _, err := o.RunScheduleOnce(ctx, tenant, name, once)
+		return err
+	})(v, o)
+}
+
+// once is the id that a form has, so that what it does is done once, however often it is sent.
+func (v *visit) once() (outbox.ID, error) {
+	id, err := outbox.ParseID(v.param("once"))
+	if err != nil {
+		return id, unreadable("once", "is no id")
+	}
+	return id, nil
 }
 
 // sinkAct is the first step of an act on a sink.

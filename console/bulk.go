@@ -152,7 +152,7 @@ func (v *visit) typedCount() error {
 		return r
 	}, v.param("typed"))
 	if matched > typeCount && typed != strconv.FormatInt(matched, 10) {
-		return refusal{http.StatusBadRequest, "The number does not match", "Go back and type how many jobs it is: " + number(matched) + ". Nothing was changed."}
+		return badInput("The number does not match: type how many jobs it is, " + number(matched) + ". Nothing was changed.")
 	}
 	return nil
 }
@@ -312,15 +312,16 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 			return unreadable("as_of", "is missing")
 		}
 		start := operator.NewOperation{Act: act, Jobs: filter}
+		if start.ID, err = v.once(); err != nil {
+			return err
+		}
 		if act == operator.EditJobs {
 			if start.Edit, err = v.jobEdit(filter); err != nil {
 				return unreadable("the edit", err.Error())
 			}
 		}
-		if rate := v.param("rate"); rate != "" {
-			if start.PerSecond, err = strconv.ParseFloat(rate, 64); err != nil {
-				return unreadable("rate", "is no number of jobs a second")
-			}
+		if start.PerSecond, err = v.perSecond(); err != nil {
+			return err
 		}
 		_, err = o.StartOperation(v.ctx(), start)
 		return err

@@ -52,7 +52,7 @@ func TestAllOpenJobsOfASearchAreActedOn(t *testing.T) {
 			r.as("a").post(act, form).is(400).has("A reason is missing")
 			form.Set("reason", "wrong campaign")
 			r.as("a+jobs.read,admin.read").post(act, form).is(403)
-			bare := url.Values{"kind": {"k"}, "matched": {"2"}, "reason": {"x"}}
+			bare := url.Values{"kind": {"k"}, "matched": {"2"}, "once": {outbox.NewID().String()}, "reason": {"x"}}
 			r.as("a").post(act, bare).is(400).has("as_of")
 			bare.Set("as_of", "yesterday")
 			r.as("a").post(act, bare).is(400)

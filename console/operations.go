@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
@@ -142,14 +143,27 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 			return unreadable("failed_until", "is no instant")
 		}
 		start := operator.NewOperation{Act: act, Filter: filter}
-		if rate := v.param("rate"); rate != "" {
-			if start.PerSecond, err = strconv.ParseFloat(rate, 64); err != nil {
-				return unreadable("rate", "is no number of jobs a second")
-			}
+		if start.ID, err = v.once(); err != nil {
+			return err
+		}
+		if start.PerSecond, err = v.perSecond(); err != nil {
+			return err
 		}
 		_, err = o.StartOperation(v.ctx(), start)
 		return err
 	}
+}
+
+// perSecond is the rate that was entered; 0 is all at once.
+func (v *visit) perSecond() (rate float64, err error) {
+	text := strings.TrimSpace(v.param("rate"))
+	if text == "" {
+		return 0, nil
+	}
+	if rate, err = strconv.ParseFloat(text, 64); err != nil || !(rate >= operator.MinRate && rate <= operator.MaxRate) {
+		return 0, badInput(fmt.Sprintf("The rate %s is no number of jobs a second from %v to %v. Nothing was changed.", quoted(text), operator.MinRate, operator.MaxRate))
+	}
+	return rate, nil
 }
 
 // mayGoOn refuses to have an operation go on that cancels jobs, to those who may not cancel one.

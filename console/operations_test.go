@@ -26,7 +26,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 				t.Fatal("the form does not say what was counted")
 			}
 			late := r.deadLetter(tenantA, "k", "c", "m")
-			form := url.Values{"error": {"c1"}, "kind": {"k"}, "failed_until": {until[1]}, "matched": {"2"}, "reason": {"the relay is back"}}
+			form := url.Values{"error": {"c1"}, "kind": {"k"}, "failed_until": {until[1]}, "matched": {"2"}, "once": {outbox.NewID().String()}, "reason": {"the relay is back"}}
 			r.as("a+jobs.read,admin.read").post(act, form).is(403)
 			silent := maps.Clone(form)
 			silent.Set("reason", " ")
@@ -59,6 +59,50 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 	}
 }
 
+// What is sent twice, by a second click or the back button, is done once; and what is refused stands in the form once
+// more, as it was entered.
+func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
+	r := newRig(t)
+	r.deadLetter(tenantA, "k", "c", "m")
+	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
+	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'sync', '1 hour', 'sync', '{}', now() + interval '1 hour')`, tenantA)
+	for page, count := range map[string]string{
+		"letters-replay?error=c1&kind=k":                         `SELECT count(*)::text FROM outbox.operations WHERE act = 'replay' AND open_act IS NULL`,
+		"jobs-cancel?kind=k":                                     `SELECT count(*)::text FROM outbox.operations WHERE open_act = 'cancel'`,
+		"schedule-run?tenant=" + tenantA.String() + "&name=sync": `SELECT count(*)::text FROM outbox.jobs WHERE kind = 'sync'`,
+	} {
+		path, _, _ := strings.Cut(page, "?")
+		form := r.as("a").get(page).is(200).fieldsOf()
+		form.Set("reason", "the relay is back, and this took long to write")
+		if path != "schedule-run" {
+			bad := maps.Clone(form)
+			bad.Set("rate", "0,5")
+			again := r.as("a").post(path, bad).is(400).has("The rate “0,5”", "Nothing was changed").hasSource(t, `value="0,5"`, `value="the relay is back, and this took long to write"`)
+			form = again.fieldsOf()
+			form.Set("reason", "the relay is back")
+			form.Set("rate", "0.5")
+		}
+		for range 3 {
+			r.as("a").post(path, form).is(303)
+		}
+		if n := r.read(count); n != "1" {
+			t.Errorf("%s was done %s times", path, n)
+		}
+		if n := r.read(`SELECT count(*)::text FROM outbox.audit WHERE act IN ('operation.start', 'schedule.run')`); n == "0" {
+			t.Errorf("%s is not in the audit", path)
+		}
+		form = r.as("a").get(page).is(200).fieldsOf() // a new page is a new act
+		form.Set("reason", "and once more")
+		r.as("a").post(path, form).is(303)
+		if n := r.read(count); n != "2" {
+			t.Errorf("%s was done %s times, want twice", path, n)
+		}
+	}
+	if n := r.read(`SELECT count(*)::text FROM outbox.audit WHERE act IN ('operation.start', 'schedule.run')`); n != "6" {
+		t.Errorf("the audit has %s acts, want 6", n)
+	}
+}
+
 func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	r := newRig(t)
 	r.deadLetter(tenantA, "k", "c", "m")
@@ -73,7 +117,7 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	r.post("operation-resume", form).is(303)
 	r.get("operation?id=" + op.ID.String()).is(200).has("going on")
 	r.post("letters-replay", url.Values{"failed_until": {"now"}, "matched": {"1"}, "reason": {"x"}}).is(400).has("failed_until")
-	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "matched": {"1"}, "rate": {"fast"}, "reason": {"x"}}).is(400).has("rate")
+	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "matched": {"1"}, "rate": {"fast"}, "once": {outbox.NewID().String()}, "reason": {"x"}}).is(400).has("rate")
 	if page := r.get("letters-replay?since=2h").is(200).Body.String(); strings.Contains(page, `name="since" value="2h"`) {
 		t.Error("the form says how long ago, which is another instant when it is sent")
 	}

@@ -33,6 +33,9 @@ const (
 
 // NewOperation is an act on many jobs to be done by whatever process runs operations.
 type NewOperation struct {
+	// ID is what it is called. To start one that is there already does nothing, and returns that one: who sends a form
+	// twice starts one operation. The zero ID is a new one.
+	ID  outbox.ID
 	Act OperationAct
 	// Filter says which ones. With the FailedUntil of [Operator.MatchDeadLetters] they are those that were counted,
 	// and none that became a dead letter later; without it, those that there are now. After means nothing here.
@@ -115,8 +118,8 @@ func (n NewOperation) Validate() error {
 		return invalid.Field("NewOperation.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
 	case n.PerSecond != 0 && n.Act == DismissLetters:
 		return invalid.Field("NewOperation.PerSecond", "is not for a dismissal")
-	case n.PerSecond != 0 && !(n.PerSecond >= minRate && n.PerSecond <= maxRate): // also not a number
-		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, minRate, maxRate)
+	case n.PerSecond != 0 && !(n.PerSecond >= MinRate && n.PerSecond <= MaxRate): // also not a number
+		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate, MaxRate)
 	}
 	if n.Act.OnOpenJobs() {
 		return cmp.Or(n.Jobs.validate(), n.validateEdit())
@@ -131,37 +134,46 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
 	}
+	start, tenant := o.startOnLetters, n.Filter.Tenant
 	if n.Act.OnOpenJobs() {
-		started, err := o.startOnJobs(ctx, n)
-		if err != nil {
-			return Operation{}, fmt.Errorf("start an operation: %w", err)
-		}
-		return started, nil
+		start, tenant = o.startOnJobs, n.Jobs.Tenant
 	}
-	matched, err := o.MatchDeadLetters(ctx, n.Filter)
+	if n.ID.IsZero() {
+		n.ID = outbox.NewID()
+	}
+	started, err := start(ctx, n)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return o.Operation(ctx, tenant, n.ID)
+	}
 	if err != nil {
 		return Operation{}, fmt.Errorf("start an operation: %w", err)
+	}
+	return started, nil
+}
+
+// startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one of that id.
+func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operation, error) {
+	matched, err := o.MatchDeadLetters(ctx, n.Filter)
+	if err != nil {
+		return Operation{}, err
 	}
 	n.Filter.FailedUntil = matched.FailedUntil
 	filter, err := n.Filter.stored()
 	if err != nil {
-		return Operation{}, fmt.Errorf("start an operation: %w", err)
+		return Operation{}, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	started := Operation{
-		ID: outbox.NewID(), Tenant: n.Filter.Tenant, Act: n.Act, Filter: n.Filter, PerSecond: n.PerSecond, Matched: matched.Matched,
+		ID: n.ID, Tenant: n.Filter.Tenant, Act: n.Act, Filter: n.Filter, PerSecond: n.PerSecond, Matched: matched.Matched,
 		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
 	}
 	at, err := o.db.StartOperation(ctx, sqlgen.StartOperationParams{
 		ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
 		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
 	})
-	if err != nil {
-		return Operation{}, fmt.Errorf("start an operation: %w", err)
-	}
 	started.StartedAt = at.Time
-	return started, nil
+	return started, err
 }
 
 // Operations lists the operations of a tenant or, if it is zero, of all, newest first. Limit is 50 if it is 0, and

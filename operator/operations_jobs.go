@@ -202,14 +202,14 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 		return Operation{}, err
 	}
 	started := Operation{
-		ID: outbox.NewID(), Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
+		ID: n.ID, Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
 		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*statementTimeout) // a million jobs
 	defer cancel()
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
-		filled, err := tx.Exec(ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs, params...)
+		filled, err := tx.Exec(ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
 		if err != nil {
 			return err
 		}

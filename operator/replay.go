@@ -34,9 +34,13 @@ type BulkProgress struct {
 	FailedUntil time.Time
 }
 
+// MinRate and MaxRate bound how many jobs or events a second an act may be limited to.
 const (
-	minRate = 0.001 // a job in a quarter of an hour
-	maxRate = 1e5
+	MinRate = 0.001 // a job in a quarter of an hour
+	MaxRate = 1e5
+)
+
+const (
 	actPage = 500 // jobs in a statement of an act on many
 	// And bytes of their payloads, which move with what is dismissed: so that the
 	// statement fits into its time.
@@ -57,8 +61,8 @@ const (
 // at once share the work. None replays a job twice: a job that fails again
 // meanwhile stays a dead letter, see [BulkProgress].
 func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
-	if rate != 0 && !(rate >= minRate && rate <= maxRate) { // also not a number
-		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, minRate, maxRate))
+	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // also not a number
+		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate, MaxRate))
 	}
 	page, spacing := pace(rate)
 	return o.actOnMany(ctx, f, page, spacing, o.replaySome(spacing))

@@ -94,8 +94,8 @@ func (r *ReplayEvents) validate() error {
 	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
 		errs = append(errs, invalid.Field("until", "is not after since"))
 	}
-	if r.PerSecond != 0 && !(r.PerSecond >= minRate && r.PerSecond <= maxRate) { // also not a number
-		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit", r.PerSecond, minRate, maxRate))
+	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // also not a number
+		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit", r.PerSecond, MinRate, MaxRate))
 	}
 	return errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -212,6 +213,12 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 // jobs are held. It is scheduled for now, and no tick is moved. It returns
 // [ErrScheduleNotFound].
 func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (id outbox.ID, status outbox.Status, err error) {
+	return o.RunScheduleOnce(ctx, tenant, name, outbox.ID{})
+}
+
+// RunScheduleOnce is [Operator.RunSchedule], and does nothing but return the first job's id if it has been called with
+// this request before: who sends a form twice runs the job once. The zero request is one that nobody repeats.
+func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string, request outbox.ID) (id outbox.ID, status outbox.Status, err error) {
 	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		if err != nil || len(rows) == 0 {
@@ -221,10 +228,30 @@ func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name strin
 		if status = outbox.Pending; opts.Hold {
 			status = outbox.Created
 		}
+		if !request.IsZero() {
+			opts.IdempotencyKey = "run " + request.String()
+			before, err := ranBefore(ctx, tx, opts.Tenant, name, args.KindName, opts.IdempotencyKey)
+			if err != nil {
+				return change{}, err
+			}
+			if len(before) > 0 {
+				id = before[0].Bytes
+				return change{found: true}, nil
+			}
+		}
 		id, err = outbox.Enqueue(ctx, tx, args, opts)
 		return change{found: true, acted: true, job: id, after: statusJSON(string(status))}, err
 	})
 	return id, status, err
+}
+
+// ranBefore returns the job that a request has run the schedule with. It locks the schedule first, so that of two that
+// come together the second one finds the first one's.
+func ranBefore(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, kind, key string) ([]pgtype.UUID, error) {
+	if _, err := tx.Exec(ctx, `SELECT FROM outbox.schedules WHERE tenant_id = $1 AND name = $2 FOR UPDATE`, pgvalue.UUID(tenant), name); err != nil {
+		return nil, err
+	}
+	return sqlgen.New(tx).FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(tenant), Kind: kind, Key: key})
 }
 
 // jobOf is the job of a schedule, with the headers that schedule.TickOf reads.

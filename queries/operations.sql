@@ -1,6 +1,6 @@
 -- name: StartOperation :one
--- StartOperation stores an operation, and forgets those that ended long ago. An act on open jobs is kept from builds
--- that do not know of it (migrations/00010_bulk.sql).
+-- StartOperation stores an operation, unless there is one of its id, and forgets those that ended long ago. An act on
+-- open jobs is kept from builds that do not know of it (migrations/00010_bulk.sql).
 WITH forgotten AS (
     DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
@@ -9,6 +9,7 @@ WITH forgotten AS (
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
         @filter::jsonb, @per_second::float8, @matched::bigint, @actor::text, @reason::text, @request_id::text
     FROM (SELECT @act IN ('replay', 'dismiss') AS of_letters) AS kind
+    ON CONFLICT DO NOTHING
     RETURNING *
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)

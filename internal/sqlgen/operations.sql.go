@@ -155,6 +155,7 @@ WITH forgotten AS (
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
         $4::jsonb, $5::float8, $6::bigint, $7::text, $8::text, $9::text
     FROM (SELECT $3 IN ('replay', 'dismiss') AS of_letters) AS kind
+    ON CONFLICT DO NOTHING
     RETURNING id, tenant_id, act, filter, per_second, matched, done, passed, position, next_at, actor, reason, request_id, created_at, stopped_at, finished_at, failure, open_act, open_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
@@ -177,8 +178,8 @@ type StartOperationParams struct {
 	RequestID string
 }
 
-// StartOperation stores an operation, and forgets those that ended long ago. An act on open jobs is kept from builds
-// that do not know of it (migrations/00010_bulk.sql).
+// StartOperation stores an operation, unless there is one of its id, and forgets those that ended long ago. An act on
+// open jobs is kept from builds that do not know of it (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
