@@ -37,7 +37,7 @@ func (p *program) dlqCommand() *cli.Command {
 				Name: "replay", Usage: "have dead letters run again with all their attempts", ArgsUsage: "[ID…]",
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
-					&cli.StringFlag{Name: "rate", Usage: "at most `N` jobs a second (default: no limit)"},
+					&cli.StringFlag{Name: "rate", Usage: "by filter, or --all: at most `N` jobs a second (default: no limit)"},
 					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"}),
 				Action: p.replayLetters,
 			},
