@@ -192,8 +192,8 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	filter, err := letterFilter(c)
-	if n := c.Int("limit"); n < 1 {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", n))
+	if n := c.Int("limit"); n < 1 || n > operator.MaxLimit {
+		err = errors.Join(err, fmt.Errorf("--limit is %d: want 1 to %d", n, operator.MaxLimit))
 	}
 	if err != nil {
 		return &usageError{err}
