@@ -18,8 +18,8 @@ const maxBulk = 1000
 // Bulk says which jobs to act on: by their ids or by a filter.
 type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
-	Filter *Filter  `json:"filter,omitempty" doc:"At least one condition. Without a status: dead letters to retry or dismiss, held jobs to release, and to cancel whatever waits or runs"`
-	While  []string `json:"while,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act on those only that are in one of these statuses when their turn comes; by a filter, it is its own"`
+	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. Without a status: dead letters to retry or dismiss, held jobs to release, and to cancel whatever waits or runs"`
+	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act on those only that are in one of these statuses when their turn comes; by a filter, it is its own"`
 	DryRun bool     `json:"dryRun,omitempty" doc:"Only tell which jobs it would be"`
 	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the answer before, with the same filter. Go on where it ended"`

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +192,74 @@ func TestTheZeroTimeBoundsNothing(t *testing.T) {
 	if status := r.getJob(id).Status; status != "dead" {
 		t.Errorf("the job is %s", status)
 	}
+}
+
+// What a script sends whose variable is not set is not taken as if it were left out: that would widen what is meant, or
+// drop a part of a change.
+func TestAnEmptyConditionIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	const text, list, zero = `""`, `[]`, `"0001-01-01T00:00:00Z"`
+	const since = `"since":"2020-01-01T00:00:00Z"`
+	ofJobs := map[string]string{"kind": text, "queue": text, "key": text, "status": list, "createdAfter": zero, "createdBefore": zero}
+	ofLetters := map[string]string{"errorCode": text, "errorFingerprint": text, "failedAfter": zero, "failedBefore": zero}
+	maps.Copy(ofLetters, ofJobs)
+	for _, c := range []struct {
+		routes []string
+		body   string // with %s for the members that are tried
+		within string
+		member map[string]string
+	}{
+		{[]string{"/operations", "/operations/preview"}, `{"act":"cancel","jobs":{"tenant":"` + tenantA.String() + `",%s}}`, "#/jobs/", ofJobs},
+		{[]string{"/operations", "/operations/preview"}, `{"act":"cancel","jobs":{"kind":"mail",%s}}`, "#/jobs/", map[string]string{"asOf": text}},
+		{[]string{"/operations", "/operations/preview"}, `{"act":"replay","filter":{"tenant":"` + tenantA.String() + `",%s}}`, "#/filter/", ofLetters},
+		{[]string{"/operations", "/operations/preview"}, `{"act":"edit","jobs":{"kind":"mail"},"edit":{"priority":1,%s}}`, "#/edit/", map[string]string{"queue": text, "runAt": zero}},
+		{[]string{"/dead-letters/replay", "/dead-letters/dismiss"}, `{"filter":{"tenant":"` + tenantA.String() + `",%s}}`, "#/filter/", ofLetters},
+		{[]string{"/jobs/cancel", "/jobs/release", "/jobs/retry", "/jobs/dismiss"}, `{"filter":{"tenant":"` + tenantA.String() + `",%s}}`, "#/filter/", ofJobs},
+		{[]string{"/jobs/cancel", "/jobs/release", "/jobs/retry", "/jobs/dismiss"}, `{"ids":["` + tenantA.String() + `"],%s}`, "#/", map[string]string{"while": list}},
+		{[]string{"/jobs/replay"}, `{"kind":"mail",` + since + `,%s}`, "#/", map[string]string{"key": text, "until": zero}},
+		{[]string{"/jobs/replay"}, `{"kind":"mail",%s}`, "#/", map[string]string{"since": zero}},
+		{[]string{"/sinks/orders/replays"}, `{` + since + `,%s}`, "#/", map[string]string{"key": text, "topics": list, "until": zero}},
+		{[]string{"/sinks/orders/replays"}, `{%s}`, "#/", map[string]string{"since": zero}},
+	} {
+		for _, route := range c.routes {
+			var all, want []string
+			for _, member := range slices.Sorted(maps.Keys(c.member)) {
+				one := `"` + member + `":` + c.member[member]
+				p := r.as("root").post(route, fmt.Sprintf(c.body, one)).problem(422, "invalid_input")
+				if len(p.Errors) != 1 || p.Errors[0].Pointer != c.within+member {
+					t.Errorf("%s with %s: %+v, want a fault at %s", route, one, p.Errors, c.within+member)
+				}
+				all, want = append(all, one), append(want, c.within+member)
+			}
+			var got []string
+			for _, fault := range r.as("root").post(route, fmt.Sprintf(c.body, strings.Join(all, ","))).problem(422, "invalid_input").Errors {
+				got = append(got, fault.Pointer)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s with all of them is refused for (-want +got):\n%s", route, diff)
+			}
+		}
+	}
+}
+
+// An empty tenant would be any in an act on many, and the root tenant in one on what is named.
+func TestAnActOfAnEmptyTenantIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	for route, body := range map[string]string{
+		"/jobs/replay":            `{"kind":"mail","since":"2020-01-01T00:00:00Z"}`,
+		"/sinks/orders/replays":   `{"since":"2020-01-01T00:00:00Z","dryRun":true}`,
+		"/keys/default/k/unblock": "", "/schedules/s/delete": "", "/schedules/s/run": "",
+	} {
+		p := r.as("root").post(route+"?tenant=", body).problem(422, "invalid_input")
+		if len(p.Errors) != 1 || p.Errors[0].Parameter != "tenant" {
+			t.Errorf("%s: %+v, want a fault of the parameter", route, p.Errors)
+		}
+	}
+	r.as("root").get("/jobs?tenant=").want(200, nil) // a list changes nothing
 }
 
 func TestActsOnOneJobTakeAReason(t *testing.T) {

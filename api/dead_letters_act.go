@@ -22,7 +22,7 @@ const (
 
 // LettersAct says what to do to which dead letters.
 type LettersAct struct {
-	Filter DeadLetterFilter `json:"filter" doc:"At least one condition; both statuses are all dead letters"`
+	Filter DeadLetterFilter `json:"filter" empty:"leave it out to mean any" doc:"At least one condition; both statuses are all dead letters"`
 	DryRun bool             `json:"dryRun,omitempty" doc:"Only count them"`
 	Reason string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 	Cursor string           `json:"cursor,omitempty" maxLength:"64" doc:"next of the answer before, with the same filter: go on where it ended"`

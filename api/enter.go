@@ -303,6 +303,10 @@ func checkParameters(r *http.Request) *Problem {
 		if fault := textFault(name + values[0]); fault != "" {
 			return malformed.because("", Fault{Parameter: printable(name), Detail: fault})
 		}
+		// To an act, no tenant means any, or the root tenant: not what a script means whose variable is not set.
+		if name == "tenant" && values[0] == "" && r.Method == http.MethodPost {
+			return invalidInput.because("", Fault{Parameter: name, Detail: "is empty: leave it out, or name a tenant"})
+		}
 	}
 	for _, name := range []string{"Idempotency-Key", "Content-Type", "Last-Event-ID", headerUser, headerCorrelationID} {
 		if values := r.Header.Values(name); len(values) > 1 {

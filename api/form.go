@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -17,10 +18,6 @@ const (
 	anyForm form = iota
 	integerForm
 	timeForm
-	// In a filter: the zero time, an empty text or list would leave a condition out, and so
-	// widen what is meant. They are what a script sends whose variable is not set.
-	boundForm
-	conditionForm
 )
 
 func formOf(s *huma.Schema) form {
@@ -33,20 +30,33 @@ func formOf(s *huma.Schema) form {
 	return anyForm
 }
 
-// conditions makes conditions of the members of a filter.
-func (sh *shape) conditions() {
+// refusedEmpty are the fields of the type of a body, by their JSON names, that have the tag empty: what to do instead
+// of sending an empty text, an empty list or the zero time. A field has it if these would be taken as if it were left
+// out: of a condition that widens what is meant, and of a change it drops a part. A script sends them whose variable
+// is not set, and a program that has no value.
+func refusedEmpty(of reflect.Type) map[string]string {
+	if of == nil || of.Kind() != reflect.Struct {
+		return nil
+	}
+	instead := map[string]string{}
+	for _, field := range reflect.VisibleFields(of) {
+		if tag := field.Tag.Get("empty"); tag != "" {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			instead[name] = tag
+		}
+	}
+	return instead
+}
+
+// refuseEmpty refuses empty values of a member of a body or, if it has members itself, of each of these.
+func (sh *shape) refuseEmpty(instead string) {
 	if sh == nil {
 		return
 	}
 	for _, member := range sh.members {
-		switch {
-		case member == nil:
-		case member.form == timeForm:
-			member.form = boundForm
-		case member.form == anyForm:
-			member.form = conditionForm
-		}
+		member.refuseEmpty(instead)
 	}
+	sh.instead = instead
 }
 
 // maxMisfits is how many of them a problem names.
@@ -83,20 +93,25 @@ func (s *scanner) numberFits(sh *shape, text string) {
 	}
 }
 
-// textFits looks at a condition; what is no time at all is the schema's to refuse.
+// textFits looks for a text that is empty, and for the zero time; what is no time at all is the schema's to refuse.
 func (s *scanner) textFits(sh *shape, text []byte) {
 	switch {
-	case sh == nil:
-	case sh.form == conditionForm && len(text) == 0:
-		s.isEmpty()
-	case sh.form == boundForm:
+	case sh == nil || sh.instead == "":
+	case len(text) == 0 && sh.form != timeForm:
+		s.emptyFits(sh)
+	case sh.form == timeForm:
 		if at, err := time.Parse(time.RFC3339, string(text)); err == nil && at.IsZero() {
-			s.misfit("is the zero time, which bounds nothing: leave it out to mean any")
+			s.misfit("is the zero time: " + sh.instead)
 		}
 	}
 }
 
-func (s *scanner) isEmpty() { s.misfit("is empty: leave it out to mean any") }
+// emptyFits looks at a text or a list that is empty.
+func (s *scanner) emptyFits(sh *shape) {
+	if sh != nil && sh.instead != "" {
+		s.misfit("is empty: " + sh.instead)
+	}
+}
 
 // readable says what is wrong with a body, if anything is: it cannot be read, or not as
 // what it is there for.

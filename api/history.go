@@ -10,9 +10,9 @@ import (
 // NewJobReplay is which jobs of the history are to be enqueued again.
 type NewJobReplay struct {
 	Kind          string    `json:"kind" minLength:"1" maxLength:"128"`
-	Since         time.Time `json:"since" doc:"Succeeded from then on"`
-	Until         time.Time `json:"until,omitzero" doc:"Succeeded before; now, if left out"`
-	Key           string    `json:"key,omitempty" maxLength:"512"`
+	Since         time.Time `json:"since" empty:"say from when on" doc:"Succeeded from then on"`
+	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Succeeded before; now, if left out"`
+	Key           string    `json:"key,omitempty" empty:"leave it out to mean any" maxLength:"512"`
 	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more than so many become due; all at once if left out"`
 	Again         bool      `json:"again,omitempty" doc:"Messages of jobs that a sink carries out have new ids, and not those of the first time"`
 	DryRun        bool      `json:"dryRun,omitempty" doc:"Only say what it would enqueue"`

@@ -17,9 +17,9 @@ type OfOperation struct {
 // NewOperation is an act on many jobs that outlives the request.
 type NewOperation struct {
 	Act           string           `json:"act" enum:"replay,dismiss,cancel,release,retry,edit" doc:"To dead letters: replay, dismiss. To open jobs: cancel, release those that are held, retry (those that wait become due at once), edit those that wait. To cancel takes the capability jobs.cancel as well"`
-	Filter        DeadLetterFilter `json:"filter,omitzero" doc:"Which dead letters: at least one condition. With failedBefore of a preview they are exactly what was counted, but for what has changed since"`
-	Jobs          OpenJobsFilter   `json:"jobs,omitzero" doc:"Which open jobs: at least one condition. With asOf of a preview they are exactly what was counted, but for what has changed since"`
-	Edit          JobEdit          `json:"edit,omitzero" doc:"Of edit: what changes in the jobs"`
+	Filter        DeadLetterFilter `json:"filter,omitzero" empty:"leave it out to mean any" doc:"Which dead letters: at least one condition. With failedBefore of a preview they are exactly what was counted, but for what has changed since"`
+	Jobs          OpenJobsFilter   `json:"jobs,omitzero" empty:"leave it out to mean any" doc:"Which open jobs: at least one condition. With asOf of a preview they are exactly what was counted, but for what has changed since"`
+	Edit          JobEdit          `json:"edit,omitzero" empty:"leave it out to keep what the jobs have" doc:"Of edit: what changes in the jobs"`
 	RatePerSecond float64          `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"Of a replay: no more become due in a second, evenly spread. Of an act on open jobs: it acts on no more in a second. Without a limit if left out"`
 	Reason        string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }

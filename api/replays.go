@@ -11,10 +11,10 @@ import (
 
 // NewReplay is events that a sink is to publish again.
 type NewReplay struct {
-	Since         time.Time `json:"since" doc:"Stored from then on"`
-	Until         time.Time `json:"until,omitzero" doc:"Stored before; now, if left out"`
-	Topics        []string  `json:"topics,omitempty" maxItems:"100" nullable:"false" doc:"Each a topic, or one that ends in .*, or *; any if left out"`
-	Key           string    `json:"key,omitempty" maxLength:"512"`
+	Since         time.Time `json:"since" empty:"say from when on" doc:"Stored from then on"`
+	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Stored before; now, if left out"`
+	Topics        []string  `json:"topics,omitempty" empty:"leave it out to mean any" maxItems:"100" nullable:"false" doc:"Each a topic, or one that ends in .*, or *; any if left out"`
+	Key           string    `json:"key,omitempty" empty:"leave it out to mean any" maxLength:"512"`
 	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more than so many; without a limit if left out"`
 	Again         bool      `json:"again,omitempty" doc:"Under new ids, ID/REPLAY, which nobody takes for repeats"`
 	StopLive      bool      `json:"stopLive,omitempty" doc:"Publish nothing new while it runs; for tokens of all tenants"`

@@ -161,6 +161,8 @@ func TestReplaysAreOfTheTokensTenant(t *testing.T) {
 	}
 	r.as("root").post("/sinks/orders/replays/"+ofAll.ID+"/stop", "").want(200, nil)
 	r.as("root").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(404, "sink_not_found")
+	r.as("root").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z","dryRun":true}`).problem(404, "sink_not_found")
+	r.as("root").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z","topics":["nothing"],"dryRun":true}`).problem(404, "sink_not_found")
 	r.as("root").get("/sinks/lake/replays").problem(404, "sink_not_found")
 	// Which sinks there are is not for tenants.
 	r.as("operator-a").get("/sinks/lake/replays").want(200, nil)
@@ -168,6 +170,13 @@ func TestReplaysAreOfTheTokensTenant(t *testing.T) {
 	lake := r.as("operator-a").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(409, "nothing_to_replay")
 	if none.Detail != lake.Detail {
 		t.Errorf("a tenant reads %q where nothing is meant, and %q where there is no such sink", none.Detail, lake.Detail)
+	}
+	var there, absent api.ReplayAnswer
+	const dry = `{"since":"2020-01-01T00:00:00Z","until":"2100-01-01T00:00:00Z","dryRun":true}`
+	r.as("operator-a").post("/sinks/orders/replays", dry).want(202, &there)
+	r.as("operator-a").post("/sinks/lake/replays", dry).want(202, &absent)
+	if diff := cmp.Diff(there, absent); diff != "" {
+		t.Errorf("a tenant's dry run tells whether there is a sink (-there +absent):\n%s", diff)
 	}
 	r.as("root").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["nothing"]}`).problem(409, "nothing_to_replay")
 	p := r.as("root").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["a*b"]}`).problem(422, "invalid_input")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ type shape struct {
 	members map[string]*shape // nil: any
 	element *shape            // of an array or of a map
 	form    form              // of a number or a string
+	instead string            // of an empty value, which is refused; "" takes one, see refuseEmpty
 }
 
 // unshaped is what is where the schema has nothing, and will refuse it.
@@ -32,8 +34,9 @@ func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 	if s == nil {
 		return nil
 	}
+	var of reflect.Type
 	if s.Ref != "" {
-		s = registry.SchemaFromRef(s.Ref)
+		of, s = registry.TypeFromRef(s.Ref), registry.SchemaFromRef(s.Ref)
 	}
 	switch {
 	case s.Type == huma.TypeArray:
@@ -43,7 +46,9 @@ func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 		for name, property := range s.Properties {
 			sh.members[name] = shapeOf(registry, property)
 		}
-		sh.members["filter"].conditions()
+		for name, instead := range refusedEmpty(of) {
+			sh.members[name].refuseEmpty(instead)
+		}
 		return sh
 	case s.Type == huma.TypeObject:
 		values, _ := s.AdditionalProperties.(*huma.Schema)
@@ -205,9 +210,7 @@ func (s *scanner) array(sh *shape, depth int) bool {
 	for i := 0; ; i++ {
 		s.space()
 		if i == 0 && s.take(']') {
-			if sh != nil && sh.form == conditionForm {
-				s.isEmpty()
-			}
+			s.emptyFits(sh)
 			return true
 		}
 		s.path = append(s.path, strconv.Itoa(i))

@@ -5,20 +5,24 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Children lists the jobs that the end of a job stored: its follow-ups, and the job of a death hook, open and
-// closed, newest first, without payloads, results and attempts. Limit is 50 if it is 0, and 200 at most; the next
-// page begins with before as the last job's id, and the zero id is from the newest on. A job that does not exist
-// has none. In a context that is [TiedTo] a tenant they are its own.
+// Children lists up to limit jobs (0 is 50, more than 200 is 200) that the end of a job stored: its follow-ups, and
+// the job of a death hook, open and closed, newest first, without payloads, results and attempts. The next page
+// begins with before as the last job's id, and the zero id is from the newest on. A job that does not exist has none.
+// In a context that is [TiedTo] a tenant they are its own.
 func (o *Operator) Children(ctx context.Context, parent outbox.ID, limit int, before outbox.ID) ([]Job, error) {
+	if limit < 0 {
+		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	params := sqlgen.ListChildrenParams{
-		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tiedTo(ctx)), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit)),
+		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tiedTo(ctx)), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 	}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)

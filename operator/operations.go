@@ -176,10 +176,13 @@ func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operatio
 	return started, err
 }
 
-// Operations lists the operations of a tenant or, if it is zero, of all, newest first. Limit is 50 if it is 0, and
-// 200 at most; the next page begins with before as the last one's id, and the zero id is from the newest on.
+// Operations lists up to limit operations (0 is 50, more than 200 is 200) of a tenant or, if it is zero, of all,
+// newest first. The next page begins with before as the last one's id, and the zero id is from the newest on.
 func (o *Operator) Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]Operation, error) {
-	params := sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit))}
+	if limit < 0 {
+		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	}
+	params := sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit))}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)
 	}

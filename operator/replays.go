@@ -100,7 +100,9 @@ func (r *ReplayEvents) validate() error {
 	return errors.Join(errs...)
 }
 
-// WouldReplayEvents returns what [Operator.ReplayEvents] would do, and changes nothing.
+// WouldReplayEvents returns what [Operator.ReplayEvents] would do, and changes nothing. It returns [ErrSinkNotFound],
+// but not in a context that is tied to one tenant: which sinks there are is not for it to know. It returns
+// [*outbox.InvalidError]s.
 func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayEvents) (ReplayPlan, error) {
 	if err := r.validate(); err != nil {
 		return ReplayPlan{}, err
@@ -113,6 +115,11 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 			return ReplayPlan{}, fmt.Errorf("read the database's clock: %w", err)
 		}
 		r.Until = now.Time
+	}
+	if tiedTo(ctx).IsZero() {
+		if _, err := o.Sink(ctx, sink); err != nil {
+			return ReplayPlan{}, fmt.Errorf("replay to %w", err)
+		}
 	}
 	row, err := o.db.CountReplay(ctx, sqlgen.CountReplayParams{
 		Sink: sink, Since: from(r.Since), Until: until(r.Until), TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key, Topics: patterns(r.Topics),
@@ -144,9 +151,6 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 		return Replay{}, err
 	}
 	if plan.Events == 0 {
-		if _, err := o.Sink(ctx, sink); err != nil { // which is why nothing is meant
-			return Replay{}, fmt.Errorf("replay to %w", err)
-		}
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrNothingToReplay)
 	}
 	id := outbox.NewID()
@@ -157,7 +161,7 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last, PerSecond: r.PerSecond,
 		Again: r.Again, StopLive: r.StopLive, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if pgsession.State(err) == pgsession.ForeignKeyViolation {
+	if pgsession.State(err) == pgsession.ForeignKeyViolation { // removed since, or a tenant's guess
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrSinkNotFound)
 	}
 	if err != nil {

@@ -58,6 +58,9 @@ func finish(c *cli.Command) {
 		action = chooseSubcommand
 	}
 	c.Action = func(ctx context.Context, c *cli.Command) error {
+		if err := refuseMisplaced(c); err != nil {
+			return err
+		}
 		if err := refuseEmpty(c); err != nil {
 			return err
 		}
@@ -78,8 +81,8 @@ func showOwnHelp(c *cli.Command) {
 }
 
 // refuseEmpty refuses flags without a value, as --key "$UNSET" has none: to take it
-// for a flag that was not given would drop an order, or a filter of an act. The
-// settings of serve say themselves what nothing means.
+// for a flag that was not given would drop an order, or a filter of an act. For
+// settings that is choose's to say.
 func refuseEmpty(c *cli.Command) error {
 	for _, flag := range c.Flags {
 		name := flag.Names()[0]
@@ -93,6 +96,22 @@ func refuseEmpty(c *cli.Command) error {
 		}
 		if value == "" {
 			return usagef("--%s is empty: leave it out, or give it a value", name)
+		}
+	}
+	return nil
+}
+
+// refuseMisplaced refuses flags before the name of a subcommand, as in "audit --database-url URL verify": audit has
+// them, and verify does not look at them.
+func refuseMisplaced(c *cli.Command) error {
+	for _, outer := range c.Lineage()[1:] {
+		for _, flag := range outer.Flags {
+			if text, ok := flag.(*cli.StringFlag); ok && len(text.Sources.Chain) > 0 {
+				continue // which the environment may have set, as it may that of bench
+			}
+			if flag.IsSet() {
+				return usagef("--%s is before %s, which does not look at it: flags of %s go behind its name", flag.Names()[0], c.Name, c.FullName())
+			}
 		}
 	}
 	return nil

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -102,6 +104,56 @@ func TestAnEmptyFlagIsRefused(t *testing.T) {
 	if out := ok(t, e, "jobs", "-o", "csv"); strings.Count(out, "\n") != 1 {
 		t.Errorf("there is %s, want no job", out)
 	}
+}
+
+// --database-url "$UNSET" must not act on the database that the environment names.
+func TestAnEmptyDirectionIsRefused(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	onDatabase := env{"DATABASE_URL": url}
+	throughAPI := env{"DATABASE_URL": url, "OUTBOX_API_URL": "http://127.0.0.1:1", "OUTBOX_API_TOKEN": "ph_of_the_environment"}
+	check := func(e env, flag, line string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // of serve, if it does
+		defer cancel()
+		r := posthasteUntil(ctx, e, "", append(strings.Fields(line), flag, "")...)
+		if want := flag + " is empty: leave it out, or give it a value"; r.code != exitUsage || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s %s %q: exit status %d, want 2 and %q: %s", line, flag, "", r.code, want, r.errOut)
+		}
+	}
+	for _, line := range []string{"jobs", "jobs cancel --kind mail --yes", "dlq replay --all --yes", "queues pause mail", "relay list", "enqueue greet"} {
+		check(onDatabase, "--database-url", line)
+		check(throughAPI, "--database-url", line)
+		check(throughAPI, "--api", line)
+		check(throughAPI, "--token", line)
+	}
+	for _, line := range []string{"publish order.paid", "tokens list", "migrate status", "migrate up", "doctor", "relay tail", "config", "serve --admin-addr off --role dispatch"} {
+		check(onDatabase, "--database-url", line)
+	}
+	for line, none := range map[string]string{"jobs -o csv": "1 job", "queues -o csv": "1 queue"} {
+		if out := ok(t, onDatabase, strings.Fields(line)...); strings.Count(out, "\n") != 1 {
+			t.Errorf("there is %s, want not %s", out, none)
+		}
+	}
+	if r := posthaste(t, onDatabase, "", "config", "--listen-url", "", "--console-url", ""); r.code != exitOK {
+		t.Errorf("of serve an empty setting that is no direction is one that is not there: %+v", r)
+	}
+}
+
+// verify would look in the database of the environment.
+func TestAFlagBeforeTheCommandItIsForIsRefused(t *testing.T) {
+	t.Parallel()
+	e := env{"DATABASE_URL": pgtest.URL(t)}
+	for _, line := range []string{
+		"audit --database-url postgres://127.0.0.1:1/x verify", "audit -o json verify", "audit --actor ada verify",
+		"relay replays --database-url postgres://127.0.0.1:1/x stop orders 01976f0e-7a5c-7d3e-8f4b-0123456789ab",
+	} {
+		if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitUsage || !strings.Contains(r.errOut, "go behind its name") {
+			t.Errorf("%s: exit status %d, want 2: %s", line, r.code, r.errOut)
+		}
+	}
+	ok(t, e, "audit", "verify", "-o", "json")
+	ok(t, e, "audit", "-o", "json")
 }
 
 func TestHelpIsNoWiderThanAScreen(t *testing.T) {

@@ -37,7 +37,7 @@ func (p *program) dlqCommand() *cli.Command {
 				Name: "replay", Usage: "have dead letters run again with all their attempts", ArgsUsage: "[ID…]",
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
-					&cli.StringFlag{Name: "rate", Usage: "at most `N` jobs a second (default: no limit)"},
+					&cli.StringFlag{Name: "rate", Usage: "by filter, or --all: at most `N` jobs a second (default: no limit)"},
 					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"}),
 				Action: p.replayLetters,
 			},
@@ -192,8 +192,8 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	filter, err := letterFilter(c)
-	if n := c.Int("limit"); n < 1 {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", n))
+	if n := c.Int("limit"); n < 1 || n > operator.MaxLimit {
+		err = errors.Join(err, fmt.Errorf("--limit is %d: want 1 to %d", n, operator.MaxLimit))
 	}
 	if err != nil {
 		return &usageError{err}

@@ -25,7 +25,7 @@ func actOnLettersFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "only show which it would be, or how many by filter, as they are now"},
-		&cli.BoolFlag{Name: "detach", Usage: "leave it to the processes that serve the API, and print the operation's id (see posthaste operations)"},
+		&cli.BoolFlag{Name: "detach", Usage: "by filter, or --all: leave it to the processes that serve the API, and print the operation's id (see posthaste operations)"},
 		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
 	)
 }
@@ -47,6 +47,8 @@ func whichLetters(c *cli.Command) (which letters, err error) {
 	switch {
 	case c.NArg() > 0 && (filtered || c.Bool("all")):
 		return which, usagef("want IDs, or filters, or --all: not two of them")
+	case c.NArg() > 0 && (c.IsSet("rate") || c.Bool("detach")): // each is acted on at once, and by this command
+		return which, usagef("--rate and --detach are for filters and --all, not for IDs")
 	case c.NArg() > 0:
 		which.ids, err = jobIDs(c)
 		return which, err
@@ -69,6 +71,9 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 	}
 	if c.IsSet("payload") {
 		return p.replayEdited(ctx, c, which)
+	}
+	if c.String("api-schemas") != "" {
+		return usagef("--api-schemas is for --payload: nothing else is checked")
 	}
 	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 		return o.ReplayAll(ctx, f, rate)
@@ -98,8 +103,10 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
-		if direct, ok := o.(*operator.Operator); ok { // the API goes by its own
+		if direct, ok := o.(*operator.Operator); ok {
 			o = direct.CheckedBy(s.server.API.Kinds)
+		} else if c.String("api-schemas") != "" {
+			return usagef("--api-schemas: the API checks payloads by its own schemas")
 		}
 		replay, word := o.ReplayEdited, ""
 		if c.Bool("dry-run") {

@@ -126,6 +126,37 @@ func TestDeadLettersAreReplayedAndDismissed(t *testing.T) {
 	}
 }
 
+// What a command would not do is refused, and nothing done.
+func TestFlagsThatWouldBeIgnoredAreRefused(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	ids := dead(t, db, "mail", 2)
+	schemas := t.TempDir()
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for line, want := range map[string]string{
+			"replay --rate 1 --yes " + strings.Join(ids, " "):      "--rate and --detach are for filters",
+			"replay --detach --yes " + strings.Join(ids, " "):      "--rate and --detach are for filters",
+			"dismiss --detach --yes " + strings.Join(ids, " "):     "--rate and --detach are for filters",
+			"replay --dry-run --detach " + ids[0]:                  "--rate and --detach are for filters",
+			"replay --payload {} --rate 1 " + ids[0]:               "--rate and --detach are for filters",
+			"replay --payload {} --detach " + ids[0]:               "--rate and --detach are for filters",
+			"replay --payload {} --kind mail --detach":             "--payload is for one job",
+			"replay --yes --api-schemas " + schemas + " " + ids[0]: "--api-schemas is for --payload",
+			"replay --all --yes --api-schemas " + schemas:          "--api-schemas is for --payload",
+		} {
+			if r := posthaste(t, way, "", append([]string{"dlq"}, strings.Fields(line)...)...); r.code != exitUsage || r.out != "" || !strings.Contains(r.errOut, want) {
+				t.Errorf("%s, %s: %+v, want exit status 2 and %q", name, line, r, want)
+			}
+		}
+	}
+	if r := posthaste(t, through, "", "dlq", "replay", ids[0], "--payload", "{}", "--api-schemas", schemas); r.code != exitUsage || !strings.Contains(r.errOut, "by its own schemas") {
+		t.Errorf("a folder for the API: %+v, want exit status 2", r)
+	}
+	if left := rows(t, direct, "dlq", "list"); len(left) != 2 {
+		t.Errorf("%d dead letters are left, want 2", len(left))
+	}
+}
+
 func TestAPayloadIsEditedFromAFile(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/urfave/cli/v3"
 
@@ -53,7 +55,9 @@ func (p *program) operationsCommand() *cli.Command {
 			p.startCommand(),
 			{
 				Name: "list", Usage: "list operations, newest first", Action: p.listOperations,
-				Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag(), &cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` operations"}),
+				Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag(),
+					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` operations"},
+					&cli.StringFlag{Name: "before", Usage: "only older ones than the operation with this `ID`: the next page begins with the last id of this one"}),
 			},
 			one("show", "show how far an operation has come", operationActs.Operation),
 			one("stop", "stop an operation: when it returns, nothing more is done", operationActs.StopOperation, reason),
@@ -66,14 +70,28 @@ func (p *program) listOperations(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	var tenant outbox.ID
-	if err := readTenant(c, &tenant); err != nil {
+	var tenant, before outbox.ID
+	limit := c.Int("limit")
+	err := errors.Join(readTenant(c, &tenant), readID(c, "before", &before))
+	if limit < 1 {
+		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", limit))
+	}
+	if err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o operationActs) error {
-		list, err := o.Operations(ctx, tenant, c.Int("limit"), outbox.ID{})
-		if err != nil {
-			return err
+		var list []operator.Operation
+		for len(list) < limit {
+			want := min(limit-len(list), operator.MaxLimit)
+			page, err := o.Operations(ctx, tenant, want, before)
+			if err != nil {
+				return err
+			}
+			list = append(list, page...)
+			if len(page) < want {
+				break
+			}
+			before = page[len(page)-1].ID
 		}
 		return p.print(c, listOperations(list))
 	})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,39 @@ func TestOperations(t *testing.T) {
 	for _, way := range []env{direct, through} {
 		if out := ok(t, way, "operations", "show", ids[0], "-o", "json"); !strings.Contains(out, `"done": 1`) {
 			t.Errorf("after a step: %s", out)
+		}
+	}
+}
+
+// As many operations are listed as were asked for, on as many pages as that takes.
+func TestOperationsAreListedAsManyAsAskedFor(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	sqlExec(t, db, `INSERT INTO outbox.operations (id, act, filter, per_second, matched, actor, reason, request_id)
+		SELECT ('01976f0e-7a5c-7d3e-8f4b-'||lpad(to_hex(n), 12, '0'))::uuid, 'replay', '{"kind":"none"}', 0, 1, 'somebody', '', '' FROM generate_series(1, 405) AS n`)
+	id := func(n int) string { return fmt.Sprintf("01976f0e-7a5c-7d3e-8f4b-%012x", n) }
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for line, want := range map[string]struct{ n, first, last int }{
+			"":                               {50, 405, 356},
+			"--limit 1":                      {1, 405, 405},
+			"--limit 200":                    {200, 405, 206},
+			"--limit 403":                    {403, 405, 3},
+			"--limit 1000":                   {405, 405, 1},
+			"--limit 3 --before " + id(356):  {3, 355, 353},
+			"--limit 1000 --before " + id(3): {2, 2, 1},
+		} {
+			got := rows(t, way, append([]string{"operations", "list"}, strings.Fields(line)...)...)
+			if len(got) != want.n || got[0]["id"] != id(want.first) || got[len(got)-1]["id"] != id(want.last) {
+				t.Errorf("%s, %s: %d operations from %v to %v, want %d from %s to %s", name, line, len(got), got[0]["id"], got[len(got)-1]["id"], want.n, id(want.first), id(want.last))
+			}
+		}
+		for line, says := range map[string]string{
+			"operations list --limit 0": "--limit is 0: want at least 1", "operations list --limit -1": "--limit is -1: want at least 1", "operations list --before x": "--before",
+			"dlq groups --limit 201": "--limit is 201: want 1 to 200", "dlq groups --limit 0": "--limit is 0: want 1 to 200",
+		} {
+			if r := posthaste(t, way, "", strings.Fields(line)...); r.code != exitUsage || r.out != "" || !strings.Contains(r.errOut, says) {
+				t.Errorf("%s, %s: %+v, want exit status 2 and %q", name, line, r, says)
+			}
 		}
 	}
 }

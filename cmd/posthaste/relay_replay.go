@@ -208,8 +208,10 @@ func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Rep
 			return fmt.Errorf("replay %s goes on; posthaste relay replays %s shows it, and relay replays stop %[2]s %[1]s ends it", r.ID, r.Sink)
 		case <-time.After(replayLook):
 		}
-		var err error
-		if r, err = o.Replay(ctx, r.Sink, r.ID, r.Tenant); err != nil && ctx.Err() == nil {
+		now, err := o.Replay(ctx, r.Sink, r.ID, r.Tenant)
+		if err == nil {
+			r = now
+		} else if ctx.Err() == nil {
 			return err
 		}
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/natstest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // A stream has lost everything, and gets it again, although the process that publishes is
@@ -121,6 +125,7 @@ func TestReplaysAreRefused(t *testing.T) {
 	for line, want := range map[string]string{
 		"relay replay none --since 1h":                                   "sink not found",
 		"relay replay none --since 1h --topic nothing":                   "sink not found",
+		"relay replay none --since 1h --dry-run":                         "replay to sink none: sink not found",
 		"relay replays none":                                             "sink not found",
 		"relay replay orders --since 1h --topic nothing":                 "no event of the log is meant",
 		"relay replays stop orders 01976f0e-7a5c-7d3e-8f4b-0123456789ab": "replay not found",
@@ -131,6 +136,49 @@ func TestReplaysAreRefused(t *testing.T) {
 	}
 	if got := ok(t, e, "relay", "replay", "orders", "--since", "1h", "--topic", "nothing", "--dry-run"); got != "would publish 0 events\n" {
 		t.Errorf("a dry run of nothing printed %q", got)
+	}
+}
+
+// A dry run says of a name that is misspelt what the replay would.
+func TestADryRunOfAReplayLooksForTheSink(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	ok(t, direct, "publish", "order.paid", `{}`)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for _, more := range []string{"", " --topic nothing", " --tenant 00000000-0000-0000-0000-000000000001"} {
+			line := "relay replay order --since 1h --dry-run" + more
+			if r := posthaste(t, way, "", strings.Fields(line)...); r.code != exitFailed || r.out != "" || !strings.Contains(strings.ToLower(r.errOut), "sink") {
+				t.Errorf("%s, %s: %+v, want exit status 1", name, line, r)
+			}
+		}
+		if out := ok(t, way, "relay", "replay", "orders", "--since", "1h", "--dry-run"); !strings.HasPrefix(out, "would publish 1 events") {
+			t.Errorf("%s: a dry run printed %s", name, out)
+		}
+	}
+}
+
+// interrupted answers the first look at a replay as the database does while the command is interrupted.
+type interrupted struct {
+	sinkReplays
+	stop context.CancelFunc
+}
+
+func (i interrupted) Replay(context.Context, string, outbox.ID, outbox.ID) (operator.Replay, error) {
+	i.stop()
+	return operator.Replay{}, context.Canceled
+}
+
+// Ctrl-C during a look at the replay does not make the command forget which one it is.
+func TestAnInterruptedCommandNamesTheReplayThatGoesOn(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	id := outbox.NewID()
+	p := &program{stdout: &checked{Writer: io.Discard}, stderr: io.Discard}
+	err := p.awaitReplay(ctx, interrupted{stop: stop}, operator.Replay{ID: id, Sink: "orders"})
+	want := "replay " + id.String() + " goes on; posthaste relay replays orders shows it, and relay replays stop orders " + id.String() + " ends it"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

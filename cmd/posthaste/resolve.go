@@ -50,6 +50,9 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 	for _, s := range selected(names) {
 		v := p.choose(c, s)
 		if v.value == "" {
+			if v.source == "--"+s.flag {
+				errs = append(errs, fmt.Errorf("%s is empty: leave it out, or give it a value", v.source))
+			}
 			continue
 		}
 		if s.flag == "admin-addr" {
@@ -72,15 +75,20 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 	return result, nil
 }
 
+// directions are the settings that say which database or API a command is about, and as whom. An empty one on the
+// command line, as --database-url "$STAGING_URL" is where that is not set, is a mistake also of serve: taken for none
+// it would be about what the environment names.
+var directions = []string{"database-url", "api", "token"}
+
 // choose takes the flag before the environment before the default. An empty
-// variable counts as none.
+// variable counts as none, and so does an empty flag that is none of the directions.
 func (p *program) choose(c *cli.Command, s setting) chosen {
 	if c.IsSet(s.flag) {
 		value := c.String(s.flag)
 		if s.flag == "webhook" {
 			value = strings.Join(c.StringSlice(s.flag), ",")
 		}
-		if value != "" {
+		if value != "" || slices.Contains(directions, s.flag) {
 			return chosen{s, value, "--" + s.flag}
 		}
 	}
