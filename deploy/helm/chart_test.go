@@ -275,6 +275,7 @@ func TestValuesThatAreRefused(t *testing.T) {
 	for values, want := range map[string]string{
 		"": "database.existingSecret",
 		secret + "dispatch: {enabled: false}\ncontrol: {enabled: false}":                                         "enable one of",
+		"database: {existingSecret: pg, urlKey: pooled, listenUrlKey: direct}":                                   "database.migrateUrlKey",
 		secret + "relay: {enabled: true}":                                                                        "relay.existingSecret",
 		secret + "api: {enabled: true, console: true}":                                                           "api.consoleKeySecret",
 		secret + "api: {console: true, consoleKeySecret: a}":                                                     "needs api.enabled",
