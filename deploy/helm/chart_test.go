@@ -86,7 +86,7 @@ api: {enabled: true}
 relay: {existingSecret: brokers}
 extraVolumes: [{name: ca, secret: {secretName: postgres-ca}}, {name: schemas, configMap: {name: schemas}}]
 extraVolumeMounts: [{name: ca, mountPath: /etc/postgres, readOnly: true}, {name: schemas, mountPath: /etc/schemas}]
-env: [{name: OUTBOX_API_SCHEMAS, value: /etc/schemas}]`,
+env: [{name: OUTBOX_API_SCHEMAS, value: /etc/schemas}, {name: OUTBOX_PPROF, value: 'on'}]`,
 		"Deployment/api Deployment/dispatch PodDisruptionBudget/api PodDisruptionBudget/dispatch Service/api",
 	},
 	"migrated by hand": {secret + "migrate: {enabled: false}\ncontrol: {enabled: false}", "Deployment/dispatch PodDisruptionBudget/dispatch"},
@@ -243,6 +243,8 @@ func TestWhatTheValuesSay(t *testing.T) {
 		{"behind a pooler", "dispatch", "OUTBOX_DATABASE_URL", "pg/pooled"},
 		{"behind a pooler", "dispatch", "OUTBOX_LISTEN_URL", "pg/direct"},
 		{"behind a pooler", "api", "OUTBOX_API_DATABASE_URL", "pg/api"},
+		{"the least", "dispatch", "OUTBOX_PPROF", "off"},
+		{"with files", "api", "OUTBOX_PPROF", "on"}, // the last one of a name counts
 		{"placed", "dispatch", "OUTBOX_KEEP", "7d"},
 	} {
 		if got := env(deployment(of.set, of.component).Spec.Template.Spec.Containers[0])[of.name]; got != of.want {
