@@ -2,7 +2,9 @@ package kinds_test
 
 import (
 	"errors"
+	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -152,6 +154,22 @@ func TestAFolderOfSchemas(t *testing.T) {
 	}
 	if diff := cmp.Diff(texts(s), texts(&read)); diff != "" {
 		t.Errorf("schemas (-written +read):\n%s", diff)
+	}
+	mounted := t.TempDir() // as Kubernetes mounts a ConfigMap: links to what is in a folder of the time
+	if err := os.MkdirAll(filepath.Join(mounted, "..2026_11_27"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(mounted, "..2026_11_27", "mail.send.schema.json"), []byte(`{}`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"..data": "..2026_11_27", "mail.send.schema.json": "..data/mail.send.schema.json"} {
+		if err := os.Symlink(to, filepath.Join(mounted, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var of kinds.Schemas
+	if err := of.AddFolder(os.DirFS(mounted)); err != nil || !of.Has("mail.send") || len(maps.Collect(of.All())) != 1 {
+		t.Errorf("of a ConfigMap: %v, and it has %v", err, maps.Collect(of.All()))
 	}
 	err := new(kinds.Schemas).AddFolder(fstest.MapFS{"a.schema.json": {Data: []byte(`{}`)}, "README.md": {Data: []byte(`-`)}, "b.schema.json": {Data: []byte(`-`)}})
 	if err == nil || !strings.Contains(err.Error(), `"b"`) {

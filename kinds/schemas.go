@@ -88,7 +88,10 @@ func compile(kind string, text []byte) (*jsonschema.Schema, error) {
 func (s *Schemas) AddFolder(folder fs.FS) error {
 	return fs.WalkDir(folder, ".", func(path string, entry fs.DirEntry, err error) error {
 		kind, ok := strings.CutSuffix(path, Suffix)
-		if err != nil || entry.IsDir() || !ok {
+		switch {
+		case err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), ".."):
+			return fs.SkipDir // where Kubernetes keeps the files of a ConfigMap, to which it links
+		case err != nil || entry.IsDir() || !ok:
 			return err
 		}
 		text, err := fs.ReadFile(folder, path)

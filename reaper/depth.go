@@ -30,6 +30,10 @@ type sample struct {
 		HorizonAgeTransactions, DaysAhead int64
 	}
 	Schema int64 // the latest migration
+	Sinks  []struct {
+		Name  string
+		Owned bool
+	}
 }
 
 // sampler shows what waits. It is for one goroutine.
@@ -115,10 +119,11 @@ func (s *sampler) show(stored []byte, age time.Duration) error {
 }
 
 // depthGauges shows samples. A kind or queue that has vanished is shown as 0 once, so that a graph of it goes down, and
-// then no more.
+// then no more. A sink that was removed is not shown as 0, which would mean that nobody publishes to it.
 type depthGauges struct {
 	metrics       *metrics
 	kinds, queues map[string]bool // shown; false: it went before the latest sample
+	sinks         map[string]bool // shown
 }
 
 func (g *depthGauges) set(s sample, taken time.Time) {
@@ -147,6 +152,7 @@ func (g *depthGauges) set(s sample, taken time.Time) {
 			m.queueLimit.DeletePartialMatch(prometheus.Labels{"queue": name})
 		}
 	}
+	g.setSinks(s)
 	m.deadLetters.Set(float64(deadLetters))
 	m.oldestDue.Set(oldest)
 	m.blocked.Set(float64(blocked))
@@ -156,6 +162,25 @@ func (g *depthGauges) set(s sample, taken time.Time) {
 	m.schema.Set(float64(s.Schema))
 	m.daysAhead.Set(float64(s.Server.DaysAhead))
 	m.sampled.Set(float64(taken.UnixMilli()) / 1000)
+}
+
+func (g *depthGauges) setSinks(s sample) {
+	sinks := map[string]bool{}
+	for _, sink := range s.Sinks {
+		sinks[sink.Name] = true
+		owned := 0.0
+		if sink.Owned {
+			owned = 1
+		}
+		g.metrics.sinkOwned.WithLabelValues(sink.Name).Set(owned)
+		g.metrics.eventsLost.WithLabelValues(sink.Name) // from 0 on: a rate sees no first value
+	}
+	for name := range g.sinks {
+		if !sinks[name] {
+			g.metrics.sinkOwned.DeleteLabelValues(name)
+		}
+	}
+	g.sinks = sinks
 }
 
 func (m *metrics) setQueue(row sqlgen.SampleDepthRow) {

@@ -126,6 +126,53 @@ func TestQueuesAreSampled(t *testing.T) {
 	}
 }
 
+// A relay that does not run shows nothing: that nobody publishes is for the reaper to say. The events that a sink loses
+// are counted from 0 on, or no rate would see the first ones.
+func TestSinksAreSampled(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	sinks := func() map[string]float64 {
+		t.Helper()
+		takeSample(t, r, db)
+		return bySink(t, r.metrics.sinkOwned)
+	}
+	if got := sinks(); len(got) != 0 {
+		t.Errorf("without sinks %v are shown", got)
+	}
+	exec(t, db, `
+		INSERT INTO outbox.sinks (sink, owner, lease_expires_at)
+		VALUES ('owned', 'a', now() + interval '1 hour'), ('lapsed', 'b', now() - interval '1 s'), ('left', NULL, NULL)`)
+	want := map[string]float64{"owned": 1, "lapsed": 0, "left": 0}
+	if got := sinks(); !maps.Equal(got, want) {
+		t.Errorf("owned: %v, want %v", got, want)
+	}
+	if got, want := bySink(t, r.metrics.eventsLost), (map[string]float64{"owned": 0, "lapsed": 0, "left": 0}); !maps.Equal(got, want) {
+		t.Errorf("lost: %v, want %v", got, want)
+	}
+	exec(t, db, `DELETE FROM outbox.sinks WHERE sink <> 'owned'`)
+	if got, want := sinks(), (map[string]float64{"owned": 1}); !maps.Equal(got, want) {
+		t.Errorf("owned: %v, want %v", got, want)
+	}
+}
+
+// bySink returns the values of a metric that has the label sink alone.
+func bySink(t *testing.T, c prometheus.Collector) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			found[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return found
+}
+
 // queueGauges returns the gauges of queues and of what has no handler, ages in hundreds of seconds.
 func queueGauges(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()

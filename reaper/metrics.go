@@ -32,6 +32,7 @@ type metrics struct {
 
 	eventDaysHeld prometheus.Gauge
 	eventsLost    *prometheus.CounterVec // by sink
+	sinkOwned     *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -67,6 +68,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "outbox_reaper_events_lost_total",
 			Help: "Events dropped with their day that the sink had not read.",
 		}, []string{"sink"}),
+		sinkOwned:   gauges("outbox_reaper_sink_owned", "1 while a process publishes to the sink, else 0.", "sink"),
 		queueDue:    gauges("outbox_queue_jobs_due", "Jobs that are due and wait for a worker, 0 while the queue is paused; beyond 100 queues as other.", "queue"),
 		queueOldest: gauges("outbox_queue_oldest_due_age_seconds", "Time since the queue's oldest waiting job became due, 0 when none is due or the queue is paused.", "queue"),
 		queuePaused: gauges("outbox_queue_paused", "1 while the queue is paused, else 0.", "queue"),

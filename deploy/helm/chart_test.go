@@ -80,6 +80,15 @@ api:
 		"database: {existingSecret: pg, urlKey: pooled, listenUrlKey: direct, migrateUrlKey: owner, apiUrlKey: api}\nrelay: {enabled: true, existingSecret: r}\napi: {enabled: true}",
 		"Deployment/api Deployment/control Deployment/dispatch Deployment/relay PodDisruptionBudget/api PodDisruptionBudget/control PodDisruptionBudget/dispatch PodDisruptionBudget/relay Service/api",
 	},
+	"with files": {
+		secret + `control: {enabled: false}
+api: {enabled: true}
+relay: {existingSecret: brokers}
+extraVolumes: [{name: ca, secret: {secretName: postgres-ca}}, {name: schemas, configMap: {name: schemas}}]
+extraVolumeMounts: [{name: ca, mountPath: /etc/postgres, readOnly: true}, {name: schemas, mountPath: /etc/schemas}]
+env: [{name: OUTBOX_API_SCHEMAS, value: /etc/schemas}, {name: OUTBOX_PPROF, value: 'on'}]`,
+		"Deployment/api Deployment/dispatch PodDisruptionBudget/api PodDisruptionBudget/dispatch Service/api",
+	},
 	"migrated by hand": {secret + "migrate: {enabled: false}\ncontrol: {enabled: false}", "Deployment/dispatch PodDisruptionBudget/dispatch"},
 	"hpa": {
 		secret + "control: {enabled: false}\nautoscaling: {kind: hpa, minReplicas: 3, maxReplicas: 30, busySlots: 20}",
@@ -155,6 +164,13 @@ func checkDeployment(t *testing.T, name string, d *apps.Deployment, objects map[
 			t.Errorf("%s: container %s has no limit of memory", name, c.Name)
 		}
 	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, m := range c.VolumeMounts {
+			if !slices.ContainsFunc(pod.Volumes, func(v core.Volume) bool { return v.Name == m.Name }) {
+				t.Errorf("%s: container %s mounts %s, which is no volume of its pods", name, c.Name, m.Name)
+			}
+		}
+	}
 	c := pod.Containers[0]
 	if p := c.LivenessProbe.HTTPGet.Path; p != "/livez" {
 		t.Errorf("%s: it is restarted by %s", name, p)
@@ -227,6 +243,8 @@ func TestWhatTheValuesSay(t *testing.T) {
 		{"behind a pooler", "dispatch", "OUTBOX_DATABASE_URL", "pg/pooled"},
 		{"behind a pooler", "dispatch", "OUTBOX_LISTEN_URL", "pg/direct"},
 		{"behind a pooler", "api", "OUTBOX_API_DATABASE_URL", "pg/api"},
+		{"the least", "dispatch", "OUTBOX_PPROF", "off"},
+		{"with files", "api", "OUTBOX_PPROF", "on"}, // the last one of a name counts
 		{"placed", "dispatch", "OUTBOX_KEEP", "7d"},
 	} {
 		if got := env(deployment(of.set, of.component).Spec.Template.Spec.Containers[0])[of.name]; got != of.want {
@@ -242,6 +260,35 @@ func TestWhatTheValuesSay(t *testing.T) {
 	}
 	if got, want := deployment("placed", "dispatch").Spec.Template.Spec.Containers[0].Image, "registry.example.com/posthaste@sha256:"+strings.Repeat("0a", 32); got != want {
 		t.Errorf("the image is %s, want %s", got, want)
+	}
+}
+
+// Each container has the files that the values name, such as the CA of the database's certificate. Those of relay.yaml
+// that the roles dispatch and api read, presence and rpc, reach their pods, whether there is a relay or not.
+func TestFilesAreMounted(t *testing.T) {
+	mounts := func(c core.Container) string {
+		var all []string
+		for _, m := range c.VolumeMounts {
+			all = append(all, m.Name+" at "+m.MountPath)
+		}
+		return strings.Join(all, ", ")
+	}
+	for _, of := range []struct{ set, component, serve, migrate, config string }{
+		{"the least", "dispatch", "", "", ""},
+		{"relay", "relay", "relay at /etc/posthaste", "", "/etc/posthaste/relay.yaml"},
+		{"relay", "control", "", "", ""},
+		{"behind a pooler", "dispatch", "relay at /etc/posthaste", "", "/etc/posthaste/relay.yaml"},
+		{"with files", "dispatch", "relay at /etc/posthaste, ca at /etc/postgres, schemas at /etc/schemas", "ca at /etc/postgres, schemas at /etc/schemas", "/etc/posthaste/relay.yaml"},
+		{"with files", "api", "relay at /etc/posthaste, ca at /etc/postgres, schemas at /etc/schemas", "ca at /etc/postgres, schemas at /etc/schemas", "/etc/posthaste/relay.yaml"},
+	} {
+		pod := decoded(t, rendered(t, sets[of.set].values))["Deployment/"+of.component].(*apps.Deployment).Spec.Template.Spec
+		serve, migrate := pod.Containers[0], pod.InitContainers[0]
+		if s, m := mounts(serve), mounts(migrate); s != of.serve || m != of.migrate {
+			t.Errorf("%s: %s mounts %q and migrate %q, want %q and %q", of.set, of.component, s, m, of.serve, of.migrate)
+		}
+		if got := env(serve)["OUTBOX_RELAY_CONFIG"]; got != of.config {
+			t.Errorf("%s: OUTBOX_RELAY_CONFIG of %s is %q, want %q", of.set, of.component, got, of.config)
+		}
 	}
 }
 
@@ -275,6 +322,7 @@ func TestValuesThatAreRefused(t *testing.T) {
 	for values, want := range map[string]string{
 		"": "database.existingSecret",
 		secret + "dispatch: {enabled: false}\ncontrol: {enabled: false}":                                         "enable one of",
+		"database: {existingSecret: pg, urlKey: pooled, listenUrlKey: direct}":                                   "database.migrateUrlKey",
 		secret + "relay: {enabled: true}":                                                                        "relay.existingSecret",
 		secret + "api: {enabled: true, console: true}":                                                           "api.consoleKeySecret",
 		secret + "api: {console: true, consoleKeySecret: a}":                                                     "needs api.enabled",

@@ -47,7 +47,9 @@ SET done_at = statement_timestamp(),
         'Depth', $2::jsonb,
         'Server', jsonb_build_object('HorizonAgeSeconds', server.horizon_age_seconds,
             'HorizonAgeTransactions', server.horizon_age_transactions, 'DaysAhead', server.days_ahead),
-        'Schema', (SELECT max(schema_version.version_id) FROM outbox.schema_version WHERE schema_version.is_applied))
+        'Schema', (SELECT max(schema_version.version_id) FROM outbox.schema_version WHERE schema_version.is_applied),
+        'Sinks', (SELECT jsonb_agg(jsonb_build_object('Name', sinks.sink, 'Owned', coalesce(sinks.lease_expires_at > clock_timestamp(), false)))
+                  FROM outbox.sinks))
 FROM server
 WHERE chores.chore = $3
   AND chores.free_at = $4
@@ -66,7 +68,7 @@ type EndSampleParams struct {
 //
 // The server tells how far behind vacuum is held, as far as this role may see: since when the oldest snapshot is, and
 // how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how many
-// days after today there are partitions; and the latest migration.
+// days after today there are partitions; the latest migration; and of each sink whether a process publishes to it.
 func (q *Queries) EndSample(ctx context.Context, arg EndSampleParams) ([][]byte, error) {
 	rows, err := q.db.Query(ctx, EndSample,
 		arg.Rest,
