@@ -164,3 +164,32 @@ func TestUpUnderShortTimeouts(t *testing.T) {
 		t.Errorf("after up the timeouts are %q, %v; want those from before", settings, err)
 	}
 }
+
+// Rows of a published table can be deleted only if something names them. The days of events are dropped whole.
+func TestRowsOfEveryTableHaveAnIdentity(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const without = `
+		SELECT coalesce(string_agg(relname, ', '), '')
+		FROM pg_class
+		WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' AND relreplident <> 'f' AND relname NOT LIKE 'events\_2%'
+		  AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary)`
+	var got string
+	if err := db.QueryRow(t.Context(), without).Scan(&got); err != nil || got != "" {
+		t.Errorf("made: %s have no identity, %v", got, err)
+	}
+	run(t, db, `
+		DO $$
+		DECLARE
+		    name regclass;
+		BEGIN
+		    FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relreplident = 'f' LOOP
+		        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY DEFAULT', name);
+		    END LOOP;
+		END
+		$$`)
+	up(t, db)
+	if err := db.QueryRow(t.Context(), without).Scan(&got); err != nil || got != "" {
+		t.Errorf("migrated: %s have no identity, %v", got, err)
+	}
+}
