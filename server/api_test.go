@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -243,4 +244,19 @@ func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
 func closePoolOf(a *apiServer) {
 	a.stopping()
 	a.pool.Close()
+}
+
+// A password that was changed may reach the API's login alone: such a process must not replace one that works.
+func TestALoginThatTheDatabaseRefusesIsUnready(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	broken, err := url.Parse(pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken.User = url.User("nobody_of_this_name")
+	r := start(t, nil, alone(pool), Config{DatabaseURL: broken.String()})
+	if detail := r.awaitReadyz(http.StatusServiceUnavailable, "unready", "failing"); !strings.Contains(detail, "the API's own database login") || !strings.Contains(detail, "nobody_of_this_name") {
+		t.Errorf("the detail is %q, want the login", detail)
+	}
 }
