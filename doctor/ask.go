@@ -35,7 +35,7 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
 // holder is somebody for whom vacuum keeps what was deleted.
 type holder struct {
 	What, Who string
-	Since     *time.Time // nil for a replication slot
+	Since     *time.Time // nil for a replication slot, and where it is not shown
 	Age       int64      // in transactions
 }
 
@@ -43,12 +43,12 @@ const holdersSQL = `
 SELECT holder.what::text AS what, holder.who::text AS who, holder.since::timestamptz AS since, holder.age::bigint AS age
 FROM (
     SELECT 'session'::text AS what,
-           format('pid %s, %s, application %s, %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), coalesce(state, backend_type)) AS who,
+           format('pid %s, %s, application %s, %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), coalesce(state, backend_type, 'state not shown')) AS who,
            coalesce(xact_start, backend_start) AS since, age(backend_xmin)::bigint AS age
     FROM pg_stat_activity
     WHERE backend_xmin IS NOT NULL
       AND pid <> pg_backend_pid()
-      AND backend_type <> 'autovacuum worker'
+      AND usesysid IS NOT NULL -- an autovacuum worker has no user; its backend_type is not shown to everybody
       AND (datname = current_database() OR datname IS NULL)
     UNION ALL
     SELECT 'prepared transaction', gid, prepared, age(transaction)::bigint
@@ -63,6 +63,13 @@ WHERE holder.since < clock_timestamp() - $1::interval
    OR holder.since IS NULL AND holder.age > 100000
 ORDER BY holder.age DESC
 LIMIT 10`
+
+// unseen is a login that is not shown what sessions of other roles do: the columns of pg_stat_activity are NULL.
+type unseen struct{ Login string }
+
+const unseenSQL = `
+SELECT quote_ident(current_user)::text AS login
+WHERE NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
 // wedged is a session that listens and does not read: a listener that does is hardly
 // ever found waiting for its client.

@@ -71,12 +71,13 @@ func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, 
 	}
 }
 
-// holders names the oldest transactions that have locks of the schema's tables.
+// holders names the oldest transactions that have locks of the schema's tables, and since when they are open, as far as
+// this role is shown that.
 func holders(ctx context.Context, pool *pgxpool.Pool) string {
 	rows, err := pool.Query(ctx, `
-		SELECT format('pid %s, %s, for %s s', a.pid, coalesce(nullif(a.application_name, ''), a.usename), extract(epoch FROM now() - a.xact_start)::integer)
+		SELECT format('pid %s, %s%s', a.pid, coalesce(nullif(a.application_name, ''), a.usename), ', for ' || extract(epoch FROM now() - a.xact_start)::integer || ' s')
 		FROM pg_stat_activity AS a
-		WHERE a.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL AND EXISTS (
+		WHERE a.pid <> pg_backend_pid() AND EXISTS (
 		    SELECT
 		    FROM pg_locks AS l
 		    JOIN pg_class AS c ON c.oid = l.relation

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -191,5 +192,26 @@ func TestRowsOfEveryTableHaveAnIdentity(t *testing.T) {
 	up(t, db)
 	if err := db.QueryRow(t.Context(), without).Scan(&got); err != nil || got != "" {
 		t.Errorf("migrated: %s have no identity, %v", got, err)
+	}
+}
+
+// A role that is not shown what sessions of others do still sees which of them have the locks.
+func TestALesserRoleNamesWhoHoldsAMigrationUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	owner := asRole(t, db, `GRANT CREATE ON DATABASE %[2]I TO %[1]I`)
+	up(t, owner)
+	run(t, owner, `ALTER TABLE outbox.measures REPLICA IDENTITY DEFAULT`)
+	reader, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM outbox.measures`); err != nil {
+		t.Fatal(err)
+	}
+	holder := fmt.Sprintf("pid %d,", reader.Conn().PgConn().PID())
+	if err := migrations.ApplyWithin(t.Context(), owner, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "gave up", holder) {
+		t.Errorf("beside a reader: %v, want that it gives up and names %s", err, holder)
 	}
 }
