@@ -161,7 +161,7 @@ func (e *examination) events(ctx context.Context) error {
 	for _, s := range sinks {
 		if !s.Oldest.IsZero() && time.Since(s.Oldest) > behind {
 			e.find(Problem, fmt.Sprintf("sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),
-				"see posthaste relay list for why; a sink that is not wanted any more holds its days until its row is deleted from outbox.sinks")
+				"see posthaste relay list for why; a sink that is not wanted any more holds its days until it is removed: posthaste relay remove "+s.Name)
 		}
 	}
 	if len(e.findings) == before {
