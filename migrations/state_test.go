@@ -215,3 +215,26 @@ func TestALesserRoleNamesWhoHoldsAMigrationUp(t *testing.T) {
 		t.Errorf("beside a reader: %v, want that it gives up and names %s", err, holder)
 	}
 }
+
+// A lock that nobody gives up, as a pooler may keep one, is not waited for without an end or a word.
+func TestAMigrationNamesWhoHasItsLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	other, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Release()
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_lock(x'6f7574626f78'::bigint)`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	holder := fmt.Sprintf("(pid %d,", other.Conn().PgConn().PID())
+	if err := migrations.ApplyWithin(ctx, db, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "another session migrates", holder) {
+		t.Errorf("while another has the lock: %v, want that it gives up and names %s", err, holder)
+	}
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
+	}
+}
