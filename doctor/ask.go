@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -132,13 +133,27 @@ SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead')
        statement_timestamp()::timestamptz AS now,
        (SELECT coalesce(string_agg(queues.queue, ', ' ORDER BY queues.queue), '') FROM outbox.queues WHERE queues.paused_at IS NOT NULL)::text AS paused`
 
-// ask collects the rows of a question.
-func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]T, error) {
-	rows, _ := conn.Query(ctx, sql, args...)
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+// ask collects the rows of a question. It is about the jobs of all tenants; a login that is a member of outbox_api alone
+// sees none unless its transaction says so. The session would not do: behind a pooler it may be another's next.
+func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (answers []T, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', '*', true)`); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, sql, args...)
+		answers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return answers, err
 }
 
-func askOne[T any](ctx context.Context, conn *pgx.Conn, sql string) (T, error) {
-	rows, _ := conn.Query(ctx, sql)
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+func askOne[T any](ctx context.Context, conn *pgx.Conn, sql string) (answer T, err error) {
+	answers, err := ask[T](ctx, conn, sql)
+	if err == nil && len(answers) != 1 {
+		err = fmt.Errorf("got %d rows, want one", len(answers))
+	}
+	if err != nil {
+		return answer, err
+	}
+	return answers[0], nil
 }

@@ -70,6 +70,36 @@ func pgbouncer(t *testing.T) (program string) {
 	return ""
 }
 
+// What an examination sets would be set for the next client of the session.
+func TestAnExaminationLeavesNothingOnSessions(t *testing.T) {
+	t.Parallel()
+	program := pgbouncer(t)
+	db := pgtest.New(t)
+	pool := pooled(t, program, "transaction", db.Config().ConnString())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Examine(t.Context(), Patient{Pool: pool, Listen: db.Config().ConnConfig})
+		ended <- err
+	}()
+	for {
+		var left string
+		err := pool.QueryRow(t.Context(), `SELECT coalesce(current_setting('app.tenant_id', true), '')`).Scan(&left)
+		if err != nil || left != "" {
+			t.Errorf("another client is of tenant %q, %v; want none", left, err)
+			<-ended
+			return
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 // pooled leads through a PgBouncer of its own.
 func pooled(t *testing.T, program, mode, database string) *pgxpool.Pool {
 	t.Helper()
