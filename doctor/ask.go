@@ -133,8 +133,8 @@ SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead')
        statement_timestamp()::timestamptz AS now,
        (SELECT coalesce(string_agg(queues.queue, ', ' ORDER BY queues.queue), '') FROM outbox.queues WHERE queues.paused_at IS NOT NULL)::text AS paused`
 
-// ask collects the rows of a question. It is about the jobs of all tenants; a login that is a member of outbox_api alone
-// sees none unless its transaction says so. The session would not do: behind a pooler it may be another's next.
+// ask collects the rows of a question. It is about the jobs of all tenants; a login that is a member of outbox_api
+// alone sees none unless its transaction says so. The session would not do: behind a pooler it may be another's next.
 func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (answers []T, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', '*', true)`); err != nil {

@@ -74,7 +74,7 @@ func (l *lateOIDC) discover(ctx context.Context) {
 	}
 }
 
-// ready says why JWTs cannot be judged, which others than people who sign in do not need; nil is an API without a provider.
+// ready says why JWTs cannot be judged, which callers with tokens do not need; nil is an API without a provider.
 func (l *lateOIDC) ready() error {
 	if l == nil || l.judge.Load() != nil {
 		return nil

@@ -115,7 +115,8 @@ func (r *running) awaitReady() {
 	r.awaitReadyz(http.StatusOK, "ready", "working")
 }
 
-// awaitReadyz waits until /readyz is of the status and says so of the process and of its API, and returns the API's detail.
+// awaitReadyz waits until /readyz is of the status and says so of the process and of its API, and returns the API's
+// detail.
 func (r *running) awaitReadyz(code int, status, api string) (detail string) {
 	r.t.Helper()
 	var url string
