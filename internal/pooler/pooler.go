@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Shared reports whether a pooler in transaction mode is behind conn, with the pool's configuration to connect a second
-// time. Such a one gives a transaction the session that was given back last, so two clients that ask alternately get the
-// same; in session mode a client keeps its own. Where the server itself is behind conn, it is asked once and nothing is
-// connected.
+// Shared reports whether a pooler in transaction mode is behind conn, with the pool's configuration to connect a
+// second time. Such a one gives a transaction the session that was given back last, so two clients that ask alternately
+// get the same; in session mode a client keeps its own. Where the server itself is behind conn, it is asked once and
+// nothing is connected.
 func Shared(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Config) (bool, error) {
 	var pid uint32
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()::bigint`).Scan(&pid); err != nil || pid == conn.PgConn().PID() {
