@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -18,13 +19,17 @@ import (
 type Component struct {
 	Name        string                      // in /readyz, in metrics and in the log
 	Run         func(context.Context) error // works until its context ends; is called again if it returns before
-	Ready       func() error                // why it does not do its work while it runs; nil is that it does
+	Ready       func() error                // why it does not do its work while it runs, or a part of it: ErrDegraded
 	Pool        *pgxpool.Pool               // its connections, which are closed at the end of the process; nil is none
 	NeedsSchema bool                        // it starts once the schema is there
 
 	// Dispatching is called with what the dispatcher of the process is, before anything runs, if there is one.
 	Dispatching func(dispatcher.Presence)
 }
+
+// ErrDegraded is wrapped by what Ready of a Component returns while the component does without a part of its work. The
+// process is ready then, and degraded.
+var ErrDegraded = errors.New("works in part")
 
 // component is a part of the process that runs for as long as the process does.
 type component struct {
@@ -95,7 +100,10 @@ func unlessReady(ready func() error) func() State {
 		if ready == nil {
 			return State{State: stateWorking}
 		}
-		if err := ready(); err != nil {
+		switch err := ready(); {
+		case errors.Is(err, ErrDegraded):
+			return State{State: stateDegraded, Detail: err.Error()}
+		case err != nil:
 			return State{State: stateFailing, Detail: err.Error()}
 		}
 		return State{State: stateWorking}

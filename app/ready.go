@@ -14,7 +14,7 @@ type Report struct {
 
 // State is how one component is: database up, down or read-only; schema current,
 // ahead, behind, edited, too-new or unknown; dispatcher, reaper, scheduler and api working, waiting (for the schema),
-// failing, failed, stopped, off, or (without any handler) idle; listener hearing,
+// degraded, failing, failed, stopped, off, or (without any handler) idle; listener hearing,
 // deaf, failed, stopped or off.
 type State struct {
 	State  string `json:"state"`
@@ -22,7 +22,7 @@ type State struct {
 }
 
 // Ready reports whether the process does its work. A degraded one does: jobs are
-// found by polling instead of at once.
+// found by polling instead of at once, or a component does without a part of its work.
 func (r Report) Ready() bool { return r.Status == statusReady || r.Status == statusDegraded }
 
 const (
@@ -34,15 +34,16 @@ const (
 
 // States of the components.
 const (
-	stateWorking = "working"
-	stateWaiting = "waiting"
-	stateFailing = "failing" // and trying again by itself
-	stateFailed  = "failed"  // started again after a while
-	stateStopped = "stopped"
-	stateHearing = "hearing"
-	stateDeaf    = "deaf"
-	stateOff     = "off"
-	stateIdle    = "idle"
+	stateWorking  = "working"
+	stateWaiting  = "waiting"
+	stateDegraded = "degraded" // works in part
+	stateFailing  = "failing"  // and trying again by itself
+	stateFailed   = "failed"   // started again after a while
+	stateStopped  = "stopped"
+	stateHearing  = "hearing"
+	stateDeaf     = "deaf"
+	stateOff      = "off"
+	stateIdle     = "idle"
 )
 
 // lookInterval bounds the queries that any number of probes cause.
@@ -77,7 +78,7 @@ func (p *process) report(ctx context.Context) Report {
 		state := c.state()
 		r.Components[c.name] = state
 		switch {
-		case state.State == stateDeaf:
+		case state.State == stateDeaf || state.State == stateDegraded:
 			r.Status = statusDegraded
 		case state.State != stateWorking && state.State != stateHearing:
 			unready = true

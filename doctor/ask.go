@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +36,7 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
 // holder is somebody for whom vacuum keeps what was deleted.
 type holder struct {
 	What, Who string
-	Since     *time.Time // nil for a replication slot
+	Since     *time.Time // nil for a replication slot, and where it is not shown
 	Age       int64      // in transactions
 }
 
@@ -43,12 +44,12 @@ const holdersSQL = `
 SELECT holder.what::text AS what, holder.who::text AS who, holder.since::timestamptz AS since, holder.age::bigint AS age
 FROM (
     SELECT 'session'::text AS what,
-           format('pid %s, %s, application %s, %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), coalesce(state, backend_type)) AS who,
+           format('pid %s, %s, application %s, %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), coalesce(state, backend_type, 'state not shown')) AS who,
            coalesce(xact_start, backend_start) AS since, age(backend_xmin)::bigint AS age
     FROM pg_stat_activity
     WHERE backend_xmin IS NOT NULL
       AND pid <> pg_backend_pid()
-      AND backend_type <> 'autovacuum worker'
+      AND usesysid IS NOT NULL -- an autovacuum worker has no user; its backend_type is not shown to everybody
       AND (datname = current_database() OR datname IS NULL)
     UNION ALL
     SELECT 'prepared transaction', gid, prepared, age(transaction)::bigint
@@ -63,6 +64,13 @@ WHERE holder.since < clock_timestamp() - $1::interval
    OR holder.since IS NULL AND holder.age > 100000
 ORDER BY holder.age DESC
 LIMIT 10`
+
+// unseen is a login that is not shown what sessions of other roles do: the columns of pg_stat_activity are NULL.
+type unseen struct{ Login string }
+
+const unseenSQL = `
+SELECT quote_ident(current_user)::text AS login
+WHERE NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
 // wedged is a session that listens and does not read: a listener that does is hardly
 // ever found waiting for its client.
@@ -125,13 +133,27 @@ SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead')
        statement_timestamp()::timestamptz AS now,
        (SELECT coalesce(string_agg(queues.queue, ', ' ORDER BY queues.queue), '') FROM outbox.queues WHERE queues.paused_at IS NOT NULL)::text AS paused`
 
-// ask collects the rows of a question.
-func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]T, error) {
-	rows, _ := conn.Query(ctx, sql, args...)
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+// ask collects the rows of a question. It is about the jobs of all tenants; a login that is a member of outbox_api
+// alone sees none unless its transaction says so. The session would not do: behind a pooler it may be another's next.
+func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (answers []T, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', '*', true)`); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, sql, args...)
+		answers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return answers, err
 }
 
-func askOne[T any](ctx context.Context, conn *pgx.Conn, sql string) (T, error) {
-	rows, _ := conn.Query(ctx, sql)
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+func askOne[T any](ctx context.Context, conn *pgx.Conn, sql string) (answer T, err error) {
+	answers, err := ask[T](ctx, conn, sql)
+	if err == nil && len(answers) != 1 {
+		err = fmt.Errorf("got %d rows, want one", len(answers))
+	}
+	if err != nil {
+		return answer, err
+	}
+	return answers[0], nil
 }

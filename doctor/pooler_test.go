@@ -14,17 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 // A pooler is named by what it does with sessions, because what works through it depends on that.
 func TestAPoolerIsNamedByItsMode(t *testing.T) {
 	t.Parallel()
-	program, err := osexec.LookPath("pgbouncer")
-	if err != nil {
-		if program, err = osexec.LookPath("/usr/sbin/pgbouncer"); err != nil {
-			t.Skip("pgbouncer is not installed")
-		}
-	}
+	program := pgbouncer(t)
 	db := pgtest.New(t)
 	for mode, want := range map[string]string{"transaction": "in transaction mode", "session": "in session mode"} {
 		pool := pooled(t, program, mode, db.Config().ConnString())
@@ -46,6 +42,60 @@ func TestAPoolerIsNamedByItsMode(t *testing.T) {
 		}
 		if !strings.Contains(found, want) {
 			t.Errorf("of a pooler in %s mode the doctor says %q", mode, found)
+		}
+	}
+}
+
+// The lock and the settings of a migration would stay on sessions that a pooler in transaction mode gives to others.
+func TestAMigrationThroughAPoolerIsRefusedByItsMode(t *testing.T) {
+	t.Parallel()
+	program := pgbouncer(t)
+	for mode, refused := range map[string]bool{"transaction": true, "session": false} {
+		db := pgtest.NewEmpty(t)
+		err := migrate.Up(t.Context(), pooled(t, program, mode, db.Config().ConnString()))
+		if refused && (err == nil || !strings.Contains(err.Error(), "a connection pooler in transaction mode is in between")) || !refused && err != nil {
+			t.Errorf("through a pooler in %s mode: %v, want an error: %t", mode, err, refused)
+		}
+	}
+}
+
+func pgbouncer(t *testing.T) (program string) {
+	t.Helper()
+	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
+		if program, err := osexec.LookPath(name); err == nil {
+			return program
+		}
+	}
+	t.Skip("pgbouncer is not installed")
+	return ""
+}
+
+// What an examination sets would be set for the next client of the session.
+func TestAnExaminationLeavesNothingOnSessions(t *testing.T) {
+	t.Parallel()
+	program := pgbouncer(t)
+	db := pgtest.New(t)
+	pool := pooled(t, program, "transaction", db.Config().ConnString())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Examine(t.Context(), Patient{Pool: pool, Listen: db.Config().ConnConfig})
+		ended <- err
+	}()
+	for {
+		var left string
+		err := pool.QueryRow(t.Context(), `SELECT coalesce(current_setting('app.tenant_id', true), '')`).Scan(&left)
+		if err != nil || left != "" {
+			t.Errorf("another client is of tenant %q, %v; want none", left, err)
+			<-ended
+			return
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/pooler"
 )
 
 // server asks whether what it acknowledges is durable, and what is in between.
@@ -53,35 +54,19 @@ func (e *examination) server(ctx context.Context) error {
 	return nil
 }
 
-// pooler says what the pooler in between does with sessions. One in transaction mode gives a transaction the session
-// that was given back last, so two clients that ask in turns get the same; in session mode a client keeps its own.
+// pooler says what the pooler in between does with sessions.
 func (e *examination) pooler(ctx context.Context) error {
-	config, err := pgsession.ConnConfig(ctx, e.patient.Pool.Config())
-	if err != nil {
-		return fmt.Errorf("prepare to connect: %w", err)
+	shared, err := pooler.Shared(ctx, e.conn, e.patient.Pool.Config())
+	switch {
+	case err != nil:
+		return err
+	case shared:
+		e.find(Warning, "a connection pooler in transaction mode is in between: LISTEN, migrations and most settings of sessions do not work through it",
+			"OUTBOX_LISTEN_URL and migrations need the server itself (Supabase: not port 6543; Neon: the host without -pooler); default_query_exec_mode=exec where it has no prepared statements")
+	default:
+		e.find(Warning, "a connection pooler is in between, and seems to be in session mode: each of our connections keeps one of its sessions",
+			"make its pool as large as what our processes have at most, or connect to the server itself")
 	}
-	other, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("connect a second time: %w", err)
-	}
-	defer other.Close(context.WithoutCancel(ctx))
-	backends := map[int]*pgx.Conn{}
-	for range 5 {
-		for _, conn := range []*pgx.Conn{e.conn, other} {
-			var pid int
-			if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-				return err
-			}
-			if of, known := backends[pid]; known && of != conn {
-				e.find(Warning, "a connection pooler in transaction mode is in between: LISTEN, migrations and most settings of sessions do not work through it",
-					"OUTBOX_LISTEN_URL and migrations need the server itself (Supabase: not port 6543; Neon: the host without -pooler); default_query_exec_mode=exec where it has no prepared statements")
-				return nil
-			}
-			backends[pid] = conn
-		}
-	}
-	e.find(Warning, "a connection pooler is in between, and seems to be in session mode: each of our connections keeps one of its sessions",
-		"make its pool as large as what our processes have at most, or connect to the server itself")
 	return nil
 }
 
@@ -143,7 +128,15 @@ func (e *examination) vacuum(ctx context.Context) error {
 		}
 		e.find(Warning, fmt.Sprintf("a %s holds vacuum back %s, %s: %s", h.What, since, Count(h.Age, "transaction"), h.Who), "end it if nobody needs it: dead rows pile up in the whole database")
 	}
-	if len(holders) == 0 {
+	logins, err := ask[unseen](ctx, e.conn, unseenSQL)
+	if err != nil {
+		return err
+	}
+	for _, u := range logins {
+		e.find(Warning, "this login is not shown what sessions of other roles do: those that have held vacuum back for a while, or listen and do not read, may be missing here",
+			"GRANT pg_read_all_stats TO "+u.Login)
+	}
+	if len(holders) == 0 && len(logins) == 0 {
 		e.find(OK, "nobody has held it back for more than five minutes", "")
 	}
 	return nil

@@ -30,7 +30,7 @@ func (e *examination) sinks(ctx context.Context) error {
 					"; if it waits for gaps, end the transactions that are open: pg_stat_activity")
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name, waits.Round(time.Second)),
-				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more, delete its row in outbox.sinks")
+				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more: posthaste relay remove "+s.Name)
 		case late:
 			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name, Count(s.Lag, "position"), waits.Round(time.Second)),
 				"see whether it catches up: outbox_relay_lag_seconds")

@@ -14,7 +14,7 @@ import (
 // view for example, is an error, too. The roles stay: only the server's administrator knows
 // who else uses them.
 func Down(ctx context.Context, pool *pgxpool.Pool) error {
-	if err := patiently(ctx, pool, patience, func() error { return locked(ctx, pool, down) }); err != nil {
+	if err := patiently(ctx, pool, patience, func() error { return locked(ctx, pool, patience, down) }); err != nil {
 		return fmt.Errorf("migrate down: %w", err)
 	}
 	return nil

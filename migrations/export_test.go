@@ -9,5 +9,5 @@ import (
 
 // ApplyWithin is Apply with a patience of its own.
 func ApplyWithin(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error, patience time.Duration) error {
-	return patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered) })
+	return patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered, patience) })
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pooler"
 )
 
 const (
@@ -29,12 +31,53 @@ const settings = `
 	FROM pg_settings
 	WHERE name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`
 
-// locked calls do in a transaction that has the lock. It asks for the lock again and again,
-// because to wait inside of pg_advisory_lock would hold a snapshot.
-func locked(ctx context.Context, pool *pgxpool.Pool, do func(context.Context, pgx.Tx) error) error {
+// refuseShared is an error where a session is not ours from one statement to the next: goose's lock and settings would
+// stay on sessions that other clients get.
+func refuseShared(ctx context.Context, pool *pgxpool.Pool) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	switch shared, err := pooler.Shared(ctx, conn.Conn(), pool.Config()); {
+	case err != nil:
+		return err
+	case shared:
+		return errors.New("a connection pooler in transaction mode is in between, and migrations hold a lock of the session: connect to the server itself, or by a pooler in session mode (Supabase: not port 6543; Neon: the host without -pooler)")
+	}
+	return nil
+}
+
+// waiting calls try until it gets the lock, for as long as patience. It asks for it again and again, because to wait
+// inside of pg_advisory_lock would hold a snapshot. The error names what holder returns.
+func waiting(ctx context.Context, patience time.Duration, try func() (bool, error), holder func() string) error {
+	began := time.Now()
 	for {
-		var got bool
-		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		if got, err := try(); err != nil || got {
+			return err
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("gave up after %s: another session migrates, or has the advisory lock %d for something else (%s); run it again when that has ended",
+				patience, int64(lockID), holder())
+		}
+		if err := sleep(ctx, lockRetry); err != nil {
+			return err
+		}
+	}
+}
+
+// lockHolder names the session that has the lock.
+const lockHolder = `
+	SELECT coalesce(string_agg(format('pid %s, %s', l.pid, coalesce(nullif(a.application_name, ''), a.usename)), '; '), 'it has just ended')
+	FROM pg_locks AS l
+	LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+	WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	  AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1`
+
+// locked calls do in a transaction that has the lock.
+func locked(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
+	return waiting(ctx, patience, func() (got bool, err error) {
+		err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, settings, true); err != nil {
 				return err
 			}
@@ -43,13 +86,13 @@ func locked(ctx context.Context, pool *pgxpool.Pool, do func(context.Context, pg
 			}
 			return do(ctx, tx)
 		})
-		if err != nil || got {
-			return err
+		return got, err
+	}, func() (who string) {
+		if err := pool.QueryRow(ctx, lockHolder, int64(lockID)).Scan(&who); err != nil {
+			return err.Error()
 		}
-		if err := sleep(ctx, lockRetry); err != nil {
-			return err
-		}
-	}
+		return who
+	})
 }
 
 // patiently repeats what gave up waiting for a lock, for as long as patience.
@@ -71,12 +114,13 @@ func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, 
 	}
 }
 
-// holders names the oldest transactions that have locks of the schema's tables.
+// holders names the oldest transactions that have locks of the schema's tables, and since when they are open, as far as
+// this role is shown that.
 func holders(ctx context.Context, pool *pgxpool.Pool) string {
 	rows, err := pool.Query(ctx, `
-		SELECT format('pid %s, %s, for %s s', a.pid, coalesce(nullif(a.application_name, ''), a.usename), extract(epoch FROM now() - a.xact_start)::integer)
+		SELECT format('pid %s, %s%s', a.pid, coalesce(nullif(a.application_name, ''), a.usename), ', for ' || extract(epoch FROM now() - a.xact_start)::integer || ' s')
 		FROM pg_stat_activity AS a
-		WHERE a.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL AND EXISTS (
+		WHERE a.pid <> pg_backend_pid() AND EXISTS (
 		    SELECT
 		    FROM pg_locks AS l
 		    JOIN pg_class AS c ON c.oid = l.relation
@@ -111,18 +155,19 @@ type SessionLock struct {
 
 // SessionLock takes the lock and sets the session's timeouts.
 func (l *SessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	for {
-		var got bool
-		if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockID)).Scan(&got); err != nil {
-			return err
+	err := waiting(ctx, patience, func() (got bool, err error) {
+		err = conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockID)).Scan(&got)
+		return got, err
+	}, func() (who string) {
+		if err := conn.QueryRowContext(ctx, lockHolder, int64(lockID)).Scan(&who); err != nil {
+			return err.Error()
 		}
-		if got {
-			return l.set(ctx, conn)
-		}
-		if err := sleep(ctx, lockRetry); err != nil {
-			return err
-		}
+		return who
+	})
+	if err != nil {
+		return err
 	}
+	return l.set(ctx, conn)
 }
 
 func (l *SessionLock) set(ctx context.Context, conn *sql.Conn) error {

@@ -12,6 +12,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,17 +31,17 @@ const VersionTable = "outbox.schema_version"
 // Apply brings the schema to the state of this build, with numbered to apply the numbered
 // files that the database lacks; package migrate has the one to call.
 func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error) error {
-	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered) }); err != nil {
+	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered, patience) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error) error {
+func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error, patience time.Duration) error {
 	if err := ensureSchema(ctx, pool); err != nil {
 		return err
 	}
-	if err := locked(ctx, pool, takeOver); err != nil {
+	if err := locked(ctx, pool, patience, takeOver); err != nil {
 		return err
 	}
 	state, err := Look(ctx, pool)
@@ -54,10 +55,13 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 	case state.Condition == Edited && isNumbered(state.File):
 		return fmt.Errorf("%s; %s", state, state.Remedy())
 	}
+	if err := refuseShared(ctx, pool); err != nil {
+		return err
+	}
 	if err := numbered(ctx, pool); err != nil {
 		return err
 	}
-	return locked(ctx, pool, recreate)
+	return locked(ctx, pool, patience, recreate)
 }
 
 // recreate makes functions, triggers and views what their files say. If one of them has

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -162,5 +163,78 @@ func TestUpUnderShortTimeouts(t *testing.T) {
 	var settings string
 	if err := hasty.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'))`).Scan(&settings); err != nil || settings != "1s 7ms 900ms" {
 		t.Errorf("after up the timeouts are %q, %v; want those from before", settings, err)
+	}
+}
+
+// Rows of a published table can be deleted only if something names them. The days of events are dropped whole.
+func TestRowsOfEveryTableHaveAnIdentity(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const without = `
+		SELECT coalesce(string_agg(relname, ', '), '')
+		FROM pg_class
+		WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' AND relreplident <> 'f' AND relname NOT LIKE 'events\_2%'
+		  AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary)`
+	var got string
+	if err := db.QueryRow(t.Context(), without).Scan(&got); err != nil || got != "" {
+		t.Errorf("made: %s have no identity, %v", got, err)
+	}
+	run(t, db, `
+		DO $$
+		DECLARE
+		    name regclass;
+		BEGIN
+		    FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relreplident = 'f' LOOP
+		        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY DEFAULT', name);
+		    END LOOP;
+		END
+		$$`)
+	up(t, db)
+	if err := db.QueryRow(t.Context(), without).Scan(&got); err != nil || got != "" {
+		t.Errorf("migrated: %s have no identity, %v", got, err)
+	}
+}
+
+// A role that is not shown what sessions of others do still sees which of them have the locks.
+func TestALesserRoleNamesWhoHoldsAMigrationUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	owner := asRole(t, db, `GRANT CREATE ON DATABASE %[2]I TO %[1]I`)
+	up(t, owner)
+	run(t, owner, `ALTER TABLE outbox.measures REPLICA IDENTITY DEFAULT`)
+	reader, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM outbox.measures`); err != nil {
+		t.Fatal(err)
+	}
+	holder := fmt.Sprintf("pid %d,", reader.Conn().PgConn().PID())
+	if err := migrations.ApplyWithin(t.Context(), owner, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "gave up", holder) {
+		t.Errorf("beside a reader: %v, want that it gives up and names %s", err, holder)
+	}
+}
+
+// A lock that nobody gives up, as a pooler may keep one, is not waited for without an end or a word.
+func TestAMigrationNamesWhoHasItsLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	other, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Release()
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_lock(x'6f7574626f78'::bigint)`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	holder := fmt.Sprintf("(pid %d,", other.Conn().PgConn().PID())
+	if err := migrations.ApplyWithin(ctx, db, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "another session migrates", holder) {
+		t.Errorf("while another has the lock: %v, want that it gives up and names %s", err, holder)
+	}
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
 	}
 }

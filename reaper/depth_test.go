@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"context"
 	"maps"
 	"math"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -266,4 +268,24 @@ func TestOneOfManyReapersCounts(t *testing.T) {
 	look(reapers[3], 0)
 	exec(t, db, `UPDATE outbox.chores SET free_at = now() + interval '1 day'`) // before the clock was set back
 	look(reapers[4], 1)
+}
+
+// A snapshot that a session of another role holds counts, whatever else of it the reaper's login is shown.
+func TestASnapshotOfAnotherRoleIsSampled(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	snapshot, err := db.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = snapshot.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := snapshot.Exec(t.Context(), `SELECT FROM outbox.jobs`); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `CREATE TABLE public.burnt ()`)
+	r := newReaper(t, pgtest.Login(t, db, "outbox_worker"), Config{})
+	takeSample(t, r, db)
+	if got := value(t, r.metrics.horizonTransactions); got < 1 {
+		t.Errorf("the horizon is %v transactions back, want those since the snapshot", got)
+	}
 }

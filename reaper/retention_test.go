@@ -177,3 +177,24 @@ func TestDeadLettersAreRemovedAtLast(t *testing.T) {
 		}
 	}
 }
+
+// Where a publication has a table, as one FOR ALL TABLES does, the server refuses to delete rows that nothing names.
+func TestTrimmingGoesOnUnderAPublication(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: 0}})
+	exec(t, db, `CREATE PUBLICATION everything FOR ALL TABLES`)
+	exec(t, db, `
+		INSERT INTO outbox.history (id, tenant_id, run_at, created_at, finished_at, epoch, status, closed_from, attempt,
+			max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+		SELECT outbox.uuid_v7(), outbox.uuid_v7(), now(), now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'default', 'test', '', 'text/plain'`)
+	exec(t, db, `INSERT INTO outbox.measured VALUES (now() - interval '15 days', now() - interval '15 days', true)`)
+	exec(t, db, `INSERT INTO outbox.measures SELECT at, NULL, 'q', 'k', 0, 0, 0, 0, 0, 0, 0, '{}' FROM outbox.measured`)
+	exec(t, db, `INSERT INTO outbox.measures_hours SELECT * FROM outbox.measures`)
+	trimPass(t, r)
+	if err := r.trimmer.rows.measures(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := rows(t, db, `SELECT 'job' FROM outbox.history UNION ALL SELECT 'minute' FROM outbox.measures UNION ALL SELECT 'hour' FROM outbox.measures_hours`); len(got) > 0 {
+		t.Errorf("left %v, want nothing", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -281,4 +282,47 @@ func TestAConsoleOnItsOwnCarriesOperationsOut(t *testing.T) {
 func closePoolOf(a *apiServer) {
 	a.stopping()
 	a.pool.Close()
+}
+
+// A password that was changed may reach the API's login alone: such a process must not replace one that works.
+func TestALoginThatTheDatabaseRefusesIsUnready(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	broken, err := url.Parse(pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken.User = url.User("nobody_of_this_name")
+	r := start(t, nil, alone(pool), Config{DatabaseURL: broken.String()})
+	if detail := r.awaitReadyz(http.StatusServiceUnavailable, "unready", "failing"); !strings.Contains(detail, "the API's own database login") || !strings.Contains(detail, "nobody_of_this_name") {
+		t.Errorf("the detail is %q, want the login", detail)
+	}
+}
+
+// A process that starts while the OIDC provider is away serves those who have tokens.
+func TestAnAPIWithoutItsProviderIsDegradedAndReady(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	provider := httptest.NewServer(http.NotFoundHandler())
+	provider.Close()
+	r := start(t, nil, alone(pool), Config{OIDC: &access.OIDCConfig{Issuer: provider.URL, Audience: "posthaste"}})
+	if detail := r.awaitReadyz(http.StatusOK, "degraded", "degraded"); !strings.Contains(detail, "no JWT is accepted") {
+		t.Errorf("the detail is %q, want what does not work", detail)
+	}
+	token, _, err := access.NewTokens(pool, access.TokensConfig{}).Create(t.Context(), access.Grant{Name: "shop", CreatedBy: "test", Tenant: outbox.RootTenant, Capabilities: []access.Capability{access.JobsRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/jobs", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask.Header.Set("Authorization", "Bearer "+token.Reveal())
+	res, err := probe.Do(ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body := readAll(t, res); res.StatusCode != http.StatusOK {
+		t.Errorf("GET /jobs with a token: %d %s, want 200", res.StatusCode, body)
+	}
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
@@ -74,13 +74,13 @@ func (l *lateOIDC) discover(ctx context.Context) {
 	}
 }
 
-// ready says why JWTs cannot be judged; nil is an API without a provider.
+// ready says why JWTs cannot be judged, which callers with tokens do not need; nil is an API without a provider.
 func (l *lateOIDC) ready() error {
 	if l == nil || l.judge.Load() != nil {
 		return nil
 	}
 	if failure := l.failure.Load(); failure != nil {
-		return *failure
+		return fmt.Errorf("%w: no JWT is accepted: %w", app.ErrDegraded, *failure)
 	}
-	return errors.New("the OIDC provider is being discovered")
+	return fmt.Errorf("%w: no JWT is accepted: the OIDC provider is being discovered", app.ErrDegraded)
 }

@@ -112,6 +112,13 @@ var probe = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Ti
 // awaitReady waits until /readyz says that the process and its API work.
 func (r *running) awaitReady() {
 	r.t.Helper()
+	r.awaitReadyz(http.StatusOK, "ready", "working")
+}
+
+// awaitReadyz waits until /readyz is of the status and says so of the process and of its API, and returns the API's
+// detail.
+func (r *running) awaitReadyz(code int, status, api string) (detail string) {
+	r.t.Helper()
 	var url string
 	select {
 	case addr := <-r.admin:
@@ -130,11 +137,12 @@ func (r *running) awaitReady() {
 		if err := json.Unmarshal([]byte(body), &report); err != nil {
 			r.t.Fatal(err)
 		}
-		if report.Status == "ready" && report.Components["api"].State == "working" {
-			return
+		if got := report.Components["api"]; res.StatusCode == code && report.Status == status && got.State == api {
+			return got.Detail
 		}
 	}
-	r.t.Fatalf("/readyz does not become ready: %+v", report)
+	r.t.Fatalf("/readyz does not become %d %s: %+v", code, status, report)
+	return ""
 }
 
 func await(t *testing.T, what string, done <-chan struct{}) {

@@ -54,7 +54,7 @@ func compose(process app.Config, config Config) (app.Config, *apiServer, error) 
 	if a == nil {
 		return process, nil, err
 	}
-	added := []app.Component{{Name: a.name, Run: a.run, Ready: a.provider.ready, Pool: a.pool}}
+	added := []app.Component{{Name: a.name, Run: a.run, Ready: a.ready, Pool: a.pool}}
 	if beside := a.beside; beside != nil {
 		added = append(added, app.Component{Name: beside.name, Run: beside.run})
 	}

@@ -55,6 +55,7 @@ type apiServer struct {
 	producer    *outbox.Producer // nil without the API
 	pool        *pgxpool.Pool
 	provider    *lateOIDC // nil without
+	login       *login    // nil if it is the process's, which is asked anyway
 	patience    patience
 	connections int           // of clients, at once
 	bound       time.Duration // of a stop
@@ -100,6 +101,10 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 		config.Authenticator, provider = known, known.provider
 	}
 	config.Registerer = process.Registry
+	var own *login
+	if c.DatabaseURL != "" {
+		own = &login{pool: pool}
+	}
 	stopping := make(chan struct{})
 	config.Stopping = stopping
 	config.Logger = log
@@ -112,7 +117,8 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 		}})
 	}
 	a := &apiServer{
-		name: "api", operations: true, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
+		name: "api", operations: true, producer: config.Producer, pool: pool, log: log, provider: provider, login: own,
+		patience:    usual,
 		connections: cmp.Or(c.Connections, defaultConnections),
 		bound:       max(cmp.Or(process.GracePeriod, app.DefaultGracePeriod), 0) + answerMargin,
 		stopping:    sync.OnceFunc(func() { close(stopping) }),
@@ -219,6 +225,48 @@ func handlerOf(c Config, config api.Config, pages http.Handler) (http.Handler, e
 			requests.ServeHTTP(w, r)
 		}
 	}), nil
+}
+
+// ready says why requests cannot be answered, or why some of them cannot.
+func (a *apiServer) ready() error {
+	if a.login != nil {
+		if err := a.login.ask(); err != nil {
+			return err
+		}
+	}
+	return a.provider.ready()
+}
+
+const (
+	askInterval = time.Second // bounds what any number of probes cause
+	askTimeout  = 3 * time.Second
+)
+
+// login remembers whether the database took a login of the API's own when it was asked last.
+type login struct {
+	pool *pgxpool.Pool
+	mu   sync.Mutex
+	at   time.Time
+	err  error
+}
+
+func (l *login) ask() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.at.IsZero() && time.Since(l.at) <= askInterval {
+		return l.err
+	}
+	ctx, cancel := context.WithTimeout(background, askTimeout)
+	defer cancel()
+	l.err = l.pool.Ping(ctx)
+	if stat := l.pool.Stat(); ctx.Err() != nil && stat.AcquiredConns() == stat.MaxConns() {
+		l.err = nil // requests have all connections: the login was taken
+	}
+	if l.err != nil {
+		l.err = fmt.Errorf("the API's own database login: %w", l.err)
+	}
+	l.at = time.Now()
+	return l.err
 }
 
 // close gives up the address of an API that was never served.

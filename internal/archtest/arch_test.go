@@ -32,7 +32,8 @@ var allowed = map[string]string{
 	"internal/pgvalue":     "",
 	"internal/pgsession":   "",
 	"internal/release":     "",
-	"migrations":           "internal/release",
+	"internal/pooler":      "",
+	"migrations":           "internal/pooler internal/release",
 	"migrations/migrate":   "migrations",
 
 	"listener":         "internal/backoff internal/dsn internal/pgsession",
@@ -69,7 +70,7 @@ var allowed = map[string]string{
 	"memory":        "internal/engine outbox dispatcher internal/invalid internal/outcome",
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
 	"outboxtest":    "outbox outbox/codes dispatcher schedule",
-	"doctor":        "outbox operator migrations internal/pgsession internal/pgvalue",
+	"doctor":        "outbox operator migrations internal/pgsession internal/pgvalue internal/pooler",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "internal/engine outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
 

@@ -17,7 +17,7 @@ WITH holder AS (
     FROM pg_catalog.pg_stat_activity AS activity
     WHERE activity.backend_xmin IS NOT NULL
       AND activity.pid <> pg_catalog.pg_backend_pid()
-      AND activity.backend_type <> 'autovacuum worker'
+      AND activity.usesysid IS NOT NULL -- an autovacuum worker has no user; its backend_type is not shown to everybody
       AND (activity.datname = current_database() OR activity.datname IS NULL)
     UNION ALL
     SELECT prepared.prepared, pg_catalog.age(prepared.transaction)::bigint

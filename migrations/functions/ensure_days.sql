@@ -29,10 +29,33 @@ BEGIN
         -- itself only the owner, as a backup does.
         EXECUTE format('ALTER TABLE outbox.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
         EXECUTE format('CREATE POLICY owner ON outbox.%I TO %s USING (true) WITH CHECK (true)', name, owners);
+        IF parent = 'history' THEN
+            EXECUTE format('ALTER TABLE outbox.%I REPLICA IDENTITY FULL', name);
+        END IF;
         EXECUTE format('ALTER TABLE outbox.%I ATTACH PARTITION outbox.%I FOR VALUES FROM (%L) TO (%L)',
             parent, name, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
         made := made + 1;
     END LOOP;
     RETURN made;
+END
+$$;
+
+-- Rows are deleted from these tables, which have no unique index to name a row by. Where a
+-- publication has them, as one FOR ALL TABLES does, the server refuses that unless the whole
+-- row names it. It is logged whole then, but only with wal_level = logical. The history
+-- itself counts if publish_via_partition_root is on. Days of events are only dropped.
+DO $$
+DECLARE
+    name regclass;
+BEGIN
+    FOR name IN
+        SELECT oid
+        FROM pg_class
+        WHERE relnamespace = 'outbox'::regnamespace AND relreplident = 'd' AND (relname IN ('history', 'measures', 'measures_hours')
+            AND relkind IN ('r', 'p') OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass))
+        ORDER BY relispartition DESC, relname
+    LOOP
+        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
+    END LOOP;
 END
 $$;

@@ -14,7 +14,7 @@ import (
 )
 
 // Up brings the schema to the state of this build. It is safe to call from many processes
-// at once: one migrates, the others wait. A database that a newer build has migrated is
+// at once: one migrates, the others wait, for two minutes at most. A database that a newer build has migrated is
 // left as it is, and so is one that was made by other texts of numbered files than ours,
 // which is an error.
 //
