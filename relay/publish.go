@@ -180,7 +180,7 @@ func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *fa
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
 	_, _ = p.complaints.Due("sink stands still", began)
 	defer o.stand(nil)
-	retry := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
+	retry := p.config.outage
 	for {
 		o.stand(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
 		if err := p.rest(ctx, retry.Next(), failure); err != nil {
