@@ -229,6 +229,15 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	}
 	o.suspicions.probed = true
 	defer func() { o.suspicions.probed = false }()
+	if s := &o.suspicions; s.unknown >= unansweredLimit {
+		s.apart = true
+		err := p.stretch(ctx, ours, o, maxBatch, 1)
+		s.apart = false
+		s.others++
+		if err != nil && !errors.Is(err, errUnfinished) {
+			return err
+		}
+	}
 	for _, most := range []int{1, 10} {
 		if err := p.stretch(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
 			return err

@@ -107,3 +107,50 @@ func TestAnOutageBehindAProxySpendsNothing(t *testing.T) {
 	}
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.jobs`) == 0 }, func() string { return "no job is left" })
 }
+
+// A receiver that answers each request by 500 is away: nothing becomes a job, and all of it goes on when the receiver
+// does.
+func TestAReceiverThatFailsEachRequestIsAway(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	r := &receiver{status: status(http.StatusInternalServerError)}
+	post(t, db, r)
+	var want []string
+	for _, key := range strings.Split("abcdefgh", "") {
+		publish(t, db, "t", key, key+"1", key+"2")
+		want = append(want, key+"1", key+"2")
+	}
+	time.Sleep(5 * time.Second)
+	if held := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); held > 0 {
+		t.Errorf("%d messages are held in the outage, %d of them as dead letters", held, dead(t, db))
+	}
+	r.answers(status(http.StatusOK))
+	waitFor(t, func() bool { return len(r.accepted()) >= len(want) }, func() string { return strings.Join(r.accepted(), " ") })
+	if got := r.accepted(); !slices.Equal(got, want) {
+		t.Errorf("%q were accepted, want %q", got, want)
+	}
+}
+
+// A message that the receiver answers by 500 while it takes others is held, with those of its key, and nothing else;
+// also where a second one is like it.
+func TestAMessageThatAReceiverFailsAtIsHeld(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	r := &receiver{status: func(body string) int {
+		if strings.HasPrefix(body, "bad") {
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	}}
+	post(t, db, r)
+	publish(t, db, "t", "a", "bad1", "a2")
+	publish(t, db, "t", "b", "bad2", "b2")
+	waitFor(t, func() bool {
+		publish(t, db, "t", "c", "c")
+		return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 4
+	}, func() string { return "two keys are held" })
+	waitFor(t, func() bool { return dead(t, db) == 2 }, func() string { return "there are two dead letters" })
+	if slices.ContainsFunc(r.accepted(), func(body string) bool { return body != "c" }) {
+		t.Errorf("%q were accepted, want c only", r.accepted())
+	}
+}
