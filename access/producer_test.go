@@ -175,3 +175,29 @@ func TestWithoutATenantAProducerEnqueuesNothing(t *testing.T) {
 		t.Errorf("on a connection of a tenant: %v", err)
 	}
 }
+
+// A relay stores jobs of its sinks, and a person may change them. Nobody else stores any, nor their idempotency keys.
+func TestOnlyARelayStoresJobsOfASink(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tenant := outbox.NewID()
+	statements := map[string]string{
+		"a job":              `INSERT INTO outbox.jobs (id, tenant_id, kind, payload) VALUES (gen_random_uuid(), $1, 'relay:s', '1')`,
+		"an idempotency key": `INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id) VALUES ($1, 'relay:s', gen_random_uuid(), gen_random_uuid())`,
+	}
+	for roles, may := range map[string]bool{
+		"outbox_producer": false, "outbox_api": false, "outbox_producer, outbox_api": false,
+		"outbox_worker": true, "outbox_worker, outbox_producer, outbox_api": true,
+	} {
+		pool := login(t, db, roles, tenant.String())
+		for what, sql := range statements {
+			if _, err := pool.Exec(t.Context(), sql, tenant); may != (err == nil) || !may && sqlstate(err) != "42501" {
+				t.Errorf("%s stores %s: %v, may %t", roles, what, err, may)
+			}
+		}
+	}
+	api := login(t, db, "outbox_api", tenant.String())
+	if tag, err := api.Exec(t.Context(), `UPDATE outbox.jobs SET priority = 1 WHERE kind = 'relay:s'`); err != nil || tag.RowsAffected() != 2 {
+		t.Errorf("the API changes %d jobs, want 2: %v", tag.RowsAffected(), err)
+	}
+}

@@ -220,6 +220,7 @@ func TestABatchIsStoredWholeOrNotAtAll(t *testing.T) {
 		"not JSON":             {"{\"kind\":\"mail\"}\n{\"kind\":", 400, 2, "#/kind"},
 		"a duplicate":          {"{\"kind\":\"mail\"}\r\n\r\n{\"kind\":\"a\",\"kind\":\"b\"}", 400, 3, "#/kind"},
 		"a wrong type":         {`{"kind":7}`, 422, 1, "#/kind"},
+		"a kind of the relay":  {"{\"kind\":\"mail\"}\n{\"kind\":\"relay:s\"}", 422, 2, "#/kind"},
 		"a name that is not":   {"{\"kind\":\"mail\"}\n{\"kind\":\"no spaces\"}", 422, 2, "#/kind"},
 		"an array in one line": {`[{"kind":"mail"}]`, 422, 1, "#"},
 		"the only job":         {"\n{\"kind\":\"no spaces\"}", 422, 2, "#/kind"},

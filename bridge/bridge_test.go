@@ -222,6 +222,25 @@ func TestAMessageThatTheDatabaseRefusesIsADeadLetter(t *testing.T) {
 	}
 }
 
+// Nothing is wrong with messages for whose events there is no partition: they wait until there is one.
+func TestMessagesWaitForAPartition(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `DO $$ DECLARE day regclass; BEGIN
+		FOR day IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.events'::regclass LOOP EXECUTE 'DROP TABLE ' || day; END LOOP; END $$`)
+	s := newSource(ordersUpTo(10)...)
+	log, _ := start(t, db, bridge.BridgeConfig{Source: s, Options: outbox.Options{Streamed: true}})
+	await(t, "it says that it stores nothing", 10*time.Second, func() bool { return strings.Contains(log.String(), "jobs not stored, messages wait") })
+	if _, acked := s.counts(); acked > 0 || jobs(t, db) > 0 {
+		t.Errorf("%d messages are acknowledged, and there are %d jobs, without a partition", acked, jobs(t, db))
+	}
+	exec(t, db, `SELECT outbox.ensure_days(2)`)
+	await(t, "all are acknowledged", 20*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE kind = 'order.received' AND status = 'pending'`); n != 10 {
+		t.Errorf("%d messages are jobs, want 10", n)
+	}
+}
+
 func TestAFullQueueStopsTheBridge(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"jobs without a key": "", "jobs of a key": "k"} {

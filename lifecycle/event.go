@@ -28,7 +28,7 @@ type Event struct {
 	Key   string
 
 	MaxAttempts int       // of Created
-	Priority    int       // of Created
+	Priority    *int      // of Created, of Edited, and of any other change that gives the job another one
 	Deadline    time.Time // of Created
 	Parent      outbox.ID // of Created: the job whose end stored this one
 	RunAt       time.Time // of Created, and of each change to a job that waits afterwards
@@ -119,7 +119,7 @@ type wire struct {
 	Kind          string          `json:"kind"`
 	Key           string          `json:"key"`
 	MaxAttempts   int             `json:"max_attempts"`
-	Priority      int             `json:"priority"`
+	Priority      *int            `json:"priority"`
 	Deadline      time.Time       `json:"deadline"`
 	Parent        outbox.ID       `json:"parent"`
 	RunAt         time.Time       `json:"run_at"`
@@ -160,6 +160,9 @@ func Decode(body []byte) (Event, error) {
 	}
 	if e.Name == Created && e.RunAt.IsZero() { // at once
 		e.RunAt = e.At
+	}
+	if e.Name == Created && e.Priority == nil {
+		e.Priority = new(0)
 	}
 	if w.Payload != nil {
 		e.Payload, e.ContentType = w.Payload, "application/json"

@@ -87,6 +87,9 @@ func (s State) after(e Event) State {
 	if e.Payload != nil || e.PayloadBytes > 0 { // a new one that is left out is no more the one before
 		s.Payload, s.ContentType = e.Payload, e.ContentType
 	}
+	if e.Priority != nil {
+		s.Priority = *e.Priority
+	}
 	if e.Error != nil {
 		s.Error = *e.Error
 	}
@@ -98,7 +101,7 @@ func (s State) after(e Event) State {
 	}
 	switch {
 	case e.Name == Created:
-		s.CreatedAt, s.MaxAttempts, s.Priority, s.Deadline, s.Parent = e.At, e.MaxAttempts, e.Priority, e.Deadline, e.Parent
+		s.CreatedAt, s.MaxAttempts, s.Deadline, s.Parent = e.At, e.MaxAttempts, e.Deadline, e.Parent
 	case e.Name == Started:
 		s.StartedAt = e.At
 	case e.State.Closed():

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/internal/verify/rebuilt"
+	"github.com/posthaste-dev/posthaste/lifecycle"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -84,6 +87,28 @@ func TestAnEditChangesTheJobsThatWereCounted(t *testing.T) {
 		if n := number(t, db, `SELECT count(*) FROM outbox.events WHERE topic = 'job.edited' AND key = $1 AND convert_from(payload, 'UTF8')::jsonb @> '{"queue": "slow", "priority": -7}'`, edited[3].String()); n != 1 {
 			t.Errorf("%s: %d events tell of the edit of the streamed job, want 1", tenant, n)
 		}
+		if found, err := rebuilt.Compare(t.Context(), db, nil); err != nil || found.Jobs != 1 || len(found.Differences) > 0 {
+			t.Errorf("%s: %v; of %d streamed jobs, want 1, the events make others: %q", tenant, err, found.Jobs, found.Differences)
+		}
+	}
+}
+
+// A blocked job that is put off is pending. Its event is unblocked, and tells the priority that it was given with the
+// time.
+func TestTheEventsOfABlockedJobThatIsEdited(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	for _, priority := range []int{3, 0} {
+		id := enqueue(t, db, "mail", outbox.Options{Streamed: true, Priority: 7, Key: outbox.KeyRules{Name: fmt.Sprint(priority)}})
+		exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, id)
+		op := edit(t, o, operator.OpenFilter{Key: fmt.Sprint(priority)}, operator.JobEdit{Priority: &priority, RunAt: time.Now().Add(time.Hour)})
+		if op = run(t, o, o, op.ID, finished); op.Done != 1 {
+			t.Fatalf("edited %+v, want 1", op)
+		}
+	}
+	found, err := rebuilt.Compare(t.Context(), db, nil)
+	if err != nil || found.Jobs != 2 || found.Names[lifecycle.Unblocked] != 2 || len(found.Differences) > 0 {
+		t.Errorf("%v; of %d jobs, want 2, whose events are %v the events make others: %q", err, found.Jobs, found.Names, found.Differences)
 	}
 }
 

@@ -170,6 +170,7 @@ func TestArgsThatCannotBeStoredAreNamedBeforeAnySQL(t *testing.T) {
 		"a long content type":     {Raw{"raw", nil, strings.Repeat("a", 129)}, InvalidError{"Raw.ContentType", "is 129 bytes long, want at most 128"}},
 		"no kind":                 {Raw{"", []byte("1"), ""}, InvalidError{"Args.Kind()", "is empty, want 1 to 128 characters"}},
 		"a kind that is no name":  {Raw{"a b", []byte("1"), ""}, InvalidError{"Args.Kind()", `is "a b": byte 1 is " ", want ASCII letters, digits and _ . : / -, first a letter or digit`}},
+		"a kind of the relay":     {Raw{"relay:s", []byte("1"), ""}, InvalidError{"Args.Kind()", `is "relay:s": kinds that begin with relay: are those of messages that a sink has refused`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -159,8 +159,8 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 // accept returns what is to be stored of a request, or every mistake in it.
 func accept(kind string, args Args, opts *Options) (payload Content, headers *string, err error) {
 	errs := opts.validate()
-	if err := validName("Args.Kind()", kind); err != nil {
-		errs = append(errs, err)
+	if fault := engine.KindFault(kind); fault != "" {
+		errs = append(errs, invalid("Args.Kind()", "%s", fault))
 	}
 	payload.Bytes, payload.Type, err = encode(args, ofJob)
 	if err == nil && opts.Check != nil {

@@ -719,14 +719,26 @@ func TestEventsAreShownAsDebeziumHasThem(t *testing.T) {
 	for _, p := range []PublishRequest{
 		{Event: Raw{KindName: "order", Payload: []byte(`{"n": 1}`)}, Options: EventOptions{Key: "7", Headers: map[string]string{"type": "OrderPaid"}}},
 		{Event: Raw{KindName: "order.sent", Payload: []byte{0, 0xff}, ContentType: "application/octet-stream"}},
+		{Event: Raw{KindName: "nul", Payload: []byte(`{"a":"\u0000"}`)}}, // which jsonb cannot hold
 	} {
 		if _, err := PublishMany(t.Context(), db, []PublishRequest{p}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	rows, _ := db.Query(t.Context(), `SELECT concat_ws(' ', aggregatetype, aggregateid, type, payload, position) FROM outbox.debezium_events ORDER BY position`)
+	for _, payload := range []string{`{"a"`, "\xff"} {
+		_, err := db.Exec(t.Context(), `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), $1, 'sql', 'application/json', $2)`,
+			RootTenant, []byte(payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := pgtest.Login(t, db, "outbox_reader")
+	if _, err := db.Exec(t.Context(), `ALTER ROLE `+reader.Config().ConnConfig.User+` SET app.tenant_id = '`+RootTenant.String()+`'`); err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := reader.Query(t.Context(), `SELECT concat_ws(' ', aggregatetype, aggregateid, type, payload, position) FROM outbox.debezium_events ORDER BY position`)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if want := []string{`order 7 OrderPaid {"n": 1} 1`, `order.sent order.sent 2`}; err != nil || !slices.Equal(got, want) {
+	if want := []string{`order 7 OrderPaid {"n": 1} 1`, `order.sent order.sent 2`, `nul nul 3`, `sql sql 4`, `sql sql 5`}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }

@@ -71,6 +71,7 @@ func TestTheSQLFunctionNamesEveryMistake(t *testing.T) {
 		`E'a\n'`:                               "kind 'a\n' " + name,
 		`'é'`:                                  `kind 'é' ` + name,
 		`repeat('k', 129)`:                     `kind '` + strings.Repeat("k", 129) + `' ` + name,
+		`'relay:s'`:                            `kind is 'relay:s': kinds that begin with relay: are those of messages that a sink has refused`,
 		`'k', queue => NULL`:                   `queue NULL ` + name,
 		`'k', queue => 'a b'`:                  `queue 'a b' ` + name,
 		`'k', NULL`:                            `payload is NULL; pass 'null'::jsonb for a JSON null`,

@@ -114,7 +114,8 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	return dispatcher.WithCode(CodeUnanswered, err)
 }
 
-// checkHeld refuses a job that hold has not made: a client that may enqueue jobs could publish by it what it likes.
+// checkHeld refuses a job that hold has not made: a login that stores one against the rule of [engine.KindFault], as
+// the schema's owner may, could publish by it what it likes.
 func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()

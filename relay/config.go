@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
@@ -46,6 +47,8 @@ type Config struct {
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 
 	now func() time.Time // nil is time.Now
+	// outage is the waits between trials of a sink that is away; the zero value is about 1 s, 2 s, 4 s … 30 s.
+	outage backoff.Backoff
 }
 
 // SinkConfig is a sink with its name and routes. The name is that of the cursor: under
@@ -80,6 +83,7 @@ func (c Config) withDefaults() Config {
 	if c.now == nil {
 		c.now = time.Now
 	}
+	c.outage.Min, c.outage.Max = cmp.Or(c.outage.Min, time.Second), cmp.Or(c.outage.Max, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	unansweredLimit    = 5         // times that a message alone is unknown until it is refused
+	unansweredLimit    = 4         // times that a message alone is unknown until another one is tried
 	noDestinationLimit = time.Hour // until messages to a destination that there is not are refused
 )
 
@@ -49,9 +49,12 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 		}
 		left, refused := len(d.rest), d.refused
 		d.pass(ctx)
+		if d.published > 0 {
+			d.refuseUnanswered(ctx)
+		}
 		d.rest = slices.DeleteFunc(d.rest, func(i int) bool { return d.done[i] })
 		again = len(d.rest) > 0 && d.refused > refused
-		if len(d.rest) == left && left > 0 && d.failure == nil {
+		if len(d.rest) == left && left > 0 && d.failure == nil && !o.suspicions.apart {
 			d.failure = failureOf(errors.New("the sink has not tried a message and does not say why"))
 		}
 	}
@@ -141,7 +144,7 @@ func (d *delivery) pass(ctx context.Context) {
 		case err == nil:
 			d.done[m.index] = true
 			d.published++
-			d.o.suspicions.reached(m.Destination)
+			d.o.suspicions.reached(m)
 		case failed.has(e): // it repeats the outcome of the one before it, or was not tried
 		default:
 			failed.add(e)
@@ -168,9 +171,10 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	case isRefused:
 	case isAway && away.Code == CodeNoDestination && d.o.suspicions.missing(m.Destination) > noDestinationLimit:
 		refused = &RefusedError{CodeNoDestination, away.Err}
-	case !isAway && alone && ctx.Err() == nil && d.o.suspicions.unanswered(m.ID) >= unansweredLimit:
-		refused = &RefusedError{CodeUnanswered, err}
 	default:
+		if !isAway && alone && ctx.Err() == nil {
+			d.o.suspicions.unanswered(m.ID, err)
+		}
 		if d.failure == nil {
 			d.failure = failureOf(named(&d.events[m.index], err))
 			d.failure.unknown = !isAway
@@ -185,12 +189,16 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 	batch := make([]outgoing, 0, len(d.rest))
 	var waits keys // for one before it, of which the outcome is not known
 	blocked := d.o.isAnyBlocked()
+	s := &d.o.suspicions
 	for _, i := range d.rest {
 		e := &d.events[i]
 		r := routeOf(d.routes, e.Topic)
 		switch {
 		case r == nil:
 			d.done[i] = true
+			continue
+		case s.apart && e.ID.String() == s.id:
+			waits.add(e)
 			continue
 		case waits.has(e):
 			continue
@@ -205,9 +213,16 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 		switch {
 		case err == nil:
 			batch = append(batch, outgoing{m, i})
+			if s.apart {
+				waits.add(e)
+			}
 		case slices.ContainsFunc(batch, underWay) || !d.refuse(ctx, i, asRefused(err)):
 			waits.add(e)
 		}
+	}
+	if s.apart && len(batch) > 1 {
+		n := s.others % len(batch)
+		return batch[n : n+1]
 	}
 	return batch
 }
@@ -238,6 +253,20 @@ func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) boo
 	return true
 }
 
+// refuseUnanswered has the message that is unknown again and again be refused, after another one was accepted.
+func (d *delivery) refuseUnanswered(ctx context.Context) {
+	s := &d.o.suspicions
+	if !s.apart {
+		return
+	}
+	for _, i := range d.rest {
+		if d.events[i].ID.String() == s.id {
+			d.refuse(ctx, i, &RefusedError{CodeUnanswered, s.err})
+		}
+	}
+	s.forget()
+}
+
 // hold has an event become a job, if there may be one more; cause is why, if it is not those
 // before it.
 func (d *delivery) hold(i int, cause *RefusedError) bool {
@@ -260,27 +289,39 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 }
 
 // suspicions are what an owner remembers of messages and destinations that fail by themselves.
+//
+// A message that is alone and unknown again and again may break the sink; or the sink takes no message, although Probe
+// succeeds, as a receiver that answers 500 to each, or hangs behind a load balancer. So another one is tried alone, of
+// another key. If it is accepted, the first one is to blame, and is refused. If it is not, the sink stands still, and
+// nothing becomes a job; the next trial is with yet another one, because the one before may break the sink, too. A
+// message that breaks the sink and has none of another key behind it stops it until there is one: nobody else waits.
 type suspicions struct {
 	probed  bool   // the sink has answered just now
 	id      string // of the message that was unknown last, when the sink had answered
+	err     error  // why
 	unknown int    // how many times in a row it was
+	apart   bool   // another one is tried, and neither it nor those of its key
+	others  int    // how many times that was done
 
 	now   func() time.Time
 	since map[string]time.Time // that destinations are not there
 }
 
-// unanswered notes that a message was alone in its batch and is unknown, and returns how many
-// times it was although the sink answers.
-func (s *suspicions) unanswered(id string) int {
-	if !s.probed {
-		return 0
+// unanswered notes that a message was alone in its batch and is unknown, if the sink has answered just now.
+func (s *suspicions) unanswered(id string, err error) {
+	if !s.probed || s.apart {
+		return
 	}
 	if s.id != id {
-		s.id, s.unknown = id, 0
+		s.forget()
+		s.id = id
 	}
+	s.err = err
 	s.unknown++
-	return s.unknown
 }
+
+// forget forgets the message that was unknown.
+func (s *suspicions) forget() { s.id, s.err, s.unknown, s.apart, s.others = "", nil, 0, false, 0 }
 
 // missing notes that a destination is not there, and returns for how long it was not.
 func (s *suspicions) missing(destination string) time.Duration {
@@ -297,8 +338,12 @@ func (s *suspicions) missing(destination string) time.Duration {
 	return 0
 }
 
-func (s *suspicions) reached(destination string) {
+// reached notes that a message was accepted.
+func (s *suspicions) reached(m *outgoing) {
 	if len(s.since) > 0 {
-		delete(s.since, destination)
+		delete(s.since, m.Destination)
+	}
+	if s.id == m.ID {
+		s.forget()
 	}
 }

@@ -180,7 +180,7 @@ func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *fa
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
 	_, _ = p.complaints.Due("sink stands still", began)
 	defer o.stand(nil)
-	retry := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
+	retry := p.config.outage
 	for {
 		o.stand(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
 		if err := p.rest(ctx, retry.Next(), failure); err != nil {
@@ -229,6 +229,15 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	}
 	o.suspicions.probed = true
 	defer func() { o.suspicions.probed = false }()
+	if s := &o.suspicions; s.unknown >= unansweredLimit {
+		s.apart = true
+		err := p.stretch(ctx, ours, o, maxBatch, 1)
+		s.apart = false
+		s.others++
+		if err != nil && !errors.Is(err, errUnfinished) {
+			return err
+		}
+	}
 	for _, most := range []int{1, 10} {
 		if err := p.stretch(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
 			return err

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -26,3 +28,14 @@ func ParseHeldEvent(value string) (e HeldEvent, err error) {
 
 // HeldKind is the kind of these jobs, and their queue.
 func HeldKind(sink string) string { return "relay:" + sink }
+
+// KindFault is "" for what the kind of a job can be that is enqueued; for anything else it is what is wrong, after
+// the field's name. Only a relay stores jobs of its sinks: it takes an idempotency key of such a kind for one that it
+// has stored itself, and waits for a transaction that stores one. outbox.enqueue in SQL and the policies of
+// outbox.secure have the same rule.
+func KindFault(kind string) string {
+	if strings.HasPrefix(kind, HeldKind("")) {
+		return fmt.Sprintf("is %.200q: kinds that begin with relay: are those of messages that a sink has refused", kind)
+	}
+	return NameFault(kind)
+}

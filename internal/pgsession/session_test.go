@@ -317,7 +317,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), pg("22008", ""), pg("P0001", "")}, []error{errors.New("cut"), pg("23514", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", "")}},
 		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
-		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("P0001", ""), pg("55P03", "")}},
+		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("23514", ""), pg("P0001", ""), pg("55P03", "")}},
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
 		// What a server answers while we connect is about no statement.

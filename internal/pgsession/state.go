@@ -122,10 +122,10 @@ func IsGone(err error) bool {
 }
 
 // IsUnacceptable reports whether what was to be stored can never be: bad data (22), a
-// constraint (23), a limit of the server (54).
+// constraint (23), a limit of the server (54). A missing partition is made some day.
 func IsUnacceptable(err error) bool {
 	state := State(err)
-	return len(state) == 5 && !IsUnreachable(err) && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
+	return len(state) == 5 && !IsUnreachable(err) && !IsNoPartition(err) && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
 }
 
 // IsRepeatable reports whether a transaction was rolled back because of others, and may go

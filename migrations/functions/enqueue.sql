@@ -51,6 +51,8 @@ BEGIN
     mistakes := concat_ws('; ',
         CASE WHEN (kind ~ name_rule) IS NOT TRUE THEN
             format('kind %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(kind, 200))) END,
+        CASE WHEN kind LIKE 'relay:%' THEN
+            format('kind is %s: kinds that begin with relay: are those of messages that a sink has refused', quote_literal(left(kind, 200))) END,
         CASE WHEN (queue ~ name_rule) IS NOT TRUE THEN
             format('queue %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(queue, 200))) END,
         CASE WHEN payload IS NULL THEN 'payload is NULL; pass ''null''::jsonb for a JSON null' END,

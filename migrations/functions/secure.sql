@@ -26,12 +26,16 @@ DECLARE
     -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects
     -- are evaluated once a statement, not once a row.
     all_of_them CONSTANT text := '( SELECT outbox.all_tenants() AS all_tenants)';
+    -- The relay alone stores jobs of its kinds, and their idempotency keys: see KindFault in package engine. The API
+    -- may still change such jobs, as when a person replays a dead letter.
+    not_of_the_relay CONSTANT text := '(kind !~~ ''relay:%''::text)';
     missing   text := '';
     role      text;
     object    record;
     privilege text;
     tab       record;
     visible   text; -- which rows a tenant sees
+    storable  text; -- which of them producers and the API may store
     wanted    text[];
     policy    text;
 BEGIN
@@ -193,10 +197,14 @@ BEGIN
                 ' OR (EXISTS ( SELECT FROM outbox.history WHERE (history.id = %1$I.job_id))))', tab.relname, all_of_them)
             ELSE all_of_them -- what names no tenant concerns all of them
         END;
+        storable := CASE WHEN tab.relname IN ('jobs', 'idempotency_keys') THEN '(' || visible || ' AND ' || not_of_the_relay || ')' ELSE visible END;
         -- In the order of their names, as they are compared.
         wanted := ARRAY[]::text[];
         IF NOT tab.relispartition AND tab.relname <> ALL (engines) THEN
-            wanted := wanted || format('CREATE POLICY api ON %1$s FOR ALL TO outbox_api USING (%2$s) WITH CHECK (%2$s)', tab.name, visible);
+            wanted := wanted || format('CREATE POLICY api ON %s FOR ALL TO outbox_api USING (%s) WITH CHECK (%s)', tab.name, visible, storable);
+        END IF;
+        IF tab.relname = 'jobs' THEN
+            wanted := wanted || format('CREATE POLICY api_changes ON %1$s FOR UPDATE TO outbox_api USING (%2$s) WITH CHECK (%2$s)', tab.name, visible);
         END IF;
         IF tab.relname = 'inbox_positions' THEN
             wanted := wanted || format('CREATE POLICY api ON %s FOR SELECT TO outbox_api USING (((consumer = ''-bridge''::text) AND %s))', tab.name, all_of_them);
@@ -211,8 +219,8 @@ BEGIN
         ELSIF tab.relname IN ('jobs', 'idempotency_keys') THEN
             wanted := wanted || format('CREATE POLICY producer_reads ON %s FOR SELECT TO outbox_producer USING (%s)', tab.name, visible)
                 || format('CREATE POLICY producer_writes ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, CASE tab.relname
-                    WHEN 'jobs' THEN '(' || visible || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
-                    ELSE visible END);
+                    WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
+                    ELSE storable END);
         END IF;
         IF NOT tab.relispartition AND tab.relname NOT IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN
             wanted := wanted || format('CREATE POLICY reader ON %s FOR SELECT TO outbox_reader USING (%s)', tab.name, visible);

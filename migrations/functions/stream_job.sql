@@ -61,7 +61,8 @@ BEGIN
         IF NEW.status = 'running' THEN
             more := ',"worker":' || to_json(NEW.lease_owner);
         ELSE
-            more := ',"run_at":' || outbox.event_time(NEW.run_at) || CASE WHEN event = 'edited' THEN ',"priority":' || NEW.priority ELSE '' END;
+            more := ',"run_at":' || outbox.event_time(NEW.run_at) 
+                || CASE WHEN event = 'edited' OR NEW.priority <> OLD.priority THEN ',"priority":' || NEW.priority ELSE '' END;
         END IF;
     ELSE -- INSERT on history
         previous := NEW.closed_from;

@@ -119,6 +119,10 @@ func judgeSilence(failed *Error) error {
 
 // classify says what an answer that is no success means for a message. What is neither refused nor unavailable is
 // unknown: the receiver, or a proxy before it, may have taken the message and not said so.
+//
+// A proxy that does not reach the receiver answers 502, 503 or 504, and a connection to the proxy succeeds all the
+// same: only the answer shows the outage. A message that brings the receiver down gets these answers, too; it stops
+// the sink until a person skips it, which is better than an outage that makes dead letters of all others.
 func classify(failed *Error) error {
 	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: failed} }
 	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: failed} }
@@ -139,7 +143,7 @@ func classify(failed *Error) error {
 		return unavailable(relay.CodeForbidden)
 	case http.StatusTooManyRequests, http.StatusInsufficientStorage:
 		return unavailable(relay.CodeFull)
-	case http.StatusServiceUnavailable:
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return unavailable(relay.CodeUnavailable)
 	}
 	if failed.Status >= 300 && failed.Status < 400 {
