@@ -6,8 +6,16 @@ const root = document.documentElement;
 root.dataset.script = "";
 
 // The server's clock: the browser's own may be wrong.
-const skew = Date.parse(root.dataset.now ?? "") - performance.now();
+let skew = 0;
 export const now = () => skew + performance.now();
+
+/** setClock says what the server's clock shows now. A machine that sleeps may stand performance.now still, so each page
+ * that is read sets it. @param {string | undefined} text */
+export function setClock(text) {
+	const at = Date.parse(text ?? "");
+	if (!Number.isNaN(at)) skew = at - performance.now();
+}
+setClock(root.dataset.now);
 
 /** age is how long something is, as show.go writes it. @param {number} ms */
 export function age(ms) {
@@ -43,6 +51,7 @@ export function copyable(part) {
 		const button = document.createElement("button");
 		button.type = "button";
 		button.className = "copy";
+		button.dataset.added = "";
 		button.textContent = "Copy";
 		button.addEventListener("click", async () => {
 			button.textContent = await copy(e) ? "Copied" : "Press Ctrl+C";

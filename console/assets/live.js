@@ -2,7 +2,7 @@
 // behind a note. Other pages are read again, and what has changed of them is put in. What a person has the focus in, or
 // has selected, stays as it is. Without a stream pages are read again every ten seconds; and paused they ask for nothing.
 // @ts-check
-import { age, copyable, count, now } from "./app.js";
+import { age, copyable, count, now, setClock } from "./app.js";
 import { Stream } from "./live-stream.js";
 
 const root = document.documentElement, main = /** @type {HTMLElement} */ (document.getElementById("main"));
@@ -10,6 +10,7 @@ const rows = "rows" in main.dataset, change = Number(main.dataset.change ?? 0) *
 const poll = 10_000; // between two readings, without a stream
 const burst = 5_000; // between two readings, while more changes than the stream carries
 const rest = 2_000; // between two readings of rows
+const deaf = 36; // ticks without a word of the worker, which says something every 5 s
 const dull = 60_000; // a page that nobody sees for so long leaves the stream
 const here = location.pathname + location.search;
 const tail = "tail" in main.dataset; // tail.js has what is heard
@@ -221,17 +222,20 @@ async function reread() {
 	const next = page?.getElementById("main");
 	if (!next) return false;
 	if (paused) return true;
+	setClock(page?.documentElement.dataset.now);
 	const time = badge?.querySelector("time");
 	if (time) time.dateTime = page?.documentElement.dataset.now ?? "";
 	if (rows) {
-		for (const row of /** @type {NodeListOf<HTMLElement>} */ (next.querySelectorAll("tr[data-job]"))) renew(row, began);
-		if (match) {
-			for (const row of /** @type {NodeListOf<HTMLElement>} */ (next.querySelectorAll("tr[data-job]"))) {
-				const id = row.dataset.job ?? "";
-				if (!shown.has(id) && belongs(id)) fresh.add(id);
-			}
-			tellFresh();
+		const there = new Set();
+		for (const row of /** @type {NodeListOf<HTMLElement>} */ (next.querySelectorAll("tr[data-job]"))) {
+			const id = row.dataset.job ?? "";
+			there.add(id);
+			renew(row, began);
+			if (match && !shown.has(id) && belongs(id)) fresh.add(id);
 		}
+		// What has left the list since is asked for by itself: it stays, as what it is now.
+		for (const id of shown.keys()) if (!there.has(id) && !stale.has(id)) stale.set(id, -1);
+		if (match) tellFresh();
 	} else {
 		morph(main, next);
 		copyable(main);
@@ -276,6 +280,7 @@ const soon = (ms) => { if (!tail) due = Math.min(due, performance.now() + ms); }
 /** tick does what is due. One thing at a time is asked for. */
 async function tick() {
 	tellState();
+	if (port && state === "live" && !paused && !document.hidden && ++unheard > deaf) alone();
 	if (paused || busy || document.hidden || state === "ended" || !live) return;
 	const at = performance.now(), whole = at >= due;
 	if (!whole && at < dueRows) return;
@@ -312,8 +317,11 @@ export function follow(hears) {
 	join();
 }
 
+let unheard = 0; // ticks since the worker said something; they stand still while the machine sleeps
+
 /** hear is what the stream says. @param {import("./live-stream.js").Message} m */
 function hear(m) {
+	unheard = 0;
 	if (paused || document.hidden && gone) return;
 	if (m.state) become(m.state, m.heard);
 	if (m.build && !import.meta.url.includes(`/assets/${m.build}/`)) banner("The server has a newer console.", "Reload", here);
@@ -409,14 +417,23 @@ function join() {
 	if (!port && !own) {
 		try {
 			const worker = new SharedWorker(policy.createScriptURL(workerURL), { type: "module", name: root.dataset.login });
-			worker.onerror = () => { port = undefined; own = new Stream(new URL("events", location.href).href); own.join(hear, interest); };
+			worker.onerror = alone;
 			port = worker.port;
 			port.onmessage = ({ data }) => hear(data);
 		} catch {
 			own = new Stream(new URL("events", location.href).href);
 		}
 	}
+	unheard = 0;
 	port ? port.postMessage(interest) : own?.join(hear, interest);
+}
+/** alone has the tab hold a stream by itself: the worker did not load, or its process is gone, of which nobody says
+ * anything. */
+function alone() {
+	if (state === "live") become("lost");
+	port = undefined;
+	own = new Stream(new URL("events", location.href).href);
+	join();
 }
 function leave() {
 	port ? port.postMessage(null) : own?.leave(hear);

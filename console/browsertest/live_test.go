@@ -400,6 +400,50 @@ func polls(c *console, r *road) (faults []string) {
 	return faults
 }
 
+// leaves: a row stays where it is shown when its job has left the list, as what it is by then. The page's clock is set
+// by each page that is read: that of a machine that has slept is behind.
+func leaves(c *console, r *road) (faults []string) {
+	token, _, err := access.NewTokens(c.db, access.TokensConfig{}).Create(c.Context(), access.Grant{
+		Name: "zoe", AllTenants: true, Capabilities: []access.Capability{access.JobsRead}, CreatedBy: "grace",
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	c.enqueue(receipt{2, "b@example.com"}, outbox.Options{})
+	c.token = token.Reveal()
+	t := c.over(r)
+	t.visit(r.base + "jobs?status=pending")
+	c.claimed(id)
+	if _, err := c.db.Exec(c.Context(), `UPDATE outbox.jobs SET started_at = now() - interval '10 min' WHERE id = $1`, id); err != nil {
+		c.Fatal(err)
+	}
+	if !t.within(18*time.Second, statusOf(id), "running") {
+		faults = append(faults, "the row that left the list says "+ask[string](t, statusOf(id)))
+	}
+	runs := fmt.Sprintf(`document.querySelector('tr[data-job="%s"] [data-th="Run or due"]').innerText`, id)
+	if text := ask[string](t, runs); !strings.HasPrefix(text, "10 min") {
+		faults = append(faults, "its clock is not the server's: what has run for 10 min runs for "+text)
+	}
+	return faults
+}
+
+// outlives: the browser has killed the worker that holds the stream, of which it says nothing. A tab notices, and holds
+// one of its own.
+func outlives(c *console, r *road) (faults []string) {
+	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
+	t := c.list(r, "jobs")
+	time.Sleep(4 * time.Second) // by then it is gone
+	c.claimed(id)
+	if !t.within(30*time.Second, statusOf(id), "running") {
+		faults = append(faults, "without its worker it says "+ask[string](t, `document.querySelector(".live").innerText`))
+	}
+	if !t.within(5*time.Second, `document.querySelector(".live").dataset.state`, "on") {
+		faults = append(faults, "it says "+ask[string](t, `document.querySelector(".live").innerText`))
+	}
+	return faults
+}
+
 // out: a login that is revoked has no stream any more, and the page says that and stays.
 func out(c *console, r *road) (faults []string) {
 	c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
@@ -461,6 +505,12 @@ func keyed(c *console, r *road) (faults []string) {
 // noPolls keeps pages from being read again while there is no stream.
 var noPolls = []string{"soon(Math.max(poll, every))", "", `if (s === "refused" || s === "lost") soon(poll);`, ""}
 
+// behind is a page whose machine has slept for two hours since it was loaded, and dies a worker that its browser kills.
+var (
+	behind = []string{`setClock(root.dataset.now);`, `setClock(root.dataset.now); skew -= 7_200_000;`}
+	dies   = []string{`addEventListener("connect",`, `setTimeout(() => close(), 3000); addEventListener("connect",`}
+)
+
 // Each part of what makes pages live and of the keys works; and with that part taken out of the scripts, or of the
 // answers, the same check finds that.
 func TestLive(t *testing.T) {
@@ -483,6 +533,9 @@ func TestLive(t *testing.T) {
 		{"whole", whole, []string{`this.#position = id;`, "", "resync: !this.#position", "resync: false"}, "of 20 jobs that run it shows", noPolls},
 		{"honest", honest, []string{"const silence = 18_000", "const silence = 180_000"}, "nothing comes through, and it says live", nil},
 		{"polls", polls, noPolls, "was not read again", nil},
+		{"leaves", leaves, []string{"if (!there.has(id) && !stale.has(id)) stale.set(id, -1);", ";"}, "the row that left the list says pending", nil},
+		{"wakes", leaves, []string{"	setClock(page?.documentElement.dataset.now);", ""}, "its clock is not the server's", behind},
+		{"outlives", outlives, []string{"++unheard > deaf", "false"}, "without its worker it says", dies},
 		{"demoted", demoted, noPolls, "was not read again", nil},
 		{"says so", demoted, []string{`["every ${Math.max`, `["live ${Math.max`, "`every ${Math.max(poll, every) / 1000} s`", `"live"`}, "it says live", nil},
 		{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
