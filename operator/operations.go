@@ -33,8 +33,8 @@ const (
 
 // NewOperation is an act on many jobs to be done by whatever process runs operations.
 type NewOperation struct {
-	// ID is what it is called. To start one that is there already does nothing, and returns that one: who sends a form
-	// twice starts one operation. The zero ID is a new one.
+	// ID is what it is called. To start one that is there already does nothing, and returns that one: a form that is
+	// sent twice starts one operation. The zero ID is a new one.
 	ID  outbox.ID
 	Act OperationAct
 	// Filter says which ones. With the FailedUntil of [Operator.MatchDeadLetters] they are those that were counted,

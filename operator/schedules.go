@@ -217,7 +217,7 @@ func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name strin
 }
 
 // RunScheduleOnce is [Operator.RunSchedule], and does nothing but return the first job's id if it has been called with
-// this request before: who sends a form twice runs the job once. The zero request is one that nobody repeats.
+// this request before: a form that is sent twice runs the job once. The zero request is one that nobody repeats.
 func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string, request outbox.ID) (id outbox.ID, status outbox.Status, err error) {
 	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -705,10 +706,25 @@ func TestTheLogRefusesWhatPublishRefuses(t *testing.T) {
 		"no content type":   `'t', 'k', '', '', NULL`,
 		"a large payload":   `'t', 'k', 'text/plain', repeat('p', 4194305)::bytea, NULL`,
 		"a list of headers": `'t', 'k', 'text/plain', '', '[]'`,
+		"large headers":     `'t', 'k', 'text/plain', '', jsonb_build_object('h', repeat('h', 131072))`,
 	} {
-		if _, err := db.Exec(t.Context(), insert+values+`)`); err == nil || !strings.Contains(err.Error(), "events_values") {
-			t.Errorf("%s: %v, want a violation of events_values", name, err)
+		constraint := "events_values"
+		if name == "large headers" {
+			constraint = "events_headers"
 		}
+		if _, err := db.Exec(t.Context(), insert+values+`)`); err == nil || !strings.Contains(err.Error(), constraint) {
+			t.Errorf("%s: %v, want a violation of %s", name, err, constraint)
+		}
+	}
+	// What the client takes has the most bytes more in the database if its headers are short.
+	many, bytes := map[string]string{}, len(`{}`)
+	for i := 0; bytes+len(`"1234":"",`) <= engine.MaxHeadersBytes; i++ {
+		name := strconv.FormatInt(int64(i), 36)
+		many[name] = ""
+		bytes += len(name) + len(`"":"",`)
+	}
+	if _, err := Publish(t.Context(), db, stalls, EventOptions{Headers: many}); err != nil {
+		t.Errorf("as many headers as Publish takes: %v", err)
 	}
 }
 

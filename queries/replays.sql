@@ -78,12 +78,15 @@ WHERE n <= 16
 ORDER BY id;
 
 -- name: EventsToReplay :many
--- EventsToReplay returns the next events of a replay up to a position.
-SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+-- EventsToReplay returns the next events of a replay up to a position, and how many bytes
+-- each counts for, as EventsAfter does.
+SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS bytes
+    SELECT *, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
     FROM (
-        SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers
+        SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers,
+               octet_length(event.payload) + least(coalesce(pg_column_size(event.headers), 0), 4194304)
+                   * CASE pg_column_compression(event.headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
         FROM outbox.events AS event
         JOIN outbox.replays AS replay ON replay.id = @replay
         WHERE event.position > @after
@@ -99,7 +102,7 @@ FROM (
         LIMIT @most
     ) AS next
 ) AS next
-WHERE bytes - octet_length(payload) < @max_bytes::bigint;
+WHERE so_far - bytes < @max_bytes::bigint;
 
 -- name: AdvanceReplay :many
 -- AdvanceReplay stores how far a replay has come. It returns nothing if it was stopped, or if

@@ -169,6 +169,44 @@ func TestAnEventThatCannotBeReadConcernsItsRouteOnly(t *testing.T) {
 	}, func() string { return "the other sink's dead letter says why" })
 }
 
+// A thousand events with headers from before there was a limit are too much for the time of a page, and for the memory
+// of a process. Those of one tenant hold up no other.
+func TestLargeHeadersAreReadInSmallPages(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	exec(t, db, `ALTER TABLE outbox.events DROP CONSTRAINT events_headers`)
+	exec(t, db, `CREATE TABLE large AS SELECT jsonb_build_object('h', repeat('x', 2000000)) AS headers`)
+	store := func(n int) {
+		exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, headers)
+			SELECT gen_random_uuid(), $1, 'theirs', 'text/plain', 'x', headers FROM large, generate_series(1, $2)`, outbox.NewID(), n)
+	}
+	store(20)
+	publish(t, db, "mine", "k", "1")
+	store(980)
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.Sinks[0].Routes[0].Topics = []string{"mine"} })
+	sink.await(t, "1")
+}
+
+// A page that does not come in time, as over a slow line, is read again in smaller ones.
+func TestALogIsReadOverASlowLine(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	line := newLine(t, db)
+	line.slowness.Store(int64(time.Millisecond))
+	exec(t, db, `ALTER TABLE outbox.events ALTER payload SET STORAGE EXTERNAL`)
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, 't', 'text/plain', repeat('x', 7000)::bytea FROM generate_series(1, 1000)`, outbox.RootTenant)
+	behind, err := pgxpool.NewWithConfig(t.Context(), line.through(db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(behind.Close)
+	var sink recorder
+	start(t, behind, &sink, func(c *relay.Config) { c.LeaseTTL = time.Minute })
+	waitFor(t, func() bool { return len(sink.bodies()) >= 1000 }, func() string { return fmt.Sprintf("%d of 1000", len(sink.bodies())) })
+}
+
 // The age of what waits shows where it waits at a hole, and the reason names the event.
 func TestAnEventThatWaitsAtAHoleShows(t *testing.T) {
 	t.Parallel()
@@ -261,12 +299,7 @@ func TestConnectionsThatGoSilentAreLeft(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	line := newLine(t, db)
-	config := db.Config()
-	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", line.Addr().String())
-	}
-	behind, err := pgxpool.NewWithConfig(t.Context(), config)
+	behind, err := pgxpool.NewWithConfig(t.Context(), line.through(db))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,6 +321,7 @@ func TestConnectionsThatGoSilentAreLeft(t *testing.T) {
 type line struct {
 	net.Listener
 	network, address string
+	slowness         atomic.Int64 // the Duration that a KiB takes
 
 	mu     sync.Mutex
 	frozen []chan struct{}
@@ -310,6 +344,16 @@ func newLine(t *testing.T, db *pgxpool.Pool) *line {
 	return l
 }
 
+// through is the configuration of a pool whose connections are the line's.
+func (l *line) through(db *pgxpool.Pool) *pgxpool.Config {
+	config := db.Config()
+	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", l.Addr().String())
+	}
+	return config
+}
+
 func (l *line) serve() {
 	for {
 		in, err := l.Accept()
@@ -326,15 +370,16 @@ func (l *line) serve() {
 		l.frozen = append(l.frozen, frozen)
 		l.conns = append(l.conns, in, out)
 		l.mu.Unlock()
-		go forward(out, in, frozen)
-		go forward(in, out, frozen)
+		go l.forward(out, in, frozen)
+		go l.forward(in, out, frozen)
 	}
 }
 
-func forward(to, from net.Conn, frozen chan struct{}) {
+func (l *line) forward(to, from net.Conn, frozen chan struct{}) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
+		time.Sleep(time.Duration(l.slowness.Load() * int64(n) >> 10))
 		select {
 		case <-frozen:
 			return // both stay open

@@ -89,7 +89,7 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if err := c.checkHeld(ctx, job); err != nil {
 		return err
 	}
-	m, err := c.messageOfJob(job)
+	m, r, err := c.messageOfJob(job)
 	if err != nil {
 		return err
 	}
@@ -103,6 +103,11 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 		return dispatcher.WithCode(refused.Code, err)
 	}
 	if away, ok := errors.AsType[*UnavailableError](err); ok {
+		if away.Code == CodeNoDestination && job.Key != "" && r.OnRefused == Skip {
+			// Those behind it wait for the attempts only, and an outage spends none. It was missing for an hour, or
+			// its message is behind one that was refused.
+			return dispatcher.WithCode(away.Code, err)
+		}
 		if away.Code == CodeNoDestination || away.Code == CodeFull {
 			return dispatcher.TargetUnavailable(dispatcher.WithCode(away.Code, err), 0)
 		}
@@ -129,15 +134,15 @@ func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	return nil
 }
 
-// messageOfJob is the message that hold has made a job of.
-func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, error) {
+// messageOfJob is the message that hold has made a job of, and its route.
+func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
 	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload, Headers: job.Headers()}
 	about, err := engine.ParseHeldEvent(e.Headers[engine.HeaderHeld])
 	if err == nil {
 		e.ID, err = outbox.ParseID(about.ID)
 	}
 	if err != nil {
-		return Message{}, dispatcher.Discard(dispatcher.WithCode(CodeRefused, fmt.Errorf("header %s: %w", engine.HeaderHeld, err)))
+		return Message{}, nil, dispatcher.Discard(dispatcher.WithCode(CodeRefused, fmt.Errorf("header %s: %w", engine.HeaderHeld, err)))
 	}
 	delete(e.Headers, engine.HeaderHeld)
 	e.Topic, e.Position, e.At = about.Topic, about.Position, about.At
@@ -146,11 +151,11 @@ func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, error) {
 	}
 	r := routeOf(c.routes, e.Topic)
 	if r == nil {
-		return Message{}, dispatcher.Discard(dispatcher.WithCode(CodeBadDestination, fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
+		return Message{}, nil, dispatcher.Discard(dispatcher.WithCode(CodeBadDestination, fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
 	}
 	m, err := messageOf(&e, r, c.config.Source)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		return m, dispatcher.WithCode(refused.Code, err)
+		return m, r, dispatcher.WithCode(refused.Code, err)
 	}
-	return m, err
+	return m, r, err
 }

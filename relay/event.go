@@ -29,6 +29,7 @@ type Event struct {
 	Payload     []byte
 	Headers     map[string]string
 
+	bytes  int    // what it counts for in a page: its payload and headers
 	fault  error  // why no message can be made of it
 	replay string // the replay that publishes it again; "" if none does
 	again  bool   // under a new id
@@ -62,17 +63,17 @@ const maxPageBytes = 8 << 20
 // From another timeline nothing is read: a failover may have lost positions that the cursor
 // has passed, and what is given out there now would be skipped.
 func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, errSlow)
 	defer cancel()
 	newer, full, running, err := l.newer(ctx, c, most)
 	if err != nil {
-		return page{}, fmt.Errorf("read the log: %w", err)
+		return page{}, readFailed(ctx, err)
 	}
 	found := page{before: c, events: newer, full: full}
 	if holes := c.mayBeFilled(running); len(holes) > 0 {
 		late, err := l.atHoles(ctx, holes, most)
 		if err != nil {
-			return page{}, fmt.Errorf("read the log: %w", err)
+			return page{}, readFailed(ctx, err)
 		}
 		examined := c.top
 		if isFull(late, most) { // there may be more at holes, which newer ones must not overtake
@@ -83,6 +84,16 @@ func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 	}
 	found.after = c.after(positions(found.events))
 	return found, nil
+}
+
+// errSlow is that the time of a read did not suffice.
+var errSlow = fmt.Errorf("the page has not come in %s", statementTimeout)
+
+func readFailed(ctx context.Context, err error) error {
+	if context.Cause(ctx) == errSlow {
+		err = fmt.Errorf("%w: %w", errSlow, err)
+	}
+	return fmt.Errorf("read the log: %w", err)
 }
 
 // newer returns events behind the cursor and whether there may be more, and which transactions run, if there are holes.
@@ -152,12 +163,13 @@ func (l log) atHoles(ctx context.Context, holes []hole, most int) ([]Event, erro
 
 // isFull reports whether a look has ended before it had read everything.
 func isFull(found []Event, most int) bool {
-	return len(found) >= most || payloadBytes(found) >= maxPageBytes
+	return len(found) >= most || bytesOf(found) >= maxPageBytes
 }
 
-func payloadBytes(of []Event) (n int) {
-	for i := range of {
-		n += len(of[i].Payload)
+// bytesOf is what events count for in a page, as the statement that has cut it counts.
+func bytesOf(events []Event) (n int) {
+	for i := range events {
+		n += events[i].bytes
 	}
 	return n
 }
@@ -191,7 +203,7 @@ func events(rows pgx.Rows) (all []Event, err error) {
 		var id, tenant [16]byte
 		var key *string
 		var headers []byte
-		if err := rows.Scan(&e.Position, &e.At, &id, &tenant, &e.Topic, &key, &e.ContentType, &e.Payload, &headers); err != nil {
+		if err := rows.Scan(&e.Position, &e.At, &id, &tenant, &e.Topic, &key, &e.ContentType, &e.Payload, &headers, &e.bytes); err != nil {
 			return nil, err
 		}
 		e.ID, e.Tenant = id, tenant

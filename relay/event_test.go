@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"strings"
 	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 
 	"pgregory.net/rapid"
 )
@@ -48,4 +51,55 @@ func TestHeadersAreWhatTheDecoderReads(t *testing.T) {
 		object.WriteByte('}')
 		same(t, object.String())
 	})
+}
+
+// A page has so many bytes of headers, too, however the database stores them.
+func TestAPageIsCutByItsHeaders(t *testing.T) {
+	t.Parallel()
+	const rows, each = 20, 2_000_000
+	for name, stores := range map[string]string{
+		"pglz": "SET COMPRESSION pglz", "lz4": "SET COMPRESSION lz4", "as they are": "SET STORAGE EXTERNAL", "none": "DROP NOT NULL",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			for _, sql := range []string{
+				`ALTER TABLE outbox.events DROP CONSTRAINT events_headers`, // what there was before it stays
+				`ALTER TABLE outbox.events ALTER headers ` + stores,
+			} {
+				if _, err := db.Exec(t.Context(), sql); err != nil {
+					if strings.Contains(err.Error(), "lz4") {
+						t.Skip(err) // the server is built without it
+					}
+					t.Fatal(err)
+				}
+			}
+			if _, err := db.Exec(t.Context(), `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, headers)
+				SELECT gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', '', CASE WHEN $3 THEN jsonb_build_object('h', repeat('x', $1)) END FROM generate_series(1, $2)`, each, rows, name != "none"); err != nil {
+				t.Fatal(err)
+			}
+			l := log{pool: db}
+			if err := db.QueryRow(t.Context(), `SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
+				t.Fatal(err)
+			}
+			got := 0
+			for c, more := (cursor{}), true; more; {
+				read, err := l.read(t.Context(), c, maxBatch)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch n, most := len(read.events), maxPageBytes/each+1; {
+				case name == "none" && n != rows:
+					t.Errorf("a page has %d events without headers, want %d", n, rows)
+				case name != "none" && n > most:
+					t.Errorf("a page has %d events with headers of 2 MB, want %d at most", n, most)
+				}
+				got += len(read.events)
+				c, more = read.after, read.full
+			}
+			if got != rows {
+				t.Errorf("%d events were read until there were no more, want %d", got, rows)
+			}
+		})
+	}
 }

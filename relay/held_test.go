@@ -572,6 +572,73 @@ func TestADestinationThatIsMissingForAnHour(t *testing.T) {
 	}
 }
 
+func noDestination(m relay.Message) error {
+	if strings.HasPrefix(m.Destination, "gone") {
+		return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: fmt.Errorf("no stream %s", m.Destination)}
+	}
+	return nil
+}
+
+// More destinations are missing than a sink remembers: the last one, too, is refused once it was missing for an hour.
+func TestManyDestinationsAreMissing(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var ahead atomic.Int64
+	sink := &picky{refuses: noDestination}
+	start(t, db, sink, func(c *relay.Config) {
+		c.LeaseTTL = time.Minute
+		c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	})
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone.' || i, 'text/plain', 'x' FROM generate_series(1, 1001) AS i`, outbox.RootTenant)
+	publish(t, db, "there", "k", "1")
+	standsFor := func(destination string) func() bool {
+		return func() bool {
+			return strings.HasSuffix(ask[string](t, db, `SELECT coalesce(away_message, '') FROM outbox.sinks`), " "+destination)
+		}
+	}
+	held := func(want int) func() bool {
+		return func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == want }
+	}
+	waitFor(t, standsFor("gone.1"), func() string { return "it stands still for the first one" })
+	ahead.Store(int64(61 * time.Minute))
+	waitFor(t, held(1000), func() string { return "a thousand are held" })
+	waitFor(t, standsFor("gone.1001"), func() string { return "it stands still for the last one" })
+	ahead.Store(int64(122 * time.Minute))
+	waitFor(t, held(1001), func() string { return "the last one is held" })
+	sink.awaitKey(t, "k", "1")
+}
+
+// Where those behind a refused message wait for its attempts only, they do so as well if its destination is missing.
+func TestADestinationThatIsMissingIsSkipped(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var ahead atomic.Int64
+	sink := &picky{refuses: noDestination}
+	start(t, db, sink, func(c *relay.Config) {
+		c.LeaseTTL = time.Minute
+		c.Sinks[0].Routes[0].OnRefused = relay.Skip
+		c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	})
+	publish(t, db, "gone", "k", "1")
+	publish(t, db, "gone", "", "2")
+	publish(t, db, "there", "k", "3")
+	waitFor(t, func() bool {
+		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_no_destination', false) FROM outbox.sinks`)
+	}, func() string { return "the sink says what is missing" })
+	ahead.Store(int64(61 * time.Minute))
+	sink.awaitKey(t, "k", "3")
+	letter := deadLetters(t, db, 1)
+	job, err := operator.New(db).Job(t.Context(), letter)
+	if err != nil || job.ErrorCode != relay.CodeNoDestination || job.Key != "k" {
+		t.Errorf("the dead letter is %+v, %v", job, err)
+	}
+	publish(t, db, "there", "k", "4")
+	sink.awaitKey(t, "k", "3", "4")
+	sink.now(takesAll)
+	sink.awaitKey(t, "", "2") // nothing waits for it, and so it waits for its destination
+}
+
 // Whatever a sink refuses, and whenever its owner dies: all messages of a key come in their
 // order, and none is lost.
 func TestOrderOutlivesRefusalsAndOwners(t *testing.T) {

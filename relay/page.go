@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -323,7 +324,9 @@ func (s *suspicions) unanswered(id string, err error) {
 // forget forgets the message that was unknown.
 func (s *suspicions) forget() { s.id, s.err, s.unknown, s.apart, s.others = "", nil, 0, false, 0 }
 
-// missing notes that a destination is not there, and returns for how long it was not.
+// missing notes that a destination is not there, and returns for how long it was not. If there are as many as are
+// remembered, a new one takes the place of one whose messages are refused by now, or is not remembered yet. It takes no
+// other's place: if a page had more of them than are remembered, each would be forgotten before its hour is over.
 func (s *suspicions) missing(destination string) time.Duration {
 	if s.since == nil {
 		s.since = map[string]time.Time{}
@@ -332,6 +335,9 @@ func (s *suspicions) missing(destination string) time.Duration {
 	if known {
 		return s.now().Sub(since)
 	}
+	maps.DeleteFunc(s.since, func(_ string, since time.Time) bool {
+		return len(s.since) >= maxBatch && s.now().Sub(since) > noDestinationLimit
+	})
 	if len(s.since) < maxBatch {
 		s.since[destination] = s.now()
 	}

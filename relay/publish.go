@@ -36,6 +36,7 @@ type publisher struct {
 	pool    *pgxpool.Pool
 	user    *pgxpool.Pool // reset on failover, too
 	shared  *shared       // nil if there is no other sink
+	most    int           // events of a page
 	log     *slog.Logger
 
 	wake       chan struct{} // events were stored
@@ -113,10 +114,10 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 // work publishes whatever comes, until ctx ends or the database fails; what it has read goes
 // on for as long as the sink is ours.
 //
-// A batch that has no answer in time is not tried again as it was: it may be too much for the
-// time. Pages are half as large then, and twice as large after each that was published.
+// A batch that has no answer in time is not tried again as it was, and a page that was not read in time is not read
+// again: it may be too much for the time. Pages are half as large then, also of the next ownership, and twice as large
+// after each that was published.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
-	most := maxBatch
 	for ctx.Err() == nil {
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
@@ -126,24 +127,27 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 			continue
 		}
 		pages := 1
-		if most == maxBatch {
+		if p.most == maxBatch {
 			pages = 0
 		}
-		err := p.stretch(ctx, ours, o, most, pages)
+		err := p.stretch(ctx, ours, o, p.most, pages)
 		var failure *failure
 		switch {
 		case errors.Is(err, errUnfinished):
 		case errors.As(err, &failure):
 			if failure.unknown {
-				most = max(1, failure.messages/2)
+				p.most = max(1, failure.messages/2)
 			}
 			if err := p.outlast(ctx, ours, o, failure); err != nil {
 				return err
 			}
+		case errors.Is(err, errSlow):
+			p.most = max(1, p.most/2)
+			return err
 		case err != nil:
 			return err
 		default:
-			most = min(2*most, maxBatch)
+			p.most = min(2*p.most, maxBatch)
 		}
 	}
 	return context.Cause(ctx)

@@ -60,7 +60,7 @@ type look struct {
 	wakes    int64 // of shared, when it began
 	done     chan struct{}
 
-	// bytes is of the payloads of events; 0 while the look runs. It is of shared's lock, for trim adds them up
+	// bytes is what events count for; 0 while the look runs. It is of shared's lock, for trim adds them up
 	// meanwhile.
 	bytes int
 
@@ -136,7 +136,7 @@ func (l *look) behind(top int64) int {
 
 // end lets others have what a look has found.
 func (s *shared) end(l *look) {
-	bytes := payloadBytes(l.events)
+	bytes := bytesOf(l.events)
 	l.full = len(l.events) >= maxBatch || bytes >= maxPageBytes
 	made := make([]envelopes, len(l.events))
 	for i := range l.events {

@@ -243,8 +243,7 @@ func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
 	closePoolOf(a)
 }
 
-// Whoever confirms an act on many jobs in a console of its own process finds it done: that process does it, where no API
-// is in it.
+// An act on many jobs that is confirmed in a console without an API beside it is carried out, by the same process.
 func TestAConsoleOnItsOwnCarriesOperationsOut(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]Config{

@@ -8,18 +8,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-type OutboxEvent struct {
-	Position    int64
-	At          pgtype.Timestamptz
-	ID          pgtype.UUID
-	TenantID    pgtype.UUID
-	Topic       string
-	Key         *string
-	ContentType string
-	Payload     []byte
-	Headers     []byte
-}
-
 type OutboxReplay struct {
 	ID           pgtype.UUID
 	Sink         string

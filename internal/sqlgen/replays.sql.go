@@ -181,11 +181,13 @@ func (q *Queries) CountReplay(ctx context.Context, arg CountReplayParams) (Count
 }
 
 const EventsToReplay = `-- name: EventsToReplay :many
-SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS bytes
+    SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
     FROM (
-        SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers
+        SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers,
+               octet_length(event.payload) + least(coalesce(pg_column_size(event.headers), 0), 4194304)
+                   * CASE pg_column_compression(event.headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
         FROM outbox.events AS event
         JOIN outbox.replays AS replay ON replay.id = $1
         WHERE event.position > $2
@@ -201,7 +203,7 @@ FROM (
         LIMIT $4
     ) AS next
 ) AS next
-WHERE bytes - octet_length(payload) < $5::bigint
+WHERE so_far - bytes < $5::bigint
 `
 
 type EventsToReplayParams struct {
@@ -212,8 +214,22 @@ type EventsToReplayParams struct {
 	MaxBytes int64
 }
 
-// EventsToReplay returns the next events of a replay up to a position.
-func (q *Queries) EventsToReplay(ctx context.Context, arg EventsToReplayParams) ([]OutboxEvent, error) {
+type EventsToReplayRow struct {
+	Position    int64
+	At          pgtype.Timestamptz
+	ID          pgtype.UUID
+	TenantID    pgtype.UUID
+	Topic       string
+	Key         *string
+	ContentType string
+	Payload     []byte
+	Headers     []byte
+	Bytes       int32
+}
+
+// EventsToReplay returns the next events of a replay up to a position, and how many bytes
+// each counts for, as EventsAfter does.
+func (q *Queries) EventsToReplay(ctx context.Context, arg EventsToReplayParams) ([]EventsToReplayRow, error) {
 	rows, err := q.db.Query(ctx, EventsToReplay,
 		arg.Replay,
 		arg.After,
@@ -225,9 +241,9 @@ func (q *Queries) EventsToReplay(ctx context.Context, arg EventsToReplayParams) 
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OutboxEvent
+	var items []EventsToReplayRow
 	for rows.Next() {
-		var i OutboxEvent
+		var i EventsToReplayRow
 		if err := rows.Scan(
 			&i.Position,
 			&i.At,
@@ -238,6 +254,7 @@ func (q *Queries) EventsToReplay(ctx context.Context, arg EventsToReplayParams) 
 			&i.ContentType,
 			&i.Payload,
 			&i.Headers,
+			&i.Bytes,
 		); err != nil {
 			return nil, err
 		}

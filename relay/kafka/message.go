@@ -15,7 +15,7 @@ const (
 
 	ours, theirs = "ce-", "ce_" // what begins the names of CloudEvents' attributes, here and in Kafka
 
-	headerID          = "posthaste-id" // of a message without ce_id
+	headerID          = "posthaste-id" // of a message without a ce_id of ours
 	headerContentType = "content-type"
 
 	perBatch, perRecord, perHeader = 128, 64, 12 // at least the bytes that each has besides what we give
@@ -35,13 +35,18 @@ func encode(m *relay.Message) (*kgo.Record, int) {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
 		bytes += perHeader + len(name) + len(value)
 	}
-	identified := false
+	identified := false // by our ce_id, not by one that the producer has given
+	there := map[string]bool{headerID: true, headerContentType: m.ContentType != ""}
 	for _, h := range m.Headers {
 		name := h.Name
 		if attribute, ok := strings.CutPrefix(name, ours); ok {
 			name = theirs + attribute
 		}
-		identified = identified || name == theirs+"id"
+		if there[name] {
+			continue // ours come first, and stay; or they are added below
+		}
+		there[name] = true
+		identified = identified || name == theirs+"id" && h.Value == m.ID
 		add(name, h.Value)
 	}
 	if !identified {

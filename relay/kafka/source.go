@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -27,8 +28,8 @@ const (
 
 // Source fetches messages of a topic for a [bridge.Bridges], as a member of a group, and commits their offsets.
 //
-// A message's ID is ce_source and ce_id; without them posthaste-id; and without that the topic's ID with partition
-// and offset. Its key is the record's, its position the offset and one.
+// A message's ID is posthaste-id; without it ce_source and ce_id; and without these the topic's ID with partition and
+// offset. Its key is the record's, its position the offset and one.
 type Source struct {
 	config Config
 	of     SourceConfig
@@ -117,9 +118,9 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 		value := string(h.Value)
 		switch h.Key {
 		case theirs + "id":
-			id = value
+			id = cmp.Or(id, value) // ours is the first: encode has not always left the producer's out
 		case theirs + "source":
-			source = value
+			source = cmp.Or(source, value)
 		case headerID:
 			ours = value
 		case headerContentType:
@@ -128,10 +129,10 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 		m.Headers = append(m.Headers, bridge.Header{Name: h.Key, Value: value})
 	}
 	switch {
+	case ours != "": // a relay has given it one although the producer had a ce_id
+		m.ID = ours
 	case id != "":
 		m.ID = source + "/" + id
-	case ours != "":
-		m.ID = ours
 	default:
 		m.ID = fmt.Sprintf("%s/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset)
 	}

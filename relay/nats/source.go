@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/bridge"
+	"github.com/posthaste-dev/posthaste/relay/internal/cloudevents"
 )
 
 // SourceConfig is what a [Source] fetches.
@@ -39,7 +40,7 @@ const (
 // with an answer, which the server gives after it has taken all before it.
 //
 // A message's ID is its Nats-Msg-Id; without one ce-source and ce-id; and without these the time of the stream's
-// creation and the message's sequence. Its key is ce-partitionkey.
+// creation and the message's sequence. Its key is ce-partitionkey, percent-decoded.
 type Source struct {
 	config Config
 	of     SourceConfig
@@ -178,10 +179,11 @@ func (s *Source) take(m jetstream.Msg) bridge.Message {
 	s.pending = append(s.pending, m)
 	header := m.Headers()
 	message := bridge.Message{
-		Source: s.of.Stream, Subject: m.Subject(), Body: m.Data(), ContentType: header.Get(headerContentType), Key: header.Get(attribute + "partitionkey"),
+		Source: s.of.Stream, Subject: m.Subject(), Body: m.Data(), ContentType: header.Get(headerContentType),
+		Key: cloudevents.Unescape(header.Get(attribute + "partitionkey")),
 	}
 	if message.ContentType == "" {
-		message.ContentType = header.Get(attributeOfType)
+		message.ContentType = cloudevents.Unescape(header.Get(attributeOfType))
 	}
 	if about, err := m.Metadata(); err == nil {
 		message.Position = int64(about.Sequence.Stream)
@@ -190,7 +192,7 @@ func (s *Source) take(m jetstream.Msg) bridge.Message {
 	case id != "":
 		message.ID = id
 	case ce != "":
-		message.ID = header.Get(attribute+"source") + "/" + ce
+		message.ID = header.Get(attribute+"source") + "/" + ce // as they are: jobs have been stored under such IDs
 	default:
 		message.ID = fmt.Sprintf("%s/%d", s.created.UTC().Format(time.RFC3339Nano), message.Position)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // delivered is a message as the server delivers it.
@@ -106,6 +108,31 @@ func TestTheIDOfAMessage(t *testing.T) {
 	} {
 		if m := s.take(delivered{stream: 9, consumer: 4, header: header}); m.ID != want || m.Position != 9 || m.Source != "S" || m.Subject != "orders.new" {
 			t.Errorf("%v: %+v, want the ID %s", header, m, want)
+		}
+	}
+}
+
+// The binding has attributes percent-encoded, and a job has what they say.
+func TestAttributesAreDecoded(t *testing.T) {
+	t.Parallel()
+	for _, want := range []string{"order 7", "100%", "%20", "caf\u00e9 \u2603", `a "b"`, "order-7"} {
+		sent, err := encode(&relay.Message{ID: "1", Destination: "orders.new", ContentType: `text/plain; charset="` + want + `"`, Headers: []relay.Header{
+			{Name: "ce-specversion", Value: "1.0"}, {Name: "ce-id", Value: want}, {Name: "ce-source", Value: "/shop"}, {Name: "ce-partitionkey", Value: want},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		contentType := sent.Header.Get(headerContentType)
+		sent.Header.Del(headerContentType) // others have it among the attributes alone
+		sent.Header.Del(headerID)
+		got := (&Source{}).take(delivered{header: sent.Header})
+		if got.Key != want || got.ContentType != contentType || got.ID != "/shop/"+sent.Header.Get("ce-id") {
+			t.Errorf("%q comes as %+v", want, got)
+		}
+	}
+	for raw, want := range map[string]string{"50%": "50%", "50%off": "50%off", "%4": "%4", "%2520": "%20", "%zz%41": "%zzA"} {
+		if got := (&Source{}).take(delivered{header: nats.Header{"ce-partitionkey": {raw}}}); got.Key != want {
+			t.Errorf("%q is the key %q, want %q", raw, got.Key, want)
 		}
 	}
 }

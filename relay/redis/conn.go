@@ -58,10 +58,15 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 		Addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379")), DB: db, ClientName: config.Name,
 		Username: config.User, Password: password, TLSConfig: security, Protocol: 2, DisableIdentity: true,
 		Dialer: c.dial(security), PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: silence, WriteTimeout: silence,
+		PipelinePoolSize: -1, // or transactions would have a connection of their own, and guard closes one only
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	defer c.guard(ctx)()
-	if err := c.Ping(ctx).Err(); err != nil {
+	// A transaction, as runs are: after a MULTI that is refused the server would carry out each of their commands.
+	pipe := c.TxPipeline()
+	ping := pipe.Ping(ctx)
+	_, _ = pipe.Exec(ctx) // ping has its error, too
+	if err := ping.Err(); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("connect to Redis: %w", err)
 	}

@@ -12,8 +12,14 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// aborted is what the server says of what it would have taken, had it taken everything.
-const aborted = "EXECABORT"
+const (
+	// aborted is what the server says of what it would have taken, had it taken everything.
+	aborted = "EXECABORT"
+	// because is what the reason for it follows if EXEC itself was refused.
+	because = "because of: "
+
+	forbidden = "NOPERM"
+)
 
 var errNoAnswer = errors.New("no answer")
 
@@ -54,7 +60,7 @@ func classify(m *relay.Message, err error) error {
 		return &relay.UnavailableError{Code: code, Err: err}
 	}
 	switch first {
-	case "NOPERM":
+	case forbidden:
 		return &relay.RefusedError{Code: relay.CodeForbidden, Err: err}
 	case "WRONGTYPE":
 		return &relay.RefusedError{Code: relay.CodeRefused, Err: err}
@@ -62,12 +68,17 @@ func classify(m *relay.Message, err error) error {
 	return err
 }
 
-// away is the outcome of messages that were not sent because the server cannot be reached.
+// away is the outcome of messages that were not sent because the server cannot be reached, or takes no transactions.
 func away(err error) error {
 	code := relay.CodeUnavailable
-	if first := word(err); ofServer[first] != "" {
+	first := word(err)
+	if first == aborted {
+		_, reason, _ := strings.Cut(err.Error(), because)
+		first, _, _ = strings.Cut(reason, " ")
+	}
+	if ofServer[first] != "" {
 		code = ofServer[first]
-	} else if first == "NOPERM" {
+	} else if first == forbidden {
 		code = relay.CodeForbidden
 	}
 	if credentials.IsUntrusted(err) {

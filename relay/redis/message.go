@@ -47,6 +47,7 @@ func encode(m *relay.Message, create bool, largest int) (command []any, size int
 	command = append(command, fieldData, m.Body)
 	size = len(m.Destination) + len(m.ID) + len(m.Key) + len(m.ContentType) + len(m.Body)
 	most := max(len(m.ID), len(m.Key), len(m.ContentType), len(m.Body))
+	there := make(map[string]bool, len(m.Headers))
 	for _, h := range m.Headers {
 		name := h.Name
 		if attribute, ok := strings.CutPrefix(name, ours); ok {
@@ -55,6 +56,10 @@ func encode(m *relay.Message, create bool, largest int) (command []any, size int
 		if slices.Contains(fields, name) {
 			name = escape + name
 		}
+		if there[name] {
+			continue // ours come first, and stay
+		}
+		there[name] = true
 		command = append(command, name, h.Value)
 		size += len(name) + len(h.Value)
 		most = max(most, len(name), len(h.Value))

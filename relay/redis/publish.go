@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -125,12 +126,13 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 	}
 	_, failure := pipe.Exec(ctx)
 	again = &run{}
+	wasRefused := refusesTransaction(failure, answers)
 	for n, i := range r.of {
 		err := answers[n].Err()
 		id, _ := answers[n].Val().(string) // of what is stored
 		answered := err != nil || id != ""
 		switch {
-		case !answered && word(failure) != "": // to what goes before all: who we are, MULTI
+		case wasRefused, !answered && word(failure) != "": // or the server refuses us, when the client connects again
 			p.over = true
 			p.settle(i, away(failure))
 		case !answered:
@@ -158,6 +160,15 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 		}
 	}
 	return kept
+}
+
+// refusesTransaction reports whether the server refuses MULTI or EXEC, as somebody may have taken the permission away
+// since we connected. The client gives such an error to all messages, but it is not theirs: to MULTI it is NOPERM,
+// which a message has together with an EXECABORT to EXEC, and to EXEC it is EXECABORT although no message has another
+// error.
+func refusesTransaction(failure error, answers []*redis.Cmd) bool {
+	ofMessage := func(answer *redis.Cmd) bool { return word(answer.Err()) != aborted }
+	return word(failure) == forbidden || word(failure) == aborted && !slices.ContainsFunc(answers, ofMessage)
 }
 
 // refuse settles a message that was not stored.

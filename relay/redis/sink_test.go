@@ -1,10 +1,12 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -116,5 +118,55 @@ func TestTheDocumentedPermissions(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %d things unseen", name, findings, err, test.unseen)
 		}
 		_ = s.Close()
+	}
+}
+
+// Without MULTI a server carries out each command of a transaction by itself, and what it says is not of the messages.
+func TestWithoutTransactionsNothingIsStored(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"multi", "exec"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			b := start(t)
+			permit := func(change string) {
+				b.do("acl", "setuser", "relay", "-@all", "+xadd", "+multi", "+exec", "+ping", "+client|setname", change+command)
+			}
+			config := b.config()
+			config.CreateStreams = true
+			all := []relay.Message{{ID: "1", Key: "k", Destination: stream}, {ID: "2", Key: "k", Destination: stream}, {ID: "3", Destination: stream}}
+			refused := func(what string, s *Sink) {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				errs := s.Publish(ctx, all)
+				away, ok := errors.AsType[*relay.UnavailableError](errs[0])
+				if !ok || away.Code != relay.CodeForbidden || !strings.Contains(away.Error(), "NOPERM") {
+					t.Errorf("%s: %v", what, errs)
+				}
+			}
+			permit("-")
+			s := b.open(config)
+			defer func() { _ = s.Close() }()
+			refused("at first", s)
+			refused("again", s)
+			if got := len(b.received(stream)); got != 0 {
+				t.Errorf("%d messages are stored", got)
+			}
+
+			permit("+")
+			if errs := s.Publish(t.Context(), all); errors.Join(errs...) != nil {
+				t.Errorf("once it is permitted: %v", errs)
+			}
+			permit("-")
+			refused("when it is not any more", s)
+			stored := len(b.received(stream))
+			if most := 2 * len(all); stored > most {
+				t.Errorf("%d messages are stored, want %d at most", stored, most)
+			}
+			refused("for good", s)
+			if got := len(b.received(stream)); got != stored {
+				t.Errorf("%d messages more are stored", got-stored)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@
 package cloudevents
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 )
@@ -28,6 +29,26 @@ func Escape(value string) string {
 		} else {
 			fmt.Fprintf(&b, "%%%02X", c)
 		}
+	}
+	return b.String()
+}
+
+// Unescape reads the value of an attribute as these bindings say: each percent sign with two hexadecimal digits is a
+// byte. Other percent signs, which no binding writes, stay.
+func Unescape(value string) string {
+	if !strings.Contains(value, "%") {
+		return value
+	}
+	var b strings.Builder
+	for i := 0; i < len(value); i++ {
+		if i+2 < len(value) && value[i] == '%' {
+			if c, err := hex.DecodeString(value[i+1 : i+3]); err == nil {
+				b.Write(c)
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(value[i])
 	}
 	return b.String()
 }
