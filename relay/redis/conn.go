@@ -58,7 +58,7 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 		Addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379")), DB: db, ClientName: config.Name,
 		Username: config.User, Password: password, TLSConfig: security, Protocol: 2, DisableIdentity: true,
 		Dialer: c.dial(security), PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: silence, WriteTimeout: silence,
-		PipelinePoolSize: -1, // or transactions would have a connection of their own, and guard closes one only
+		PipelinePoolSize:         -1, // or transactions would have a connection of their own, and guard closes one only
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	defer c.guard(ctx)()
