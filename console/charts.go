@@ -223,32 +223,37 @@ type spark struct {
 // sparks are the lines of queues, or of kinds, by name.
 func (v *visit) sparks(byKind bool) (map[string]spark, error) {
 	since := v.now.Add(-sparkOf).Truncate(sparkStep)
-	found, err := v.operator.Sparks(v.ctx(), operator.SeriesFilter{Tenant: v.tenant(), Since: since, Until: v.now, Step: sparkStep}, byKind)
+	found, measured, err := v.operator.Sparks(v.ctx(), operator.SeriesFilter{Tenant: v.tenant(), Since: since, Until: v.now, Step: sparkStep}, byKind)
 	if err != nil {
 		return nil, err
 	}
 	lines := map[string]spark{}
 	for name, open := range found {
-		lines[name] = sparkOver(open, since, v.now)
+		lines[name] = sparkOver(open, measured, since, v.now)
 	}
 	return lines, nil
 }
 
-// sparkOver draws a line with the steps in which nothing was open.
-func sparkOver(open []operator.Spark, since, now time.Time) (s spark) {
+// sparkOver draws a line with the steps in which nothing was open, and a gap where nobody has counted.
+func sparkOver(open []operator.Spark, measured []time.Time, since, now time.Time) (s spark) {
 	for _, o := range open {
 		s.most = max(s.most, o.Open)
 	}
 	var path strings.Builder
-	i := 0
+	i, pen := 0, "M"
 	for at := since; at.Before(now.Add(-notYet)); at = at.Add(sparkStep) {
+		if !slices.ContainsFunc(measured, at.Equal) {
+			pen = "M"
+			continue
+		}
 		var n int64
 		if i < len(open) && !open[i].At.After(at) {
 			n, i = open[i].Open, i+1
 		}
 		x := at.Sub(since).Seconds() / sparkOf.Seconds() * sparkWide
 		y := sparkHigh - 1 - float64(n)/float64(max(s.most, 1))*(sparkHigh-2)
-		fmt.Fprintf(&path, "%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[path.Len() == 0], x, y)
+		fmt.Fprintf(&path, "%s%.1f %.1f", pen, x, y)
+		pen = "L"
 	}
 	s.path = path.String()
 	return s

@@ -26,6 +26,23 @@ func (r *rig) measured() {
 
 var chartRow = regexp.MustCompile(`(?s)<table data-points.*?</table>`)
 
+// A line of a list has a gap, too, and does not fall to zero, where nobody has counted.
+func TestALineHasAGapWhereNobodyHasCounted(t *testing.T) {
+	r := newRig(t)
+	r.measured()
+	for _, page := range []string{"queues", "kinds"} {
+		lines := regexp.MustCompile(`d="(M[^"]*L[^"]*)"`).FindAllStringSubmatch(r.get(page).is(200).Body.String(), -1)
+		if len(lines) == 0 {
+			t.Errorf("%s has no lines", page)
+		}
+		for _, line := range lines {
+			if n := strings.Count(line[1], "M"); n != 2 {
+				t.Errorf("%s: a line has %d parts, want 2: %s", page, n, line[1])
+			}
+		}
+	}
+}
+
 // Charts are drawn from the table, which has each minute that was measured, and a gap where none was.
 func TestChartsAreTables(t *testing.T) {
 	r := newRig(t)

@@ -141,10 +141,11 @@ type Spark struct {
 }
 
 // Sparks returns how many jobs were open in the steps from Since to Until, by queue or, if byKind, by kind. Queue and
-// Kind of the filter say nothing here. Steps in which none were open are left out.
-func (o *Operator) Sparks(ctx context.Context, f SeriesFilter, byKind bool) (map[string][]Spark, error) {
+// Kind of the filter say nothing here. Steps in which none were open are left out; measured are those of which anything
+// is known.
+func (o *Operator) Sparks(ctx context.Context, f SeriesFilter, byKind bool) (open map[string][]Spark, measured []time.Time, err error) {
 	if err := f.validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -152,11 +153,15 @@ func (o *Operator) Sparks(ctx context.Context, f SeriesFilter, byKind bool) (map
 		Since: from(f.Since), Until: until(f.Until), Step: pgvalue.Interval(f.step()), ByKind: byKind, TenantID: pgvalue.UUIDOrNull(f.Tenant),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read what was open: %w", err)
+		return nil, nil, fmt.Errorf("read what was open: %w", err)
 	}
-	found := map[string][]Spark{}
+	open = map[string][]Spark{}
 	for _, row := range rows {
-		found[row.Name] = append(found[row.Name], Spark{At: row.At.Time.UTC(), Open: row.Open})
+		if row.Name == "" {
+			measured = append(measured, row.At.Time.UTC())
+			continue
+		}
+		open[row.Name] = append(open[row.Name], Spark{At: row.At.Time.UTC(), Open: row.Open})
 	}
-	return found, nil
+	return open, measured, nil
 }

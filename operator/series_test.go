@@ -95,7 +95,7 @@ func TestSeries(t *testing.T) {
 	if p := points[0]; p.WaitP50 < 2*time.Millisecond || p.WaitP50 > p.WaitP99 || p.WaitP99 > 4*time.Millisecond {
 		t.Errorf("waits are %s and %s, want 2 to 4 ms", p.WaitP50, p.WaitP99)
 	}
-	sparks, err := o.Sparks(t.Context(), with(func(f *operator.SeriesFilter) { f.Step = 5 * time.Minute }), false)
+	sparks, measured, err := o.Sparks(t.Context(), with(func(f *operator.SeriesFilter) { f.Step = 5 * time.Minute }), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +105,9 @@ func TestSeries(t *testing.T) {
 	want := map[string][]operator.Spark{"mail": {at(0, 7), at(5, 12)}, "bill": {at(0, 7), at(5, 11)}}
 	if diff := cmp.Diff(want, sparks); diff != "" {
 		t.Errorf("sparks (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]time.Time{at(0, 0).At, at(5, 0).At}, measured); diff != "" {
+		t.Errorf("measured (-want +got):\n%s", diff)
 	}
 }
 
@@ -128,7 +131,7 @@ func TestSeriesOfATenantAreItsOwn(t *testing.T) {
 		if got := line(points[0]); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
-		sparks, err := o.Sparks(operator.TiedTo(t.Context(), tenant), f, false)
+		sparks, _, err := o.Sparks(operator.TiedTo(t.Context(), tenant), f, false)
 		if err != nil || len(sparks["mail"]) != 0 {
 			t.Errorf("%s: got %v, %v", name, sparks, err)
 		}

@@ -275,7 +275,8 @@ ORDER BY 1
 LIMIT 10000;
 
 -- name: ReadSparks :many
--- ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind.
+-- ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind, and
+-- without a name each step of which a minute was measured.
 WITH minute AS (
     SELECT measures.at, CASE WHEN @by_kind::boolean THEN measures.kind ELSE measures.queue END AS name, sum(measures.waiting + measures.running) AS open
     FROM outbox.measures
@@ -284,6 +285,11 @@ WITH minute AS (
       AND measures.queue <> ''
       AND (sqlc.narg(tenant_id)::uuid IS NULL OR measures.tenant_id = sqlc.narg(tenant_id))
     GROUP BY 1, 2
+    UNION ALL
+    SELECT measured.at, '', 0
+    FROM outbox.measured
+    WHERE measured.at > @since
+      AND measured.at <= @until
 )
 SELECT minute.name::text AS name, date_bin(@step::interval, minute.at - interval '1 microsecond', @since::timestamptz)::timestamptz AS at, max(minute.open)::bigint AS open
 FROM minute

@@ -414,6 +414,11 @@ WITH minute AS (
       AND measures.queue <> ''
       AND ($5::uuid IS NULL OR measures.tenant_id = $5)
     GROUP BY 1, 2
+    UNION ALL
+    SELECT measured.at, '', 0
+    FROM outbox.measured
+    WHERE measured.at > $2
+      AND measured.at <= $4
 )
 SELECT minute.name::text AS name, date_bin($1::interval, minute.at - interval '1 microsecond', $2::timestamptz)::timestamptz AS at, max(minute.open)::bigint AS open
 FROM minute
@@ -436,7 +441,8 @@ type ReadSparksRow struct {
 	Open int64
 }
 
-// ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind.
+// ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind, and
+// without a name each step of which a minute was measured.
 func (q *Queries) ReadSparks(ctx context.Context, arg ReadSparksParams) ([]ReadSparksRow, error) {
 	rows, err := q.db.Query(ctx, ReadSparks,
 		arg.Step,
