@@ -23,14 +23,14 @@ SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
 -- ReleaseJob lets a held job run and returns the status in which it found it, ""
 -- if it is not open, or in another epoch than @at_epoch, if that is not NULL. What it
 -- does is in the audit.
-WITH other AS MATERIALIZED (
-    SELECT jobs.id
+WITH found AS MATERIALIZED ( -- locked first: it is compared as it is, and not as this statement's snapshot has it
+    SELECT jobs.epoch
     FROM outbox.jobs
     WHERE jobs.id = @id
-      AND jobs.epoch <> sqlc.narg(at_epoch)::bigint
     FOR UPDATE
 )
-SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM other) THEN outbox.release(@id, @actor, @request_id, @reason) END::text, '')::text AS status;
+SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM found WHERE found.epoch <> sqlc.narg(at_epoch)::bigint)
+                     THEN outbox.release(@id, @actor, @request_id, @reason) END::text, '')::text AS status;
 
 -- name: ListCancelRequests :many
 -- ListCancelRequests returns those of the given attempts that somebody wants to

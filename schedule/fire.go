@@ -130,7 +130,7 @@ type firer struct {
 	pool    *pgxpool.Pool
 	metrics *metrics
 	log     *slog.Logger
-	refused map[string]time.Time // until when they are left alone; see setAside
+	refused map[string]aside // see setAside
 }
 
 // fire fires what is due, up to maxFirings at a time, and returns how many
@@ -165,6 +165,11 @@ func (f *firer) some(ctx context.Context, most int32) (fired int, first *row, er
 		rows, err := sqlgen.New(tx).LockDueSchedules(bound, f.aside(), most)
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
+		}
+		if most == 1 { // one by one: however many are locked, those behind them have their turn
+			if _, err := tx.Exec(bound, `SET LOCAL lock_timeout = '100ms'`); err != nil {
+				return err
+			}
 		}
 		ticks, bytes := 0, 0
 		for _, r := range rows {
@@ -214,27 +219,37 @@ func (f *firer) report(ctx context.Context, done firing) {
 // build does not know, a job that the database refuses, an idempotency key that
 // a transaction of a producer's holds. It stays due, and another process may know better.
 func (f *firer) setAside(ctx context.Context, r row, err error) {
-	pause := asideFor
+	was := f.refused[nameOf(r)]
+	next := aside{pause: asideFor}
 	if pgsession.IsLockedOut(err) {
-		pause = asideLocked
+		next.pause = min(max(2*was.pause, asideLocked), asideFor)
 	}
-	f.refused[nameOf(r)] = time.Now().Add(pause)
+	next.until = time.Now().Add(next.pause)
+	f.refused[nameOf(r)] = next
 	f.metrics.refused.Inc()
 	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
 }
 
+// aside is a schedule that is left alone for a while.
+type aside struct {
+	until time.Time
+	pause time.Duration // the latest one; it grows while what the schedule would store is locked
+}
+
 const (
 	asideFor    = time.Minute
-	asideLocked = 5 * time.Second // a lock is let go some time, and to find it held takes the lock timeout
+	asideLocked = 5 * time.Second // the first pause of one that is locked; each further one is twice as long
 )
 
-// aside is what is set aside now. It is never nil, which would be NULL.
+// aside is what is set aside now. It is never nil, which would be NULL. How long a schedule was set aside is forgotten
+// some time after it has fired.
 func (f *firer) aside() []string {
 	names := []string{}
-	for name, until := range f.refused {
-		if time.Now().Before(until) {
+	for name, aside := range f.refused {
+		switch since := time.Since(aside.until); {
+		case since < 0:
 			names = append(names, name)
-		} else {
+		case since > 2*asideFor:
 			delete(f.refused, name)
 		}
 	}
@@ -244,8 +259,10 @@ func (f *firer) aside() []string {
 // asideLeft is how long it takes until one that is set aside is tried again; for ever if none is.
 func (f *firer) asideLeft() time.Duration {
 	left := time.Duration(math.MaxInt64)
-	for _, until := range f.refused {
-		left = min(left, max(time.Until(until), 0))
+	for _, aside := range f.refused {
+		if until := time.Until(aside.until); until > 0 {
+			left = min(left, until)
+		}
 	}
 	return left
 }

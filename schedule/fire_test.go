@@ -336,39 +336,50 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// A producer's transaction has the idempotency key of one tick and stays open: the other schedules, a tenant's too,
-// fire meanwhile, and that one soon after the transaction has ended.
-func TestAScheduleWhoseKeyIsLockedHoldsUpNoOther(t *testing.T) {
+// A producer's transaction has the idempotency keys of the four ticks that are due longest, and stays open: the other
+// schedules, a tenant's too, fire meanwhile, and those soon after the transaction has ended.
+func TestSchedulesWhoseKeysAreLockedHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	tenant := outbox.NewID()
-	s := newScheduler(t, db,
-		Every("a", time.Hour, reportArgs{}, Options{}),
+	locked := []string{"a1", "a2", "a3", "a4"}
+	schedules := []Schedule{
 		Every("b", time.Hour, reportArgs{}, Options{Tenant: tenant}),
-		Every("c", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k"}}))
+		Every("c", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k"}}),
+	}
+	for _, name := range locked {
+		schedules = append(schedules, Every(name, time.Hour, reportArgs{}, Options{}))
+	}
+	s := newScheduler(t, db, schedules...)
 	declare(t, s)
-	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour', since = since - interval '1 hour'`)
+	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour' * CASE WHEN name LIKE 'a%' THEN 2 ELSE 1 END, since = since - interval '2 hours'`)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	at := ask[time.Time](t, db, `SELECT next_at FROM outbox.schedules WHERE name = 'a'`)
-	if _, err := outbox.Enqueue(t.Context(), tx, reportArgs{}, outbox.Options{IdempotencyKey: "schedule a " + at.UTC().Format(time.RFC3339)}); err != nil {
-		t.Fatal(err)
+	for _, name := range locked {
+		at := ask[time.Time](t, db, `SELECT next_at + interval '1 hour' FROM outbox.schedules WHERE name = $1`, name)
+		if _, err := outbox.Enqueue(t.Context(), tx, reportArgs{}, outbox.Options{IdempotencyKey: "schedule " + name + " " + at.UTC().Format(time.RFC3339)}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	begun := time.Now()
 	if n := fire(t, s); n != 2 {
 		t.Errorf("fired %d schedules, want those that nobody has locked", n)
 	}
+	if took := time.Since(begun); took > 7*time.Second {
+		t.Errorf("it took %s", took)
+	}
 	if wait, err := s.round(t.Context()); err != nil || wait > asideLocked {
-		t.Errorf("sleeps %s, %v; want until the locked one is tried again", wait, err)
+		t.Errorf("sleeps %s, %v; want until the locked ones are tried again", wait, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	clear(s.firer.refused)
-	if n := fire(t, s); n != 1 || len(firedFor(t, db, "a")) != 1 {
-		t.Errorf("fired %d schedules, and %v for the one that was locked", n, firedFor(t, db, "a"))
+	if n := fire(t, s); n != 4 || len(firedFor(t, db, "a1")) != 1 {
+		t.Errorf("fired %d schedules, and %v for one that was locked", n, firedFor(t, db, "a1"))
 	}
 }
 

@@ -332,22 +332,22 @@ func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epo
 }
 
 const ReleaseJob = `-- name: ReleaseJob :one
-WITH other AS MATERIALIZED (
-    SELECT jobs.id
+WITH found AS MATERIALIZED ( -- locked first: it is compared as it is, and not as this statement's snapshot has it
+    SELECT jobs.epoch
     FROM outbox.jobs
-    WHERE jobs.id = $1
-      AND jobs.epoch <> $5::bigint
+    WHERE jobs.id = $2
     FOR UPDATE
 )
-SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM other) THEN outbox.release($1, $2, $3, $4) END::text, '')::text AS status
+SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM found WHERE found.epoch <> $1::bigint)
+                     THEN outbox.release($2, $3, $4, $5) END::text, '')::text AS status
 `
 
 type ReleaseJobParams struct {
+	AtEpoch   *int64
 	ID        pgtype.UUID
 	Actor     string
 	RequestID string
 	Reason    string
-	AtEpoch   *int64
 }
 
 // ReleaseJob lets a held job run and returns the status in which it found it, ""
@@ -355,11 +355,11 @@ type ReleaseJobParams struct {
 // does is in the audit.
 func (q *Queries) ReleaseJob(ctx context.Context, arg ReleaseJobParams) (string, error) {
 	row := q.db.QueryRow(ctx, ReleaseJob,
+		arg.AtEpoch,
 		arg.ID,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
-		arg.AtEpoch,
 	)
 	var status string
 	err := row.Scan(&status)
