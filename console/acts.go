@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -74,13 +73,9 @@ func actRoutes() (rows []route) {
 	for _, a := range acts {
 		rows = append(rows,
 			route{"GET", a.path, a.gate, a.params, "", func(_ *site, v *visit) error {
-				c, err := a.ask(v)
+				c, err := a.preview(v)
 				if err != nil {
 					return err
-				}
-				c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
-				if slices.Contains(strings.Fields(a.form), "once") && !c.unset {
-					c.hidden = append(c.hidden, field{"once", outbox.NewID().String()})
 				}
 				if c.unset {
 					return v.render(setPage(v, c))
@@ -97,8 +92,7 @@ func actRoutes() (rows []route) {
 					err = a.do(v, v.operator.Because(v.param("reason")))
 				}
 				if fault, is := errors.AsType[badInput](err); is {
-					v.status = http.StatusBadRequest
-					return v.render(confirmPage(v, a.asEntered(v, c, fault)))
+					return a.again(v, fault)
 				}
 				if err != nil {
 					return v.tooLate(err)
@@ -131,25 +125,28 @@ func (v *visit) confirmed(c confirmation) error {
 	return nil
 }
 
-// asEntered is the confirmation as it was sent. What it would do was said by the page before.
-func (a act) asEntered(v *visit, c confirmation, fault badInput) confirmation {
+// preview is the first step of an act.
+func (a act) preview(v *visit) (confirmation, error) {
+	c, err := a.ask(v)
 	c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
-	c.title, c.fault, c.hidden = cmp.Or(c.title, a.label), string(fault), nil
-	for _, name := range slices.Sorted(maps.Keys(v.params)) {
-		switch name {
-		case "reason", "typed":
-		case "rate":
-			c.rate = true
-		case "matched":
-			c.matched, _ = strconv.ParseInt(v.param(name), 10, 64)
-			fallthrough
-		default:
-			for _, value := range v.params[name] {
-				c.hidden = append(c.hidden, field{name, value})
-			}
-		}
+	if slices.Contains(strings.Fields(a.form), "once") && !c.unset {
+		c.hidden = append(c.hidden, field{"once", outbox.NewID().String()})
 	}
-	return c
+	return c, err
+}
+
+// again is the first step once more, of what there is now, with what was entered and what is wrong with it.
+func (a act) again(v *visit, fault badInput) error {
+	first, of := *v, *v.route
+	of.method, of.params = http.MethodGet, a.params
+	first.route, first.r = &of, v.r.WithContext(v.ctx())
+	first.r.Method = http.MethodGet
+	c, err := a.preview(&first)
+	if err != nil {
+		return err
+	}
+	c.fault, v.status = string(fault), http.StatusBadRequest
+	return v.render(confirmPage(v, c))
 }
 
 // actOn is the first step of an act on what the pairs name; why is why there is none for this viewer, "" if there is.

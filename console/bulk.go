@@ -323,7 +323,16 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 		if start.PerSecond, err = v.perSecond(); err != nil {
 			return err
 		}
-		_, err = o.StartOperation(v.ctx(), start)
-		return err
+		return v.start(o, start)
 	}
+}
+
+// start starts an operation. A form that was sent before, and is sent again as it was, does nothing; with another rate
+// it is refused, because it would not be done at that.
+func (v *visit) start(o *operator.Operator, n operator.NewOperation) error {
+	started, err := o.StartOperation(v.ctx(), n)
+	if err == nil && started.PerSecond != n.PerSecond {
+		return refusal{http.StatusConflict, "This was started before", "It goes on as it was confirmed then: see the operations. Nothing was started now."}
+	}
+	return err
 }

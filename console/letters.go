@@ -30,6 +30,7 @@ type letters struct {
 	tenants bool // whether the tenants are shown
 	acted   acted
 	picked  []string // the acts on those that are selected; none: they cannot be
+	list    search   // the page of a group, as what its letters are selected from
 }
 
 // total is how many dead letters all shown groups have.
@@ -46,15 +47,6 @@ func (l letters) group() operator.DeadLetterGroup {
 		return operator.DeadLetterGroup{}
 	}
 	return l.groups[0]
-}
-
-// list is the page of a group, as what its letters are selected from.
-func (l letters) list() search {
-	f := search{page: "letters", kind: l.filter.Kind, queue: l.filter.Queue, key: l.filter.Key, fingerprint: l.filter.Fingerprint}
-	if l.filter.Status != "" {
-		f.statuses = []outbox.Status{l.filter.Status}
-	}
-	return f
 }
 
 func (s *site) letters(v *visit) (err error) {
@@ -76,7 +68,13 @@ func (s *site) letters(v *visit) (err error) {
 	if l.jobs, err = v.operator.DeadLetters(v.ctx(), l.filter, l.before, 0); err != nil {
 		return err
 	}
-	l.acted, l.picked = v.justActed(), v.selectedActs(groups[1])
+	if l.list, err = v.searchOf(); err != nil {
+		return err
+	}
+	l.list.page, l.acted = "letters", v.justActed()
+	if v.param("code") == "" { // a search has no such word: what is acted on would not be what is listed
+		l.picked = v.selectedActs(groups[1])
+	}
 	for _, j := range l.jobs {
 		l.tenants = l.tenants || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}

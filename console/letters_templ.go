@@ -504,7 +504,7 @@ func groupPage(v *visit, l letters) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if len(l.picked) > 0 {
-					templ_7745c5c3_Err = selectedForm(v, l.list(), l.picked).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = selectedForm(v, l.list, l.picked).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

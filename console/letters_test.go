@@ -24,8 +24,10 @@ func (r *rig) deadLetter(tenant outbox.ID, kind, code, message string) outbox.ID
 // A list that was narrowed leads to acts on what it lists, and to nothing more.
 func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
 	r := newRig(t)
+	var one outbox.ID
 	for _, queue := range []string{"mail", "mail", "other", "other", "other"} {
-		r.exec(`UPDATE outbox.jobs SET queue = $2 WHERE id = $1`, r.deadLetter(tenantA, "k", "c", "m"), queue)
+		one = r.deadLetter(tenantA, "k", "c", "m")
+		r.exec(`UPDATE outbox.jobs SET queue = $2 WHERE id = $1`, one, queue)
 	}
 	linkIn := func(page answer, begin string) string {
 		t.Helper()
@@ -42,8 +44,13 @@ func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
 	for _, act := range []string{"letters-replay?", "letters-dismiss?"} {
 		r.get(linkIn(group, act)).is(200).has("2 dead letters", "--queue mail")
 	}
-	all := r.get(linkIn(r.get("letters").is(200).has("5 in 1 group"), "letters?error="))
-	r.get(linkIn(all, "letters-dismiss?")).is(200).has("5 dead letters")
+	form := r.get("selected-retry?from=letters&id=" + one.String() + "&tenant=" + tenantA.String() + "&error=c1&kind=k&queue=mail").is(200).fieldsOf()
+	form.Set("reason", "x")
+	if to := r.post("selected-retry", form).is(303).Header().Get("Location"); !strings.Contains(to, "tenant="+tenantA.String()) || !strings.Contains(to, "queue=mail") {
+		t.Errorf("an act on selected letters leads to %s, another list", to)
+	}
+	all := r.get(linkIn(r.get("letters").is(200).has("4 in 1 group"), "letters?error="))
+	r.get(linkIn(all, "letters-dismiss?")).is(200).has("4 dead letters")
 }
 
 func TestDeadLettersAreGroupedByError(t *testing.T) {

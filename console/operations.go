@@ -149,8 +149,7 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 		if start.PerSecond, err = v.perSecond(); err != nil {
 			return err
 		}
-		_, err = o.StartOperation(v.ctx(), start)
-		return err
+		return v.start(o, start)
 	}
 }
 

@@ -59,8 +59,8 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 	}
 }
 
-// What is sent twice, by a second click or the back button, is done once; and what is refused stands in the form once
-// more, as it was entered.
+// A form that is sent twice, by a second click, is done once; and one that is refused is shown once more, of what there
+// is by then, with what was entered.
 func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
 	r := newRig(t)
 	r.deadLetter(tenantA, "k", "c", "m")
@@ -68,7 +68,7 @@ func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
 	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'sync', '1 hour', 'sync', '{}', now() + interval '1 hour')`, tenantA)
 	for page, count := range map[string]string{
 		"letters-replay?error=c1&kind=k":                         `SELECT count(*)::text FROM outbox.operations WHERE act = 'replay' AND open_act IS NULL`,
-		"jobs-cancel?kind=k":                                     `SELECT count(*)::text FROM outbox.operations WHERE open_act = 'cancel'`,
+		"jobs-retry?kind=k":                                      `SELECT count(*)::text FROM outbox.operations WHERE open_act = 'retry'`,
 		"schedule-run?tenant=" + tenantA.String() + "&name=sync": `SELECT count(*)::text FROM outbox.jobs WHERE kind = 'sync'`,
 	} {
 		path, _, _ := strings.Cut(page, "?")
@@ -77,7 +77,7 @@ func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
 		if path != "schedule-run" {
 			bad := maps.Clone(form)
 			bad.Set("rate", "0,5")
-			again := r.as("a").post(path, bad).is(400).has("The rate “0,5”", "Nothing was changed").hasSource(t, `value="0,5"`, `value="the relay is back, and this took long to write"`)
+			again := r.as("a").post(path, bad).is(400).has("The rate “0,5”", "Nothing was changed", "1 ", "can be stopped", "posthaste ").hasSource(t, `value="0,5"`, `value="the relay is back, and this took long to write"`)
 			form = again.fieldsOf()
 			form.Set("reason", "the relay is back")
 			form.Set("rate", "0.5")
@@ -88,8 +88,10 @@ func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
 		if n := r.read(count); n != "1" {
 			t.Errorf("%s was done %s times", path, n)
 		}
-		if n := r.read(`SELECT count(*)::text FROM outbox.audit WHERE act IN ('operation.start', 'schedule.run')`); n == "0" {
-			t.Errorf("%s is not in the audit", path)
+		if path != "schedule-run" {
+			other := maps.Clone(form)
+			other.Set("rate", "7")
+			r.as("a").post(path, other).is(409).has("This was started before")
 		}
 		form = r.as("a").get(page).is(200).fieldsOf() // a new page is a new act
 		form.Set("reason", "and once more")
