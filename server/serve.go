@@ -239,7 +239,7 @@ func (a *apiServer) ready() error {
 
 const (
 	askInterval = time.Second // bounds what any number of probes cause
-	askTimeout  = 3 * time.Second
+	askTimeout  = time.Second
 )
 
 // login remembers whether the database took a login of the API's own when it was asked last.
@@ -256,11 +256,12 @@ func (l *login) ask() error {
 	if !l.at.IsZero() && time.Since(l.at) <= askInterval {
 		return l.err
 	}
-	ctx, cancel := context.WithTimeout(background, askTimeout)
-	defer cancel()
-	l.err = l.pool.Ping(ctx)
-	if stat := l.pool.Stat(); ctx.Err() != nil && stat.AcquiredConns() == stat.MaxConns() {
-		l.err = nil // requests have all connections: the login was taken
+	l.err = nil
+	// Where requests have all connections, the login was taken, and one more would wait for theirs.
+	if stat := l.pool.Stat(); stat.AcquiredConns() < stat.MaxConns() {
+		ctx, cancel := context.WithTimeout(background, askTimeout)
+		defer cancel()
+		l.err = l.pool.Ping(ctx)
 	}
 	if l.err != nil {
 		l.err = fmt.Errorf("the API's own database login: %w", l.err)

@@ -280,7 +280,7 @@ const soon = (ms) => { if (!tail) due = Math.min(due, performance.now() + ms); }
 /** tick does what is due. One thing at a time is asked for. */
 async function tick() {
 	tellState();
-	if (port && state === "live" && !paused && !document.hidden && ++unheard > deaf) alone();
+	if (port && state !== "refused" && state !== "ended" && !paused && !document.hidden && ++unheard > deaf) alone();
 	if (paused || busy || document.hidden || state === "ended" || !live) return;
 	const at = performance.now(), whole = at >= due;
 	if (!whole && at < dueRows) return;
@@ -431,6 +431,11 @@ function join() {
  * anything. */
 function alone() {
 	if (state === "live") become("lost");
+	if (port) { // it may only have stood still
+		port.onmessage = null;
+		port.postMessage(null);
+		port.close();
+	}
 	port = undefined;
 	own = new Stream(new URL("events", location.href).href);
 	join();
