@@ -106,17 +106,21 @@ SELECT pg_notify('outbox_events', '') FROM left_now;
 
 -- name: EventsAfter :many
 -- EventsAfter returns the next events behind a position, about as many as have max_bytes, and
--- how many bytes each counts for. Of headers the stored size is counted, because to measure
--- their texts would decompress those of a thousand events to return a few. What is compressed
--- counts for the most that can come of it: 88 times as much of pglz, and 255 times of lz4.
--- Integers suffice because 4 MiB and more count the same.
+-- how many bytes each counts for. Of headers that take 2 KiB and more the stored size is
+-- counted, because to measure their texts would decompress those of a thousand events to
+-- return a few. What is compressed counts for the most that can come of it: 88 times as much
+-- of pglz, and 255 times of lz4. Integers suffice because 4 MiB and more count the same.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
     SELECT *, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
     FROM (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
-               octet_length(payload) + least(coalesce(pg_column_size(headers), 0), 4194304)
-                   * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
+               octet_length(payload) + CASE
+                   WHEN headers IS NULL THEN 0
+                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
+                   ELSE least(pg_column_size(headers), 4194304)
+                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
+               END AS bytes
         FROM outbox.events
         WHERE position > @after
         ORDER BY position
@@ -134,8 +138,12 @@ FROM (
     FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole
     CROSS JOIN LATERAL (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
-               octet_length(payload) + least(coalesce(pg_column_size(headers), 0), 4194304)
-                   * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
+               octet_length(payload) + CASE
+                   WHEN headers IS NULL THEN 0
+                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
+                   ELSE least(pg_column_size(headers), 4194304)
+                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
+               END AS bytes
         FROM outbox.events
         WHERE position BETWEEN hole.low AND hole.high
         ORDER BY position

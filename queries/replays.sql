@@ -85,8 +85,12 @@ FROM (
     SELECT *, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
     FROM (
         SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers,
-               octet_length(event.payload) + least(coalesce(pg_column_size(event.headers), 0), 4194304)
-                   * CASE pg_column_compression(event.headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
+               octet_length(event.payload) + CASE
+                   WHEN event.headers IS NULL THEN 0
+                   WHEN pg_column_size(event.headers) < 2048 THEN octet_length(event.headers::text)
+                   ELSE least(pg_column_size(event.headers), 4194304)
+                       * CASE pg_column_compression(event.headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
+               END AS bytes
         FROM outbox.events AS event
         JOIN outbox.replays AS replay ON replay.id = @replay
         WHERE event.position > @after

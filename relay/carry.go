@@ -102,16 +102,18 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return dispatcher.WithCode(refused.Code, err)
 	}
+	skips := job.Key != "" && r.OnRefused == Skip // those behind it wait for the attempts only, and an outage spends none
 	if away, ok := errors.AsType[*UnavailableError](err); ok {
-		if away.Code == CodeNoDestination && job.Key != "" && r.OnRefused == Skip {
-			// Those behind it wait for the attempts only, and an outage spends none. It was missing for an hour, or
-			// its message is behind one that was refused.
+		if away.Code == CodeNoDestination && skips { // for an hour, or its message is behind one that was refused
 			return dispatcher.WithCode(away.Code, err)
 		}
 		if away.Code == CodeNoDestination || away.Code == CodeFull {
 			return dispatcher.TargetUnavailable(dispatcher.WithCode(away.Code, err), 0)
 		}
 		return dispatcher.Unavailable(dispatcher.WithCode(away.Code, err), 0)
+	}
+	if errors.Is(err, ErrMaybeAway) && !skips { // others are tried all the same
+		return dispatcher.TargetUnavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
 	if ctx.Err() == nil && c.probe(ctx) != nil { // it is not the message's fault
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)

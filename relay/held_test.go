@@ -338,6 +338,29 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 	sink.awaitKey(t, "a", "1")
 }
 
+// Behind a message that breaks the broker are more of its key than a page has: one of another key is found all the same.
+func TestAMessageThatBreaksTheBrokerIsRefusedBeforeManyOfItsKey(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: func(m relay.Message) error {
+		if bad(m) {
+			return errors.New("the connection broke")
+		}
+		return nil
+	}}
+	publish(t, db, "t", "a", "bad")
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT gen_random_uuid(), $1, 't', 'a', 'text/plain', 'x' FROM generate_series(1, 2500)`, outbox.RootTenant)
+	publish(t, db, "t", "b", "1", "2")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	sink.awaitKey(t, "b", "1", "2")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2501 }, func() string {
+		return "the message and those behind it are held"
+	})
+	deadLetters(t, db, 1)
+	sink.awaitKey(t, "a")
+}
+
 // A batch that has no answer in time is not tried again as it was.
 func TestABatchThatIsTooMuchIsDivided(t *testing.T) {
 	t.Parallel()

@@ -296,6 +296,7 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 // another key. If it is accepted, the first one is to blame, and is refused. If it is not, the sink stands still, and
 // nothing becomes a job; the next trial is with yet another one, because the one before may break the sink, too. A
 // message that breaks the sink and has none of another key behind it stops it until there is one: nobody else waits.
+// How far behind it another one may be is what can be read in anotherTime.
 type suspicions struct {
 	probed  bool   // the sink has answered just now
 	id      string // of the message that was unknown last, when the sink had answered

@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ const (
 	publishTimeout = 10 * time.Second       // after which a batch without an answer is unknown
 	numberInterval = 500 * time.Millisecond // between looks at holes that nobody has to fill
 	maxReason      = 4 << 10                // bytes that are stored of why a sink stands still
+	anotherTime    = 10 * time.Second       // for which a trial looks for a message of another key
 )
 
 // errUnfinished is that the time of a batch did not suffice for all of it: the rest is read again, and published next.
@@ -37,6 +40,7 @@ type publisher struct {
 	user    *pgxpool.Pool // reset on failover, too
 	shared  *shared       // nil if there is no other sink
 	most    int           // events of a page
+	inTime  int           // events of a page that comes in time, as far as is known
 	log     *slog.Logger
 
 	wake       chan struct{} // events were stored
@@ -143,11 +147,13 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 			}
 		case errors.Is(err, errSlow):
 			p.most = max(1, p.most/2)
+			p.inTime = p.most
 			return err
 		case err != nil:
 			return err
 		default:
 			p.most = min(2*p.most, maxBatch)
+			p.inTime = max(p.inTime, p.most)
 		}
 	}
 	return context.Cause(ctx)
@@ -233,12 +239,8 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	}
 	o.suspicions.probed = true
 	defer func() { o.suspicions.probed = false }()
-	if s := &o.suspicions; s.unknown >= unansweredLimit {
-		s.apart = true
-		err := p.stretch(ctx, ours, o, maxBatch, 1)
-		s.apart = false
-		s.others++
-		if err != nil && !errors.Is(err, errUnfinished) {
+	if o.suspicions.unknown >= unansweredLimit {
+		if err := p.tryAnother(ctx, ours, o); err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}
 	}
@@ -248,6 +250,61 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 		}
 	}
 	return nil
+}
+
+// tryAnother publishes a message apart from the one that is unknown again and again and from those of its key. If the
+// page with one does not come in time, the next trial reads smaller ones.
+func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
+	s := &o.suspicions
+	found, err := p.readAnother(ctx, o)
+	switch {
+	case errors.Is(err, errSlow):
+		p.inTime = max(1, p.inTime/2)
+		return nil
+	case err != nil:
+		return err
+	case len(found.events) == 0 || !o.isLive():
+		return nil
+	}
+	s.apart = true
+	err = send(ours, p, o, found)
+	s.apart = false
+	s.others++
+	return err
+}
+
+// readAnother reads a page from where the sink is. If that has nothing apart from the message that is unknown and those
+// of its key, it reads on, for anotherTime, up to a page that has: then it returns that message and what is apart.
+// Whatever lies between is a hole, and is read again.
+func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error) {
+	events := log{p.pool, o.timeline, nil} // nobody else reads so far ahead
+	began := time.Now()
+	first, err := events.read(ctx, o.current(), p.inTime)
+	if err != nil {
+		return page{}, err
+	}
+	n := slices.IndexFunc(first.events, func(e Event) bool { return e.ID.String() == o.suspicions.id })
+	if n < 0 {
+		return first, nil
+	}
+	unknown := first.events[n]
+	isOf := func(e Event) bool { return e.ID == unknown.ID || e.Key != "" && keyOf(&e) == keyOf(&unknown) }
+	isApart := func(e Event) bool { return !isOf(e) }
+	if slices.ContainsFunc(first.events, isApart) {
+		return first, nil
+	}
+	for read := first; read.full && time.Since(began) < anotherTime; {
+		if read, err = events.read(ctx, read.after, p.inTime); err != nil {
+			return page{}, err
+		}
+		if slices.ContainsFunc(read.events, isApart) {
+			found := page{before: first.before, events: append(slices.DeleteFunc(read.events, isOf), unknown)}
+			slices.SortFunc(found.events, func(a, b Event) int { return cmp.Compare(a.Position, b.Position) })
+			found.after = found.before.after(positions(found.events))
+			return found, nil
+		}
+	}
+	return first, nil
 }
 
 // stretch publishes pages of the log, one after the other, while the next one is read: so

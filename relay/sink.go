@@ -31,7 +31,7 @@ type Sink interface {
 	//	[*RefusedError]     the broker has examined and rejected it: to send it again changes nothing
 	//	[*UnavailableError] the broker, or the message's destination, takes nothing now: this says nothing about the message
 	//	[ErrNotTried]       not sent, because one before it was not accepted, or the time of ctx did not suffice
-	//	any other           unknown whether it was stored: it is sent again with the same ID
+	//	any other           unknown whether it was stored: it is sent again with the same ID. See [ErrMaybeAway]
 	//
 	// After the first outcome of a key that is not nil the later messages of that key are
 	// ErrNotTried, or repeat the first outcome if they were under way; none of them is stored.
@@ -97,6 +97,12 @@ const (
 
 // ErrNotTried is the outcome of a message that was not sent.
 var ErrNotTried = errors.New("not tried: a message before it was not accepted")
+
+// ErrMaybeAway is wrapped by an outcome that is unknown and may be an outage, such as a proxy's answer for a broker that
+// it does not reach or wait for: the message may as well be what the broker fails at. In the log that shows when another
+// message is tried. A refused message that is tried again spends no attempt on it, unless later ones of its key wait for
+// its attempts ([Skip]).
+var ErrMaybeAway = errors.New("the broker may be away")
 
 // RefusedError is the outcome of a message that the broker will never take as it is.
 type RefusedError struct {

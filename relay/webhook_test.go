@@ -48,7 +48,7 @@ func (r *receiver) accepted() []string {
 }
 
 // post runs a relay to a receiver, whose trials in an outage follow each other quickly.
-func post(t *testing.T, db *pgxpool.Pool, r *receiver) {
+func post(t *testing.T, db *pgxpool.Pool, r *receiver, changes ...func(*relay.Config)) {
 	t.Helper()
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
@@ -59,6 +59,9 @@ func post(t *testing.T, db *pgxpool.Pool, r *receiver) {
 	start(t, db, sink, func(c *relay.Config) {
 		c.Sinks[0].Sink, c.Sinks[0].Routes[0].Destination = sink, "/"
 		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+		for _, change := range changes {
+			change(c)
+		}
 	})
 }
 
@@ -152,5 +155,36 @@ func TestAMessageThatAReceiverFailsAtIsHeld(t *testing.T) {
 	waitFor(t, func() bool { return dead(t, db) == 2 }, func() string { return "there are two dead letters" })
 	if slices.ContainsFunc(r.accepted(), func(body string) bool { return body != "c" }) {
 		t.Errorf("%q were accepted, want c only", r.accepted())
+	}
+}
+
+// A message that takes its receiver longer than the proxy before it waits stops no other key, and under skip none of its
+// own key once its attempts are spent.
+func TestAMessageThatAProxyDoesNotWaitFor(t *testing.T) {
+	t.Parallel()
+	for _, onRefused := range []relay.OnRefused{relay.Hold, relay.Skip} {
+		t.Run(string(onRefused), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			r := &receiver{status: func(body string) int {
+				if body == "slow" {
+					return http.StatusGatewayTimeout
+				}
+				return http.StatusOK
+			}}
+			post(t, db, r, func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = onRefused })
+			publish(t, db, "t", "a", "slow", "a2")
+			waitFor(t, func() bool {
+				publish(t, db, "t", "b", "b")
+				if onRefused == relay.Skip {
+					return slices.Contains(r.accepted(), "a2")
+				}
+				return ask[bool](t, db, `SELECT count(*) = 2 AND coalesce(max(last_error_code), '') = 'relay_unavailable' FROM outbox.jobs`)
+			}, func() string { return "the message was tried again" })
+			want := map[relay.OnRefused]int{relay.Skip: 1}[onRefused]
+			if n := dead(t, db); n != want {
+				t.Errorf("there are %d dead letters, want %d", n, want)
+			}
+		})
 	}
 }

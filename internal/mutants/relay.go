@@ -372,7 +372,7 @@ var relayed = []Mutant{
 		Name:      "a message without an answer is tried for ever",
 		Breaks:    "a message that breaks the broker stops the sink",
 		Invariant: "A refused message holds up its key only",
-		Edits:     []Edit{{"relay.publisher.trial", `s.unknown >= unansweredLimit`, `false`}},
+		Edits:     []Edit{{"relay.publisher.trial", `o.suspicions.unknown >= unansweredLimit`, `false`}},
 		Checks:    []Check{test("relay", "TestAMessageThatBreaksTheBrokerIsRefused", "in vain: the message and the one behind it are held")},
 	},
 	{

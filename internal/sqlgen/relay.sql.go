@@ -123,8 +123,12 @@ FROM (
     SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
     FROM (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
-               octet_length(payload) + least(coalesce(pg_column_size(headers), 0), 4194304)
-                   * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
+               octet_length(payload) + CASE
+                   WHEN headers IS NULL THEN 0
+                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
+                   ELSE least(pg_column_size(headers), 4194304)
+                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
+               END AS bytes
         FROM outbox.events
         WHERE position > $1
         ORDER BY position
@@ -154,10 +158,10 @@ type EventsAfterRow struct {
 }
 
 // EventsAfter returns the next events behind a position, about as many as have max_bytes, and
-// how many bytes each counts for. Of headers the stored size is counted, because to measure
-// their texts would decompress those of a thousand events to return a few. What is compressed
-// counts for the most that can come of it: 88 times as much of pglz, and 255 times of lz4.
-// Integers suffice because 4 MiB and more count the same.
+// how many bytes each counts for. Of headers that take 2 KiB and more the stored size is
+// counted, because to measure their texts would decompress those of a thousand events to
+// return a few. What is compressed counts for the most that can come of it: 88 times as much
+// of pglz, and 255 times of lz4. Integers suffice because 4 MiB and more count the same.
 func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]EventsAfterRow, error) {
 	rows, err := q.db.Query(ctx, EventsAfter, arg.After, arg.Most, arg.MaxBytes)
 	if err != nil {
@@ -196,8 +200,12 @@ FROM (
     FROM (SELECT unnest($1::bigint[]) AS low, unnest($2::bigint[]) AS high) AS hole
     CROSS JOIN LATERAL (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
-               octet_length(payload) + least(coalesce(pg_column_size(headers), 0), 4194304)
-                   * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END AS bytes
+               octet_length(payload) + CASE
+                   WHEN headers IS NULL THEN 0
+                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
+                   ELSE least(pg_column_size(headers), 4194304)
+                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
+               END AS bytes
         FROM outbox.events
         WHERE position BETWEEN hole.low AND hole.high
         ORDER BY position

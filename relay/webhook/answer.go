@@ -121,8 +121,8 @@ func judgeSilence(failed *Error) error {
 // unknown: the receiver, or a proxy before it, may have taken the message and not said so.
 //
 // A proxy that does not reach the receiver answers 502, 503 or 504, and a connection to the proxy succeeds all the
-// same: only the answer shows the outage. A message that brings the receiver down gets these answers, too; it stops
-// the sink until a person skips it, which is better than an outage that makes dead letters of all others.
+// same: only the answer shows the outage. A message that the receiver takes too long for gets a 504, too, and one that
+// brings it down a 502. Which of them it is shows when others are sent.
 func classify(failed *Error) error {
 	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: failed} }
 	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: failed} }
@@ -143,8 +143,10 @@ func classify(failed *Error) error {
 		return unavailable(relay.CodeForbidden)
 	case http.StatusTooManyRequests, http.StatusInsufficientStorage:
 		return unavailable(relay.CodeFull)
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusServiceUnavailable:
 		return unavailable(relay.CodeUnavailable)
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return fmt.Errorf("%w: %w", relay.ErrMaybeAway, failed)
 	}
 	if failed.Status >= 300 && failed.Status < 400 {
 		return unavailable(relay.CodeNoDestination)

@@ -91,8 +91,7 @@ func TestWhatAnAnswerSaysOfAMessage(t *testing.T) {
 		408: "unknown", 409: "unknown", 410: "refused relay_no_destination", 413: "refused relay_too_large",
 		414: "refused relay_bad_destination", 415: "refused relay_refused", 422: "refused relay_refused", 425: "unknown",
 		429: "unavailable relay_full", 431: "refused relay_too_large",
-		500: "unknown", 507: "unavailable relay_full",
-		502: "unavailable relay_unavailable", 503: "unavailable relay_unavailable", 504: "unavailable relay_unavailable",
+		500: "unknown", 502: "unknown", 503: "unavailable relay_unavailable", 504: "unknown", 507: "unavailable relay_full",
 	} {
 		url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/elsewhere")
