@@ -275,8 +275,8 @@ ORDER BY 1
 LIMIT 10000;
 
 -- name: ReadSparks :many
--- ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind, and
--- without a name each step of which a minute was measured.
+-- ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind,
+-- and without a name each step of which a minute was measured.
 WITH minute AS (
     SELECT measures.at, CASE WHEN @by_kind::boolean THEN measures.kind ELSE measures.queue END AS name, sum(measures.waiting + measures.running) AS open
     FROM outbox.measures

@@ -102,7 +102,8 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return dispatcher.WithCode(refused.Code, err)
 	}
-	skips := job.Key != "" && r.OnRefused == Skip // those behind it wait for the attempts only, and an outage spends none
+	// Those behind it wait for the attempts only, and an outage spends none.
+	skips := job.Key != "" && r.OnRefused == Skip
 	if away, ok := errors.AsType[*UnavailableError](err); ok {
 		if away.Code == CodeNoDestination && skips { // for an hour, or its message is behind one that was refused
 			return dispatcher.WithCode(away.Code, err)

@@ -338,7 +338,7 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 	sink.awaitKey(t, "a", "1")
 }
 
-// Behind a message that breaks the broker are more of its key than a page has: one of another key is found all the same.
+// Behind a message that breaks the broker are more of its key than a page has: one of another key is found.
 func TestAMessageThatBreaksTheBrokerIsRefusedBeforeManyOfItsKey(t *testing.T) {
 	t.Parallel()
 	db := database(t)

@@ -98,10 +98,10 @@ const (
 // ErrNotTried is the outcome of a message that was not sent.
 var ErrNotTried = errors.New("not tried: a message before it was not accepted")
 
-// ErrMaybeAway is wrapped by an outcome that is unknown and may be an outage, such as a proxy's answer for a broker that
-// it does not reach or wait for: the message may as well be what the broker fails at. In the log that shows when another
-// message is tried. A refused message that is tried again spends no attempt on it, unless later ones of its key wait for
-// its attempts ([Skip]).
+// ErrMaybeAway is wrapped by an outcome that is unknown and may be an outage, such as a proxy's answer for a broker
+// that it does not reach or wait for: the message may as well be what the broker fails at. In the log that shows when
+// another message is tried. A refused message that is tried again spends no attempt on it, unless later ones of its key
+// wait for its attempts ([Skip]).
 var ErrMaybeAway = errors.New("the broker may be away")
 
 // RefusedError is the outcome of a message that the broker will never take as it is.

@@ -158,8 +158,8 @@ func TestAMessageThatAReceiverFailsAtIsHeld(t *testing.T) {
 	}
 }
 
-// A message that takes its receiver longer than the proxy before it waits stops no other key, and under skip none of its
-// own key once its attempts are spent.
+// A message that takes its receiver longer than the proxy before it waits stops no other key, and under skip none of
+// its own key once its attempts are spent.
 func TestAMessageThatAProxyDoesNotWaitFor(t *testing.T) {
 	t.Parallel()
 	for _, onRefused := range []relay.OnRefused{relay.Hold, relay.Skip} {

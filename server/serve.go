@@ -136,22 +136,28 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 			pages = withManual(pages, c.Manual)
 		}
 	}
-	a.addr = c.Addr
-	switch {
-	case pages == nil || c.ConsoleAddr == "":
-	case c.NoAPI || c.Addr == "":
-		a.name, a.addr, a.handler, a.log = "console", c.ConsoleAddr, pages, process.Logger.With(slog.String("component", "console"))
-	default:
-		beside := *a
-		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
-		beside.log, beside.operations = process.Logger.With(slog.String("component", "console")), false // a does them
-		a.beside = &beside
-	}
+	a.place(c, pages, process.Logger)
 	if err := a.listen(); err != nil {
 		a.close()
 		return nil, err
 	}
 	return a, nil
+}
+
+// place says what is served on which address: the console on one of its own is a server beside the API's, or the only
+// one.
+func (a *apiServer) place(c Config, pages http.Handler, log *slog.Logger) {
+	a.addr = c.Addr
+	switch log := log.With(slog.String("component", "console")); {
+	case pages == nil || c.ConsoleAddr == "":
+	case c.NoAPI || c.Addr == "":
+		a.name, a.addr, a.handler, a.log = "console", c.ConsoleAddr, pages, log
+	default:
+		beside := *a
+		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
+		beside.log, beside.operations = log, false // a does them
+		a.beside = &beside
+	}
 }
 
 // listen takes the addresses of the server and of the one beside it.

@@ -441,8 +441,8 @@ type ReadSparksRow struct {
 	Open int64
 }
 
-// ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind, and
-// without a name each step of which a minute was measured.
+// ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind,
+// and without a name each step of which a minute was measured.
 func (q *Queries) ReadSparks(ctx context.Context, arg ReadSparksParams) ([]ReadSparksRow, error) {
 	rows, err := q.db.Query(ctx, ReadSparks,
 		arg.Step,
