@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -109,7 +108,7 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	if p.listener != nil {
 		d.Hearing = p.listener.Hearing
 	}
-	made, err := dispatcher.New(p.handlerPool(), mux, d)
+	made, err := dispatcher.New(p.handlers, mux, d)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +143,7 @@ func (p *process) addReaper(wake <-chan struct{}) error {
 	if p.listener != nil {
 		c.Hearing = p.listener.Hearing
 	}
-	r, err := reaper.New(p.handlerPool(), c)
+	r, err := reaper.New(p.handlers, c)
 	if err != nil {
 		return err
 	}
@@ -153,18 +152,12 @@ func (p *process) addReaper(wake <-chan struct{}) error {
 }
 
 func (p *process) addScheduler(wake <-chan struct{}) error {
-	s, err := schedule.New(p.handlerPool(), schedule.Config{Schedules: p.config.Schedules, Wake: wake, Logger: p.log, Registerer: p.config.Registry})
+	s, err := schedule.New(p.handlers, schedule.Config{Schedules: p.config.Schedules, Wake: wake, Logger: p.log, Registerer: p.config.Registry})
 	if err != nil {
 		return err
 	}
 	p.components = append(p.components, &component{name: "scheduler", run: s.Run, look: unlessReady(s.Ready), needSchema: true})
 	return nil
-}
-
-// handlerPool is the pool that dispatcher, reaper and scheduler take their settings from, and
-// reset when it leads to a server that became read-only.
-func (p *process) handlerPool() *pgxpool.Pool {
-	return cmp.Or(p.config.Pool, p.pool)
 }
 
 // registerCollectors publishes what is not a component's own. What the caller has
@@ -183,7 +176,7 @@ func (p *process) registerCollectors() {
 			publish(c.Pool, c.Name)
 		}
 	}
-	if p.config.Pool != nil {
-		publish(p.config.Pool, "handlers")
+	if p.handlers != p.pool {
+		publish(p.handlers, "handlers")
 	}
 }

@@ -19,7 +19,7 @@
 //     started are given back, running jobs get the grace period, outcomes are
 //     stored, Run returns. A second signal (see [Signals]) ends the waiting at
 //     once: what still ran runs again elsewhere when its lease lapses.
-//   - Handlers cannot starve the process: it has connections of its own.
+//   - Handlers cannot starve the process: it has connections of its own, apart from [Config.Pool].
 //
 // # Threads
 //

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -15,9 +16,26 @@ const (
 	closeTimeout   = 5 * time.Second
 )
 
-// openPool opens the process's own connections, which handlers cannot exhaust.
-// It connects to nothing yet.
-func openPool(c Config) (*pgxpool.Pool, error) { return OpenPool(c, ownConnections) }
+// openPools opens the process's own connections, and those of its handlers, who cannot exhaust the former. They connect
+// to nothing yet. Handlers use the caller's pool if there is one, and otherwise as many connections as DatabaseURL says
+// (pool_max_conns).
+func openPools(c Config) (own, handlers *pgxpool.Pool, err error) {
+	if own, err = OpenPool(c, ownConnections); err != nil {
+		return nil, nil, err
+	}
+	if c.Pool != nil || c.NoDispatch {
+		return own, cmp.Or(c.Pool, own), nil
+	}
+	config, err := poolConfig(c)
+	if err == nil {
+		handlers, err = openPool(config)
+	}
+	if err != nil {
+		own.Close()
+		return nil, nil, err
+	}
+	return own, handlers, nil
+}
 
 // OpenPool opens up to so many connections to where a process with this configuration
 // connects to, for one of its components. It connects to nothing yet.
@@ -28,6 +46,10 @@ func OpenPool(c Config, connections int32) (*pgxpool.Pool, error) {
 	}
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConns = connections
+	return openPool(config)
+}
+
+func openPool(config *pgxpool.Config) (*pgxpool.Pool, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "posthaste"
 	}
@@ -63,7 +85,15 @@ func closePool(pool *pgxpool.Pool) {
 	}
 }
 
-func closePools(components []Component) {
+// closePools closes what [openPools] opened.
+func (p *process) closePools() {
+	if p.handlers != p.pool && p.handlers != p.config.Pool {
+		closePool(p.handlers)
+	}
+	closePool(p.pool)
+}
+
+func closeComponents(components []Component) {
 	for _, c := range components {
 		if c.Pool != nil {
 			closePool(c.Pool)

@@ -45,6 +45,7 @@ type process struct {
 	config     Config
 	log        *slog.Logger
 	pool       *pgxpool.Pool // the process's own
+	handlers   *pgxpool.Pool // the handlers', from which dispatcher, reaper and scheduler take their settings
 	gate       *gate
 	components []*component
 	listener   *listener.Listener // nil while off
@@ -59,20 +60,20 @@ type process struct {
 func newProcess(mux *dispatcher.Mux, config Config) (_ *process, err error) {
 	defer func() {
 		if err != nil {
-			closePools(config.Components)
+			closeComponents(config.Components)
 		}
 	}()
 	config = config.withDefaults()
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("configure: %w", err)
 	}
-	pool, err := openPool(config)
+	pool, handlers, err := openPools(config)
 	if err != nil {
 		return nil, fmt.Errorf("configure: %w", err)
 	}
-	p := &process{config: config, log: config.Logger, pool: pool, gate: newGate(pool, config)}
+	p := &process{config: config, log: config.Logger, pool: pool, handlers: handlers, gate: newGate(pool, config)}
 	if err := p.compose(mux); err != nil {
-		closePool(p.pool)
+		p.closePools()
 		return nil, fmt.Errorf("configure: %w", err)
 	}
 	return p, nil
@@ -80,8 +81,8 @@ func newProcess(mux *dispatcher.Mux, config Config) (_ *process, err error) {
 
 // run starts everything, waits for ctx, and stops everything in order.
 func (p *process) run(ctx context.Context) error {
-	defer closePools(p.config.Components)
-	defer closePool(p.pool)
+	defer closeComponents(p.config.Components)
+	defer p.closePools()
 	stopAdmin := p.admin.start()
 	defer stopAdmin()
 

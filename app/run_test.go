@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +148,39 @@ func TestHandlersCannotStarveReadiness(t *testing.T) {
 	for _, conn := range held {
 		conn.Release()
 	}
+	r.end(nil)
+}
+
+// Without a pool for its handlers, their transactions are not on the process's own connections either.
+func TestHandlersWithoutAPoolCannotStarveReadiness(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	const holders = ownConnections + 2
+	inside, leave := make(chan struct{}, holders), make(chan struct{})
+	mux := new(dispatcher.Mux)
+	dispatcher.Handle(mux, func(ctx context.Context, job *outbox.Job[greet]) error {
+		return job.Tx(ctx, func(pgx.Tx) error {
+			inside <- struct{}{}
+			<-leave
+			return nil
+		})
+	})
+	url := pool.Config().ConnString() + "&pool_max_conns=" + strconv.Itoa(holders)
+	r := start(t, mux, Config{DatabaseURL: url})
+	r.awaitReadyz(200, "ready", nil)
+	for range holders {
+		enqueue(t, pool, "you")
+	}
+	for range holders {
+		<-inside
+	}
+	if code, report := r.readyz(); code != 200 {
+		t.Errorf("while %d handlers are in transactions, /readyz answers %d: %+v", holders, code, report)
+	}
+	if got := r.pool.Stat().AcquiredConns(); got > 1 {
+		t.Errorf("%d of the process's own connections are in use", got)
+	}
+	close(leave)
 	r.end(nil)
 }
 
