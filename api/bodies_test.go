@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	ada = access.Principal{Name: "ada", Tenant: outbox.ID{1}}
-	bob = access.Principal{Name: "bob", Tenant: outbox.ID{1}}
+	ada = access.Principal{Name: "ada", Tenant: outbox.RootTenant}
+	bob = access.Principal{Name: "bob", Tenant: outbox.RootTenant}
 	cyd = access.Principal{Name: "ada", Tenant: outbox.ID{2}}
 )
 

@@ -101,7 +101,7 @@ func (s *site) enter(v *visit) (err error) {
 	if err = s.admit(v); err != nil {
 		return err
 	}
-	leave, err := s.places.take(v.ctx(), v.streamName())
+	leave, err := s.places.take(v.ctx(), v.caller())
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/watch"
@@ -29,7 +30,7 @@ const (
 	slowest      = 64 << 10         // bytes a second that a browser has to read
 	askAgain     = time.Second      // between checks that the login is still good
 	maxStreams   = 256              // at once
-	maxOwn       = 64               // of one login, which several people may share: it cannot take all
+	maxOwn       = 64               // of one caller, all people of a tenant for example: it cannot take all
 	maxRows      = 200              // that are asked for at once
 	maxBurst     = 256 << 10        // bytes of changes at once; instead of more, pages read themselves again
 	maxChanges   = 5_000            // of one look, however small; of more, nobody counts how many they are
@@ -78,6 +79,14 @@ func (p pace) attributes() templ.Attributes {
 		}
 	}
 	return a
+}
+
+// caller is whose share the visit takes; zero for all who are not signed in.
+func (v *visit) caller() callers.Caller {
+	if !v.known {
+		return callers.Caller{}
+	}
+	return callers.Of(v.who)
 }
 
 // streamName tells logins apart: tabs of the same browser share a stream if they may see the same. It says nothing
@@ -143,33 +152,33 @@ func (s *site) rows(v *visit) error {
 	return v.render(jobRows(v, found, v.param("tenants") != "", v.param("pick") != ""))
 }
 
-// streams counts those that are open, in all and of each login.
+// streams counts those that are open, in all and of each caller.
 type streams struct {
 	mu  sync.Mutex
 	all int
-	of  map[string]int
+	of  map[callers.Caller]int
 }
 
 var errStreams = refusal{http.StatusTooManyRequests, "Too many streams are open", "Close some tabs, or try again in a moment."}
 
 // take takes a place for a stream.
-func (s *streams) take(login string) (leave func(), err error) {
+func (s *streams) take(who callers.Caller) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all >= maxStreams || s.of[login] >= maxOwn {
+	if s.all >= maxStreams || s.of[who] >= maxOwn {
 		return nil, errStreams
 	}
 	if s.of == nil {
-		s.of = map[string]int{}
+		s.of = map[callers.Caller]int{}
 	}
 	s.all++
-	s.of[login]++
+	s.of[who]++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.all--
-		if s.of[login]--; s.of[login] == 0 {
-			delete(s.of, login)
+		if s.of[who]--; s.of[who] == 0 {
+			delete(s.of, who)
 		}
 	}, nil
 }
@@ -187,7 +196,7 @@ func (s *site) events(v *visit) error {
 	if from := v.r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" {
 		return refusal{http.StatusForbidden, "The request came from elsewhere", "Only this console's own pages may read the stream."}
 	}
-	leave, err := s.streams.take(v.streamName())
+	leave, err := s.streams.take(v.caller())
 	if err != nil {
 		return err
 	}

@@ -5,18 +5,20 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
 // queueWait is how long a page waits for its turn, at most.
 const queueWait = 500 * time.Millisecond
 
-// places are for the pages that are worked on: so many in all, and half of them for those of one login. A page has its
+// places are for the pages that are worked on: so many in all, and half of them for those of one caller. A page has its
 // place until it is sent, so that a slow reader, or sign-ins at a provider that does not answer, would else keep
-// everybody out. All who are not signed in are one login.
+// everybody out. All who are not signed in are one caller.
 type places struct {
 	all chan struct{}
 	mu  sync.Mutex
-	of  map[string]*placesOf
+	of  map[callers.Caller]*placesOf
 }
 
 type placesOf struct {
@@ -25,29 +27,29 @@ type placesOf struct {
 }
 
 func newPlaces(most int) places {
-	return places{all: make(chan struct{}, most), of: map[string]*placesOf{}}
+	return places{all: make(chan struct{}, most), of: map[callers.Caller]*placesOf{}}
 }
 
 var errPlaces = refusal{http.StatusTooManyRequests, "Too many pages are being made", "The console keeps the database free for jobs. Try again in a moment."}
 
 // take waits until the page may be worked on.
-func (p *places) take(ctx context.Context, login string) (leave func(), err error) {
-	own := p.enter(login)
+func (p *places) take(ctx context.Context, who callers.Caller) (leave func(), err error) {
+	own := p.enter(who)
 	patience := time.NewTimer(queueWait)
 	defer patience.Stop()
 	if err := fill(ctx, own.taken, patience.C); err != nil {
-		p.exit(login)
+		p.exit(who)
 		return nil, err
 	}
 	if err := fill(ctx, p.all, patience.C); err != nil {
 		<-own.taken
-		p.exit(login)
+		p.exit(who)
 		return nil, err
 	}
 	return func() {
 		<-p.all
 		<-own.taken
-		p.exit(login)
+		p.exit(who)
 	}, nil
 }
 
@@ -67,23 +69,23 @@ func fill(ctx context.Context, room chan struct{}, tooLong <-chan time.Time) err
 	}
 }
 
-func (p *places) enter(login string) *placesOf {
+func (p *places) enter(who callers.Caller) *placesOf {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	own := p.of[login]
+	own := p.of[who]
 	if own == nil {
 		own = &placesOf{taken: make(chan struct{}, max(cap(p.all)/2, 1))}
-		p.of[login] = own
+		p.of[who] = own
 	}
 	own.pages++
 	return own
 }
 
-func (p *places) exit(login string) {
+func (p *places) exit(who callers.Caller) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if own := p.of[login]; own.pages == 1 {
-		delete(p.of, login)
+	if own := p.of[who]; own.pages == 1 {
+		delete(p.of, who)
 	} else {
 		own.pages--
 	}

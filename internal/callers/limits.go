@@ -27,14 +27,21 @@ type Limits struct {
 	pruned time.Time
 }
 
-// Caller is a principal by what tells it from others.
+// Caller is who has one share of what a process has: of its requests under way, streams, memory and pages.
 type Caller struct {
 	Tenant outbox.ID
 	Name   string
 }
 
-// Of is who a principal is.
-func Of(who access.Principal) Caller { return Caller{who.Tenant, who.Name} }
+// Of is whose share a principal's requests take. All names of a tenant have one share together: with four of them a tenant
+// gets no more of the process than with one. Those of the root tenant, and those that act for all tenants, are the
+// installation's own programs and people: each name has a share.
+func Of(who access.Principal) Caller {
+	if !who.AllTenants && who.Tenant != outbox.RootTenant {
+		return Caller{Tenant: who.Tenant}
+	}
+	return Caller{who.Tenant, who.Name}
+}
 
 // NewLimits lets through so many requests of each principal a second.
 func NewLimits(perSecond float64) *Limits {
@@ -50,7 +57,7 @@ func (l *Limits) Take(who access.Principal) (wait int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	key := Of(who)
+	key := Caller{who.Tenant, who.Name}
 	at := l.ahead[key]
 	if at.Before(now) {
 		at = now
