@@ -54,10 +54,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 		}
 		return
 	}
-	matched := make(map[[16]byte]bool, len(stored))
-	for _, id := range stored {
-		matched[id.Bytes] = true
-	}
+	matched := idSet(stored)
 	succeeded, err := r.succeeded(batch, matched, retried)
 	var lost []*attempt
 	for _, a := range batch {
@@ -121,11 +118,7 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 	if err != nil {
 		return nil, err // they are reported as unknown
 	}
-	succeeded := make(map[[16]byte]bool, len(found))
-	for _, id := range found {
-		succeeded[id.Bytes] = true
-	}
-	return succeeded, nil
+	return idSet(found), nil
 }
 
 // isForOthers reports whether a job goes back as it was, so that others who have workers

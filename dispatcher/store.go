@@ -69,21 +69,37 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.
 		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
 	}
 	if len(left) > 0 {
-		p := sqlgen.SettleSucceededParams{
-			Ids:     make([]pgtype.UUID, len(left)),
-			Epochs:  make([]int64, len(left)),
-			Results: make([][]byte, len(left)),
-		}
-		for i, a := range left {
-			p.Ids[i], p.Epochs[i], p.Results[i] = pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
-		}
-		others, err := s.db.SettleSucceeded(ctx, p)
+		p := successes(left)
+		others, err := s.db.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: p.Ids, Epochs: p.Epochs, Results: p.Results})
 		if err != nil {
 			return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(left), err)
 		}
 		stored = append(stored, others...)
 	}
 	return s.closeCalledOff(ctx, batch, stored)
+}
+
+// successes are the batch as the statements for successes take it.
+func successes(batch []*attempt) sqlgen.SettleResultsInPlaceParams {
+	p := sqlgen.SettleResultsInPlaceParams{
+		Places:  make([]pgtype.TID, len(batch)),
+		Ids:     make([]pgtype.UUID, len(batch)),
+		Epochs:  make([]int64, len(batch)),
+		Results: make([][]byte, len(batch)),
+	}
+	for i, a := range batch {
+		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
+	}
+	return p
+}
+
+// idSet makes ids quick to look up.
+func idSet(ids []pgtype.UUID) map[[16]byte]bool {
+	set := make(map[[16]byte]bool, len(ids))
+	for _, id := range ids {
+		set[id.Bytes] = true
+	}
+	return set
 }
 
 func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
@@ -136,7 +152,7 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pg
 	}
 	if len(streamed) > 0 && err == nil {
 		var others []pgtype.UUID
-		others, err = s.settleStreamedInPlace(ctx, streamed)
+		others, err = s.db.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams(successes(streamed)))
 		left = append(left, noteStored(streamed, others)...)
 		stored = append(stored, others...)
 	}
@@ -152,12 +168,9 @@ func noteStored(batch []*attempt, stored []pgtype.UUID) (left []*attempt) {
 		}
 		return nil
 	}
-	settled := make(map[pgtype.UUID]bool, len(stored))
-	for _, id := range stored {
-		settled[id] = true
-	}
+	settled := idSet(stored)
 	for _, a := range batch {
-		if a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored {
+		if a.stored = settled[a.job.ID]; !a.stored {
 			left = append(left, a)
 		}
 	}
@@ -167,20 +180,6 @@ func noteStored(batch []*attempt, stored []pgtype.UUID) (left []*attempt) {
 // maxStreamedResult is how many bytes of a result fit into an event, however they are spelled. A larger one is left to
 // stream_job, which measures the event.
 const maxStreamedResult = 1 << 20
-
-// settleStreamedInPlace stores the events of the jobs, too.
-func (s *store) settleStreamedInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	p := sqlgen.SettleStreamedInPlaceParams{
-		Places:  make([]pgtype.TID, len(batch)),
-		Ids:     make([]pgtype.UUID, len(batch)),
-		Epochs:  make([]int64, len(batch)),
-		Results: make([][]byte, len(batch)),
-	}
-	for i, a := range batch {
-		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
-	}
-	return s.db.SettleStreamedInPlace(ctx, p)
-}
 
 // settleInPlace takes those without results as a list, which is quicker, and gives up if
 // somebody keeps one of them locked:
@@ -192,18 +191,8 @@ func (s *store) settleStreamedInPlace(ctx context.Context, batch []*attempt) ([]
 // The operator's statement is somebody's wish, and ours can be made again in the order of
 // the ids: so it is ours that ends, long before Postgres looks for deadlocks.
 func (s *store) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	p := sqlgen.SettleResultsInPlaceParams{
-		Places:  make([]pgtype.TID, len(batch)),
-		Ids:     make([]pgtype.UUID, len(batch)),
-		Epochs:  make([]int64, len(batch)),
-		Results: make([][]byte, len(batch)),
-	}
-	results := false
-	for i, a := range batch {
-		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
-		results = results || a.job.Result != nil
-	}
-	if results {
+	p := successes(batch)
+	if slices.ContainsFunc(p.Results, func(result []byte) bool { return result != nil }) {
 		return s.db.SettleResultsInPlace(ctx, p)
 	}
 	stored, err := s.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
@@ -288,17 +277,13 @@ func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []p
 	if len(stored) == len(batch) {
 		return stored, nil
 	}
-	settled := make(map[pgtype.UUID]bool, len(stored))
-	for _, id := range stored {
-		settled[id] = true
-	}
+	settled := idSet(stored)
 	for _, a := range batch {
-		id := pgvalue.UUID(a.job.ID)
-		if a.stored && !settled[id] { // by an earlier try, whose second half failed
-			settled[id] = true
-			stored = append(stored, id)
+		if a.stored && !settled[a.job.ID] { // by an earlier try, whose second half failed
+			settled[a.job.ID] = true
+			stored = append(stored, pgvalue.UUID(a.job.ID))
 		}
-		a.stored = settled[id]
+		a.stored = settled[a.job.ID]
 	}
 	refused := map[pgtype.UUID]*attempt{}
 	p := sqlgen.CloseAttemptsParams{Worker: s.worker}

@@ -107,10 +107,7 @@ var workerNameFence = []Edit{
 	Worker  string
 }`},
 	{"internal/sqlgen.Queries.SettleSucceeded", `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
-	{"dispatcher.store.storeSucceeded", `			Results: make([][]byte, len(left)),
-		}`, `			Results: make([][]byte, len(left)),
-			Worker:  s.worker,
-		}`},
+	{"dispatcher.store.storeSucceeded", `Results: p.Results})`, `Results: p.Results, Worker: s.worker})`},
 	{"internal/sqlgen.SettleResultsInPlace", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $5::text
     RETURNING jobs.id, jobs.tenant_id`},
@@ -122,10 +119,12 @@ var workerNameFence = []Edit{
 	)`, `		arg.Results,
 		arg.Worker,
 	)`},
-	{"dispatcher.store.settleInPlace", `		Results: make([][]byte, len(batch)),
-	}`, `		Results: make([][]byte, len(batch)),
-		Worker:  s.worker,
-	}`},
+	{"internal/sqlgen.SettleStreamedInPlaceParams", `	Results [][]byte
+}`, `	Results [][]byte
+	Worker  string
+}`}, // unused: store makes it of SettleResultsInPlaceParams
+	{"dispatcher.store.settleInPlace", `	p := successes(batch)`, `	p := successes(batch)
+	p.Worker = s.worker`},
 	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
 	{"internal/sqlgen.SettleInPlaceParams", `	Epochs []int64
 }`, `	Epochs []int64

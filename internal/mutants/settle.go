@@ -105,7 +105,7 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.noteStored", `a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored`, `!settled[pgvalue.UUID(a.job.ID)]`}},
+		Edits:     []Edit{{"dispatcher.noteStored", `a.stored = settled[a.job.ID]; !a.stored`, `!settled[a.job.ID]`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "SettleSucceeded CloseAttempts")},
 	},
 	{
