@@ -77,7 +77,10 @@ func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.P
 
 // request is what a claim of such shares of the plan is to lease.
 func (c *claimer) request(plan scheduler.Plan, shares []scheduler.Share, keyed bool, now time.Time) claimRequest {
-	return claimRequest{shares: shares, front: plan.Probe || c.sched.AtFront(keyed, now), kinds: plan.Kinds, room: plan.Room(shares)}
+	return claimRequest{
+		shares: shares, front: plan.Probe || c.sched.AtFront(keyed, now), frontAt: c.sched.Front(keyed),
+		kinds: plan.Kinds, room: plan.Room(shares),
+	}
 }
 
 // claimPlain leases jobs without a key.
@@ -128,6 +131,9 @@ func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan schedul
 	more := k.note(b.tally, len(b.claimed), r.room, furthest)
 	c.sched.PauseKeyed(ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	b.learn = func() {
+		if len(r.offered) > 0 {
+			k.putBack(leftOver(plan.Keyed, offers, b.claimed))
+		}
 		c.sched.Claimed(true, plan.Keyed, leasedBy(b.claimed, r.offered), scheduler.Extent{Front: r.front, More: more, Locked: b.tally.passed > 0}, ended)
 		takeTurns(b.claimed)
 	}
@@ -207,19 +213,31 @@ func positionOf(job *outbox.Claimed) scheduler.Position {
 	return scheduler.Position{RunAt: job.RunAt, ID: job.ID}
 }
 
-// leasedBy are the jobs that a claim came to by itself, not as offered ones: they alone show how far it has come.
+// leasedBy are the jobs that a claim has got, some of them as offered ones.
 func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
-	offered := make(map[outbox.ID]bool, len(offers))
-	for _, id := range offers {
-		offered[id.Bytes] = true
-	}
+	offered := idSet(offers)
 	jobs := make([]scheduler.Leased, 0, len(claimed))
 	for _, a := range claimed {
-		if len(offered) == 0 || !offered[a.job.ID] {
-			jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.unused})
-		}
+		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.unused, Offered: offered[a.job.ID]})
 	}
 	return jobs
+}
+
+// leftOver are the offers of tenants that have got all that they were allowed to, without those that the claim took: it may
+// have looked at none of these, and no survey shows them.
+func leftOver(shares []scheduler.Share, offers map[outbox.ID][]pgtype.UUID, claimed []*attempt) map[outbox.ID][]pgtype.UUID {
+	got, of := make(map[outbox.ID]bool, len(claimed)), map[outbox.ID]int{}
+	for _, a := range claimed {
+		got[a.job.ID] = true
+		of[a.job.Tenant]++
+	}
+	left := map[outbox.ID][]pgtype.UUID{}
+	for _, s := range shares {
+		if id := s.Tenant.ID; of[id] >= s.Quota {
+			left[id] = slices.DeleteFunc(offers[id], func(job pgtype.UUID) bool { return got[job.Bytes] })
+		}
+	}
+	return left
 }
 
 // takeTurns orders jobs so that the first of each tenant come before the second of any.

@@ -22,10 +22,11 @@ import (
 
 // claimRequest is what a claiming statement is to lease.
 type claimRequest struct {
-	shares []scheduler.Share
-	front  bool // from the first due job of each cursor on
-	kinds  []string
-	room   int // jobs, at most
+	shares  []scheduler.Share
+	front   bool               // from the front on, not from each cursor
+	frontAt scheduler.Position // see scheduler.Front
+	kinds   []string
+	room    int // jobs, at most
 
 	// Of jobs with a key.
 	reaches []int32       // how many of each share it looks at
@@ -81,7 +82,7 @@ type querier interface {
 
 // claimJobs leases jobs without a key, the most urgent first.
 func (c claims) claimJobs(ctx context.Context, r claimRequest) *claimBatch {
-	p, sent := newShareParams(r.shares, r.front), time.Now()
+	p, sent := newShareParams(r), time.Now()
 	var rows pgx.Rows
 	if c.streams.Load() { // the error is also that of Err
 		rows, _ = c.db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID,
@@ -100,7 +101,7 @@ func (c claims) claimJobs(ctx context.Context, r claimRequest) *claimBatch {
 
 // claimKeyed leases jobs with a key, the most urgent first.
 func (c claims) claimKeyed(ctx context.Context, r claimRequest) *claimBatch {
-	p, sent := newShareParams(r.shares, r.front), time.Now()
+	p, sent := newShareParams(r), time.Now()
 	rows, _ := c.db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), // as above
 		p.tenants, p.quotas, r.reaches, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, c.limits)
 	var done tally
@@ -119,16 +120,17 @@ type shareParams struct {
 	fromID                []pgtype.UUID
 }
 
-func newShareParams(shares []scheduler.Share, front bool) (p shareParams) {
-	for _, share := range shares {
+func newShareParams(r claimRequest) (p shareParams) {
+	for _, share := range r.shares {
 		p.tenants, p.quotas = append(p.tenants, pgvalue.UUID(share.Tenant.ID)), append(p.quotas, int32(share.Quota))
 		p.firsts = append(p.firsts, int32(len(p.priorities)+1))
 		for _, c := range share.Cursors {
-			from := pgtype.Timestamptz{Time: c.At.RunAt, Valid: true}
-			if front || c.At.RunAt.IsZero() {
+			at := c.From(r.front, r.frontAt)
+			from := pgtype.Timestamptz{Time: at.RunAt, Valid: true}
+			if at.RunAt.IsZero() {
 				from = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 			}
-			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.Priority), append(p.fromRunAt, from), append(p.fromID, pgvalue.UUID(c.At.ID))
+			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.Priority), append(p.fromRunAt, from), append(p.fromID, pgvalue.UUID(at.ID))
 		}
 		p.lasts = append(p.lasts, int32(len(p.priorities)))
 	}

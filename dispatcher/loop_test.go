@@ -1022,3 +1022,65 @@ func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 		})
 	}
 }
+
+// Behind more dead entries than a claim can read, the jobs of a new process start all the same, and so do those that
+// are due since long ago once somebody lets go of the snapshot.
+func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inMemory(t, 8, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+				r.refuse = func(c claimRequest) error {
+					for _, share := range c.shares {
+						for _, cursor := range share.Cursors {
+							if cursor.From(c.front, c.frontAt).RunAt.Before(time.Now().Add(-10 * time.Minute)) {
+								return context.DeadlineExceeded
+							}
+						}
+					}
+					return nil
+				}
+				for n := range 2 {
+					r.addKeyed(numbered(n), 5, 0, key)
+					r.addKeyed(numbered(n), 1, -time.Hour, key)
+				}
+				r.capacity.poke()
+				if r.sleep(time.Minute); len(r.done) != 10 {
+					t.Errorf("%d jobs have been done, want those of the last minutes", len(r.done))
+				}
+				r.mu.Lock()
+				r.refuse = nil
+				r.mu.Unlock()
+				if r.sleep(time.Hour); len(r.done) != 12 {
+					t.Errorf("%d jobs have been done in the end, want all", len(r.done))
+				}
+			})
+		})
+	}
+}
+
+// More promoted jobs of a tenant than it gets places in one claim are not forgotten: the next claim looks at them.
+func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
+	t.Parallel()
+	inMemory(t, 64, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		const tenants, each = 20, 10
+		for n := range tenants { // all have a cursor
+			r.addKeyed(numbered(n), 1, 0, "k")
+		}
+		r.capacity.poke()
+		r.sleep(time.Second)
+		var jobs []*outbox.Claimed
+		for n := range tenants * each {
+			jobs = append(jobs, newJob(tiny{}.Kind(), numbered(n%tenants), -time.Minute, fmt.Sprint("k", n)))
+		}
+		r.put(jobs...)
+		for _, job := range jobs {
+			r.keyed.offer(job.Tenant, pgvalue.UUID(job.ID))
+		}
+		r.capacity.roomMade()
+		if r.sleep(time.Second); len(r.done) != tenants+tenants*each {
+			t.Errorf("%d jobs have been done, want %d", len(r.done), tenants+tenants*each)
+		}
+	})
+}

@@ -23,6 +23,7 @@ type memoryStore struct {
 	routes map[string]*route
 	waker  *waker
 	take   func(claimRequest) time.Duration // what a claim takes; nil: no time
+	refuse func(claimRequest) error         // what a claim ends in; nil: it succeeds
 	answer func() time.Duration             // what the answer of a survey takes; nil: no time
 
 	mu      sync.Mutex
@@ -54,15 +55,23 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 	defer s.mu.Unlock()
 	s.claims = append(s.claims, r)
 	b, now := &claimBatch{room: r.room, err: s.away}, time.Now()
-	if s.away != nil || s.paused {
+	if s.away == nil && s.refuse != nil {
+		b.err = s.refuse(r)
+	}
+	if b.err != nil || s.paused {
 		return b
 	}
+	offered := idSet(r.offered)
 	for _, share := range r.shares {
 		left := share.Quota
-		for _, c := range share.Cursors {
+		for _, c := range append([]*scheduler.Cursor{nil}, share.Cursors...) { // offered ones first
 			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
-				is := left > 0 && flowOf(job) == c.Flow && !job.RunAt.After(now) && (job.Key != "") == keyed &&
-					slices.Contains(r.kinds, job.Kind) && (r.front || c.At.Before(positionOf(job)))
+				is := left > 0 && !job.RunAt.After(now) && (job.Key != "") == keyed && slices.Contains(r.kinds, job.Kind)
+				if c == nil {
+					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
+				} else {
+					is = is && flowOf(job) == c.Flow && c.From(r.front, r.frontAt).Before(positionOf(job))
+				}
 				if is {
 					left--
 					job.StartedAt, job.Attempt = now, job.Attempt+1

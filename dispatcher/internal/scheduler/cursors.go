@@ -31,6 +31,15 @@ type Cursor struct {
 	again  time.Time // when these are looked at again
 }
 
+// From is where a claim begins that is to begin at the front, or, without atFront, at the cursor: what was claimed before is
+// never passed by. A position without a time is before the first entry.
+func (c *Cursor) From(atFront bool, front Position) Position {
+	if !c.At.RunAt.IsZero() && (!atFront || c.At.Before(front)) {
+		return c.At
+	}
+	return front
+}
+
 // exhausted notes that a claim has found no more due jobs than it took.
 func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 	c.state, c.locked, c.again = drained, 0, time.Time{}
@@ -79,11 +88,15 @@ func (p Position) Before(other Position) bool {
 // done. So while that is expensive claims begin at their cursors, and seldom at the front:
 // what is due before its cursor waits for that. It was committed late, or given back, or
 // its lease has lapsed.
+//
+// Where there are so many of them that no claim from the front ends in time, the front is brought near: it is a time, reach
+// before the last survey, and moves back with each claim that ends.
 type cursors struct {
-	sorted []*Cursor // by tenant, then by priority, the highest first
-	front  budget    // of claims from the front
-	behind bool      // the last claim did not begin there
-	costs  expected  // of claims from the cursors
+	sorted []*Cursor     // by tenant, then by priority, the highest first
+	front  budget        // of claims from the front
+	reach  time.Duration // how far back the front is; 0: it is the first entry
+	behind bool          // the last claim did not begin there, or the front is not the first entry
+	costs  expected      // of claims from the cursors
 }
 
 const LockedRetry = 5 * time.Millisecond
@@ -141,12 +154,13 @@ type Leased struct {
 	Flow
 	At       Position
 	GoesBack bool // it must be found again
+	Offered  bool // it was come to by its id, and does not show how far the claim has come
 }
 
 // claimed moves the cursors to the last of the jobs that a claim has got.
 func (cs *cursors) claimed(jobs []Leased, now time.Time) {
 	for _, job := range jobs {
-		if c := cs.get(job.Flow); c != nil && !job.GoesBack {
+		if c := cs.get(job.Flow); c != nil && !job.GoesBack && !job.Offered {
 			c.used = now
 			if c.At.Before(job.At) {
 				c.At = job.At
@@ -223,13 +237,34 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 	return id, false
 }
 
+const (
+	nearFront   = time.Minute
+	reachGrowth = 4
+	farFront    = 365 * 24 * time.Hour // beyond it the front is the first entry again
+)
+
+// tooMuch notes that a claim did not end in time that began at the front, or at a cursor that has no position yet and so
+// begins there.
+func (cs *cursors) tooMuch(front bool) {
+	switch {
+	case !front && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return c.At.RunAt.IsZero() }):
+	case cs.reach == 0:
+		cs.reach = nearFront
+	default:
+		cs.reach = max(cs.reach/(reachGrowth*reachGrowth), lateCommit)
+	}
+}
+
 // cost notes what a claim took that looked at so many jobs. One from the front is expensive
 // if it takes more than twice as long as one from the cursors.
 func (cs *cursors) cost(front bool, now time.Time, took time.Duration, jobs int) {
-	cs.behind = !front
+	cs.behind = !front || cs.reach > 0
 	if front {
 		cs.front.spend(now, took-2*cs.costs.of(jobs))
 		cs.costs.lower(took, jobs)
+		if cs.reach *= reachGrowth; cs.reach > farFront {
+			cs.reach = 0
+		}
 	} else {
 		cs.costs.learn(took, jobs)
 	}

@@ -61,6 +61,8 @@ func (t *Tenant) HasMore() bool { return t.more }
 
 const (
 	keyedPause = 20 * time.Millisecond
+	// failedPause is how long jobs with a key leave the room to the others, at least, after a claim of theirs has failed.
+	failedPause = time.Second
 	// Sparse is how many jobs a tenant may hold to be claimed for though there is no room.
 	Sparse = 8
 	// MaxExpress is how many jobs one claim may take while there is no room.
@@ -344,19 +346,22 @@ type Extent struct {
 	Locked bool // it passed jobs by because somebody else had locked them, or their key
 }
 
-// Claimed learns from a claim which flows have more. The jobs are those that it came to by
-// its cursors.
+// Claimed learns from a claim which flows have more.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
 	cs := s.cursors(keyed)
 	s.stale = s.stale || len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs)
-	counts := map[Flow]int{}
+	counts, offered := map[Flow]int{}, map[outbox.ID]int{}
 	for _, job := range jobs {
-		counts[job.Flow]++
+		if job.Offered {
+			offered[job.Tenant]++
+		} else {
+			counts[job.Flow]++
+		}
 	}
 	cs.claimed(jobs, now)
 	for _, share := range shares {
 		s.served = share.Tenant.ID
-		left := share.Quota
+		left := share.Quota - offered[share.Tenant.ID]
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
 			if left -= n; left <= 0 {
@@ -406,13 +411,21 @@ func (s *Scheduler) AtFront(keyed bool, now time.Time) bool {
 	return s.cursors(keyed).front.allows(now)
 }
 
+// Front is where claims from the front begin now.
+func (s *Scheduler) Front(keyed bool) (at Position) {
+	if reach := s.cursors(keyed).reach; reach > 0 && s.since.Valid {
+		at.RunAt = s.since.Time.Add(-reach)
+	}
+	return at
+}
+
 // Cost notes what a claim took that ended now and looked at so many jobs.
 func (s *Scheduler) Cost(keyed, front bool, now time.Time, took time.Duration, jobs int) {
 	s.cursors(keyed).cost(front, now, took, jobs)
 }
 
 // PauseKeyed leaves the room to jobs without a key for a while, if there are any: a claim of the others that gets a job
-// or two would hold up thousands of these.
+// or two would hold up thousands of these. So does a claim of theirs that has failed.
 func (s *Scheduler) PauseKeyed(now time.Time, pause bool) {
 	if s.keyedPause = (time.Time{}); pause {
 		s.keyedPause = now.Add(keyedPause)
@@ -608,8 +621,19 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 // Failed notes a claim that has ended in an error: it may have been too much for its
 // deadline.
 func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
-	if cs := s.cursors(keyed); front {
-		s.failure = func(away bool) { cs.front.fail(time.Now(), took, away); cs.behind = true }
+	cs := s.cursors(keyed)
+	s.failure = func(away bool) {
+		if front {
+			cs.front.fail(time.Now(), took, away)
+			cs.behind = true
+		}
+		if away {
+			return
+		}
+		cs.tooMuch(front)
+		if keyed { // the next plan begins with the others, which would never have their turn
+			s.keyedPause = time.Now().Add(max(2*took, failedPause))
+		}
 	}
 }
 

@@ -336,3 +336,95 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 		}
 	}
 }
+
+// Where no claim ends in time that begins at the first entry, as behind millions of dead ones that a snapshot keeps, the
+// next ones begin nearer, and each that ends lets the one after it begin farther back, until one begins there again.
+func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
+	for _, keyed := range []bool{false, true} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
+			s, now := New(64), time.Now()
+			s.since = pgtype.Timestamptz{Time: now, Valid: true}
+			cs := s.cursors(keyed)
+			c := cs.add(Flow{Tenant: tenant}, now, outbox.ID{}) // a new process knows no position
+			begins := func() time.Duration {
+				at := c.From(s.AtFront(keyed, now), s.Front(keyed))
+				if at.RunAt.IsZero() {
+					return 0
+				}
+				return now.Sub(at.RunAt)
+			}
+			fail := func(away bool) {
+				s.Failed(keyed, s.AtFront(keyed, now), 5*time.Second)
+				s.SettleFailure(away)
+			}
+			if fail(true); begins() != 0 {
+				t.Fatalf("while the database is away, claims begin %v back, want at the first entry", begins())
+			}
+			if fail(false); begins() != nearFront {
+				t.Fatalf("after a claim that did not end, the next begins %v back, want %v", begins(), nearFront)
+			}
+			if fail(false); begins() != lateCommit {
+				t.Fatalf("after two, the next begins %v back, want %v", begins(), lateCommit)
+			}
+			for want := reachGrowth * lateCommit; want <= farFront; want *= reachGrowth {
+				cs.front = budget{}
+				cs.cost(true, now, time.Millisecond, 0)
+				if begins() != want {
+					t.Fatalf("the next claim from the front begins %v back, want %v", begins(), want)
+				}
+				if !cs.behind {
+					t.Fatal("a claim that began near the front counts as one from the first entry")
+				}
+			}
+			cs.front = budget{}
+			if cs.cost(true, now, time.Millisecond, 0); begins() != 0 || !cs.behind {
+				t.Errorf("claims begin %v back, want at the first entry again", begins())
+			}
+			if cs.cost(true, now, time.Millisecond, 0); cs.behind {
+				t.Error("a claim from the first entry is followed by another")
+			}
+			c.At = Position{RunAt: now.Add(-time.Hour)}
+			cs.reach = nearFront
+			if begins() != time.Hour {
+				t.Errorf("a claim begins %v back, beyond a cursor that is an hour back", begins())
+			}
+		}
+	}
+}
+
+// Jobs with a key whose claims fail leave most of the time to those without one.
+func TestAClaimThatFailsLeavesTheOthersTheirTurn(t *testing.T) {
+	s := schedulerOf(1, due)
+	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
+	s.Failed(true, false, 5*time.Second)
+	s.SettleFailure(false)
+	if p := s.Plan(time.Now().Add(9*time.Second), roomFor(10), nil); len(p.Keyed) != 0 || len(p.Plain) != 1 {
+		t.Errorf("soon after: %d shares of jobs with a key, %d of the others; want 0 and 1", len(p.Keyed), len(p.Plain))
+	}
+	if p := s.Plan(time.Now().Add(11*time.Second), roomFor(10), nil); len(p.Keyed) != 1 {
+		t.Error("later: none of jobs with a key, want one")
+	}
+	s.plain.sorted[0].state = drained
+	if p := s.Plan(time.Now(), roomFor(10), nil); len(p.Keyed) != 1 {
+		t.Error("while there are no others: none of jobs with a key, want one")
+	}
+}
+
+// Of a tenant whose offered jobs have used up what it may have, nobody has looked at what its cursors stand for.
+func TestOfferedJobsCount(t *testing.T) {
+	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
+		s, now := New(64), time.Now()
+		c := s.keyed.add(Flow{Tenant: tenant}, now, outbox.ID{})
+		other := s.keyed.add(Flow{Tenant: numbered(8)}, now, outbox.ID{})
+		offered := candidate(tenant, 0, now, 1)
+		offered.Offered = true
+		shares := []Share{{s.Tenant(tenant, now), []*Cursor{c}, 1}, {s.Tenant(numbered(8), now), []*Cursor{other}, 1}}
+		s.Claimed(true, shares, []Leased{offered}, Extent{Front: true}, now)
+		if c.state != due || other.state != drained {
+			t.Errorf("the cursors are %v and %v, want due and drained", c.state, other.state)
+		}
+		if !c.At.RunAt.IsZero() {
+			t.Errorf("the offered job has moved the cursor to %v", c.At)
+		}
+	}
+}
