@@ -90,9 +90,9 @@ func (c Config) validate() error {
 	if fault := engine.WorkerFault(c.Worker); fault != "" {
 		errs = append(errs, invalid.Field("Config.Worker", "%s", fault))
 	}
-	atLeast := func(field string, d, least time.Duration) {
-		if d < least {
-			errs = append(errs, invalid.Field(field, "is %s, want at least %s", d, least))
+	within := func(field string, d, least time.Duration) {
+		if d < least || d > engine.MaxDuration {
+			errs = append(errs, invalid.Field(field, "is %s, want %s to 100 years", d, least))
 		}
 	}
 	switch c.LogJobs {
@@ -100,9 +100,10 @@ func (c Config) validate() error {
 	default:
 		errs = append(errs, invalid.Field("Config.LogJobs", "is %q, want all, failures or off, or nothing for all", c.LogJobs))
 	}
-	atLeast("Config.LeaseTTL", c.LeaseTTL, time.Second)
-	atLeast("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
-	atLeast("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
-	atLeast("Config.Timeout", c.Timeout, time.Millisecond)
+	within("Config.LeaseTTL", c.LeaseTTL, time.Second)
+	within("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
+	within("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
+	within("Config.Timeout", c.Timeout, time.Millisecond)
+	within("Config.GracePeriod", max(c.GracePeriod, 0), 0)
 	return errors.Join(errs...)
 }

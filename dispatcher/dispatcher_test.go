@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,14 +35,16 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 		LeaseTTL:         time.Millisecond,
 		PollInterval:     time.Millisecond,
 		DeafPollInterval: -time.Second,
-		Timeout:          -time.Second,
+		Timeout:          math.MaxInt64,
+		GracePeriod:      math.MaxInt64,
 	})
 	if err == nil {
 		t.Fatal("New accepts it")
 	}
 	for _, want := range []string{
 		"name is empty, want", "name is 129 bytes long", `name is "no such!": byte 2 is " "`, "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`, `has the code ""`,
-		`Worker is "a b", want up to 128 characters without spaces`, "LeaseTTL is 1ms, want at least 1s", "PollInterval is 1ms", "DeafPollInterval is -1s", "Timeout is -1s",
+		`Worker is "a b", want up to 128 characters without spaces`, "LeaseTTL is 1ms, want 1s to 100 years", "PollInterval is 1ms", "DeafPollInterval is -1s",
+		"Timeout is 2562047h", "GracePeriod is 2562047h",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not mention %s:\n%v", want, err)
@@ -49,7 +52,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues", "Config.Queues",
-		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "KindConfig.Timeout", "KindConfig.FailOn",
+		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "Config.GracePeriod", "KindConfig.Timeout", "KindConfig.FailOn",
 	}
 	if diff := cmp.Diff(want, fieldsOf(err)); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)

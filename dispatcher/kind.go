@@ -31,8 +31,8 @@ type KindConfig struct {
 // asks it of every kind.
 func (c KindConfig) Validate() error {
 	var errs []error
-	if c.Timeout < 0 {
-		errs = append(errs, invalid.Field("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
+	if c.Timeout < 0 || c.Timeout > engine.MaxDuration {
+		errs = append(errs, invalid.Field("KindConfig.Timeout", "is %s, want up to 100 years, or 0 for that of the process", c.Timeout))
 	}
 	for _, code := range c.FailOn {
 		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code

@@ -15,6 +15,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -1081,6 +1082,22 @@ func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
 		r.capacity.roomMade()
 		if r.sleep(time.Second); len(r.done) != tenants+tenants*each {
 			t.Errorf("%d jobs have been done, want %d", len(r.done), tenants+tenants*each)
+		}
+	})
+}
+
+// A retry whose answer was lost is stored: the try after it matches nothing, and the queue has to look for it, for it
+// sleeps until what it knew of before.
+func TestTheQueueLooksForARetryWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.sleep(time.Second)
+		job := newJob(tiny{}.Kind(), outbox.RootTenant, 200*time.Millisecond, "")
+		r.put(job) // by the try whose answer was lost; nobody is notified
+		a := &attempt{job: job, waker: r.capacity.waker, route: r.routes[job.Kind], outcome: outcome.Outcome{Status: outbox.Retrying}}
+		r.dispatcher.settler.reporter.report([]*attempt{a}, nil, true)
+		if r.sleep(time.Second); len(r.done) != 1 {
+			t.Error("the job was not started again within a second")
 		}
 	})
 }

@@ -68,6 +68,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
+			a.waker.poke() // the next start of what the earlier try has stored
 			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:

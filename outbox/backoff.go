@@ -35,7 +35,7 @@ func (b Backoff) validate() error {
 		return invalid("Options.Backoff", "has %d waits, want at most %d", len(b), engine.MaxBackoffs)
 	}
 	for i, wait := range b {
-		if wait < 0 || wait > maxHorizon {
+		if wait < 0 || wait > engine.MaxDuration {
 			return invalid("Options.Backoff", "waits %s after attempt %d, want 0 to 100 years", wait, i+1)
 		}
 	}

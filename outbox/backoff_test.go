@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 func TestDoubling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := time.Duration(rapid.Int64Range(1, int64(maxHorizon)).Draw(t, "limit"))
-		first := time.Duration(rapid.Int64Range(int64(time.Microsecond), int64(maxHorizon)).Draw(t, "first"))
+		limit := time.Duration(rapid.Int64Range(1, int64(engine.MaxDuration)).Draw(t, "limit"))
+		first := time.Duration(rapid.Int64Range(int64(time.Microsecond), int64(engine.MaxDuration)).Draw(t, "first"))
 		b := Exponential(first, limit)
 		if err := b.validate(); err != nil {
 			t.Fatal(err)

@@ -118,7 +118,7 @@ func everyOption(common Options) []Request {
 	at(5, func(o *Options) { o.Key.Name = `a "key", {\with} é` })
 	at(6, func(o *Options) { o.Headers = map[string]string{"a": "b", "é": `"\u0000\`} })
 	at(7, func(o *Options) { o.Tenant = tenant })
-	at(11, func(o *Options) { o.Backoff = Backoff{0, time.Microsecond, maxHorizon} })
+	at(11, func(o *Options) { o.Backoff = Backoff{0, time.Microsecond, engine.MaxDuration} })
 	requests[8].Args = Raw{KindName: "raw", Payload: []byte("\x00\xff\\{\"\n"), ContentType: "application/x-protobuf"}
 	requests[9].Args = Raw{KindName: "raw", ContentType: "application/x-protobuf"}
 	requests[10].Args = Raw{KindName: "raw", Payload: []byte(" {\"b\":1,\n\"a\":\"\\u0000\",\"a\":1e400} ")}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -82,7 +83,7 @@ var optionCases = map[string]struct {
 	"highest priority":             {Options{Priority: 32767}, map[string]any{"priority": 32767.}},
 	"lowest priority":              {Options{Priority: -32768}, map[string]any{"priority": -32768.}},
 	"delay":                        {Options{Delay: 90 * time.Second}, map[string]any{"due_in": "00:01:30"}},
-	"longest delay":                {Options{Delay: maxHorizon}, map[string]any{"due_in": "36500 days"}},
+	"longest delay":                {Options{Delay: engine.MaxDuration}, map[string]any{"due_in": "36500 days"}},
 	"shortest delay":               {Options{Delay: time.Microsecond}, map[string]any{"due_in": "00:00:00.000001"}},
 	"max attempts":                 {Options{MaxAttempts: 32767}, map[string]any{"max_attempts": 32767.}},
 	"one attempt":                  {Options{MaxAttempts: 1}, map[string]any{"max_attempts": 1.}},

@@ -84,7 +84,7 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 	default:
 		add(".OnLapse", "is %q, want %q, %q or %q", k.OnLapse, "", FailStale, BlockLapsed)
 	}
-	if k.ParkAfter < 0 || k.ParkAfter > maxHorizon {
+	if k.ParkAfter < 0 || k.ParkAfter > engine.MaxDuration {
 		add(".ParkAfter", "is %s, want 0 to 100 years", k.ParkAfter)
 	}
 	if k.ParkAfter != 0 && k.OnDeath != ParkKey {

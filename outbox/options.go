@@ -47,9 +47,6 @@ type Options struct {
 // watched is whether somebody waits for the job: its end is announced. Package await sets it.
 type watched = engine.Seam[engine.Watched]
 
-// maxHorizon keeps run_at within what every client can represent.
-const maxHorizon = 100 * 365 * 24 * time.Hour
-
 func (o *Options) validate() []error {
 	var errs []error
 	add := func(err error) {
@@ -63,7 +60,7 @@ func (o *Options) validate() []error {
 	if o.Priority < math.MinInt16 || o.Priority > math.MaxInt16 {
 		add(invalid("Options.Priority", "is %d, want -32768 to 32767", o.Priority))
 	}
-	if o.Delay < 0 || o.Delay > maxHorizon {
+	if o.Delay < 0 || o.Delay > engine.MaxDuration {
 		add(invalid("Options.Delay", "is %s, want 0 to 100 years", o.Delay))
 	}
 	if o.Delay != 0 && !o.RunAt.IsZero() {
@@ -80,7 +77,7 @@ func (o *Options) validate() []error {
 	if o.MaxAttempts < 0 || o.MaxAttempts > math.MaxInt16 {
 		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts, engine.DefaultMaxAttempts))
 	}
-	if o.Timeout < 0 || o.Timeout > maxHorizon {
+	if o.Timeout < 0 || o.Timeout > engine.MaxDuration {
 		add(invalid("Options.Timeout", "is %s, want 0 to 100 years", o.Timeout))
 	} else if o.Timeout != 0 && o.Timeout < time.Microsecond { // it would be stored as none
 		add(invalid("Options.Timeout", "is %s, want at least 1µs, or 0 for what the kind's handler says", o.Timeout))

@@ -99,8 +99,8 @@ func TestTheLargestAcceptedOptionsCanBeStored(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"the longest names":   {Queue: strings.Repeat("q", engine.MaxNameBytes), Key: KeyRules{Name: strings.Repeat("é", engine.MaxKeyBytes/2)}, IdempotencyKey: strings.Repeat("\x01", engine.MaxKeyBytes)},
 		"the largest headers": {Headers: map[string]string{"a": strings.Repeat("x", engine.MaxHeadersBytes-len(`{"a":""}`))}},
-		"the latest time":     {RunAt: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC), Timeout: maxHorizon},
-		"the longest waits":   {Backoff: slices.Repeat(Backoff{maxHorizon}, engine.MaxBackoffs)},
+		"the latest time":     {RunAt: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC), Timeout: engine.MaxDuration},
+		"the longest waits":   {Backoff: slices.Repeat(Backoff{engine.MaxDuration}, engine.MaxBackoffs)},
 		"any tenant":          {Tenant: ID(slices.Repeat([]byte{0xff}, 16))},
 	} {
 		for _, request := range [][]Request{slices.Repeat([]Request{{greet{"ada"}, opts}}, 2), slices.Repeat([]Request{{greet{"ada"}, opts}}, copyFrom)} {

@@ -1,5 +1,7 @@
 package engine
 
+import "time"
+
 // Limits of what is stored with a job. The public documentation says each where it applies.
 const (
 	MaxNameBytes    = 128      // a kind or a queue
@@ -19,6 +21,10 @@ const (
 	MaxCheckpointBytes = 256 << 10 // as JSON
 	MaxStepBytes       = 256 << 10 // a step's result as JSON
 )
+
+// MaxDuration is the longest time that may be given: with a wait or a timeout of it, every client can still represent the
+// time when it is over.
+const MaxDuration = 100 * 365 * 24 * time.Hour
 
 // DefaultQueue is the queue of jobs whose options name none.
 const DefaultQueue = "default"
