@@ -18,7 +18,7 @@ func TestAProducersRoleIsEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{
-		`GRANT INSERT, SELECT ON orders TO outbox_producer`, // until the end of the test, as your service's login has it
+		`GRANT INSERT, SELECT ON orders TO outbox_producer`, // until the end of the test
 		`GRANT USAGE ON SEQUENCE orders_id_seq TO outbox_producer`,
 		`SET LOCAL ROLE outbox_producer`,
 		`SET LOCAL app.tenant_id = '00000000-0000-0000-0000-000000000001'`,
