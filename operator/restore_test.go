@@ -16,9 +16,10 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// The data of a dump, in a schema that is there already, as docs/operate/backup.md says: every row comes back, that of a
-// day which a migration does not make any more, too, and the audit with its chain. What stands for pg_restore --data-only --disable-triggers copies all tables with no trigger
-// firing: so a row that a migration has made, and the page does not say to remove, is refused twice here, too.
+// The data of a dump, in a schema that is there already, as docs/operate/backup.md says: every row comes back, that of
+// a day which a migration does not make any more, too, and the audit with its chain. What stands for pg_restore
+// --data-only --disable-triggers copies all tables with no trigger firing: so a row that a migration has made, and the
+// page does not say to remove, is refused twice here, too.
 func TestDataAloneAreRestored(t *testing.T) {
 	t.Parallel()
 	empty := shownBy(t, "operate/backup.md", `psql -c '(TRUNCATE [^']*)'`)
