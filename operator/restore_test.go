@@ -7,26 +7,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// The data of a dump, in a schema that is there already, as docs/operate/operations.md says: every row comes back, and
-// the audit with its chain. What stands for pg_restore --data-only --disable-triggers copies all tables with no trigger
-// firing: so a row that a migration has made, and the page does not say to remove, is refused twice here, too.
+// The data of a dump, in a schema that is there already, as docs/operate/backup.md says: every row comes back, that of
+// a day which a migration does not make any more, too, and the audit with its chain. What stands for pg_restore
+// --data-only --disable-triggers copies all tables with no trigger firing: so a row that a migration has made, and the
+// page does not say to remove, is refused twice here, too.
 func TestDataAloneAreRestored(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/operate/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	empty := regexp.MustCompile(`psql -c '(TRUNCATE [^']*)'`).FindSubmatch(page)
-	if empty == nil {
-		t.Fatal("docs/operate/operations.md says no more what is to be emptied")
-	}
+	empty := shownBy(t, "operate/backup.md", `psql -c '(TRUNCATE [^']*)'`)
+	days := shownBy(t, "operate/backup.md", "```sql\n(SELECT format\\('CREATE TABLE(?s:.*?))```")
 
 	o, old := newRig(t)
 	job := enqueue(t, old, "mail", outbox.Options{Delay: time.Hour})
@@ -34,14 +31,33 @@ func TestDataAloneAreRestored(t *testing.T) {
 	if _, err := o.Cancel(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
+	exec(t, old, `CREATE TABLE outbox.history_20260101 PARTITION OF outbox.history FOR VALUES FROM ('2026-01-01 00:00:00+00') TO ('2026-01-02 00:00:00+00')`)
+	exec(t, old, `UPDATE outbox.history SET finished_at = '2026-01-01 12:00:00+00'`)
 	act(t, old, 3)
 	wantWhole(t, o, 4)
 
 	restored := pgtest.New(t)
-	exec(t, restored, string(empty[1]))
-	rows := copyTables(t, old, restored)
-	if rows["outbox.audit"] != 4 || rows["outbox.jobs"] != 1 {
-		t.Errorf("%d acts and %d jobs were copied, want 4 and 1", rows["outbox.audit"], rows["outbox.jobs"])
+	rows, err := old.Query(t.Context(), days)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range made {
+		exec(t, restored, statement)
+	}
+	exec(t, restored, empty)
+	copied := copyTables(t, old, restored)
+	if copied["outbox.audit"] != 4 || copied["outbox.jobs"] != 1 || copied["outbox.history_20260101"] != 1 {
+		t.Errorf("%d acts, %d jobs and %d of the old day were copied, want 4, 1 and 1",
+			copied["outbox.audit"], copied["outbox.jobs"], copied["outbox.history_20260101"])
+	}
+	exec(t, restored, `SELECT outbox.secure()`)
+	var forced bool
+	if err := restored.QueryRow(t.Context(), `SELECT relforcerowsecurity FROM pg_class WHERE oid = 'outbox.history_20260101'::regclass`).Scan(&forced); err != nil || !forced {
+		t.Errorf("the row security of the old day is forced: %t, %v", forced, err)
 	}
 	r := operator.New(restored)
 	wantWhole(t, r, 4)
@@ -49,6 +65,66 @@ func TestDataAloneAreRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantWhole(t, r, 5)
+}
+
+// A clone for staging, after the statements of docs/operate/backup.md, does nothing.
+func TestACloneIsStill(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	enqueue(t, db, "mail", outbox.Options{Queue: "mail"})
+	if _, err := o.CreateSchedule(t.Context(), schedule.Cron("nightly", "0 3 * * *", "UTC", outbox.Raw{KindName: "report", Payload: []byte("{}")}, schedule.Options{})); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('lake')`)
+	exec(t, db, `INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
+		VALUES (outbox.uuid_v7(), '00000000-0000-0000-0000-000000000001', 'replay', '{}', 0, 1, 'ada', '', '')`)
+	exec(t, db, shownBy(t, "operate/backup.md", "run by operator/restore_test.go -->\n```sql\n((?s:.*?))```"))
+	var moving int
+	if err := db.QueryRow(t.Context(), `
+		SELECT (SELECT count(*) FROM outbox.jobs WHERE NOT EXISTS (SELECT FROM outbox.queues AS q WHERE q.queue = jobs.queue AND q.paused_at IS NOT NULL))
+			+ (SELECT count(*) FROM outbox.schedules WHERE paused_at IS NULL) + (SELECT count(*) FROM outbox.sinks WHERE paused_at IS NULL)
+			+ (SELECT count(*) FROM outbox.operations WHERE stopped_at IS NULL) + (SELECT count(*) FROM outbox.tokens)`).Scan(&moving); err != nil || moving != 0 {
+		t.Errorf("%d things go on, %v", moving, err)
+	}
+}
+
+// A person's data is gone after the statements of docs/guides/payloads.md, and other jobs stay.
+func TestAPersonsDataIsDeleted(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	other := enqueue(t, db, "mail", outbox.Options{})
+	hers, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "mail", Payload: []byte(`{"to":"ada@example.org"}`)}, outbox.Options{IdempotencyKey: "ada"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []outbox.ID{other, hers} {
+		exec(t, db, `INSERT INTO outbox.job_logs (job_id, slot, epoch, line, logged_at, level, message) VALUES ($1, 0, 1, 1, now(), 'info', 'a line')`, id)
+		if _, err := o.Cancel(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, db, `SELECT outbox.publish('mails', '{"to":"ada@example.org"}'), outbox.publish('mails', '{}')`)
+	exec(t, db, shownBy(t, "guides/payloads.md", "run by operator/restore_test.go -->\n```sql\n((?s:.*?))```"))
+	var left string
+	if err := db.QueryRow(t.Context(), `
+		SELECT concat_ws(' ', (SELECT count(*) FROM outbox.history), (SELECT count(*) FROM outbox.events), (SELECT count(*) FROM outbox.job_logs),
+			(SELECT count(*) FROM outbox.idempotency_keys))`).Scan(&left); err != nil || left != "1 1 1 0" {
+		t.Errorf("jobs, events, lines and keys that are left: %s, %v; want 1 1 1 0", left, err)
+	}
+}
+
+// shownBy returns what the first group of the pattern matches in a page of the manual.
+func shownBy(t *testing.T, page, pattern string) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(pattern).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("docs/%s shows no more what this test runs: %s", page, pattern)
+	}
+	return string(found[1])
 }
 
 // copyTables copies all rows of the schema, and the values of its sequences, with no trigger firing.

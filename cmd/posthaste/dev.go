@@ -60,7 +60,7 @@ All that connects from this machine is superuser there: not for production.`,
 }
 
 func (p *program) dev(ctx context.Context, s settings, folder string, port int) (err error) {
-	mux, err := webhookMux(s.webhooks)
+	mux, err := webhookMux(s)
 	if err != nil {
 		return err
 	}

@@ -239,6 +239,16 @@ func parseWebhooks(v string) ([]webhookRoute, error) {
 	return routes, nil
 }
 
+// parseWebhookSecrets reads secrets as Standard Webhooks has them. Its errors do not quote them.
+func parseWebhookSecrets(v string) (webhook.Signing, error) {
+	if v == "" {
+		return webhook.Signing{}, nil
+	}
+	signing := webhook.Signing{Secrets: strings.Split(v, ",")}
+	_, err := webhook.Handler("http://localhost", webhook.Config{Signing: signing}) // it checks them
+	return signing, err
+}
+
 func parseWorker(v string) (string, error) {
 	if engine.WorkerFault(v) != "" {
 		return "", errors.New("want up to 128 characters without spaces")

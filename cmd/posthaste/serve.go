@@ -51,7 +51,7 @@ docs/operate/relay.md and docs/operate/nats.md.`,
 
 // serve runs the process until a signal or the end of ctx.
 func (p *program) serve(ctx context.Context, s settings) error {
-	mux, err := webhookMux(s.webhooks)
+	mux, err := webhookMux(s)
 	if err != nil {
 		return err
 	}
@@ -72,10 +72,10 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	return server.Run(ctx, mux, s.app, s.server)
 }
 
-func webhookMux(routes []webhookRoute) (*dispatcher.Mux, error) {
+func webhookMux(s settings) (*dispatcher.Mux, error) {
 	mux := new(dispatcher.Mux)
-	for _, r := range routes {
-		handler, err := webhook.Handler(r.url, webhook.Config{UserAgent: "posthaste/" + buildVersion()})
+	for _, r := range s.webhooks {
+		handler, err := webhook.Handler(r.url, webhook.Config{UserAgent: "posthaste/" + buildVersion(), Signing: s.signing})
 		if err != nil {
 			return nil, usagef("webhook of kind %q: %w", r.kind, err)
 		}

@@ -3,7 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -95,15 +99,20 @@ func adminAddr(t *testing.T, logs *lockedBuffer) string {
 
 func TestServeDeliversToAWebhookAndStopsInGoodOrder(t *testing.T) {
 	t.Parallel()
-	bodies := make(chan string, 1)
+	bodies, signed := make(chan string, 1), make(chan bool, 1)
+	const key = "a secret of thirty-two bytes !!!"
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
+		mac := hmac.New(sha256.New, []byte(key))
+		_, _ = fmt.Fprintf(mac, "%s.%s.%s", r.Header.Get("Webhook-Id"), r.Header.Get("Webhook-Timestamp"), b)
+		signed <- r.Header.Get("Webhook-Signature") == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil))
 		bodies <- r.Header.Get("Posthaste-Job-Id") + " " + string(b)
 	}))
 	defer receiver.Close()
 	url := pgtest.URL(t)
 	e := env{"DATABASE_URL": url}
-	cmd, logs := serving(t, "--database-url", url, "--webhook", "greet="+receiver.URL)
+	secret := "OUTBOX_WEBHOOK_SECRET=whsec_" + base64.StdEncoding.EncodeToString([]byte(key))
+	cmd, logs := servingWith(t, []string{secret}, "--database-url", url, "--webhook", "greet="+receiver.URL)
 	addr := adminAddr(t, logs)
 	awaitText(t, "listener   hearing", func() string { return posthaste(t, nil, "", "healthcheck", "--admin-addr", addr).out })
 
@@ -112,6 +121,9 @@ func TestServeDeliversToAWebhookAndStopsInGoodOrder(t *testing.T) {
 	case got := <-bodies:
 		if want := id + ` {"name": "Ada"}`; got != want {
 			t.Errorf("the receiver got %q, want %q", got, want)
+		}
+		if !<-signed {
+			t.Error("the request is not signed by the secret")
 		}
 	case <-time.After(5 * time.Second):
 		t.Fatal("the receiver got nothing")

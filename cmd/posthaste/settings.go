@@ -15,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay/webhook"
 	"github.com/posthaste-dev/posthaste/server"
 	"github.com/posthaste-dev/posthaste/tracing"
 )
@@ -25,6 +26,7 @@ type settings struct {
 	server   server.Config
 	notify   outbox.NotifyMode
 	webhooks []webhookRoute
+	signing  webhook.Signing // of webhooks
 	roles    []string
 	apiAddr  string
 	apiURL   string
@@ -138,6 +140,12 @@ var allSettings = []setting{
 		[]string{"OUTBOX_WEBHOOKS"},
 		"", "carry jobs out by HTTP POST: `KIND=URL`, repeated or separated by commas", showWebhooks,
 		func(s *settings, v string) (err error) { s.webhooks, err = parseWebhooks(v); return err },
+	},
+	{
+		"webhook-secret",
+		[]string{"OUTBOX_WEBHOOK_SECRET"},
+		"", "`SECRET` that signs webhooks, whsec_ and 24 to 64 bytes in base64; behind a comma the one before it (default: they are not signed)", func(string) string { return redacted },
+		func(s *settings, v string) (err error) { s.signing, err = parseWebhookSecrets(v); return err },
 	},
 	{
 		"queues",

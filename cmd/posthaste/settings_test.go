@@ -71,13 +71,14 @@ func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
 
 func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
 	out := ok(t, env{
-		"DATABASE_URL":        "postgres://ada:hush@db:5433/shop?sslmode=require&sslpassword=hush",
-		"OUTBOX_LISTEN_URL":   "host=/run/pg user=ada password=hush dbname=shop",
-		"OUTBOX_WEBHOOKS":     "greet=https://u:hush@example.com/x?token=hush",
-		"OUTBOX_LISTEN":       "off",
-		"OUTBOX_GRACE_PERIOD": "",
-		"OUTBOX_API_URL":      "https://jobs.example.com/x",
-		"OUTBOX_API_TOKEN":    "ph_1_hush",
+		"DATABASE_URL":          "postgres://ada:hush@db:5433/shop?sslmode=require&sslpassword=hush",
+		"OUTBOX_LISTEN_URL":     "host=/run/pg user=ada password=hush dbname=shop",
+		"OUTBOX_WEBHOOKS":       "greet=https://u:hush@example.com/x?token=hush",
+		"OUTBOX_WEBHOOK_SECRET": "whsec_aHVzaGh1c2hodXNoaHVzaGh1c2hodXNo",
+		"OUTBOX_LISTEN":         "off",
+		"OUTBOX_GRACE_PERIOD":   "",
+		"OUTBOX_API_URL":        "https://jobs.example.com/x",
+		"OUTBOX_API_TOKEN":      "ph_1_hush",
 	}, "config", "-o", "json", "--listen", "on", "--lease-ttl=1m")
 	var rows []map[string]string
 	if err := json.Unmarshal([]byte(out), &rows); err != nil {
@@ -91,20 +92,21 @@ func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
 		t.Errorf("got %d settings, want all %d", len(got), all)
 	}
 	for name, want := range map[string]string{
-		"database-url": "postgres://ada:REDACTED@db:5433/shop from DATABASE_URL",
-		"listen-url":   "host=/run/pg port=5432 user=ada dbname=shop password=REDACTED from OUTBOX_LISTEN_URL",
-		"webhook":      "greet=https://example.com/… from OUTBOX_WEBHOOKS",
-		"listen":       "on from --listen",
-		"lease-ttl":    "1m from --lease-ttl",
-		"grace-period": "20s from default",
-		"api":          "https://jobs.example.com/x from OUTBOX_API_URL",
-		"token":        "REDACTED from OUTBOX_API_TOKEN",
+		"database-url":   "postgres://ada:REDACTED@db:5433/shop from DATABASE_URL",
+		"listen-url":     "host=/run/pg port=5432 user=ada dbname=shop password=REDACTED from OUTBOX_LISTEN_URL",
+		"webhook":        "greet=https://example.com/… from OUTBOX_WEBHOOKS",
+		"webhook-secret": "REDACTED from OUTBOX_WEBHOOK_SECRET",
+		"listen":         "on from --listen",
+		"lease-ttl":      "1m from --lease-ttl",
+		"grace-period":   "20s from default",
+		"api":            "https://jobs.example.com/x from OUTBOX_API_URL",
+		"token":          "REDACTED from OUTBOX_API_TOKEN",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %q", name, got[name], want)
 		}
 	}
-	if strings.Contains(out, "hush") {
+	if strings.Contains(out, "hush") || strings.Contains(out, "aHVzaG") {
 		t.Errorf("a secret is shown:\n%s", out)
 	}
 }
@@ -170,6 +172,18 @@ func TestParseWebhooks(t *testing.T) {
 	for _, bad := range []string{"http://x", "a=", "a=x", "a=http://x,a=http://y", "a=http://x/?q=1,2", "a b=http://x"} {
 		if got, err := parseWebhooks(bad); err == nil {
 			t.Errorf("parseWebhooks(%q) is %v, want an error", bad, got)
+		}
+	}
+}
+
+func TestParseWebhookSecrets(t *testing.T) {
+	const one, two = "whsec_aHVzaGh1c2hodXNoaHVzaGh1c2hodXNo", "whsec_bm93bm93bm93bm93bm93bm93bm93bm93"
+	if got, err := parseWebhookSecrets(one + "," + two); err != nil || !slices.Equal(got.Secrets, []string{one, two}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, bad := range []string{"hush", "whsec_aHVzaA==", one + "," + two + "," + one, one + ","} {
+		if _, err := parseWebhookSecrets(bad); err == nil || strings.Contains(err.Error(), bad) {
+			t.Errorf("parseWebhookSecrets(%q): %v, want an error without it", bad, err)
 		}
 	}
 }

@@ -2,6 +2,9 @@ package migrate_test
 
 import (
 	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,6 +30,52 @@ func run(t *testing.T, db *pgxpool.Pool, script string) (moved int) {
 			return moved
 		}
 		moved += n
+	}
+}
+
+// refused returns what the page's query about a table lists: names with which the script would stop.
+func refused(t *testing.T, db *pgxpool.Pool, table string) (names []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/migrate/to-posthaste.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("<!-- run by examples/migrate/migrate_test.go -->\n```sql\n((?s:.*?))```").FindAllSubmatch(page, -1) {
+		if !strings.Contains(string(m[1]), "FROM "+table) {
+			continue
+		}
+		rows, err := db.Query(t.Context(), string(m[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			values, err := rows.Values()
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, values[0].(string))
+		}
+		if rows.Err() != nil {
+			t.Fatal(rows.Err())
+		}
+		return names
+	}
+	t.Fatalf("docs/migrate/to-posthaste.md has no query about %s", table)
+	return nil
+}
+
+// wantRefused fails unless the script stops because of a name, and the page's query lists that alone.
+func wantRefused(t *testing.T, db *pgxpool.Pool, script, table, name string) {
+	t.Helper()
+	if names := refused(t, db, table); !slices.Equal(names, []string{name}) {
+		t.Errorf("the query of the page lists %q, want %q", names, name)
+	}
+	sql, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), string(sql)); err == nil || !strings.Contains(err.Error(), "22023") {
+		t.Errorf("the script with such a name: %v, want SQLSTATE 22023", err)
 	}
 }
 
@@ -75,7 +124,9 @@ func TestRiver(t *testing.T) {
 		FROM generate_series(1, 500) AS i, unnest(enum_range(NULL::river_job_state)) AS state`, `
 		INSERT INTO river_job (state, max_attempts, args, kind, metadata) -- two tasks of a workflow of River Pro
 		VALUES ('pending', 25, '{}', 'kind0', '{"workflow_id": "w"}'), ('available', 25, '{}', 'kind0', '{"workflow_id": "w"}')`,
-		`CREATE TABLE before AS TABLE river_job`)
+		`INSERT INTO river_job (max_attempts, args, kind) VALUES (25, '{}', 'send mail')`)
+	wantRefused(t, db, "river.sql", "river_job", "send mail")
+	do(t, db, `DELETE FROM river_job WHERE kind = 'send mail'`, `CREATE TABLE before AS TABLE river_job`)
 	if moved := run(t, db, "river.sql"); moved != 4*500 {
 		t.Errorf("%d jobs were moved, want those that waited: %d", moved, 4*500)
 	}
@@ -110,7 +161,9 @@ func TestGraphileWorker(t *testing.T) {
 		SELECT CASE i % 3 WHEN 0 THEN 1 END, 1 + i % 2, json_build_object('n', i), i % 7, date_trunc('second', now()) + i * interval '1 second', i % 26,
 			CASE i % 5 WHEN 0 THEN now() END
 		FROM generate_series(1, 2600) AS i`,
-		`CREATE TABLE before AS TABLE graphile_worker._private_jobs`)
+		`INSERT INTO graphile_worker._private_tasks VALUES (3, 'send mail')`, `INSERT INTO graphile_worker._private_jobs (task_id) VALUES (3)`)
+	wantRefused(t, db, "graphile_worker.sql", "graphile_worker._private_jobs", "send mail")
+	do(t, db, `DELETE FROM graphile_worker._private_jobs WHERE task_id = 3`, `CREATE TABLE before AS TABLE graphile_worker._private_jobs`)
 	if moved := run(t, db, "graphile_worker.sql"); moved != 2000 { // neither locked nor out of attempts
 		t.Errorf("%d jobs were moved", moved)
 	}
@@ -131,9 +184,9 @@ func TestOutboxTable(t *testing.T) {
 	db := pgtest.New(t)
 	do(t, db, `
 		CREATE TABLE outbox_table (
-			id uuid PRIMARY KEY, topic text NOT NULL, key text NOT NULL, payload jsonb NOT NULL, created_at timestamptz NOT NULL)`, `
-		INSERT INTO outbox_table
-		SELECT gen_random_uuid(), CASE i % 2 WHEN 0 THEN 'order.paid' ELSE 'order.shipped' END, 'order-' || i % 10, jsonb_build_object('n', i), now() + i * interval '1 ms'
+			id uuid PRIMARY KEY, seq bigserial, topic text NOT NULL, key text NOT NULL, payload jsonb NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`, `
+		INSERT INTO outbox_table (id, topic, key, payload) -- in one transaction: created_at orders nothing
+		SELECT gen_random_uuid(), CASE i % 2 WHEN 0 THEN 'order.paid' ELSE 'order.shipped' END, 'order-' || i % 10, jsonb_build_object('n', i)
 		FROM generate_series(1, 11000) AS i`,
 		`CREATE TABLE before AS TABLE outbox_table`)
 	if moved := run(t, db, "outbox_table.sql"); moved != 11000 {
