@@ -163,6 +163,40 @@ func slowBatch(addr string, size int, text []byte, over <-chan struct{}) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
+// Files: clients that ask for the explorer's largest file, need no token, and never read the answer.
+func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, each, bound = 200, 4, 50 << 20 // the system's buffers take the first answers of a connection
+	r := apiAlone(t, func(*Config) {})
+	most := heap()
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for range attackers {
+		wg.Go(func() {
+			neverReading(r.addr, strings.Repeat("GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n", each), over)
+		})
+	}
+	time.Sleep(3 * time.Second)
+	close(over)
+	wg.Wait()
+	if most := most(); most > bound {
+		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
+	} else {
+		t.Logf("%d MiB more memory", most>>20)
+	}
+}
+
+// neverReading sends requests and reads nothing of their answers until over is closed.
+func neverReading(addr, requests string, over <-chan struct{}) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+	_, _ = io.WriteString(conn, requests)
+	<-over
+}
+
 // anybody takes the bearer for the name.
 type anybody struct{}
 
