@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -172,7 +173,7 @@ func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks 
 	var wg sync.WaitGroup
 	for range attackers {
 		wg.Go(func() {
-			neverReading(r.addr, strings.Repeat("GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n", each), over)
+			neverReading(r.addr, []byte(strings.Repeat("GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n", each)), over)
 		})
 	}
 	time.Sleep(3 * time.Second)
@@ -185,16 +186,47 @@ func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks 
 	}
 }
 
-// neverReading sends requests and reads nothing of their answers until over is closed.
-func neverReading(addr, requests string, over <-chan struct{}) {
+// neverReading sends requests, and reads nothing of their answers until over is closed.
+func neverReading(addr string, requests []byte, over <-chan struct{}) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-	_, _ = io.WriteString(conn, requests)
+	_, _ = conn.Write(requests)
 	<-over
+}
+
+// Forms of the console: clients that send nearly all of a large form, with or without a login, and then nothing.
+func TestSlowFormsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, size, bound = 200, 1 << 20, 50 << 20 // their forms are 200 MiB
+	r := apiAlone(t, func(c *Config) { c.Console = &console.Config{} })
+	for _, page := range []string{"login", "view-save"} {
+		form := fmt.Appendf(nil, "POST /console/%s HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\nContent-Type: application/x-www-form-urlencoded\r\n"+
+			"Content-Length: %d\r\n\r\n%s", page, size, strings.Repeat("x", size-1))
+		most := heap()
+		over := make(chan struct{})
+		var wg sync.WaitGroup
+		for range attackers {
+			wg.Go(func() { neverReading(r.addr, form, over) })
+		}
+		time.Sleep(2 * time.Second)
+		asked := time.Now()
+		res, err := probe.Get("http://" + r.addr + "/console/jobs")
+		if err != nil || res.StatusCode != http.StatusOK || time.Since(asked) > noise {
+			t.Errorf("%s: a page beside them: %v, %v after %s", page, res, err, time.Since(asked))
+		} else {
+			readAll(t, res)
+		}
+		close(over)
+		wg.Wait()
+		if most := most(); most > bound {
+			t.Errorf("%s: %d MiB more memory, want %d at most", page, most>>20, bound>>20)
+		} else {
+			t.Logf("%s: %d MiB more memory", page, most>>20)
+		}
+	}
 }
 
 // anybody takes the bearer for the name.
