@@ -186,6 +186,41 @@ func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks 
 	}
 }
 
+// Payloads: clients of one caller that ask for the largest payload there may be, and never read the answer.
+func TestUnreadPayloadsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, each, bound = 100, 2, 200 << 20 // the payloads alone are 800 MiB
+	pool := pgtest.New(t)
+	job, err := outbox.Enqueue(t.Context(), pool, outbox.Raw{KindName: "mail", Payload: []byte(`"` + strings.Repeat("x", 4<<20-2) + `"`)}, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, nil, alone(pool), Config{API: api.Config{Authenticator: anybody{}}})
+	r.awaitReady()
+	requests := []byte(strings.Repeat("GET /jobs/"+job.String()+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer reader\r\n\r\n", each))
+	most := heap()
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for range attackers {
+		wg.Go(func() { neverReading(r.addr, requests, over) })
+	}
+	time.Sleep(5 * time.Second)
+	other := &http.Client{Timeout: time.Minute, Transport: named("another")}
+	defer other.CloseIdleConnections()
+	asked := time.Now()
+	if res, err := other.Get("http://" + r.addr + "/jobs"); err != nil || res.StatusCode != http.StatusOK || time.Since(asked) > bodyTime {
+		t.Errorf("another caller: %v, %v after %s", res, err, time.Since(asked))
+	} else {
+		readAll(t, res)
+	}
+	close(over)
+	wg.Wait()
+	if most := most(); most > bound {
+		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
+	} else {
+		t.Logf("%d MiB more memory", most>>20)
+	}
+}
+
 // neverReading sends requests, and reads nothing of their answers until over is closed.
 func neverReading(addr string, requests []byte, over <-chan struct{}) {
 	conn, err := net.Dial("tcp", addr)
@@ -233,7 +268,7 @@ func TestSlowFormsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at
 type anybody struct{}
 
 func (anybody) Authenticate(_ context.Context, bearer string) (access.Principal, error) {
-	return access.Principal{Name: bearer, Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{access.JobsEnqueue: true}}, nil
+	return access.Principal{Name: bearer, Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{access.JobsEnqueue: true, access.JobsRead: true, access.PayloadRead: true}}, nil
 }
 
 // crowd has n clients, each with a name of its own, send the same all the time. taken
