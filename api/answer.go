@@ -1,6 +1,21 @@
 package api
 
-import "net/http"
+import (
+	"context"
+	"net/http"
+)
+
+// holdAnswer counts an answer of n bytes among the bodies, as one of its caller, until the client has read it: slow
+// readers of large answers take no more memory than senders of large bodies. It waits for room as a body does; what
+// the answer needs is loaded afterwards, where its size is known before. An answer is counted once, and as no more than
+// a quarter of the room, so that there is room for the largest.
+func (s *server) holdAnswer(ctx context.Context, n int) error {
+	r := ctx.Value(answerKey).(*room)
+	if n <= smallBody || r.bytes > 0 {
+		return nil
+	}
+	return r.take(ctx, min(int64(n), r.of.total/4))
+}
 
 // answer remembers the status. Before the first of it is written begun is called, if it
 // is set: what there is to do has been done then, and who reads slowly keeps nobody else

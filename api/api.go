@@ -47,7 +47,8 @@ type Config struct {
 	MaxQueued    int // requests that wait for that; 0 is 128, shared in the same way. Others get a 429
 	MaxBodyBytes int // of a request; 0 is 1 MiB. A batch may have 16 times that
 	// MaxBodies bounds the bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes,
-	// and 48 times is the least. Bodies of one caller may be half of what the others leave. More get a 429.
+	// and 48 times is the least. Bodies of one caller may be half of what the others leave. More get a 429. Payloads
+	// and results that are being read count as well.
 	MaxBodies     int
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s

@@ -24,8 +24,8 @@ const smallBody = 8 << 10
 const growth = 8
 
 // bodies bounds the bytes of bodies that are in memory at once, from before the first of
-// them is read until the request is done. A request that finds no room waits for it a
-// little, with the body still on the client's side of the connection, and is refused
+// them is read until the request is done, and of large answers, see holdAnswer. A request
+// that finds no room waits for it a little, with the body still on the client's side of the connection, and is refused
 // then. One caller may take half of what others leave, and batches that are larger than
 // other bodies can be, three quarters of all: neither leaves the others without any.
 type bodies struct {

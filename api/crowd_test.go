@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // sending is a request whose body has not come in full, though there is room for it.
@@ -186,4 +187,42 @@ func TestWhoReadsSlowlyKeepsNoRoomForBodies(t *testing.T) {
 	r.postBatch(batch).want(202, nil)
 	close(free)
 	reading.Wait()
+}
+
+// Payloads and results that one caller asks for and does not read leave room to others.
+func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 3<<20 }).as("operator-a")
+	id, done := r.reach(outbox.Dead), r.reach(outbox.Succeeded)
+	large := `"` + strings.Repeat("x", 600<<10) + `"`
+	for _, sql := range []string{`UPDATE outbox.jobs SET payload = $1 WHERE id = $2`, `UPDATE outbox.history SET result = $1 WHERE id = $2`} {
+		of := map[bool]string{true: done, false: id}[strings.Contains(sql, "result")]
+		if tag, err := r.db.Exec(t.Context(), sql, []byte(large), of); err != nil || tag.RowsAffected() != 1 {
+			t.Fatalf("%s: %v, %v", sql, tag, err)
+		}
+	}
+	payload, result := "/jobs/"+id, "/jobs/"+done+"/result"
+	began, free := make(chan struct{}), make(chan struct{})
+	var reading sync.WaitGroup
+	for _, path := range []string{payload, result} {
+		reading.Go(func() {
+			req := httptest.NewRequestWithContext(t.Context(), "GET", path, nil)
+			req.Header.Set("Authorization", "Bearer operator-a")
+			r.handler.ServeHTTP(stuck{httptest.NewRecorder(), began, free}, req)
+		})
+		<-began
+	}
+	is := func(status int, answers ...response) {
+		t.Helper()
+		for i, answer := range answers {
+			if answer.Code != status {
+				t.Errorf("answer %d: status = %d, want %d", i, answer.Code, status)
+			}
+		}
+	}
+	is(429, r.get(payload), r.get(result), r.post(payload+"/replay", `{"payload":1}`))
+	is(200, r.get("/jobs"), r.as("root").get(payload))
+	close(free)
+	reading.Wait()
+	is(200, r.get(payload), r.get(result))
 }

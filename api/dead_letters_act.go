@@ -166,6 +166,10 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 	if err != nil {
 		return nil, err
 	}
+	// Before the act: a 429 means that nothing was done.
+	if err := s.holdAnswer(ctx, max(len(payload), job.PayloadBytes)); err != nil {
+		return nil, err
+	}
 	by := s.by(ctx).Because(in.Body.Reason).CheckedBy(s.checker(ctx))
 	replay := by.ReplayEdited
 	if in.Body.DryRun {

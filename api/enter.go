@@ -38,6 +38,7 @@ const (
 	callerKey
 	connectionKey
 	slotsKey
+	answerKey
 )
 
 func requestID(ctx context.Context) string {
@@ -169,8 +170,10 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	defer done()
+	answer := s.bodies.room(who)
+	defer answer.keep(0)
 	inner := operator.TiedTo(inSpan, tenantOf(who))
-	for key, value := range map[contextKey]any{principalKey: who, callerKey: callerOf(who, r), slotsKey: done} {
+	for key, value := range map[contextKey]any{principalKey: who, callerKey: callerOf(who, r), slotsKey: done, answerKey: answer} {
 		inner = context.WithValue(inner, key, value)
 	}
 	next(huma.WithContext(ctx, inner))

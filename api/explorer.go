@@ -24,11 +24,11 @@ var explorerTypes = map[string]string{
 // another: the API may be mounted anywhere.
 func serveExplorer(mux *http.ServeMux) {
 	serve := func(pattern, file string) {
+		content, err := explorer.ReadFile("explorer/" + file) // a copy: one for all requests
+		if err != nil {
+			panic(err) // it is compiled in
+		}
 		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, _ *http.Request) {
-			content, err := explorer.ReadFile("explorer/" + file)
-			if err != nil {
-				panic(err) // it is compiled in
-			}
 			w.Header().Set("Content-Security-Policy", explorerPolicy)
 			w.Header().Set("Content-Type", explorerTypes[path.Ext(file)])
 			w.Header().Set("Cache-Control", "no-cache")

@@ -175,7 +175,9 @@ type jobOutput struct{ Body Job }
 func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err == nil && principal(ctx).Can(access.PayloadRead) {
-		job, err = s.operator.Job(ctx, job.ID)
+		if err = s.holdAnswer(ctx, job.PayloadBytes); err == nil {
+			job, err = s.operator.Job(ctx, job.ID)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -206,6 +208,15 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 	}
 	if !job.Status.Closed() && job.Status != outbox.Failed && job.Status != outbox.Dead {
 		return nil, jobNotFinished.because("The job is " + string(job.Status) + ".").after(1)
+	}
+	if id, n := job.ID, len(job.Result); n > smallBody {
+		job = operator.Job{} // not in memory while it waits for room
+		if err = s.holdAnswer(ctx, n); err == nil {
+			job, err = s.operator.Job(ctx, id)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	r := Result{ID: job.ID.String(), Status: string(job.Status)}
 	if len(job.Result) > 0 {

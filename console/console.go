@@ -144,7 +144,8 @@ type site struct {
 	cookie   cookie
 	origins  *http.CrossOriginProtection
 	assets   *assets
-	places   places
+	places   places // of pages
+	forms    places // of forms that are large
 
 	verifying sync.Mutex // held while the audit is verified for somebody
 	streams   streams
@@ -164,7 +165,7 @@ func New(config Config) (http.Handler, error) {
 	s := &site{
 		config: config, log: config.Logger, operator: operator.New(config.Pool), watch: config.Watch, public: public,
 		cookie: newCookie(public, config.Keys), origins: http.NewCrossOriginProtection(), assets: newAssets(),
-		places: newPlaces(config.MaxInFlight),
+		places: newPlaces(config.MaxInFlight), forms: newPlaces(largeForms),
 	}
 	if config.OIDC != nil {
 		if err := s.useProvider(*config.OIDC); err != nil {

@@ -21,7 +21,11 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-const maxForm = 1 << 20 // bytes of a form
+const (
+	maxForm    = 1 << 20 // bytes of a form
+	smallForm  = 8 << 10 // of one that takes no place: no more than its connection takes anyway
+	largeForms = 8       // forms at once that are not small
+)
 
 // ServeHTTP is around everything: the request's id, the headers of every answer, the time that a page may take, and
 // panics.
@@ -95,10 +99,15 @@ func (s *site) enter(v *visit) (err error) {
 	if err = s.authenticate(v); err != nil && !v.route.gate.anyone {
 		return err
 	}
-	if err = v.readParameters(); err != nil {
+	if err = s.admit(v); err != nil {
 		return err
 	}
-	if err = s.admit(v); err != nil {
+	leaveForm, err := s.takeForm(v)
+	if err != nil {
+		return err
+	}
+	defer leaveForm()
+	if err = v.readParameters(); err != nil {
 		return err
 	}
 	leave, err := s.places.take(v.ctx(), v.caller())
@@ -194,6 +203,23 @@ func (s *site) admit(v *visit) error {
 	return nil
 }
 
+// takeForm waits until the form, if the request has one, may be read. A form that is not small takes a place until the
+// request is done: not one of the places for pages, or forms that arrive slowly would keep pages from being made.
+func (s *site) takeForm(v *visit) (leave func(), err error) {
+	if v.r.Method != http.MethodPost || v.formLimit() == smallForm {
+		return func() {}, nil
+	}
+	return s.forms.take(v.ctx(), v.streamName())
+}
+
+// formLimit is how many bytes the form may have. One that needs no login has to be small.
+func (v *visit) formLimit() int64 {
+	if n := v.r.ContentLength; v.route.gate.anyone || n >= 0 && n <= smallForm {
+		return smallForm
+	}
+	return maxForm
+}
+
 // readParameters reads the query, or the form, and refuses what the row does not name.
 func (v *visit) readParameters() (err error) {
 	bad := func(why string) error { return refusal{http.StatusBadRequest, "The address cannot be read", why} }
@@ -205,9 +231,9 @@ func (v *visit) readParameters() (err error) {
 		if text != "" {
 			return bad("A form has its parameters in its body.")
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(v.w, v.r.Body, maxForm))
+		body, err := io.ReadAll(http.MaxBytesReader(v.w, v.r.Body, v.formLimit()))
 		if err != nil {
-			return refusal{http.StatusRequestEntityTooLarge, "The form is too large", "It may have 1 MiB."}
+			return refusal{http.StatusRequestEntityTooLarge, "The form is too large", "It may have " + size(int(v.formLimit())) + "."}
 		}
 		text = string(body)
 	}

@@ -1,11 +1,15 @@
 package console_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"html"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/console"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Laid out, each of the values of a deeply nested JSON text is on a line with some ten thousand spaces: a payload of
@@ -30,6 +34,30 @@ func TestADeepPayloadIsNotLaidOut(t *testing.T) {
 		}
 		if err == nil {
 			t.Errorf("%s: a form has %d bytes of it", name, len(edited))
+		}
+	}
+}
+
+// Each value of a payload that is marked takes some 60 bytes of its page: one of 1 MiB that is small numbers would make
+// 20 MiB of it. The text behind the first of them is whole, and hides what is to be hidden, but it is not marked.
+func TestAPayloadOfManyValuesIsNoLargePage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	payload := `[` + strings.Repeat(`1,`, 1<<19-64) + `{"password":"hunter2","html":"<b>&amp;"}]`
+	id := r.enqueue("greet", payload, outbox.Options{}).String()
+	var laid bytes.Buffer
+	if err := json.Indent(&laid, []byte(payload), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	for reveal, want := range map[string]string{"": strings.Replace(laid.String(), `"hunter2"`, "•••", 1), "1": laid.String()} {
+		page := r.get("job?whole=1&reveal=" + reveal + "&id=" + id).is(200).Body.String()
+		if len(page) > 5<<20 || strings.Count(page, `<span class="t-`) > 20_000 {
+			t.Errorf("the page has %d KiB and %d marks", len(page)>>10, strings.Count(page, `<span class="t-`))
+		}
+		_, shown, _ := strings.Cut(page, `<pre class="content" tabindex="0" data-copy>`)
+		shown, _, _ = strings.Cut(shown, "</pre>")
+		if got := html.UnescapeString(tags.ReplaceAllString(shown, "")); got != want {
+			t.Errorf("reveal=%s: the text has %d bytes, want the payload laid out, which has %d", reveal, len(got), len(want))
 		}
 	}
 }

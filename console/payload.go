@@ -20,6 +20,7 @@ const (
 	laidBytes   = 8 << 20  // of one that is
 	dumpedBytes = 4 << 10  // of a content that is no text
 	deepest     = 64       // names that lead to a value: one behind more is masked
+	mostTokens  = 20_000   // of a content that a page tells apart: each takes some 60 bytes of it
 )
 
 // content is a payload, or a result, as a page shows it.
@@ -243,7 +244,12 @@ func (p *tokens) value(class, text string) {
 	p.add(class, text)
 }
 
+// add adds a token. Behind the most that a page tells apart, all text is one.
 func (p *tokens) add(class, text string) {
+	if len(p.all) >= mostTokens {
+		p.plain.WriteString(text)
+		return
+	}
 	p.flush()
 	p.all = append(p.all, token{class, text})
 }

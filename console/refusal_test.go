@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -128,4 +129,15 @@ func TestTooManyPagesAndPagesThatTakeTooLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.get("jobs").is(200)
+}
+
+// Anybody may send the form of a login: it is small, or it is refused.
+func TestFormsThatNeedNoLoginAreSmall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("")
+	long := strings.Repeat("x", 7<<10)
+	r.post("login", url.Values{"token": {long}}).is(http.StatusUnauthorized)
+	for _, page := range []string{"login", "settings", "logout"} {
+		r.post(page, url.Values{"token": {long + long}}).is(http.StatusRequestEntityTooLarge).has("8.0 KiB")
+	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -163,11 +164,111 @@ func slowBatch(addr string, size int, text []byte, over <-chan struct{}) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
+// Files: clients that ask for the explorer's largest file, need no token, and never read the answer.
+func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, each, bound = 200, 4, 50 << 20 // the system's buffers take the first answers of a connection
+	r := apiAlone(t, func(*Config) {})
+	most := heap()
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for range attackers {
+		wg.Go(func() {
+			neverReading(r.addr, []byte(strings.Repeat("GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n", each)), over)
+		})
+	}
+	time.Sleep(3 * time.Second)
+	close(over)
+	wg.Wait()
+	if most := most(); most > bound {
+		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
+	} else {
+		t.Logf("%d MiB more memory", most>>20)
+	}
+}
+
+// Payloads: clients of one caller that ask for the largest payload there may be, and never read the answer.
+func TestUnreadPayloadsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, each, bound = 100, 2, 200 << 20 // the payloads alone are 800 MiB
+	pool := pgtest.New(t)
+	job, err := outbox.Enqueue(t.Context(), pool, outbox.Raw{KindName: "mail", Payload: []byte(`"` + strings.Repeat("x", 4<<20-2) + `"`)}, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, nil, alone(pool), Config{API: api.Config{Authenticator: anybody{}}})
+	r.awaitReady()
+	requests := []byte(strings.Repeat("GET /jobs/"+job.String()+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer reader\r\n\r\n", each))
+	most := heap()
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for range attackers {
+		wg.Go(func() { neverReading(r.addr, requests, over) })
+	}
+	time.Sleep(5 * time.Second)
+	other := &http.Client{Timeout: time.Minute, Transport: named("another")}
+	defer other.CloseIdleConnections()
+	asked := time.Now()
+	if res, err := other.Get("http://" + r.addr + "/jobs"); err != nil || res.StatusCode != http.StatusOK || time.Since(asked) > bodyTime {
+		t.Errorf("another caller: %v, %v after %s", res, err, time.Since(asked))
+	} else {
+		readAll(t, res)
+	}
+	close(over)
+	wg.Wait()
+	if most := most(); most > bound {
+		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
+	} else {
+		t.Logf("%d MiB more memory", most>>20)
+	}
+}
+
+// neverReading sends requests, and reads nothing of their answers until over is closed.
+func neverReading(addr string, requests []byte, over <-chan struct{}) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+	_, _ = conn.Write(requests)
+	<-over
+}
+
+// Forms of the console: clients that send nearly all of a large form, with or without a login, and then nothing.
+func TestSlowFormsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, size, bound = 200, 1 << 20, 50 << 20 // their forms are 200 MiB
+	r := apiAlone(t, func(c *Config) { c.Console = &console.Config{} })
+	for _, page := range []string{"login", "view-save"} {
+		form := fmt.Appendf(nil, "POST /console/%s HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\nContent-Type: application/x-www-form-urlencoded\r\n"+
+			"Content-Length: %d\r\n\r\n%s", page, size, strings.Repeat("x", size-1))
+		most := heap()
+		over := make(chan struct{})
+		var wg sync.WaitGroup
+		for range attackers {
+			wg.Go(func() { neverReading(r.addr, form, over) })
+		}
+		time.Sleep(2 * time.Second)
+		asked := time.Now()
+		res, err := probe.Get("http://" + r.addr + "/console/jobs")
+		if err != nil || res.StatusCode != http.StatusOK || time.Since(asked) > noise {
+			t.Errorf("%s: a page beside them: %v, %v after %s", page, res, err, time.Since(asked))
+		} else {
+			readAll(t, res)
+		}
+		close(over)
+		wg.Wait()
+		if most := most(); most > bound {
+			t.Errorf("%s: %d MiB more memory, want %d at most", page, most>>20, bound>>20)
+		} else {
+			t.Logf("%s: %d MiB more memory", page, most>>20)
+		}
+	}
+}
+
 // anybody takes the bearer for the name.
 type anybody struct{}
 
 func (anybody) Authenticate(_ context.Context, bearer string) (access.Principal, error) {
-	return access.Principal{Name: bearer, Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{access.JobsEnqueue: true}}, nil
+	return access.Principal{Name: bearer, Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{access.JobsEnqueue: true, access.JobsRead: true, access.PayloadRead: true}}, nil
 }
 
 // crowd has n clients, each with a name of its own, send the same all the time. taken
