@@ -209,7 +209,7 @@ func (s *site) takeForm(v *visit) (leave func(), err error) {
 	if v.r.Method != http.MethodPost || v.formLimit() == smallForm {
 		return func() {}, nil
 	}
-	return s.forms.take(v.ctx(), v.streamName())
+	return s.forms.take(v.ctx(), v.caller())
 }
 
 // formLimit is how many bytes the form may have. One that needs no login has to be small.
