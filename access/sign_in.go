@@ -234,13 +234,16 @@ func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 		return Person{}, exchangeError(err)
 	}
 	again := p
-	if raw, _ := token.Extra("id_token").(string); raw != "" { // a provider may leave it out
+	switch raw, _ := token.Extra("id_token").(string); {
+	case raw != "":
 		if again, err = s.person(ctx, found, raw, ""); err != nil {
 			return Person{}, err
 		}
 		if again.Subject != p.Subject {
 			return Person{}, &SignInError{Untrusted, errors.New("the provider answers for somebody else")}
 		}
+	case time.Now().After(p.Expires): // a provider may leave it out, and then says nothing of what they may do by now
+		return Person{}, &SignInError{Spent, errors.New("the provider has renewed the session without a new ID token, and the last one is over")}
 	}
 	again.Refresh = token.RefreshToken
 	return again, nil

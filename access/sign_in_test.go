@@ -273,6 +273,27 @@ func TestWhatTheProviderSaysLaterCounts(t *testing.T) {
 	wantReason(t, "of somebody who was removed", err, Spent)
 }
 
+// A provider that renews a session without an ID token says nothing of what the person may do: the last one holds until it
+// is over, and no longer.
+func TestARefreshWithoutAnIDTokenEndsWithTheLastOne(t *testing.T) {
+	t.Parallel()
+	p := oidctest.New(t, oidctest.ES("k"))
+	s := newSignIn(t, p)
+	a, answer := begun(t, s)
+	who, err := s.Finish(t.Context(), a, answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Change(func(a *oidctest.Answer) { a.NoIDToken = true })
+	again, err := s.Confirm(t.Context(), who)
+	if err != nil || !again.Expires.Equal(who.Expires) || again.Refresh == who.Refresh {
+		t.Fatalf("while the ID token holds: got %+v, %v", again, err)
+	}
+	again.Expires = time.Now().Add(-time.Second)
+	_, err = s.Confirm(t.Context(), again)
+	wantReason(t, "without a new ID token", err, Spent)
+}
+
 func TestAProviderThatIsAwayOrSetUpWrongly(t *testing.T) {
 	t.Parallel()
 	p := oidctest.New(t, oidctest.ES("k"))

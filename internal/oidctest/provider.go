@@ -50,12 +50,13 @@ type grant struct {
 
 // Answer is what the token endpoint is about to answer.
 type Answer struct {
-	Claims  map[string]any  // of the ID token
-	Key     jose.JSONWebKey // that signs it
-	IDToken string          // replaces what Claims and Key make, unless it is ""
-	Refresh string          // "" leaves it out
-	Status  int             // 0 is 200
-	Error   string          // with a Status
+	NoIDToken bool            // in the answer, as a provider may leave it out of a refresh
+	Claims    map[string]any  // of the ID token
+	Key       jose.JSONWebKey // that signs it
+	IDToken   string          // replaces what Claims and Key make, unless it is ""
+	Refresh   string          // "" leaves it out
+	Status    int             // 0 is 200
+	Error     string          // with a Status
 }
 
 var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
@@ -219,7 +220,7 @@ func (p *Provider) issue(w http.ResponseWriter, nonce string) {
 		answer(w, a.Status, map[string]string{"error": a.Error})
 		return
 	}
-	if a.IDToken == "" {
+	if a.IDToken == "" && !a.NoIDToken {
 		a.IDToken = Sign(a.Key, a.Claims)
 	}
 	if a.Refresh != "" {
