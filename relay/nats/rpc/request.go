@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"runtime/debug"
@@ -46,9 +47,14 @@ type request struct {
 }
 
 // take finds a slot for a request, or refuses it: one that waited would be carried out after its client has given up. A
-// message without a subject for the answer is no request.
+// message without a subject for the answer is no request. Nor is one whose answer would go to anything but an inbox, whose
+// name begins with an underscore: the service may publish where its client may not, such as into a stream.
 func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
-	if incoming.Reply() == "" {
+	if !strings.HasPrefix(incoming.Reply(), "_") {
+		if missed, due := s.refused.Due("reply", time.Now()); due && incoming.Reply() != "" {
+			s.log.LogAttrs(context.Background(), slog.LevelWarn, "request dropped: the subject for its answer is no inbox",
+				slog.String("method", m.name), slog.String("reply", fmt.Sprintf("%.100q", incoming.Reply())), slog.Int("since_last_line", missed))
+		}
 		return
 	}
 	r := &request{Request: incoming, nc: nc, method: m, room: int(nc.MaxPayload()) - maxAnswerMargin}

@@ -724,6 +724,34 @@ func TestOneCallerDoesNotTakeAll(t *testing.T) {
 	}
 }
 
+// A client that may publish requests only cannot have the service publish where the service may.
+func TestAnswersGoToInboxesOnly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for reply, want := range map[string]bool{"orders.paid": false, "$JS.API.STREAM.PURGE.X": false, nats.NewInbox(): true, "_INBOX_ada.1": true} {
+		answers, err := r.client.SubscribeSync(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bearer := range []string{"", "Bearer operator-a"} {
+			m := nats.NewMsg("rpc.v1.Jobs.Health")
+			m.Reply = reply
+			m.Header.Set("Authorization", bearer)
+			if err := r.client.PublishMsg(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.ask("Health", ``).ok(nil) // the service has come to the others
+		wait := 5 * time.Second
+		if !want {
+			wait = 200 * time.Millisecond
+		}
+		if _, err := answers.NextMsg(wait); (err == nil) != want {
+			t.Errorf("an answer to %s: %t, want %t", reply, err == nil, want)
+		}
+	}
+}
+
 // slowly judges the token slow when the test says so.
 type slowly struct {
 	Fixed
