@@ -50,6 +50,7 @@ type expirer struct {
 	scan       scan
 	sight      sight
 	aside      aside[pgtype.UUID]
+	batch      int32   // jobs a statement; fewer after one that did not end in time
 	lapsesIn   float64 // seconds, from the last look on; infinite if no lease lapses soon
 	looksAhead bool    // the last pass was cheap enough for that
 }
@@ -78,10 +79,14 @@ func (e *expirer) pass(ctx context.Context) error {
 		cost, now, err := e.span(ctx, s)
 		e.scan.note(s, cost, now, time.Now(), err)
 		if err != nil {
+			if isTimeout(err) {
+				e.batch = max(e.batch/8, 1)
+			}
 			return err
 		}
 		total += cost
 	}
+	e.batch = min(2*e.batch, expireBatch)
 	e.looksAhead = total < lapseLookCost
 	return nil
 }
@@ -94,7 +99,7 @@ const rowCost = 100 * time.Microsecond
 // it cost to look for them and the database's time of the last look.
 func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
 	params := sqlgen.ExpireLeasesParams{
-		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap), MaxJobs: expireBatch,
+		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap), MaxJobs: e.batch,
 		FromDeadline: e.deadlines.lookFrom(), Horizon: pgvalue.Interval(lookAhead),
 	}
 	if params.LeaseHorizon = pgvalue.Interval(0); e.looksAhead {
@@ -118,7 +123,7 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 		switch {
 		case len(left) > 0: // cancelled jobs are closed a few at a time
 			params.FromLease = slices.MinFunc(left, byLease).LeaseExpiresAt
-		case len(rows) < expireBatch:
+		case len(rows) < int(e.batch):
 			return cost, now, nil
 		default: // what lies before the last of them is expired or locked by somebody
 			params.FromLease = slices.MaxFunc(rows, byLease).LeaseExpiresAt

@@ -327,3 +327,31 @@ func TestAZombiesOutcomeIsRefused(t *testing.T) {
 		t.Errorf("the zombie still passes the guard: %d, %v", left, err)
 	}
 }
+
+// A statement that takes too long takes fewer jobs the next time, whosever they are: many leases that lapse in one second
+// are in one span, which no narrower one divides.
+func TestManyLapsedLeasesAreTakenAFewAtATime(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 100, -time.Minute)
+	exec(t, db, `UPDATE outbox.jobs SET tenant_id = $1 WHERE id IN (SELECT id FROM outbox.jobs LIMIT 50)`, outbox.ID{7})
+	exec(t, db, `
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$;
+		CREATE TRIGGER slow BEFORE UPDATE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION slow()`)
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := r.expirer.pass(short); !isTimeout(err) {
+		t.Fatalf("a second of work in less: %v, want a timeout", err)
+	}
+	if r.expirer.batch != expireBatch/8 {
+		t.Errorf("the next statement takes %d jobs, want %d", r.expirer.batch, expireBatch/8)
+	}
+	r.expirer.scan = scan{}                 // as if there had been no slow pass
+	await(t, "all are taken", func() bool { // the server may go on for a moment with the statement that was given up
+		expirePass(t, r)
+		return query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`) == 0
+	})
+	if r.expirer.batch < expireBatch/8*2 {
+		t.Errorf("after a pass that went well a statement takes %d, want at least %d", r.expirer.batch, expireBatch/8*2)
+	}
+}
