@@ -122,6 +122,15 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 	return idSet(found), nil
 }
 
+// idSet makes ids quick to look up.
+func idSet(ids []pgtype.UUID) map[[16]byte]bool {
+	set := make(map[[16]byte]bool, len(ids))
+	for _, id := range ids {
+		set[id.Bytes] = true
+	}
+	return set
+}
+
 // isForOthers reports whether a job goes back as it was, so that others who have workers
 // for it should hear of it; or is another's to come when this process claims no more,
 // since its time is known to no timer of theirs.
