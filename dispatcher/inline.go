@@ -119,6 +119,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	}
 	cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: f.Tenant, Priority: int16(f.Priority)}}
 	request := claimRequest{
+		keyed:   f.Keyed,
 		shares:  []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: room}},
 		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room,
 	}
@@ -126,11 +127,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	source := claims{claimReader: reader, db: i.conn, limits: true}
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	claim := source.claimJobs
-	if f.Keyed {
-		claim = source.claimKeyed
-	}
-	b := claim(bound, request)
+	b := source.claim(bound, request)
 	if b.err != nil {
 		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
 	}

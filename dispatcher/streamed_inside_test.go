@@ -48,7 +48,7 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 			work := func(jobs int, result func(i int) []byte) {
 				t.Helper()
 				share := scheduler.Share{Tenant: &scheduler.Tenant{ID: tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: jobs}
-				b := claims.claimJobs(t.Context(), claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
+				b := claims.claim(t.Context(), claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
 				if b.err != nil || len(b.claimed) != jobs {
 					t.Fatalf("claimed %d jobs, %v; want %d", len(b.claimed), b.err, jobs)
 				}

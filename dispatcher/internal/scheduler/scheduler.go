@@ -115,6 +115,14 @@ type Plan struct {
 
 func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
 
+// Shares are those of jobs with a key, or without one.
+func (p *Plan) Shares(keyed bool) []Share {
+	if keyed {
+		return p.Keyed
+	}
+	return p.Plain
+}
+
 // Room is how many jobs a claim takes of such shares of the plan.
 func (p *Plan) Room(shares []Share) int {
 	if p.Probe {
