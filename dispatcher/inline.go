@@ -11,7 +11,6 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -50,16 +49,7 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 	}
 	p := d.process
 	p.jobs, p.health.leave = ctx, func(error) {}
-	d.db = sqlgen.New(conn)
-	silent := func(context.Context) error { return nil }
-	d.waiters, d.peers = newNotifier(waitersWindow, silent), newNotifier(peersWindow, silent)
-	d.leases = newLeases(p, d.db, d.db)
-	d.promoter = newPromoter(p, d.db, d.peers, func([]sqlgen.PromoteKeysRow) bool { return false })
-	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
-		return engine.SettleSucceeded(ctx, conn, jobs, false)
-	}
-	statements := &store{process: p, db: d.db, followed: followed, pokeAll: func() {}, peers: d.peers}
-	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
+	d.composeParts(conn, sqlgen.New(conn))
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	if !registerHooks(bound, p, d.db, d.deathHooks) {
