@@ -52,6 +52,14 @@ type attempt struct {
 	cancel     context.CancelCauseFunc // of the running handler
 }
 
+// together are the attempts that are run by one call of the handler.
+func (a *attempt) together() []*attempt {
+	if a.batch != nil {
+		return a.batch.attempts
+	}
+	return []*attempt{a}
+}
+
 // begin marks the handler as running, unless the attempt was ended in the buffer
 // or its lease is over.
 func (a *attempt) begin(cancel context.CancelCauseFunc, now, overdue time.Time) bool {

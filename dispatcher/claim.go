@@ -284,7 +284,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 func (c *claimer) deliver(a *attempt) {
 	a.tenant = c.sched.Tenant(a.job.Tenant, a.arrived)
 	if held := a.tenant.InHand.Add(1); held <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
-		c.workers.deliverExpress(a)
+		c.workers.express <- a
 		return
 	}
 	c.workers.deliver(a)

@@ -131,25 +131,11 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 
 // runInline runs the handler in a goroutine of its own, which it may end.
 func runInline(p *process, r *route, claimed []*attempt) {
+	if r.many != nil {
+		claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
+	}
 	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		returned := false
-		defer func() {
-			for _, a := range claimed {
-				if !returned && a.outcome.Status == "" { // else the handler did not see it
-					exited(a)
-				}
-			}
-		}()
-		if r.many != nil {
-			claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
-			runBatch(p, claimed[0].batch)
-		} else {
-			run(p, claimed[0])
-		}
-		returned = true
-	}()
+	go carryOut(p, claimed[0], func(time.Duration, bool) { close(ended) })
 	<-ended
 }
 

@@ -20,8 +20,32 @@ func exited(a *attempt) {
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 
+// carryOut runs the attempt, or those of its batch, and calls over when their outcomes are decided. A handler that calls
+// runtime.Goexit, as t.FailNow does, ends this goroutine: then it has not returned, nor will carryOut.
+func carryOut(p *process, a *attempt, over func(took time.Duration, returned bool)) {
+	var took time.Duration
+	returned := false
+	defer func() {
+		if !returned {
+			for _, one := range a.together() {
+				if one.outcome.Status == "" { // else the handler did not see it
+					exited(one)
+				}
+			}
+		}
+		endSpan(a.together()...)
+		over(took, returned)
+	}()
+	if a.batch != nil {
+		took = runBatch(p, a.batch)
+	} else {
+		took = run(p, a)
+	}
+	returned = true
+}
+
 // run calls the handler and decides what becomes of the job.
-func run(p *process, a *attempt) {
+func run(p *process, a *attempt) (took time.Duration) {
 	timeout := a.job.Timeout
 	if timeout <= 0 {
 		timeout = a.route.config.Timeout
@@ -34,7 +58,7 @@ func run(p *process, a *attempt) {
 	ctx, cancel := context.WithCancelCause(p.jobs)
 	defer cancel(nil)
 	if begin(p, a, cancel, started, timeout) != nil {
-		return
+		return 0
 	}
 	defer time.AfterFunc(limit.Sub(started), func() {
 		cancel(overLimit)
@@ -44,7 +68,9 @@ func run(p *process, a *attempt) {
 	p.noteStart(a, started)
 	a.err = outcome.Call(running, a.route.handler, a.job)
 	a.returned.Store(true)
-	a.finish(time.Since(started), outcome.CauseOf(ctx))
+	took = time.Since(started)
+	a.finish(took, outcome.CauseOf(ctx))
+	return took
 }
 
 // runBatch calls the handler with the jobs that may still run, and decides what becomes

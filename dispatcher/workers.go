@@ -41,18 +41,15 @@ func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, en
 func (w *workers) start() {
 	reserved := w.capacity.concurrency / scheduler.ReservePart
 	for range w.capacity.concurrency - reserved {
-		w.running.Go(w.work)
+		w.running.Go(func() { w.work(w.nextAttempt) })
 	}
 	for range reserved {
-		w.running.Go(w.workReserved)
+		w.running.Go(func() { w.work(w.nextReserved) })
 	}
 }
 
 // deliver gives a job to the workers. It never blocks: there is a place for all that may be claimed.
 func (w *workers) deliver(a *attempt) { w.buffer <- a }
-
-// deliverExpress gives them a job past those that wait in the buffer.
-func (w *workers) deliverExpress(a *attempt) { w.express <- a }
 
 // close gives back what waits, and ends the workers. Nothing may be delivered any more.
 func (w *workers) close() {
@@ -70,74 +67,29 @@ func (w *workers) close() {
 	close(w.express)
 }
 
-// work runs attempts until the channels are closed.
-func (w *workers) work() { w.workOn(w.nextAttempt, w.work) }
-
-// workReserved is work for a worker that may be reserved.
-func (w *workers) workReserved() { w.workOn(w.nextReserved, w.workReserved) }
-
-// workOn runs the attempts that next returns. If a handler ends its goroutine, another one
-// goes on: again.
-func (w *workers) workOn(next func() *attempt, again func()) {
+// work runs the attempts that next returns until the channels are closed. If a handler ends its goroutine, another one
+// goes on.
+func (w *workers) work(next func() *attempt) {
 	for a := next(); a != nil; a = next() {
 		if !w.pause.mayStart(a) || !w.outages.mayRun(a) {
 			w.giveBack(a)
 			continue
 		}
-		if a.batch != nil {
-			w.attemptBatch(a.batch, again)
-			continue
-		}
-		w.attempt(a, again)
-	}
-}
-
-// attempt runs one attempt and hands its outcome on. A handler that calls
-// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
-// working in its place.
-func (w *workers) attempt(a *attempt, again func()) {
-	returned := false
-	defer func() {
-		if !returned {
-			exited(a)
-			w.running.Go(again)
-		}
-		endSpan(a)
-		if a.tenant != nil {
-			a.tenant.InHand.Add(-1)
-		}
-		w.capacity.busy.Dec()
-		w.capacity.finished(a.took)
-		w.hand(a)
-	}()
-	w.capacity.busy.Inc()
-	run(w.process, a)
-	returned = true
-}
-
-// attemptBatch is attempt for a batch.
-func (w *workers) attemptBatch(b *batch, again func()) {
-	returned := false
-	var took time.Duration
-	defer func() {
-		if !returned {
-			for _, a := range b.attempts {
-				if a.outcome.Status == "" { // else the handler did not see it
-					exited(a)
-				}
+		w.capacity.busy.Inc()
+		carryOut(w.process, a, func(took time.Duration, returned bool) {
+			if !returned {
+				w.running.Go(func() { w.work(next) })
 			}
-			w.running.Go(again)
-		}
-		endSpan(b.attempts...)
-		w.capacity.busy.Dec()
-		w.capacity.finished(took)
-		for _, a := range b.attempts {
-			w.hand(a)
-		}
-	}()
-	w.capacity.busy.Inc()
-	took = runBatch(w.process, b)
-	returned = true
+			if a.tenant != nil {
+				a.tenant.InHand.Add(-1)
+			}
+			w.capacity.busy.Dec()
+			w.capacity.finished(took)
+			for _, one := range a.together() {
+				w.hand(one)
+			}
+		})
+	}
 }
 
 // hand has an attempt that is over settled, after its last report if it made any.
@@ -234,14 +186,10 @@ func (w *workers) giveBackStaleOf(claimed chan *attempt, now time.Time) {
 // giveBack returns what was in the buffer, a job or a batch.
 func (w *workers) giveBack(a *attempt) {
 	w.capacity.inHand.Add(-1)
-	if a.batch == nil {
-		if a.tenant != nil {
-			a.tenant.InHand.Add(-1)
-		}
-		w.returnUnstarted(a)
-		return
+	if a.tenant != nil {
+		a.tenant.InHand.Add(-1)
 	}
-	for _, one := range a.batch.attempts {
+	for _, one := range a.together() {
 		w.returnUnstarted(one)
 	}
 }
