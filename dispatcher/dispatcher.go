@@ -83,9 +83,6 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		user:   pool,
 		own:    make(chan struct{}, 1),
 	}
-	if err := mux.hooks.validate(d.process.routes); err != nil {
-		return nil, fmt.Errorf("dispatcher: %w", err)
-	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {
 		d.process.metrics.slots.WithLabelValues(name).Set(float64(cmp.Or(queue.Concurrency, defaultConcurrency)))
