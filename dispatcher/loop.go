@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	firstBatch     = 16 // jobs of the first claim: their size is not known
-	orphanInterval = time.Second
+	firstBatch = 16 // jobs of the first claim: their size is not known
 	// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when
 	// there are more than it remembers, each survey finds others.
 	maxVain = 100
@@ -76,10 +75,8 @@ func (l *loop) run(ctx context.Context) {
 	var retry backoff.Backoff
 	wait := time.NewTimer(0) // the startup scan
 	defer wait.Stop()
-	stale := time.NewTicker(staleAfter / 2)
-	defer stale.Stop()
-	orphans := time.NewTicker(orphanInterval)
-	defer orphans.Stop()
+	tick := time.NewTicker(staleAfter / 2)
+	defer tick.Stop()
 	defer func() { // a stop in the middle of an outage
 		l.claimer.reserved.close()
 		if l.claimer.inDoubt(time.Now()) {
@@ -90,10 +87,8 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-stale.C:
+		case now := <-tick.C:
 			l.workers.giveBackStale(now)
-			continue
-		case now := <-orphans.C:
 			if l.claimer.inDoubt(now) {
 				_ = l.claimer.returnOrphans(ctx) // which has said so
 			}
@@ -112,7 +107,7 @@ func (l *loop) run(ctx context.Context) {
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
 			l.health.Complain(ctx, "claim failed", err, slog.String("queue", l.queue))
-			if !l.waitOut(ctx, retry.Next()) {
+			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // the listener that is back knows that the database is
 				return
 			}
 			away := l.claimer.returnOrphans(ctx) != nil // neither does a look for a few rows go through
@@ -126,25 +121,6 @@ func (l *loop) run(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
-}
-
-// waitOut waits before a claim is tried again, for less than d when something
-// wakes the queue: the listener that is back knows that the database is. But not
-// for less than the shortest wait: anybody may send notifications.
-func (l *loop) waitOut(ctx context.Context, d time.Duration) bool {
-	least := min(d, backoff.DefaultMin)
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(least):
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-l.capacity.wake:
-	case <-time.After(d - least):
-	}
-	return true
 }
 
 // drain claims until nothing due is left or there is no room, and returns how

@@ -123,7 +123,7 @@ var settle = []Mutant{
 		Name:      "outcomes that wait though the database is back",
 		Breaks:    "after an outage jobs are claimed and run for seconds without being settled, and run again if the process dies",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.health.rest", `	case <-h.recovery():`, `	case <-make(chan struct{}):`}},
+		Edits:     []Edit{{"dispatcher.health.rest", `h.recovery())`, `make(chan struct{}))`}},
 		Checks:    []Check{test("dispatcher", "TestASettlementGoesOnWhenTheDatabaseIsBack", "want 1m0s")},
 	},
 	{
