@@ -285,17 +285,12 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		case math.IsInf(row.DueInSeconds, -1):
 			r.Unknown = true
 		default: // the year 9999 is no time.Duration
-			r.Due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
+			r.Due = time.Duration(min(row.DueInSeconds, math.MaxInt32) * float64(time.Second))
 		}
 		flows = append(flows, r)
 	}
 	return s.NoteSurvey(flows, at, search, started, ended) || found, nil
 }
-
-const (
-	// farOff is more than any poll interval: what is due later need not be distinguished.
-	farOff = 24 * time.Hour
-)
 
 func pgIDs(ids []outbox.ID) []pgtype.UUID {
 	all := make([]pgtype.UUID, len(ids))

@@ -30,11 +30,7 @@ type pauseCheck struct {
 	paused time.Time // until then nobody asks whether it still is; asking is held
 }
 
-const (
-	proofAge   = 700 * time.Millisecond // from when the question was sent,
-	proofNews  = time.Second - proofAge // or from its answer, if that took long
-	pauseReask = 100 * time.Millisecond // thousands of jobs may have to be given back
-)
+const proofAge = 700 * time.Millisecond // from when the question was sent
 
 type pauseStatement interface {
 	QueueIsPaused(ctx context.Context, queue string) (bool, error)
@@ -47,7 +43,7 @@ func newPauseCheck(p *process, queue string, db pauseStatement) *pauseCheck {
 // proven is until when an answer says that a queue is open.
 func proven(sent, answered time.Time) time.Time {
 	until := sent.Add(proofAge)
-	if news := answered.Add(proofNews); news.After(until) {
+	if news := answered.Add(time.Second - proofAge); news.After(until) {
 		return news
 	}
 	return until
@@ -79,7 +75,7 @@ func (c *pauseCheck) mayStart(a *attempt) bool {
 	defer cancel()
 	paused, err := c.db.QueueIsPaused(ctx, c.queue)
 	if err == nil && paused {
-		c.paused = time.Now().Add(pauseReask)
+		c.paused = time.Now().Add(proofAge)
 		return false
 	}
 	// Where nobody answers, the job goes on, as those that run do: an operator cannot

@@ -21,9 +21,6 @@ import (
 const (
 	settlers    = 2 // one gathers while the other waits for the database
 	settleDelay = 2 * time.Millisecond
-	// While a batch is under way, the next one goes on growing for this long: a
-	// large batch costs the server a fifth less a job than a small one.
-	settlePatience = 4 * settleDelay
 )
 
 // settler stores the outcomes of attempts, and notifies those whom they concern.
@@ -88,7 +85,9 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 			batch = append(batch, a)
 			size += a.size()
 		case <-timer.C:
-			if s.storing.Load() == 0 || time.Since(started) >= settlePatience {
+			// While a batch is under way, the next one goes on growing: a large batch costs the server a
+			// fifth less a job than a small one.
+			if s.storing.Load() == 0 || time.Since(started) >= 4*settleDelay {
 				return batch
 			}
 			timer.Reset(settleDelay / 2)
