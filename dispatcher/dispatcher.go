@@ -326,8 +326,7 @@ func (d *Dispatcher) endAll(g *goroutines) {
 		q.batches.giveBack()
 		q.workers.close()
 	}
-	// Of jobs that were promoted for claims that were not made, and of the next starts
-	// that this process would have waited for, nobody knows.
+	// Jobs that this process promoted or was about to start are unknown to the others: notify them.
 	d.peers.notify()
 	d.running.Wait()
 	d.recorder.Stop()

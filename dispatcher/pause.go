@@ -10,16 +10,15 @@ import (
 // pauseCheck is what the workers of a queue know of whether it is paused.
 //
 // A paused queue refuses claims, so a claim that brought something proves that the
-// queue was open when it was sent. What waits for a worker in this process (it was
-// fetched ahead, is gathered for a batch, or its process stood still) is started on
-// that proof while it is fresh; and on a fresh one, which one worker asks for and all
-// use, when it is not:
+// queue was open when it was sent. A job that waited in this process (it was fetched
+// ahead, is gathered for a batch, or its process stood still) may start if that proof is
+// fresh; otherwise one worker checks and all use the answer:
 //
 //	claim sent               pause        0.7 s        (asks: paused, gives back)
 //	     └──────── may start on this proof ──┘
 //
 // So nothing starts later than a second after its queue was paused, while the
-// database answers within 0.7 c. Jobs that start as soon as they should ask nothing.
+// database answers within 0.7 s. Jobs that start as soon as they should ask nothing.
 type pauseCheck struct {
 	queue  string
 	db     pauseStatement

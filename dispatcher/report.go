@@ -45,7 +45,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 	if slices.ContainsFunc(batch, endsForWaiters) {
 		r.waiters.notify()
 	}
-	if slices.ContainsFunc(batch, r.isForOthers) {
+	if slices.ContainsFunc(batch, r.needsNotify) {
 		r.peers.notify()
 	}
 	if len(stored) == len(batch) {
@@ -131,9 +131,9 @@ func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 	return set
 }
 
-// isForOthers reports whether a job goes back as it was, so that others who have workers
-// for it should hear of it; or is another's to come when this process claims no more,
-// since its time is known to no timer of theirs.
+// needsNotify reports whether other processes must be notified of a job: one that goes back as it
+// was may start in any of them, and when this process claims no more, no timer of theirs knows when
+// the job is due.
 //
 // Others are notified of what goes back due at once though this process looks, too. A claim of another
 // one may have locked the job's row, seen that it has changed, and leave it alone until
@@ -146,7 +146,7 @@ func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 // Claim 2's process hears of it and looks again. A job that asks to be run again at once
 // wakes nobody, because one that does so all the time would keep everybody awake: in this
 // rare case it waits for the next look of anybody, at most for a poll.
-func (r *reporter) isForOthers(a *attempt) bool {
+func (r *reporter) needsNotify(a *attempt) bool {
 	switch a.outcome.Status {
 	case outbox.Pending:
 		return a.outcome.KeepDue || !r.phase.isClaiming()

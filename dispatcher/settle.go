@@ -97,9 +97,8 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 }
 
 // settle stores every outcome of the batch, however long the database is
-// away: nothing is given up while the process lives. The leases are extended
-// meanwhile by nobody who could not reach the database either; what lapses is
-// refused by the fence.
+// away: nothing is given up while the process lives. While the database is unreachable
+// nobody extends the leases either; a job whose lease lapsed is refused by the fence.
 //
 // Every statement that waits for the rows of several jobs waits for them in the
 // order of their ids (but for one that gives up: settleInPlace). Also one whose leases

@@ -206,7 +206,7 @@ RETURNING`},
 		Name:      "what goes back during a stop is told to nobody",
 		Breaks:    "what a stop cuts off, or is to be tried again, waits for a poll of another process",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.reporter.isForOthers", `return a.outcome.KeepDue || !r.phase.isClaiming()`, `return false`}},
+		Edits:     []Edit{{"dispatcher.reporter.needsNotify", `return a.outcome.KeepDue || !r.phase.isClaiming()`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestOthersAreNotifiedOfWhatGoesBack", "were not told: the job goes back")},
 	},
 	{
