@@ -196,7 +196,7 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := idSet(offers)
 	jobs := make([]scheduler.Leased, 0, len(claimed))
 	for _, a := range claimed {
-		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.unused, Offered: offered[a.job.ID]})
+		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.returned, Offered: offered[a.job.ID]})
 	}
 	return jobs
 }
@@ -260,7 +260,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 		a.arrived = now
 		a.route.counts.claimed.Inc()
 		switch {
-		case a.unused:
+		case a.returned:
 			surplus++
 			c.capacity.inHand.Add(-1)
 			c.workers.returnUnstarted(a)

@@ -144,7 +144,7 @@ type claimReader struct {
 
 // read reads the jobs of a claim. When jobs have become far larger than the
 // last ones were, it does not keep what comes after the bound: those, whichever
-// they are, are marked as unused. The first is kept, however large it is, or
+// they are, are marked as returned. The first is kept, however large it is, or
 // nobody would ever run it.
 func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) *claimBatch {
 	defer rows.Close()
@@ -163,7 +163,7 @@ func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) 
 		}
 		b.claimed = append(b.claimed, a)
 		if b.size += len(a.job.Payload); b.size > 2*maxClaimBytes && len(b.claimed) > 1 {
-			a.job.Payload, a.unused = nil, true
+			a.job.Payload, a.returned = nil, true
 		}
 	}
 	b.err = rows.Err()
@@ -249,7 +249,7 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 		// Both are readings of the database's clock. The claim was sent before the
 		// second, so we are early by the time that it was on its way, and never late.
 		job.Deadline = row.deadline.Time
-		a.until = sent.Add(job.Deadline.Sub(job.StartedAt))
+		a.deadline = sent.Add(job.Deadline.Sub(job.StartedAt))
 	}
 	a.reports.Begin(a, job, c.recorder)
 	return a, nil

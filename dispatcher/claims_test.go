@@ -57,8 +57,8 @@ func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 				t.Fatalf("claimed %d, %v; want %d", len(b.claimed), b.err, len(c.sizes))
 			}
 			for i, a := range b.claimed {
-				if want := i >= c.kept; a.unused != want || (a.job.Payload == nil) != want {
-					t.Errorf("job %d goes back: %t, with %d bytes kept; want %t", i, a.unused, len(a.job.Payload), want)
+				if want := i >= c.kept; a.returned != want || (a.job.Payload == nil) != want {
+					t.Errorf("job %d goes back: %t, with %d bytes kept; want %t", i, a.returned, len(a.job.Payload), want)
 				}
 			}
 		})

@@ -153,7 +153,7 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 // compose makes the parts of the dispatcher. Nothing runs yet.
 func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending extendStatement) {
 	p := d.process
-	p.jobs = context.WithoutCancel(ctx)
+	p.handlerContext = context.WithoutCancel(ctx)
 	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
 	d.composeParts(pool, extending)
 	d.recorder = report.NewRecorder(report.Config{
@@ -348,7 +348,7 @@ func (d *Dispatcher) endAll(g *goroutines) {
 func (d *Dispatcher) cutOff() {
 	d.process.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
-		d.process.log.LogAttrs(d.process.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
+		d.process.log.LogAttrs(d.process.handlerContext, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}
 	d.leases.cut()
 }

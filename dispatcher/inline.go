@@ -48,7 +48,7 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 		return nil, err
 	}
 	p := d.process
-	p.jobs, p.health.leave = ctx, func(error) {}
+	p.handlerContext, p.health.leave = ctx, func(error) {}
 	d.composeParts(conn, sqlgen.New(conn))
 	bound, cancel := bounded(ctx)
 	defer cancel()

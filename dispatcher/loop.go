@@ -53,8 +53,8 @@ type loop struct {
 	workers   *workers
 
 	// The loop's own.
-	claimed int // by the last drain
-	limit   int // jobs that the next claim may ask for
+	claimed       int // by the last drain
+	nextClaimMost int // jobs that it may ask for
 }
 
 type surveyStatement interface {
@@ -64,7 +64,7 @@ type surveyStatement interface {
 func newLoop(c *claimer, db surveyStatement, intervals pollIntervals) *loop {
 	l := &loop{
 		process: c.process, queue: c.queue, db: db, intervals: intervals, claimer: c, sched: c.sched, keyed: c.keyed,
-		capacity: c.capacity, outages: c.workers.outages, workers: c.workers, limit: firstBatch,
+		capacity: c.capacity, outages: c.workers.outages, workers: c.workers, nextClaimMost: firstBatch,
 	}
 	l.pace.ownFinds.Store(true)
 	return l
@@ -154,10 +154,10 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		l.capacity.hungry.Store(false)
 		n, rest, err := l.claimer.claim(ctx, plan, l.places().Room, l.planFor)
 		if err != nil {
-			l.limit = max(l.limit/2, 1) // it may have been too much for its deadline
+			l.nextClaimMost = max(l.nextClaimMost/2, 1) // it may have been too much for its deadline
 			return 0, err
 		}
-		l.limit = min(2*l.limit, maxBatch)
+		l.nextClaimMost = min(2*l.nextClaimMost, maxBatch)
 		l.claimed += n
 		if rest > 0 {
 			return rest, l.surveyAtLimit(ctx)
@@ -181,12 +181,12 @@ func (l *loop) pollAfter(now time.Time) time.Duration {
 
 // plan is what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {
-	p := l.planFor(l.limit)
+	p := l.planFor(l.nextClaimMost)
 	if len(p.Kinds) == 0 {
 		return scheduler.Plan{}
 	}
 	// A limited queue claims no more than may start at once.
-	l.workers.reserve.set(p.Shared && !l.capacity.limited.Load())
+	l.workers.expressOnly.set(p.Shared && !l.capacity.limited.Load())
 	return p
 }
 
@@ -201,7 +201,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 // places is what the next claim may ask for.
 func (l *loop) places() scheduler.Places {
 	p := l.capacity.places(len(l.workers.express))
-	p.Room = min(p.Room, l.limit)
+	p.Room = min(p.Room, l.nextClaimMost)
 	return p
 }
 
@@ -209,7 +209,7 @@ func (l *loop) places() scheduler.Places {
 func (l *loop) probeKinds(ctx context.Context) error {
 	if l.outages.back.Swap(false) {
 		l.sched.StartFromFront()
-		l.limit = firstBatch // what was away may soon be away again
+		l.nextClaimMost = firstBatch // what was away may soon be away again
 	}
 	if l.outages.some.Load() == 0 {
 		return nil

@@ -110,7 +110,7 @@ func (r rig) settle(a *attempt) {
 		}
 		r.put(a.job)
 	}
-	if !a.unused {
+	if !a.returned {
 		*r.ends = append(*r.ends, a)
 	}
 	r.dispatcher.settler.reporter.report([]*attempt{a}, []pgtype.UUID{pgvalue.UUID(a.job.ID)}, false)

@@ -36,7 +36,7 @@ type pauseStatement interface {
 }
 
 func newPauseCheck(p *process, queue string, db pauseStatement) *pauseCheck {
-	return &pauseCheck{queue: queue, db: db, jobs: p.jobs, origin: time.Now()}
+	return &pauseCheck{queue: queue, db: db, jobs: p.handlerContext, origin: time.Now()}
 }
 
 // proven is until when an answer says that a queue is open.

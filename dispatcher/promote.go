@@ -145,7 +145,7 @@ func (p *promoter) run() {
 			continue
 		}
 		p.health.Failed(err)
-		p.health.Complain(p.jobs, "keys not moved on", err)
+		p.health.Complain(p.handlerContext, "keys not moved on", err)
 		if p.phase.isCutOff() { // shutting down: the reaper does it
 			clear(p.passed)
 			continue
@@ -305,7 +305,7 @@ func (p *promoter) move(names []keyName, counts []int32, places []int32) (promot
 		return err
 	}, func(i int32, err error) {
 		refused[names[i]] = pass{unmoved: counts[i], again: time.Now().Add(refusedRetry), refused: err}
-		p.health.Complain(p.jobs, "key not moved on: the database refuses it", err,
+		p.health.Complain(p.handlerContext, "key not moved on: the database refuses it", err,
 			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue), slog.String("key", names[i].key))
 	})
 	return promoted, refused, err

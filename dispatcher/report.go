@@ -64,7 +64,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 		case succeeded[a.job.ID]:
 			a.outcome = outcome.Outcome{Status: outbox.Succeeded}
 			r.reportStored(a)
-		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
+		case !a.deadline.IsZero() && !time.Now().Before(a.deadline): // a reaper was faster
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
@@ -191,7 +191,7 @@ func (r *reporter) reportStored(a *attempt) {
 		a.route.counts.dead.Inc()
 		r.reportFailure(a, slog.LevelError)
 	}
-	if !a.outcome.KeepDue || a.unused || a.route.dies {
+	if !a.outcome.KeepDue || a.returned || a.route.dies {
 		a.waker.poke() // its next start, or its hook's, may come before what the queue sleeps for
 	}
 }

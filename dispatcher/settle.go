@@ -269,7 +269,7 @@ func (s *settler) settleRefused(afterJobs context.Context) {
 		}
 		if s.phase.isCutOff() || in == nil && !mayPass {
 			if last++; last >= 3 {
-				s.log.LogAttrs(s.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(waiting)))
+				s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(waiting)))
 				s.leases.remove(waiting)
 				waiting = nil
 				continue

@@ -21,9 +21,9 @@ type workers struct {
 	ended    chan<- *attempt // to be settled
 	running  *sync.WaitGroup
 
-	buffer  chan *attempt // claimed, not started
-	express chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
-	reserve reserve       // for what is in express
+	buffer      chan *attempt // claimed, not started
+	express     chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
+	expressOnly expressOnly   // for what is in express
 }
 
 // newWorkers makes the channels large enough for all that can be claimed, and for so many jobs more.
@@ -33,18 +33,18 @@ func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, en
 		buffer:  make(chan *attempt, c.concurrency+maxPrefetch+more+1), // one that a commit has claimed
 		express: make(chan *attempt, c.concurrency+maxPrefetch+more+scheduler.MaxExpress),
 	}
-	w.reserve.state.Store(&reserveState{changed: make(chan struct{})})
+	w.expressOnly.state.Store(&expressOnlyState{changed: make(chan struct{})})
 	return w
 }
 
 // start starts the workers; close ends them when nothing waits any more.
 func (w *workers) start() {
-	reserved := w.capacity.concurrency / scheduler.ReservePart
-	for range w.capacity.concurrency - reserved {
+	express := w.capacity.concurrency / scheduler.ExpressPart
+	for range w.capacity.concurrency - express {
 		w.running.Go(func() { w.work(w.nextAttempt) })
 	}
-	for range reserved {
-		w.running.Go(func() { w.work(w.nextReserved) })
+	for range express {
+		w.running.Go(func() { w.work(w.nextExpressOnly) })
 	}
 }
 
@@ -76,8 +76,8 @@ func (w *workers) work(next func() *attempt) {
 			continue
 		}
 		w.capacity.busy.Inc()
-		carryOut(w.process, a, func(took time.Duration, returned bool) {
-			if !returned {
+		carryOut(w.process, a, func(took time.Duration, done bool) {
+			if !done {
 				w.running.Go(func() { w.work(next) })
 			}
 			if a.tenant != nil {
@@ -119,10 +119,10 @@ func (w *workers) nextAttempt() *attempt {
 	}
 }
 
-// nextReserved is nextAttempt for a worker that may be reserved.
-func (w *workers) nextReserved() *attempt {
+// nextExpressOnly is nextAttempt for one of the workers that may be for express jobs only.
+func (w *workers) nextExpressOnly() *attempt {
 	for {
-		state, buffer := w.reserve.state.Load(), w.buffer
+		state, buffer := w.expressOnly.state.Load(), w.buffer
 		if state.on {
 			buffer = nil // never ready
 		}
@@ -136,24 +136,24 @@ func (w *workers) nextReserved() *attempt {
 	}
 }
 
-// reserve says whether some of a queue's workers are reserved for jobs in the express
-// channel: those of tenants that hold few. Which workers they are is fixed when the
-// dispatcher starts; whether they are reserved the claim loop decides.
-type reserve struct {
-	state atomic.Pointer[reserveState]
+// expressOnly says whether some of a queue's workers take jobs of the express channel only:
+// those of tenants that hold few. Which workers they are is fixed when the dispatcher
+// starts; whether they take others the claim loop decides.
+type expressOnly struct {
+	state atomic.Pointer[expressOnlyState]
 }
 
-// reserveState lasts until it has changed, when another takes its place: a worker may be
+// expressOnlyState lasts until it has changed, when another takes its place: a worker may be
 // waiting for that.
-type reserveState struct {
+type expressOnlyState struct {
 	on      bool
 	changed chan struct{}
 }
 
-// set reserves the workers or frees them. Only the claim loop calls it.
-func (r *reserve) set(on bool) {
-	if old := r.state.Load(); old.on != on {
-		r.state.Store(&reserveState{on, make(chan struct{})})
+// set keeps the workers for express jobs, or frees them. Only the claim loop calls it.
+func (e *expressOnly) set(on bool) {
+	if old := e.state.Load(); old.on != on {
+		e.state.Store(&expressOnlyState{on, make(chan struct{})})
 		close(old.changed) // after the store: a worker that this wakes looks again
 	}
 }
@@ -197,6 +197,6 @@ func (w *workers) giveBack(a *attempt) {
 // returnUnstarted gives back a job that was claimed and not started.
 func (w *workers) returnUnstarted(a *attempt) {
 	a.outcome = outcome.Interrupted
-	a.unused = true
+	a.returned = true
 	w.ended <- a
 }
