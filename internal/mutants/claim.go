@@ -154,7 +154,7 @@ RETURNING`},
 		Name:      "watermark without full scan",
 		Breaks:    "no claim looks further back than the last job claimed",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.newShareParams", `if front || c.At.RunAt.IsZero() {`, `if c.At.RunAt.IsZero() {`}},
+		Edits:     []Edit{{"dispatcher.newShareParams", `at := c.From(r.front, r.frontAt)`, `at := c.From(false, r.frontAt)`}},
 		Checks: []Check{
 			test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed"),
 			row("C1", "still waiting for the jobs of late commits to be done"),
