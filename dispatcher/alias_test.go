@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -74,5 +75,18 @@ func TestAnAliasThatMeansTwoThingsIsRefused(t *testing.T) {
 	mux.Alias("gone", "older")
 	if _, err := dispatcher.New(nil, mux, dispatcher.Config{}); err == nil {
 		t.Error("New takes an alias of a kind without a handler")
+	}
+}
+
+// A hook is the kind's, whatever name its jobs have: one of a former name would never be called.
+func TestAHookOfAFormerNameIsAMistake(t *testing.T) {
+	t.Parallel()
+	mux := new(dispatcher.Mux)
+	mux.HandleRaw("renamed", nil)
+	mux.Alias("renamed", "probe")
+	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[dispatcher.Ended[probe]]) error { return nil })
+	_, err := dispatcher.New(nil, mux, dispatcher.Config{})
+	if want := `OnDeath is for kind "probe", which has no handler`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("New = %v, want it to say %q", err, want)
 	}
 }

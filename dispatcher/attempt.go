@@ -24,10 +24,10 @@ type attempt struct {
 	waker    *waker    // of its queue
 	claimed  time.Time // when the claim was sent, by the monotonic clock
 	arrived  time.Time // when its answer was there, by which the job waits for a worker
-	until    time.Time // the job's deadline by the monotonic clock; zero: it has none
+	deadline time.Time // the job's deadline by the monotonic clock; zero: it has none
 	outcome  outcome.Outcome
 	err      error             // what the handler returned, for the log
-	unused   bool              // given back without having been started
+	returned bool              // given back without having been started
 	tenant   *scheduler.Tenant // in whose hands it counts; nil: in nobody's
 	probe    bool              // finds out whether what its kind needs is still away
 	follows  bool              // there are follow-ups to store with a success
@@ -42,23 +42,31 @@ type attempt struct {
 	traced   context.Context // in which the span is, for log lines; nil without tracing
 	spanned  string          // the traceparent of its span, if that is sampled; "" otherwise
 
-	returned atomic.Bool // the handler has, of the first of a batch: for reportOverrun
+	handlerDone atomic.Bool // the handler has returned; of a batch, the first's. For reportOverrun
 
-	mu         sync.Mutex
-	begun      time.Time               // when the handler started; zero: it has not
-	leaseUntil time.Time               // by our monotonic clock, earlier than the database's
-	overdue    time.Time               // from then on the lease is no longer extended; zero: no handler is at work
-	ended      error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
-	cancel     context.CancelCauseFunc // of the running handler
+	mu          sync.Mutex
+	begun       time.Time               // when the handler started; zero: it has not
+	leaseUntil  time.Time               // by our monotonic clock, earlier than the database's
+	extendUntil time.Time               // from then on the lease is no longer extended; zero: no handler is at work
+	stopCause   error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
+	cancel      context.CancelCauseFunc // of the running handler
+}
+
+// together are the attempts that are run by one call of the handler.
+func (a *attempt) together() []*attempt {
+	if a.batch != nil {
+		return a.batch.attempts
+	}
+	return []*attempt{a}
 }
 
 // begin marks the handler as running, unless the attempt was ended in the buffer
 // or its lease is over.
-func (a *attempt) begin(cancel context.CancelCauseFunc, now, overdue time.Time) bool {
+func (a *attempt) begin(cancel context.CancelCauseFunc, now, extendUntil time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.cancel, a.begun, a.overdue = cancel, now, overdue
-	return a.ended == nil && now.Before(a.leaseUntil)
+	a.cancel, a.begun, a.extendUntil = cancel, now, extendUntil
+	return a.stopCause == nil && now.Before(a.leaseUntil)
 }
 
 // over marks the handler as one that has returned: what it has left is an outcome, whose lease goes on for as long as
@@ -66,7 +74,7 @@ func (a *attempt) begin(cancel context.CancelCauseFunc, now, overdue time.Time) 
 func (a *attempt) over() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.overdue = time.Time{}
+	a.extendUntil = time.Time{}
 }
 
 // bufferedAt is since when an attempt waits for a worker.
@@ -93,8 +101,8 @@ func (a *attempt) extended(sent, until time.Time) (late bool) {
 func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.leaseUntil.Sub(now) <= third && !errors.Is(a.ended, outbox.ErrLeaseLost) &&
-		(a.overdue.IsZero() || now.Before(a.overdue))
+	return a.leaseUntil.Sub(now) <= third && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
+		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
 }
 
 // lapsed reports whether we may no longer trust the lease.
@@ -108,14 +116,14 @@ func (a *attempt) lapsed(now time.Time) bool {
 func (a *attempt) end(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended == nil {
-		a.ended = cause
+	if a.stopCause == nil {
+		a.stopCause = cause
 		if a.cancel != nil {
 			a.cancel(cause)
 		}
 	}
 	if errors.Is(cause, outbox.ErrLeaseLost) {
-		a.ended = cause // there is nothing left to extend
+		a.stopCause = cause // there is nothing left to extend
 	}
 }
 
@@ -123,7 +131,7 @@ func (a *attempt) end(cause error) {
 func (a *attempt) LeaseLost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return errors.Is(a.ended, outbox.ErrLeaseLost)
+	return errors.Is(a.stopCause, outbox.ErrLeaseLost)
 }
 
 // LoseLease ends the attempt because its lease is lost.
@@ -138,7 +146,7 @@ func (a *attempt) mayBeCalledOff() bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ended != nil || !a.until.IsZero()
+	return a.stopCause != nil || !a.deadline.IsZero()
 }
 
 // age is how long the handler has been running, or its job has waited for a worker or
@@ -147,7 +155,7 @@ func (a *attempt) mayBeCalledOff() bool {
 func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended != nil {
+	if a.stopCause != nil {
 		return 0
 	}
 	if a.begun.IsZero() {

@@ -14,7 +14,7 @@ const (
 	maxPrefetch        = 3 * maxBatch          // jobs claimed beyond what can run at once
 	maxClaimBytes      = 2 * statementBytes    // of a claim's payloads, to judge by the last ones
 	prefetchTime       = 40 * time.Millisecond // how long a job should wait in the buffer at most
-	outlier            = 32                    // times the usual run of a job that is believed of one
+	outlier            = 32                    // a run longer than this many times the average counts as that many
 )
 
 // capacity is how many jobs of a queue this process holds, and how many more it should claim.

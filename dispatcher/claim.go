@@ -60,81 +60,59 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, room int, again r
 	return n, 0, err
 }
 
-// claimFrom leases what the plan asks for and hands it on, as one batch or two.
+// claimFrom leases what the plan asks for and hands it on, as one batch or two: jobs with a key
+// reach the workers before the statement for the others is sent.
 func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.Plan, hand func(*claimBatch) error) (n int, err error) {
-	if len(p.Keyed) > 0 {
-		if n, err = c.claimKeyed(ctx, from, p, hand); err != nil {
+	for _, keyed := range []bool{true, false} {
+		if len(p.Shares(keyed)) == 0 {
+			continue
+		}
+		leased, err := c.lease(ctx, from, p, keyed, hand)
+		if n += leased; err != nil {
 			return n, err
 		}
 	}
-	if len(p.Plain) > 0 {
-		var plain int
-		plain, err = c.claimPlain(ctx, from, p, hand)
-		n += plain
-	}
-	return n, err
+	return n, nil
 }
 
-// request is what a claim of such shares of the plan is to lease.
-func (c *claimer) request(plan scheduler.Plan, shares []scheduler.Share, keyed bool, now time.Time) claimRequest {
-	return claimRequest{
-		shares: shares, front: plan.Probe || c.sched.AtFront(keyed, now), frontAt: c.sched.Front(keyed),
-		kinds: plan.Kinds, room: plan.Room(shares),
+// lease leases jobs with a key, or without one.
+func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Plan, keyed bool, hand func(*claimBatch) error) (int, error) {
+	started, shares := time.Now(), plan.Shares(keyed)
+	r := claimRequest{
+		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares),
+		front: plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
-}
-
-// claimPlain leases jobs without a key.
-func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan scheduler.Plan, hand func(*claimBatch) error) (int, error) {
-	started := time.Now()
-	r := c.request(plan, plan.Plain, false, started)
-
+	var furthest int
+	var offers map[outbox.ID][]pgtype.UUID
+	if keyed {
+		furthest, offers = c.keyed.aim(&r)
+	}
 	// A claim that is cut off may have committed: its jobs would wait for their
 	// leases to lapse. So a stop lets the statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	b := from.claimJobs(bound, r)
+	b := from.claim(bound, r)
 	ended := time.Now()
 	if b.err != nil {
-		c.sched.Failed(false, r.front, ended.Sub(started))
+		c.sched.Failed(keyed, r.front, ended.Sub(started))
+		c.keyed.putBack(offers)
 		return 0, hand(b)
 	}
 	if plan.Probe {
 		return len(b.claimed), hand(b)
 	}
-	c.sched.Cost(false, r.front, ended, ended.Sub(started), len(b.claimed))
-	b.learn = func() {
-		c.sched.Claimed(false, plan.Plain, leasedBy(b.claimed, nil), scheduler.Extent{Front: r.front}, ended)
-		takeTurns(b.claimed)
+	looked, extent := len(b.claimed), scheduler.Extent{Front: r.front}
+	if keyed {
+		looked, extent.Locked = int(b.tally.looked), b.tally.passed > 0
+		extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, furthest)
+		c.sched.PauseKeyed(ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	}
-	return len(b.claimed), hand(b)
-}
-
-// claimKeyed leases jobs with a key.
-func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan scheduler.Plan, hand func(*claimBatch) error) (int, error) {
-	k, started := c.keyed, time.Now()
-	r := c.request(plan, plan.Keyed, true, started)
-	furthest, offers := k.aim(&r)
-
-	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
-	defer cancel()
-	b := from.claimKeyed(bound, r)
-	ended := time.Now()
-	if b.err != nil {
-		c.sched.Failed(true, r.front, ended.Sub(started))
-		k.putBack(offers)
-		return 0, hand(b)
-	}
-	if plan.Probe {
-		return len(b.claimed), hand(b)
-	}
-	c.sched.Cost(true, r.front, ended, ended.Sub(started), int(b.tally.looked))
-	more := k.note(b.tally, len(b.claimed), r.room, furthest)
-	c.sched.PauseKeyed(ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
+	c.sched.Cost(keyed, r.front, ended, ended.Sub(started), looked)
 	b.learn = func() {
 		if len(r.offered) > 0 {
-			k.putBack(leftOver(plan.Keyed, offers, b.claimed))
+			c.keyed.putBack(leftOver(shares, offers, b.claimed))
 		}
-		c.sched.Claimed(true, plan.Keyed, leasedBy(b.claimed, r.offered), scheduler.Extent{Front: r.front, More: more, Locked: b.tally.passed > 0}, ended)
+		c.sched.Claimed(keyed, shares, leasedBy(b.claimed, r.offered), extent, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
@@ -147,7 +125,7 @@ func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n i
 	//	claim    look: full                     sleep
 	//	settle               a job ends, full?
 	c.capacity.atLimit.Store(true)
-	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
+	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in lease
 	defer cancel()
 	conn, err := c.limiter.pool.Acquire(bound)
 	if err != nil {
@@ -218,7 +196,7 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := idSet(offers)
 	jobs := make([]scheduler.Leased, 0, len(claimed))
 	for _, a := range claimed {
-		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.unused, Offered: offered[a.job.ID]})
+		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.returned, Offered: offered[a.job.ID]})
 	}
 	return jobs
 }
@@ -282,7 +260,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 		a.arrived = now
 		a.route.counts.claimed.Inc()
 		switch {
-		case a.unused:
+		case a.returned:
 			surplus++
 			c.capacity.inHand.Add(-1)
 			c.workers.returnUnstarted(a)
@@ -306,7 +284,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 func (c *claimer) deliver(a *attempt) {
 	a.tenant = c.sched.Tenant(a.job.Tenant, a.arrived)
 	if held := a.tenant.InHand.Add(1); held <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
-		c.workers.deliverExpress(a)
+		c.workers.express <- a
 		return
 	}
 	c.workers.deliver(a)

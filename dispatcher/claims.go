@@ -22,13 +22,14 @@ import (
 
 // claimRequest is what a claiming statement is to lease.
 type claimRequest struct {
+	keyed   bool // jobs with a key, else those without one
 	shares  []scheduler.Share
 	front   bool               // from the front on, not from each cursor
 	frontAt scheduler.Position // see scheduler.Front
 	kinds   []string
 	room    int // jobs, at most
 
-	// Of jobs with a key.
+	// If keyed.
 	reaches []int32       // how many of each share it looks at
 	offered []pgtype.UUID // which it looks at besides
 }
@@ -65,8 +66,7 @@ func (t *tally) read(rows pgx.Rows, queue string) error {
 
 // claimSource is where claims are sent to.
 type claimSource interface {
-	claimJobs(context.Context, claimRequest) *claimBatch
-	claimKeyed(context.Context, claimRequest) *claimBatch
+	claim(context.Context, claimRequest) *claimBatch // the most urgent jobs first
 }
 
 // claims sends the claiming statements of a queue over one connection or a pool.
@@ -80,34 +80,25 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// claimJobs leases jobs without a key, the most urgent first.
-func (c claims) claimJobs(ctx context.Context, r claimRequest) *claimBatch {
+func (c claims) claim(ctx context.Context, r claimRequest) *claimBatch {
 	p, sent := newShareParams(r), time.Now()
-	var rows pgx.Rows
-	if c.streams.Load() { // the error is also that of Err
+	var rows pgx.Rows // with the error of Query
+	switch {
+	case r.keyed:
+		rows, _ = c.db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), p.tenants, p.quotas, r.reaches,
+			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, c.limits)
+	case c.streams.Load():
 		rows, _ = c.db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID,
 			c.queue, r.kinds, c.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
-	} else {
+	default:
 		rows, _ = c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
 			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, c.limits, int32(r.room))
 	}
-	b := c.read(rows, r.room, sent, nil)
-	if len(b.claimed) > 0 {
+	b := c.read(rows, r.room, sent, r.keyed)
+	if !r.keyed && len(b.claimed) > 0 {
 		c.streams.Store(slices.ContainsFunc(b.claimed, func(a *attempt) bool { return a.streamed }))
 	}
 	slices.SortFunc(b.claimed, byUrgency) // UPDATE … RETURNING promises no order
-	return b
-}
-
-// claimKeyed leases jobs with a key, the most urgent first.
-func (c claims) claimKeyed(ctx context.Context, r claimRequest) *claimBatch {
-	p, sent := newShareParams(r), time.Now()
-	rows, _ := c.db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), // as above
-		p.tenants, p.quotas, r.reaches, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, c.limits)
-	var done tally
-	b := c.read(rows, r.room, sent, &done)
-	b.tally = done
-	slices.SortFunc(b.claimed, byUrgency)
 	return b
 }
 
@@ -153,15 +144,15 @@ type claimReader struct {
 
 // read reads the jobs of a claim. When jobs have become far larger than the
 // last ones were, it does not keep what comes after the bound: those, whichever
-// they are, are marked as unused. The first is kept, however large it is, or
-// nobody would ever run it. tally is where the last row of a keyed claim goes.
-func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, tally *tally) *claimBatch {
+// they are, are marked as returned. The first is kept, however large it is, or
+// nobody would ever run it.
+func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) *claimBatch {
 	defer rows.Close()
 	b := &claimBatch{claimed: make([]*attempt, 0, room), room: room}
-	row := newClaimRow(tally)
+	row := newClaimRow(keyed)
 	for rows.Next() {
-		if tally != nil && rows.RawValues()[0] == nil {
-			if b.err = tally.read(rows, c.queue); b.err != nil {
+		if keyed && rows.RawValues()[0] == nil {
+			if b.err = b.tally.read(rows, c.queue); b.err != nil {
 				return b
 			}
 			continue
@@ -172,7 +163,7 @@ func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, tally *tally
 		}
 		b.claimed = append(b.claimed, a)
 		if b.size += len(a.job.Payload); b.size > 2*maxClaimBytes && len(b.claimed) > 1 {
-			a.job.Payload, a.unused = nil, true
+			a.job.Payload, a.returned = nil, true
 		}
 	}
 	b.err = rows.Err()
@@ -196,11 +187,11 @@ type claimRow struct {
 // claimColumns is how many columns into points.
 const claimColumns = 20
 
-// newClaimRow is for the rows of ClaimJobs or, with a tally, for those
-// of ClaimKeyedJobs, which have its columns in place of the last one.
-func newClaimRow(tally *tally) *claimRow {
+// newClaimRow is for the rows of ClaimJobs or, if keyed, for those of ClaimKeyedJobs, which have
+// the columns of the tally in place of the last one.
+func newClaimRow(keyed bool) *claimRow {
 	r := new(claimRow)
-	if tally != nil {
+	if keyed {
 		r.columns = make([]any, claimColumns+tallyColumns) // nil ignores those of the tally
 	} else {
 		r.columns = append(make([]any, claimColumns), &r.place)
@@ -258,7 +249,7 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 		// Both are readings of the database's clock. The claim was sent before the
 		// second, so we are early by the time that it was on its way, and never late.
 		job.Deadline = row.deadline.Time
-		a.until = sent.Add(job.Deadline.Sub(job.StartedAt))
+		a.deadline = sent.Add(job.Deadline.Sub(job.StartedAt))
 	}
 	a.reports.Begin(a, job, c.recorder)
 	return a, nil

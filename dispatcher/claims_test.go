@@ -52,13 +52,13 @@ func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 		"a huge one last":  {[]int{1, 1, bound + 1}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := reader.read(&blobs{sizes: c.sizes, bytes: payload}, 10, time.Now(), nil)
+			b := reader.read(&blobs{sizes: c.sizes, bytes: payload}, 10, time.Now(), false)
 			if b.err != nil || len(b.claimed) != len(c.sizes) {
 				t.Fatalf("claimed %d, %v; want %d", len(b.claimed), b.err, len(c.sizes))
 			}
 			for i, a := range b.claimed {
-				if want := i >= c.kept; a.unused != want || (a.job.Payload == nil) != want {
-					t.Errorf("job %d goes back: %t, with %d bytes kept; want %t", i, a.unused, len(a.job.Payload), want)
+				if want := i >= c.kept; a.returned != want || (a.job.Payload == nil) != want {
+					t.Errorf("job %d goes back: %t, with %d bytes kept; want %t", i, a.returned, len(a.job.Payload), want)
 				}
 			}
 		})

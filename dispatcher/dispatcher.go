@@ -33,7 +33,7 @@ type Dispatcher struct {
 
 	// Made by Run.
 	db       *sqlgen.Queries
-	queues   []*queue
+	queues   map[string]*queue // by name
 	leases   *leases
 	promoter *promoter
 	recorder *report.Recorder
@@ -45,7 +45,6 @@ type Dispatcher struct {
 
 // queue is the parts that claim and run the jobs of one queue.
 type queue struct {
-	name     string
 	capacity *capacity
 	outages  *outages
 	workers  *workers
@@ -84,9 +83,6 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		user:   pool,
 		own:    make(chan struct{}, 1),
 	}
-	if err := mux.hooks.validate(d.process.routes); err != nil {
-		return nil, fmt.Errorf("dispatcher: %w", err)
-	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {
 		d.process.metrics.slots.WithLabelValues(name).Set(float64(cmp.Or(queue.Concurrency, defaultConcurrency)))
@@ -119,11 +115,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return errors.New("dispatcher: Run was called before")
 	}
-	pool, err := openControlPool(ctx, d.user, settlers+2+report.Conns+min(len(d.config.Queues), 16))
-	if err != nil {
-		return fmt.Errorf("dispatcher: %w", err)
-	}
-	extending, err := openControlPool(ctx, d.user, 1)
+	pool, extending, err := d.openPools(ctx)
 	if err != nil {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
@@ -145,34 +137,54 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return err
 }
 
+// openPools opens the dispatcher's own connections, and one more that extends leases: nothing else keeps that from it.
+func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Pool, err error) {
+	pool, err = openControlPool(ctx, d.user, settlers+2+report.Conns+min(len(d.config.Queues), 16))
+	if err != nil {
+		return nil, nil, err
+	}
+	extending, err = openControlPool(ctx, d.user, 1)
+	if err != nil {
+		pool.Close()
+	}
+	return pool, extending, err
+}
+
 // compose makes the parts of the dispatcher. Nothing runs yet.
 func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending extendStatement) {
 	p := d.process
-	p.jobs = context.WithoutCancel(ctx)
+	p.handlerContext = context.WithoutCancel(ctx)
 	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
-	d.db = sqlgen.New(pool)
+	d.composeParts(pool, extending)
+	d.recorder = report.NewRecorder(report.Config{
+		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
+		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
+	})
+	d.queues = make(map[string]*queue, len(d.config.Queues))
+	for name, config := range d.config.Queues {
+		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool)
+	}
+}
+
+// composeParts makes those parts that an [Inline] has, too.
+func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
+	p := d.process
+	d.db = sqlgen.New(conn)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
 	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.Notify(ctx, []string{engine.Channel}) })
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
 	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
-		return engine.SettleSucceeded(ctx, pool, jobs, false)
+		return engine.SettleSucceeded(ctx, conn, jobs, false)
 	}
 	statements := &store{process: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
-	d.recorder = report.NewRecorder(report.Config{
-		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
-		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
-	})
-	for name, config := range d.config.Queues {
-		d.queues = append(d.queues, d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool))
-	}
 }
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *queue {
 	p := d.process
 	c := &capacity{waker: newWaker(), concurrency: concurrency, busy: p.metrics.busy.WithLabelValues(name)}
-	q := &queue{name: name, capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
+	q := &queue{capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
 	q.workers = newWorkers(p, c, newPauseCheck(p, name, d.db), q.outages, d.settler.ended, &d.running, batchRoom(p.routes))
 	q.batches = newBatches(q.workers)
 	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder, handlers: d.user}
@@ -188,15 +200,6 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	return q
 }
 
-func (d *Dispatcher) queueNamed(name string) *queue {
-	for _, q := range d.queues {
-		if q.name == name {
-			return q
-		}
-	}
-	return nil
-}
-
 // pokeAll makes every queue look for jobs.
 func (d *Dispatcher) pokeAll() {
 	for _, q := range d.queues {
@@ -208,7 +211,7 @@ func (d *Dispatcher) pokeAll() {
 func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 	here := map[*queue]int{}
 	for _, job := range promoted {
-		q := d.queueNamed(job.Queue)
+		q := d.queues[job.Queue]
 		if q == nil || d.process.routes[job.Kind] == nil {
 			elsewhere = true
 			continue
@@ -323,8 +326,7 @@ func (d *Dispatcher) endAll(g *goroutines) {
 		q.batches.giveBack()
 		q.workers.close()
 	}
-	// Of jobs that were promoted for claims that were not made, and of the next starts
-	// that this process would have waited for, nobody knows.
+	// Jobs that this process promoted or was about to start are unknown to the others: notify them.
 	d.peers.notify()
 	d.running.Wait()
 	d.recorder.Stop()
@@ -346,7 +348,7 @@ func (d *Dispatcher) endAll(g *goroutines) {
 func (d *Dispatcher) cutOff() {
 	d.process.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
-		d.process.log.LogAttrs(d.process.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
+		d.process.log.LogAttrs(d.process.handlerContext, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}
 	d.leases.cut()
 }
@@ -425,7 +427,7 @@ func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation
 	if !d.process.phase.isClaiming() {
 		return nil
 	}
-	if q, r := d.queueNamed(queue), d.process.routes[kind]; q != nil && r != nil && r.many == nil {
+	if q, r := d.queues[queue], d.process.routes[kind]; q != nil && r != nil && r.many == nil {
 		if reservation := q.reserved.reserve(id); reservation != nil {
 			return reservation
 		}
@@ -446,7 +448,7 @@ func (d *Dispatcher) Outages() (all []Outage) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
 		for _, kind := range d.process.kinds {
-			if since, lasts := d.queueNamed(name).outages.of[kind].Since(); lasts {
+			if since, lasts := d.queues[name].outages.of[kind].Since(); lasts {
 				all = append(all, Outage{name, kind, since})
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
@@ -75,23 +74,23 @@ func (h *health) rest(wait time.Duration, err error) {
 		time.Sleep(wait)
 		return
 	}
-	least := min(wait, backoff.DefaultMin)
-	time.Sleep(least)
-	select {
-	case <-h.recovery():
-	case <-time.After(wait - least):
-	}
+	waitAtMost(context.Background(), wait, h.recovery())
 }
 
 // Complain warns of an error that the database is to blame for, not more often
 // than an outage deserves.
 func (h *health) Complain(ctx context.Context, message string, err error, attrs ...slog.Attr) {
-	missed, due := h.complaints.Due(message, time.Now())
+	h.say(ctx, slog.LevelWarn, message, message, append(attrs, slog.Any("err", err))...)
+}
+
+// say logs the message at once, and then every ten seconds at most what has the same key.
+func (h *health) say(ctx context.Context, level slog.Level, key, message string, attrs ...slog.Attr) {
+	missed, due := h.complaints.Due(key, time.Now())
 	if !due {
 		return
 	}
 	if missed > 0 {
 		attrs = append(attrs, slog.Int("since_last_line", missed))
 	}
-	h.log.LogAttrs(ctx, slog.LevelWarn, message, append(attrs, slog.Any("err", err))...)
+	h.log.LogAttrs(ctx, level, message, attrs...)
 }

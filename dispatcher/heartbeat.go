@@ -36,7 +36,7 @@ func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorke
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+			bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTimeout)
 			defer cancel()
 			_ = db.RemoveWorker(bound, row.Worker)
 			return

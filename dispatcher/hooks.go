@@ -87,16 +87,10 @@ func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.J
 	if len(kind) > engine.MaxNameBytes {
 		panic(fmt.Errorf("dispatcher: %w", invalid.Field("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
 	}
-	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
-		job, err := decode[Ended[T]](claimed)
-		if err != nil {
-			return err
-		}
-		return hook(ctx, job)
-	}, config...)
+	handleAs(m, kind, hook, config)
 }
 
-// validate reports hooks of kinds without a handler: nobody would set them off.
+// validate reports hooks of kinds without a handler, former names among them: nobody would set them off.
 func (h *hooks) validate(routes map[string]*route) error {
 	var errs []error
 	want := func(field, kind string) {

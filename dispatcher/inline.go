@@ -11,7 +11,6 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -49,17 +48,8 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 		return nil, err
 	}
 	p := d.process
-	p.jobs, p.health.leave = ctx, func(error) {}
-	d.db = sqlgen.New(conn)
-	silent := func(context.Context) error { return nil }
-	d.waiters, d.peers = newNotifier(waitersWindow, silent), newNotifier(peersWindow, silent)
-	d.leases = newLeases(p, d.db, d.db)
-	d.promoter = newPromoter(p, d.db, d.peers, func([]sqlgen.PromoteKeysRow) bool { return false })
-	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
-		return engine.SettleSucceeded(ctx, conn, jobs, false)
-	}
-	statements := &store{process: p, db: d.db, followed: followed, pokeAll: func() {}, peers: d.peers}
-	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
+	p.handlerContext, p.health.leave = ctx, func(error) {}
+	d.composeParts(conn, sqlgen.New(conn))
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	if !registerHooks(bound, p, d.db, d.deathHooks) {
@@ -119,6 +109,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	}
 	cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: f.Tenant, Priority: int16(f.Priority)}}
 	request := claimRequest{
+		keyed:   f.Keyed,
 		shares:  []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: room}},
 		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room,
 	}
@@ -126,11 +117,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	source := claims{claimReader: reader, db: i.conn, limits: true}
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	claim := source.claimJobs
-	if f.Keyed {
-		claim = source.claimKeyed
-	}
-	b := claim(bound, request)
+	b := source.claim(bound, request)
 	if b.err != nil {
 		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
 	}
@@ -144,25 +131,11 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 
 // runInline runs the handler in a goroutine of its own, which it may end.
 func runInline(p *process, r *route, claimed []*attempt) {
+	if r.many != nil {
+		claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
+	}
 	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		returned := false
-		defer func() {
-			for _, a := range claimed {
-				if !returned && a.outcome.Status == "" { // else the handler did not see it
-					exited(a)
-				}
-			}
-		}()
-		if r.many != nil {
-			claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
-			runBatch(p, claimed[0].batch)
-		} else {
-			run(p, claimed[0])
-		}
-		returned = true
-	}()
+	go carryOut(p, claimed[0], func(time.Duration, bool) { close(ended) })
 	<-ended
 }
 

@@ -23,10 +23,7 @@ type keyedClaims struct {
 	count  int                         // of them
 }
 
-const (
-	minReach   = 64
-	maxOffered = 2 * maxBatch // beyond, claims from the front find them
-)
+const minReach = 64
 
 func newKeyedClaims() *keyedClaims {
 	return &keyedClaims{reach: minReach, offers: map[outbox.ID][]pgtype.UUID{}}
@@ -36,7 +33,7 @@ func newKeyedClaims() *keyedClaims {
 func (k *keyedClaims) offer(tenant outbox.ID, id pgtype.UUID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.count < maxOffered {
+	if k.count < 2*maxBatch { // beyond, claims from the front find them
 		k.offers[tenant] = append(k.offers[tenant], id)
 		k.count++
 	}

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -142,12 +143,10 @@ func (l *leases) due(now time.Time) []*attempt {
 }
 
 func (l *leases) extend(ctx context.Context, due []*attempt) error {
-	for len(due) > 0 {
-		n := min(len(due), maxBatch)
-		if err := l.extendSome(ctx, due[:n]); err != nil {
+	for batch := range slices.Chunk(due, maxBatch) {
+		if err := l.extendSome(ctx, batch); err != nil {
 			return err
 		}
-		due = due[n:]
 	}
 	return nil
 }

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	firstBatch     = 16 // jobs of the first claim: their size is not known
-	orphanInterval = time.Second
+	firstBatch = 16 // jobs of the first claim: their size is not known
 	// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when
 	// there are more than it remembers, each survey finds others.
 	maxVain = 100
@@ -54,8 +53,8 @@ type loop struct {
 	workers   *workers
 
 	// The loop's own.
-	claimed int // by the last drain
-	limit   int // jobs that the next claim may ask for
+	claimed       int // by the last drain
+	nextClaimMost int // jobs that it may ask for
 }
 
 type surveyStatement interface {
@@ -65,7 +64,7 @@ type surveyStatement interface {
 func newLoop(c *claimer, db surveyStatement, intervals pollIntervals) *loop {
 	l := &loop{
 		process: c.process, queue: c.queue, db: db, intervals: intervals, claimer: c, sched: c.sched, keyed: c.keyed,
-		capacity: c.capacity, outages: c.workers.outages, workers: c.workers, limit: firstBatch,
+		capacity: c.capacity, outages: c.workers.outages, workers: c.workers, nextClaimMost: firstBatch,
 	}
 	l.pace.ownFinds.Store(true)
 	return l
@@ -76,10 +75,8 @@ func (l *loop) run(ctx context.Context) {
 	var retry backoff.Backoff
 	wait := time.NewTimer(0) // the startup scan
 	defer wait.Stop()
-	stale := time.NewTicker(staleAfter / 2)
-	defer stale.Stop()
-	orphans := time.NewTicker(orphanInterval)
-	defer orphans.Stop()
+	tick := time.NewTicker(staleAfter / 2)
+	defer tick.Stop()
 	defer func() { // a stop in the middle of an outage
 		l.claimer.reserved.close()
 		if l.claimer.inDoubt(time.Now()) {
@@ -90,10 +87,8 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-stale.C:
+		case now := <-tick.C:
 			l.workers.giveBackStale(now)
-			continue
-		case now := <-orphans.C:
 			if l.claimer.inDoubt(now) {
 				_ = l.claimer.returnOrphans(ctx) // which has said so
 			}
@@ -112,7 +107,7 @@ func (l *loop) run(ctx context.Context) {
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
 			l.health.Complain(ctx, "claim failed", err, slog.String("queue", l.queue))
-			if !l.waitOut(ctx, retry.Next()) {
+			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // the listener that is back knows that the database is
 				return
 			}
 			away := l.claimer.returnOrphans(ctx) != nil // neither does a look for a few rows go through
@@ -126,25 +121,6 @@ func (l *loop) run(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
-}
-
-// waitOut waits before a claim is tried again, for less than d when something
-// wakes the queue: the listener that is back knows that the database is. But not
-// for less than the shortest wait: anybody may send notifications.
-func (l *loop) waitOut(ctx context.Context, d time.Duration) bool {
-	least := min(d, backoff.DefaultMin)
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(least):
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-l.capacity.wake:
-	case <-time.After(d - least):
-	}
-	return true
 }
 
 // drain claims until nothing due is left or there is no room, and returns how
@@ -178,10 +154,10 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		l.capacity.hungry.Store(false)
 		n, rest, err := l.claimer.claim(ctx, plan, l.places().Room, l.planFor)
 		if err != nil {
-			l.limit = max(l.limit/2, 1) // it may have been too much for its deadline
+			l.nextClaimMost = max(l.nextClaimMost/2, 1) // it may have been too much for its deadline
 			return 0, err
 		}
-		l.limit = min(2*l.limit, maxBatch)
+		l.nextClaimMost = min(2*l.nextClaimMost, maxBatch)
 		l.claimed += n
 		if rest > 0 {
 			return rest, l.surveyAtLimit(ctx)
@@ -205,12 +181,12 @@ func (l *loop) pollAfter(now time.Time) time.Duration {
 
 // plan is what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {
-	p := l.planFor(l.limit)
+	p := l.planFor(l.nextClaimMost)
 	if len(p.Kinds) == 0 {
 		return scheduler.Plan{}
 	}
 	// A limited queue claims no more than may start at once.
-	l.workers.reserve.set(p.Shared && !l.capacity.limited.Load())
+	l.workers.expressOnly.set(p.Shared && !l.capacity.limited.Load())
 	return p
 }
 
@@ -225,7 +201,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 // places is what the next claim may ask for.
 func (l *loop) places() scheduler.Places {
 	p := l.capacity.places(len(l.workers.express))
-	p.Room = min(p.Room, l.limit)
+	p.Room = min(p.Room, l.nextClaimMost)
 	return p
 }
 
@@ -233,7 +209,7 @@ func (l *loop) places() scheduler.Places {
 func (l *loop) probeKinds(ctx context.Context) error {
 	if l.outages.back.Swap(false) {
 		l.sched.StartFromFront()
-		l.limit = firstBatch // what was away may soon be away again
+		l.nextClaimMost = firstBatch // what was away may soon be away again
 	}
 	if l.outages.some.Load() == 0 {
 		return nil
@@ -309,17 +285,12 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		case math.IsInf(row.DueInSeconds, -1):
 			r.Unknown = true
 		default: // the year 9999 is no time.Duration
-			r.Due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
+			r.Due = time.Duration(min(row.DueInSeconds, math.MaxInt32) * float64(time.Second))
 		}
 		flows = append(flows, r)
 	}
 	return s.NoteSurvey(flows, at, search, started, ended) || found, nil
 }
-
-const (
-	// farOff is more than any poll interval: what is due later need not be distinguished.
-	farOff = 24 * time.Hour
-)
 
 func pgIDs(ids []outbox.ID) []pgtype.UUID {
 	all := make([]pgtype.UUID, len(ids))

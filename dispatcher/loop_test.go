@@ -69,7 +69,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 		d.compose(t.Context(), nil, nil)
 		d.process.health.leave = func(error) {}
 		d.process.phase.Store(claiming)
-		q := d.queues[0]
+		q := d.queues[engine.DefaultQueue]
 		r := rig{&memoryStore{routes: d.process.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
 		q.claimer.source, q.claimer.db, q.loop.db, q.workers.pause.db = r, r, r, r
 		ctx, stop := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func (r rig) settle(a *attempt) {
 		}
 		r.put(a.job)
 	}
-	if !a.unused {
+	if !a.returned {
 		*r.ends = append(*r.ends, a)
 	}
 	r.dispatcher.settler.reporter.report([]*attempt{a}, []pgtype.UUID{pgvalue.UUID(a.job.ID)}, false)
@@ -660,11 +660,11 @@ func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
 	}
 	d.compose(t.Context(), nil, nil)
 	for name, want := range map[string]int{"narrow": 1, "wide": 7, "usual": defaultConcurrency} {
-		if q := d.queueNamed(name); q.capacity.concurrency != want || q.capacity.room() != want {
+		if q := d.queues[name]; q.capacity.concurrency != want || q.capacity.room() != want {
 			t.Errorf("queue %s runs %d jobs at once and has room for %d, want %d", name, q.capacity.concurrency, q.capacity.room(), want)
 		}
 	}
-	if d.queueNamed("narrow").workers == d.queueNamed("wide").workers {
+	if d.queues["narrow"].workers == d.queues["wide"].workers {
 		t.Error("two queues share their workers")
 	}
 }

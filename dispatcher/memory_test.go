@@ -34,17 +34,7 @@ type memoryStore struct {
 	away    error // what every statement ends in
 }
 
-func (s *memoryStore) claimJobs(_ context.Context, r claimRequest) *claimBatch {
-	return s.claim(r, false)
-}
-
-func (s *memoryStore) claimKeyed(_ context.Context, r claimRequest) *claimBatch {
-	b := s.claim(r, true)
-	b.tally.looked = int32(len(b.claimed))
-	return b
-}
-
-func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
+func (s *memoryStore) claim(_ context.Context, r claimRequest) *claimBatch {
 	s.mu.Lock()
 	take := s.take
 	s.mu.Unlock()
@@ -66,7 +56,7 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 		left := share.Quota
 		for _, c := range append([]*scheduler.Cursor{nil}, share.Cursors...) { // offered ones first
 			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
-				is := left > 0 && !job.RunAt.After(now) && (job.Key != "") == keyed && slices.Contains(r.kinds, job.Kind)
+				is := left > 0 && !job.RunAt.After(now) && (job.Key != "") == r.keyed && slices.Contains(r.kinds, job.Kind)
 				if c == nil {
 					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
 				} else {
@@ -82,6 +72,9 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 		}
 	}
 	slices.SortFunc(b.claimed, byUrgency)
+	if r.keyed {
+		b.tally.looked = int32(len(b.claimed))
+	}
 	return b
 }
 

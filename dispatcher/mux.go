@@ -109,7 +109,12 @@ func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware
 // http.ServeMux does, with an error that wraps an [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
 	var zero T
-	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {
+	handleAs(m, zero.Kind(), handler, config)
+}
+
+// handleAs registers a handler that gets the payloads decoded.
+func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.Job[T]) error, config []KindConfig) {
+	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[T](claimed)
 		if err != nil {
 			return err
@@ -122,18 +127,13 @@ func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox
 // with the succeeded job. T says by embedding [outbox.Returns] what the result is,
 // so that those who wait for it (package await) and the handler agree.
 func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
-	var zero T
-	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {
-		job, err := decode[T](claimed)
-		if err != nil {
-			return err
-		}
+	Handle(m, func(ctx context.Context, job *outbox.Job[T]) error {
 		result, err := handler(ctx, job)
 		if err != nil {
 			return err
 		}
-		if claimed.Result, err = json.Marshal(result); err != nil {
-			return Discard(fmt.Errorf("encode the result of %s: %w", claimed.Kind, err))
+		if job.Result, err = json.Marshal(result); err != nil {
+			return Discard(fmt.Errorf("encode the result of %s: %w", job.Kind, err))
 		}
 		return nil
 	}, config...)
@@ -225,7 +225,7 @@ func (m *Mux) validate() error {
 			errs = append(errs, invalid.Field("Alias", "of %q is for kind %q, which has no handler", former, kind))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.hooks.validate(m.routes))...)
 }
 
 // build returns the routes with middleware and defaults applied.

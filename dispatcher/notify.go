@@ -10,8 +10,8 @@ const (
 	// same for a NOTIFY to the other processes.
 	waitersWindow = 5 * time.Millisecond
 	peersWindow   = 10 * time.Millisecond
-	// notifyTimeout is short: a stop does not wait for a database that is away.
-	notifyTimeout = time.Second
+	// hintTimeout is for what can be done without: a stop, or a job, does not wait for a database that is away.
+	hintTimeout = time.Second
 )
 
 // notifier sends a NOTIFY, one for many events. A lost one costs the listeners a poll interval.
@@ -37,7 +37,7 @@ func (n *notifier) notify() {
 // gets another.
 func (n *notifier) run() {
 	for range n.due {
-		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
 		_ = n.send(ctx) // a hint
 		cancel()
 		time.Sleep(n.window)

@@ -101,15 +101,8 @@ func (o *outages) showOutage(kind string) {
 // logOutage logs a beginning or a probe at once and then every ten seconds, and so an end: something may come and go.
 func (o *outages) logOutage(level slog.Level, message string, a *attempt, attrs ...slog.Attr) {
 	what := fmt.Sprintf("%s of %s, again %t", a.job.Kind, o.queue, level == slog.LevelInfo)
-	missed, due := o.health.complaints.Due(what, time.Now())
-	if !due {
-		return
-	}
 	attrs = append([]slog.Attr{slog.String("kind", a.job.Kind), slog.String("queue", o.queue)}, attrs...)
-	if missed > 0 {
-		attrs = append(attrs, slog.Int("since_last_line", missed))
-	}
-	o.log.LogAttrs(o.jobs, level, message, attrs...)
+	o.health.say(o.handlerContext, level, what, message, attrs...)
 }
 
 // finding is what the end of an attempt says of what the kind's jobs need.

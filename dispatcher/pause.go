@@ -10,16 +10,15 @@ import (
 // pauseCheck is what the workers of a queue know of whether it is paused.
 //
 // A paused queue refuses claims, so a claim that brought something proves that the
-// queue was open when it was sent. What waits for a worker in this process (it was
-// fetched ahead, is gathered for a batch, or its process stood still) is started on
-// that proof while it is fresh; and on a fresh one, which one worker asks for and all
-// use, when it is not:
+// queue was open when it was sent. A job that waited in this process (it was fetched
+// ahead, is gathered for a batch, or its process stood still) may start if that proof is
+// fresh; otherwise one worker checks and all use the answer:
 //
 //	claim sent               pause        0.7 s        (asks: paused, gives back)
 //	     └──────── may start on this proof ──┘
 //
 // So nothing starts later than a second after its queue was paused, while the
-// database answers within 0.7 c. Jobs that start as soon as they should ask nothing.
+// database answers within 0.7 s. Jobs that start as soon as they should ask nothing.
 type pauseCheck struct {
 	queue  string
 	db     pauseStatement
@@ -30,24 +29,20 @@ type pauseCheck struct {
 	paused time.Time // until then nobody asks whether it still is; asking is held
 }
 
-const (
-	proofAge   = 700 * time.Millisecond // from when the question was sent,
-	proofNews  = time.Second - proofAge // or from its answer, if that took long
-	pauseReask = 100 * time.Millisecond // thousands of jobs may have to be given back
-)
+const proofAge = 700 * time.Millisecond // from when the question was sent
 
 type pauseStatement interface {
 	QueueIsPaused(ctx context.Context, queue string) (bool, error)
 }
 
 func newPauseCheck(p *process, queue string, db pauseStatement) *pauseCheck {
-	return &pauseCheck{queue: queue, db: db, jobs: p.jobs, origin: time.Now()}
+	return &pauseCheck{queue: queue, db: db, jobs: p.handlerContext, origin: time.Now()}
 }
 
 // proven is until when an answer says that a queue is open.
 func proven(sent, answered time.Time) time.Time {
 	until := sent.Add(proofAge)
-	if news := answered.Add(proofNews); news.After(until) {
+	if news := answered.Add(time.Second - proofAge); news.After(until) {
 		return news
 	}
 	return until
@@ -79,7 +74,7 @@ func (c *pauseCheck) mayStart(a *attempt) bool {
 	defer cancel()
 	paused, err := c.db.QueueIsPaused(ctx, c.queue)
 	if err == nil && paused {
-		c.paused = time.Now().Add(pauseReask)
+		c.paused = time.Now().Add(proofAge)
 		return false
 	}
 	// Where nobody answers, the job goes on, as those that run do: an operator cannot

@@ -10,16 +10,16 @@ import (
 // process is what the parts of a dispatcher have in common: who it is, what it handles, where it logs, and how far
 // it has come. The statements and the neighbours that a part needs are its own.
 type process struct {
-	worker   string // the name under which it holds leases: Config.Worker and a suffix that no other process has
-	kinds    []string
-	routes   map[string]*route
-	leaseTTL time.Duration
-	jobs     context.Context // what handlers' contexts come from: Run's values without its end
-	log      *slog.Logger
-	logJobs  LogJobs
-	metrics  *metrics
-	health   *health
-	phase    *phase
+	worker         string // the name under which it holds leases: Config.Worker and a suffix that no other process has
+	kinds          []string
+	routes         map[string]*route
+	leaseTTL       time.Duration
+	handlerContext context.Context // what handlers' contexts come from: Run's values without its end
+	log            *slog.Logger
+	logJobs        LogJobs
+	metrics        *metrics
+	health         *health
+	phase          *phase
 }
 
 // LogJobs says which of the lines that follow a job are logged.

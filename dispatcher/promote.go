@@ -67,8 +67,6 @@ type keyName struct {
 }
 
 const (
-	promoteBatch = maxBatch / 2
-	everySlot    = engine.MaxKeyActive
 	refusedRetry = time.Minute // what a trigger refuses today it may take tomorrow
 )
 
@@ -110,7 +108,7 @@ func (p *promoter) blocked(names []keyName) {
 	}
 	p.mu.Lock()
 	for _, name := range names {
-		p.freed[name] += everySlot // whatever has become free since
+		p.freed[name] += engine.MaxKeyActive // whatever has become free since
 	}
 	p.mu.Unlock()
 	p.rouse()
@@ -147,7 +145,7 @@ func (p *promoter) run() {
 			continue
 		}
 		p.health.Failed(err)
-		p.health.Complain(p.jobs, "keys not moved on", err)
+		p.health.Complain(p.handlerContext, "keys not moved on", err)
 		if p.phase.isCutOff() { // shutting down: the reaper does it
 			clear(p.passed)
 			continue
@@ -199,17 +197,17 @@ func (p *promoter) take() (names []keyName, counts []int32) {
 	for name, passed := range p.passed {
 		switch n, freed := p.freed[name]; {
 		case passed.refused != nil && now.Before(passed.again):
-			passed.unmoved = min(passed.unmoved+n, everySlot)
+			passed.unmoved = min(passed.unmoved+n, engine.MaxKeyActive)
 			p.passed[name] = passed
 			delete(p.freed, name)
 		case freed || !now.Before(passed.again):
-			p.freed[name] = min(p.freed[name]+passed.unmoved, everySlot)
+			p.freed[name] = min(p.freed[name]+passed.unmoved, engine.MaxKeyActive)
 			passed.unmoved = 0
 			p.passed[name] = passed
 		}
 	}
 	for name, n := range p.freed {
-		if len(names) == promoteBatch {
+		if len(names) == maxBatch/2 {
 			break
 		}
 		names, counts = append(names, name), append(counts, n)
@@ -307,7 +305,7 @@ func (p *promoter) move(names []keyName, counts []int32, places []int32) (promot
 		return err
 	}, func(i int32, err error) {
 		refused[names[i]] = pass{unmoved: counts[i], again: time.Now().Add(refusedRetry), refused: err}
-		p.health.Complain(p.jobs, "key not moved on: the database refuses it", err,
+		p.health.Complain(p.handlerContext, "key not moved on: the database refuses it", err,
 			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue), slog.String("key", names[i].key))
 	})
 	return promoted, refused, err

@@ -45,7 +45,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 	if slices.ContainsFunc(batch, endsForWaiters) {
 		r.waiters.notify()
 	}
-	if slices.ContainsFunc(batch, r.isForOthers) {
+	if slices.ContainsFunc(batch, r.needsNotify) {
 		r.peers.notify()
 	}
 	if len(stored) == len(batch) {
@@ -64,7 +64,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 		case succeeded[a.job.ID]:
 			a.outcome = outcome.Outcome{Status: outbox.Succeeded}
 			r.reportStored(a)
-		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
+		case !a.deadline.IsZero() && !time.Now().Before(a.deadline): // a reaper was faster
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
@@ -122,9 +122,18 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 	return idSet(found), nil
 }
 
-// isForOthers reports whether a job goes back as it was, so that others who have workers
-// for it should hear of it; or is another's to come when this process claims no more,
-// since its time is known to no timer of theirs.
+// idSet makes ids quick to look up.
+func idSet(ids []pgtype.UUID) map[[16]byte]bool {
+	set := make(map[[16]byte]bool, len(ids))
+	for _, id := range ids {
+		set[id.Bytes] = true
+	}
+	return set
+}
+
+// needsNotify reports whether other processes must be notified of a job: one that goes back as it
+// was may start in any of them, and when this process claims no more, no timer of theirs knows when
+// the job is due.
 //
 // Others are notified of what goes back due at once though this process looks, too. A claim of another
 // one may have locked the job's row, seen that it has changed, and leave it alone until
@@ -137,7 +146,7 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 // Claim 2's process hears of it and looks again. A job that asks to be run again at once
 // wakes nobody, because one that does so all the time would keep everybody awake: in this
 // rare case it waits for the next look of anybody, at most for a poll.
-func (r *reporter) isForOthers(a *attempt) bool {
+func (r *reporter) needsNotify(a *attempt) bool {
 	switch a.outcome.Status {
 	case outbox.Pending:
 		return a.outcome.KeepDue || !r.phase.isClaiming()
@@ -182,7 +191,7 @@ func (r *reporter) reportStored(a *attempt) {
 		a.route.counts.dead.Inc()
 		r.reportFailure(a, slog.LevelError)
 	}
-	if !a.outcome.KeepDue || a.unused || a.route.dies {
+	if !a.outcome.KeepDue || a.returned || a.route.dies {
 		a.waker.poke() // its next start, or its hook's, may come before what the queue sleeps for
 	}
 }

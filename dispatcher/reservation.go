@@ -121,7 +121,7 @@ func (r *reservation) Lease() (worker string, ttl time.Duration) {
 
 // Read takes the statement's answer, which has the columns of ClaimJobs.
 func (r *reservation) Read(rows pgx.Rows) {
-	h := r.of.reader.read(rows, 1, r.sent, nil)
+	h := r.of.reader.read(rows, 1, r.sent, false)
 	r.lost = h.err != nil
 	if len(h.claimed) == 1 && !r.lost {
 		r.claimed = h.claimed[0]

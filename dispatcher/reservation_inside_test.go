@@ -42,7 +42,7 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 			t.Fatal("the dispatcher takes no reservation")
 		}
 	}
-	q := d.queues[0]
+	q := d.queues[engine.DefaultQueue]
 	known := q.reserved.ask() // a look that began before
 	if len(known) != 1 || known[0].Bytes != id {
 		t.Errorf("known are %v, want what is reserved for", known)

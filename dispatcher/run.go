@@ -20,21 +20,45 @@ func exited(a *attempt) {
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 
+// carryOut runs the attempt, or those of its batch, and calls over when their outcomes are decided. A handler that calls
+// runtime.Goexit, as t.FailNow does, ends this goroutine: then it is not done, and carryOut does not return.
+func carryOut(p *process, a *attempt, over func(took time.Duration, done bool)) {
+	var took time.Duration
+	done := false
+	defer func() {
+		if !done {
+			for _, one := range a.together() {
+				if one.outcome.Status == "" { // else the handler did not see it
+					exited(one)
+				}
+			}
+		}
+		endSpan(a.together()...)
+		over(took, done)
+	}()
+	if a.batch != nil {
+		took = runBatch(p, a.batch)
+	} else {
+		took = run(p, a)
+	}
+	done = true
+}
+
 // run calls the handler and decides what becomes of the job.
-func run(p *process, a *attempt) {
+func run(p *process, a *attempt) (took time.Duration) {
 	timeout := a.job.Timeout
 	if timeout <= 0 {
 		timeout = a.route.config.Timeout
 	}
 	started := time.Now()
 	limit, overLimit := started.Add(timeout), ErrTimeout
-	if !a.until.IsZero() && a.until.Before(limit) {
-		limit, overLimit = a.until, ErrDeadline
+	if !a.deadline.IsZero() && a.deadline.Before(limit) {
+		limit, overLimit = a.deadline, ErrDeadline
 	}
-	ctx, cancel := context.WithCancelCause(p.jobs)
+	ctx, cancel := context.WithCancelCause(p.handlerContext)
 	defer cancel(nil)
 	if begin(p, a, cancel, started, timeout) != nil {
-		return
+		return 0
 	}
 	defer time.AfterFunc(limit.Sub(started), func() {
 		cancel(overLimit)
@@ -43,8 +67,10 @@ func run(p *process, a *attempt) {
 	running := p.trace(attemptContext{ctx, limit}, a)
 	p.noteStart(a, started)
 	a.err = outcome.Call(running, a.route.handler, a.job)
-	a.returned.Store(true)
-	a.finish(time.Since(started), outcome.CauseOf(ctx))
+	a.handlerDone.Store(true)
+	took = time.Since(started)
+	a.finish(took, outcome.CauseOf(ctx))
+	return took
 }
 
 // runBatch calls the handler with the jobs that may still run, and decides what becomes
@@ -52,7 +78,7 @@ func run(p *process, a *attempt) {
 func runBatch(p *process, b *batch) (took time.Duration) {
 	r := b.attempts[0].route
 	started := time.Now()
-	ctx, cancel := context.WithCancelCause(context.WithValue(p.jobs, batchKey{}, b))
+	ctx, cancel := context.WithCancelCause(context.WithValue(p.handlerContext, batchKey{}, b))
 	defer cancel(nil)
 	b.cancel, b.left = cancel, len(b.attempts)
 	b.ended, b.cancels = map[*outbox.Claimed]error{}, map[*outbox.Claimed][]context.CancelCauseFunc{}
@@ -65,8 +91,8 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 			b.end(a, refused)
 			continue
 		}
-		if !a.until.IsZero() {
-			defer time.AfterFunc(a.until.Sub(started), func() { b.end(a, ErrDeadline) }).Stop()
+		if !a.deadline.IsZero() {
+			defer time.AfterFunc(a.deadline.Sub(started), func() { b.end(a, ErrDeadline) }).Stop()
 		}
 		running, jobs = append(running, a), append(jobs, a.job)
 	}
@@ -82,7 +108,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 		p.noteStart(a, started, slog.Int("batch", len(b.attempts)))
 	}
 	outcomes := callMany(within, r.many, jobs)
-	running[0].returned.Store(true)
+	running[0].handlerDone.Store(true)
 	cause := outcome.CauseOf(ctx)
 	took = time.Since(started)
 	for i, a := range running {
@@ -100,7 +126,7 @@ func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time
 		a.outcome = outcome.Interrupted
 		return outbox.ErrLeaseLost
 	}
-	if !a.until.IsZero() && !a.until.After(now) {
+	if !a.deadline.IsZero() && !a.deadline.After(now) {
 		a.outcome = outcome.PastDeadline
 		return ErrDeadline
 	}
@@ -110,7 +136,7 @@ func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time
 // noteStart counts and logs that a handler is called.
 func (p *process) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
 	a.observe(a.route.counts.startDelay, a.job.StartedAt.Sub(a.job.RunAt)+now.Sub(a.claimed))
-	if ctx := a.logContext(p.jobs); p.logJobs == LogAll && p.log.Enabled(ctx, slog.LevelInfo) {
+	if ctx := a.logContext(p.handlerContext); p.logJobs == LogAll && p.log.Enabled(ctx, slog.LevelInfo) {
 		p.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
 	}
 }
@@ -153,11 +179,11 @@ const overrunAfter = 5 * time.Second
 func reportOverrun(p *process, a *attempt) {
 	began := time.Now()
 	time.AfterFunc(overrunAfter, func() {
-		if a.returned.Load() {
+		if a.handlerDone.Load() {
 			return
 		}
 		a.route.counts.overruns.Inc()
-		p.log.LogAttrs(p.jobs, slog.LevelWarn, "handler_overrun", a.Attrs("handler_overrun",
+		p.log.LogAttrs(p.handlerContext, slog.LevelWarn, "handler_overrun", a.Attrs("handler_overrun",
 			slog.String("late", time.Since(began).Round(time.Second).String()),
 			slog.String("hint", "the handler ignores the end of its context and keeps its worker until it returns"))...)
 	})

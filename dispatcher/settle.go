@@ -21,9 +21,6 @@ import (
 const (
 	settlers    = 2 // one gathers while the other waits for the database
 	settleDelay = 2 * time.Millisecond
-	// While a batch is under way, the next one goes on growing for this long: a
-	// large batch costs the server a fifth less a job than a small one.
-	settlePatience = 4 * settleDelay
 )
 
 // settler stores the outcomes of attempts, and notifies those whom they concern.
@@ -88,7 +85,9 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 			batch = append(batch, a)
 			size += a.size()
 		case <-timer.C:
-			if s.storing.Load() == 0 || time.Since(started) >= settlePatience {
+			// While a batch is under way, the next one goes on growing: a large batch costs the server a
+			// fifth less a job than a small one.
+			if s.storing.Load() == 0 || time.Since(started) >= 4*settleDelay {
 				return batch
 			}
 			timer.Reset(settleDelay / 2)
@@ -98,9 +97,8 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 }
 
 // settle stores every outcome of the batch, however long the database is
-// away: nothing is given up while the process lives. The leases are extended
-// meanwhile by nobody who could not reach the database either; what lapses is
-// refused by the fence.
+// away: nothing is given up while the process lives. While the database is unreachable
+// nobody extends the leases either; a job whose lease lapsed is refused by the fence.
 //
 // Every statement that waits for the rows of several jobs waits for them in the
 // order of their ids (but for one that gives up: settleInPlace). Also one whose leases
@@ -271,7 +269,7 @@ func (s *settler) settleRefused(afterJobs context.Context) {
 		}
 		if s.phase.isCutOff() || in == nil && !mayPass {
 			if last++; last >= 3 {
-				s.log.LogAttrs(s.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(waiting)))
+				s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(waiting)))
 				s.leases.remove(waiting)
 				waiting = nil
 				continue

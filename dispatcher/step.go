@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 	"unicode/utf8"
 
@@ -106,18 +105,12 @@ type step struct {
 	again   bool // it failed before in this attempt
 }
 
-// stepName is the rule for kinds and queues; a test compares them.
-var stepName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
-
 func beginStep(job *outbox.Claimed, name string) (step, error) {
 	refuse := func(format string, args ...any) (step, error) {
 		return step{}, fmt.Errorf("begin a step of job %s: %w", job.ID, invalid.Field("name", format, args...))
 	}
-	if len(name) > engine.MaxNameBytes {
-		return refuse("is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
-	}
-	if !stepName.MatchString(name) {
-		return refuse("is %q, want ASCII letters, digits and _ . : / -, first a letter or digit", name)
+	if fault := engine.NameFault(name); fault != "" {
+		return refuse("%s", fault)
 	}
 	s := step{job: job, name: name}
 	s.reports, _ = engine.Of(job).Recorder.(*report.Reports)

@@ -93,15 +93,6 @@ func successes(batch []*attempt) sqlgen.SettleResultsInPlaceParams {
 	return p
 }
 
-// idSet makes ids quick to look up.
-func idSet(ids []pgtype.UUID) map[[16]byte]bool {
-	set := make(map[[16]byte]bool, len(ids))
-	for _, id := range ids {
-		set[id.Bytes] = true
-	}
-	return set
-}
-
 func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	stored, err := s.db.SettleUnfinished(ctx, unfinishedParams(s.worker, batch))
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -227,7 +228,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results boo
 		if results {
 			job.Result = fmt.Appendf(nil, "%q", id)
 		}
-		batch[i] = &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[0].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+		batch[i] = &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -43,12 +44,12 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 			d := atRest(t, db, t.Output())
 			asked := &asked{DBTX: control(t, db)}
 			d.settler.statements.db = sqlgen.New(asked)
-			claims := claims{claimReader: d.queues[0].reserved.reader, db: asked}
+			claims := claims{claimReader: d.queues[engine.DefaultQueue].reserved.reader, db: asked}
 			cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: tenant}}
 			work := func(jobs int, result func(i int) []byte) {
 				t.Helper()
 				share := scheduler.Share{Tenant: &scheduler.Tenant{ID: tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: jobs}
-				b := claims.claimJobs(t.Context(), claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
+				b := claims.claim(t.Context(), claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
 				if b.err != nil || len(b.claimed) != jobs {
 					t.Fatalf("claimed %d jobs, %v; want %d", len(b.claimed), b.err, jobs)
 				}

@@ -15,9 +15,6 @@ import (
 // freshFor is how soon an attempt begins that belongs to the trace in which its job was stored.
 const freshFor = time.Minute
 
-// failedSpansPatience is how long an attempt waits for the spans of those before it.
-const failedSpansPatience = time.Second
-
 // trace begins the span of a handler's call, for one attempt or the attempts of a batch, and returns its context. It is
 // ctx if the program does not use package tracing.
 func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Context {
@@ -64,7 +61,7 @@ func failedSpans(ctx context.Context, attempts []*attempt) []engine.FailedSpan {
 	if len(again) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, failedSpansPatience)
+	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	found, err := attempts[0].reports.FailedSpans(ctx, again)
 	if err != nil {

@@ -21,9 +21,9 @@ type workers struct {
 	ended    chan<- *attempt // to be settled
 	running  *sync.WaitGroup
 
-	buffer  chan *attempt // claimed, not started
-	express chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
-	reserve reserve       // for what is in express
+	buffer      chan *attempt // claimed, not started
+	express     chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
+	expressOnly expressOnly   // for what is in express
 }
 
 // newWorkers makes the channels large enough for all that can be claimed, and for so many jobs more.
@@ -33,26 +33,23 @@ func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, en
 		buffer:  make(chan *attempt, c.concurrency+maxPrefetch+more+1), // one that a commit has claimed
 		express: make(chan *attempt, c.concurrency+maxPrefetch+more+scheduler.MaxExpress),
 	}
-	w.reserve.state.Store(&reserveState{changed: make(chan struct{})})
+	w.expressOnly.state.Store(&expressOnlyState{changed: make(chan struct{})})
 	return w
 }
 
 // start starts the workers; close ends them when nothing waits any more.
 func (w *workers) start() {
-	reserved := w.capacity.concurrency / scheduler.ReservePart
-	for range w.capacity.concurrency - reserved {
-		w.running.Go(w.work)
+	express := w.capacity.concurrency / scheduler.ExpressPart
+	for range w.capacity.concurrency - express {
+		w.running.Go(func() { w.work(w.nextAttempt) })
 	}
-	for range reserved {
-		w.running.Go(w.workReserved)
+	for range express {
+		w.running.Go(func() { w.work(w.nextExpressOnly) })
 	}
 }
 
 // deliver gives a job to the workers. It never blocks: there is a place for all that may be claimed.
 func (w *workers) deliver(a *attempt) { w.buffer <- a }
-
-// deliverExpress gives them a job past those that wait in the buffer.
-func (w *workers) deliverExpress(a *attempt) { w.express <- a }
 
 // close gives back what waits, and ends the workers. Nothing may be delivered any more.
 func (w *workers) close() {
@@ -70,74 +67,29 @@ func (w *workers) close() {
 	close(w.express)
 }
 
-// work runs attempts until the channels are closed.
-func (w *workers) work() { w.workOn(w.nextAttempt, w.work) }
-
-// workReserved is work for a worker that may be reserved.
-func (w *workers) workReserved() { w.workOn(w.nextReserved, w.workReserved) }
-
-// workOn runs the attempts that next returns. If a handler ends its goroutine, another one
-// goes on: again.
-func (w *workers) workOn(next func() *attempt, again func()) {
+// work runs the attempts that next returns until the channels are closed. If a handler ends its goroutine, another one
+// goes on.
+func (w *workers) work(next func() *attempt) {
 	for a := next(); a != nil; a = next() {
 		if !w.pause.mayStart(a) || !w.outages.mayRun(a) {
 			w.giveBack(a)
 			continue
 		}
-		if a.batch != nil {
-			w.attemptBatch(a.batch, again)
-			continue
-		}
-		w.attempt(a, again)
-	}
-}
-
-// attempt runs one attempt and hands its outcome on. A handler that calls
-// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
-// working in its place.
-func (w *workers) attempt(a *attempt, again func()) {
-	returned := false
-	defer func() {
-		if !returned {
-			exited(a)
-			w.running.Go(again)
-		}
-		endSpan(a)
-		if a.tenant != nil {
-			a.tenant.InHand.Add(-1)
-		}
-		w.capacity.busy.Dec()
-		w.capacity.finished(a.took)
-		w.hand(a)
-	}()
-	w.capacity.busy.Inc()
-	run(w.process, a)
-	returned = true
-}
-
-// attemptBatch is attempt for a batch.
-func (w *workers) attemptBatch(b *batch, again func()) {
-	returned := false
-	var took time.Duration
-	defer func() {
-		if !returned {
-			for _, a := range b.attempts {
-				if a.outcome.Status == "" { // else the handler did not see it
-					exited(a)
-				}
+		w.capacity.busy.Inc()
+		carryOut(w.process, a, func(took time.Duration, done bool) {
+			if !done {
+				w.running.Go(func() { w.work(next) })
 			}
-			w.running.Go(again)
-		}
-		endSpan(b.attempts...)
-		w.capacity.busy.Dec()
-		w.capacity.finished(took)
-		for _, a := range b.attempts {
-			w.hand(a)
-		}
-	}()
-	w.capacity.busy.Inc()
-	took = runBatch(w.process, b)
-	returned = true
+			if a.tenant != nil {
+				a.tenant.InHand.Add(-1)
+			}
+			w.capacity.busy.Dec()
+			w.capacity.finished(took)
+			for _, one := range a.together() {
+				w.hand(one)
+			}
+		})
+	}
 }
 
 // hand has an attempt that is over settled, after its last report if it made any.
@@ -167,10 +119,10 @@ func (w *workers) nextAttempt() *attempt {
 	}
 }
 
-// nextReserved is nextAttempt for a worker that may be reserved.
-func (w *workers) nextReserved() *attempt {
+// nextExpressOnly is nextAttempt for one of the workers that may be for express jobs only.
+func (w *workers) nextExpressOnly() *attempt {
 	for {
-		state, buffer := w.reserve.state.Load(), w.buffer
+		state, buffer := w.expressOnly.state.Load(), w.buffer
 		if state.on {
 			buffer = nil // never ready
 		}
@@ -184,24 +136,24 @@ func (w *workers) nextReserved() *attempt {
 	}
 }
 
-// reserve says whether some of a queue's workers are reserved for jobs in the express
-// channel: those of tenants that hold few. Which workers they are is fixed when the
-// dispatcher starts; whether they are reserved the claim loop decides.
-type reserve struct {
-	state atomic.Pointer[reserveState]
+// expressOnly says whether some of a queue's workers take jobs of the express channel only:
+// those of tenants that hold few. Which workers they are is fixed when the dispatcher
+// starts; whether they take others the claim loop decides.
+type expressOnly struct {
+	state atomic.Pointer[expressOnlyState]
 }
 
-// reserveState lasts until it has changed, when another takes its place: a worker may be
+// expressOnlyState lasts until it has changed, when another takes its place: a worker may be
 // waiting for that.
-type reserveState struct {
+type expressOnlyState struct {
 	on      bool
 	changed chan struct{}
 }
 
-// set reserves the workers or frees them. Only the claim loop calls it.
-func (r *reserve) set(on bool) {
-	if old := r.state.Load(); old.on != on {
-		r.state.Store(&reserveState{on, make(chan struct{})})
+// set keeps the workers for express jobs, or frees them. Only the claim loop calls it.
+func (e *expressOnly) set(on bool) {
+	if old := e.state.Load(); old.on != on {
+		e.state.Store(&expressOnlyState{on, make(chan struct{})})
 		close(old.changed) // after the store: a worker that this wakes looks again
 	}
 }
@@ -234,14 +186,10 @@ func (w *workers) giveBackStaleOf(claimed chan *attempt, now time.Time) {
 // giveBack returns what was in the buffer, a job or a batch.
 func (w *workers) giveBack(a *attempt) {
 	w.capacity.inHand.Add(-1)
-	if a.batch == nil {
-		if a.tenant != nil {
-			a.tenant.InHand.Add(-1)
-		}
-		w.returnUnstarted(a)
-		return
+	if a.tenant != nil {
+		a.tenant.InHand.Add(-1)
 	}
-	for _, one := range a.batch.attempts {
+	for _, one := range a.together() {
 		w.returnUnstarted(one)
 	}
 }
@@ -249,6 +197,6 @@ func (w *workers) giveBack(a *attempt) {
 // returnUnstarted gives back a job that was claimed and not started.
 func (w *workers) returnUnstarted(a *attempt) {
 	a.outcome = outcome.Interrupted
-	a.unused = true
+	a.returned = true
 	w.ended <- a
 }

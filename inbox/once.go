@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -46,17 +45,9 @@ func Once(ctx context.Context, tx outbox.DB, consumer, messageID string) (first 
 	return n == 1, nil
 }
 
-// consumerName is the rule for kinds and queues; a test compares them.
-var consumerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
-
 func validConsumer(s string) error {
-	switch {
-	case s == "":
-		return invalid.Field("consumer", "is empty, want 1 to %d characters", engine.MaxNameBytes)
-	case len(s) > engine.MaxNameBytes:
-		return invalid.Field("consumer", "is %d bytes long, want at most %d", len(s), engine.MaxNameBytes)
-	case !consumerName.MatchString(s):
-		return invalid.Field("consumer", "is %q, want ASCII letters, digits and _ . : / -, first a letter or digit", s)
+	if fault := engine.NameFault(s); fault != "" {
+		return invalid.Field("consumer", "%s", fault)
 	}
 	return nil
 }

@@ -245,7 +245,7 @@ func TestWhatIsNotAcceptableIsNamedBeforeAnySQL(t *testing.T) {
 		"an empty consumer": {"", "1", []outbox.InvalidError{{Field: "consumer", Reason: "is empty, want 1 to 128 characters"}}},
 		"a long consumer":   {strings.Repeat("c", 129), "1", []outbox.InvalidError{{Field: "consumer", Reason: "is 129 bytes long, want at most 128"}}},
 		"a consumer that is no name": {"-x", "1", []outbox.InvalidError{
-			{Field: "consumer", Reason: `is "-x", want ASCII letters, digits and _ . : / -, first a letter or digit`},
+			{Field: "consumer", Reason: `is "-x": byte 0 is "-", want ASCII letters, digits and _ . : / -, first a letter or digit`},
 		}},
 		"an empty id":           {"mailer", "", []outbox.InvalidError{{Field: "messageID", Reason: "is empty, want 1 to 512 bytes"}}},
 		"a long id":             {"mailer", strings.Repeat("i", 513), []outbox.InvalidError{{Field: "messageID", Reason: "is 513 bytes long, want at most 512; use a hash of it"}}},

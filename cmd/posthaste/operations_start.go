@@ -94,7 +94,7 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 
 func jobEdit(c *cli.Command) (e operator.JobEdit, err error) {
 	e.Queue = c.String("set-queue")
-	if c.IsSet("set-queue") && !namePattern.MatchString(e.Queue) {
+	if c.IsSet("set-queue") && !isName(e.Queue) {
 		err = fmt.Errorf("--set-queue is %q, which is no queue's name", e.Queue)
 	}
 	if c.IsSet("set-priority") {

@@ -92,7 +92,7 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 		keeps := byStatus
 		if i := strings.LastIndexByte(name, ':'); i >= 0 {
 			queue := name[:i]
-			if !namePattern.MatchString(queue) {
+			if !isName(queue) {
 				return 0, nil, nil, fmt.Errorf("%q is not a queue's name, want queue:outcome=duration", queue)
 			}
 			if byQueue[queue] == nil {
@@ -189,14 +189,14 @@ func parseInstant(v string) (at time.Time, err error) {
 	return at, err
 }
 
-// namePattern is what package outbox accepts as a kind or a queue.
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}$`)
+// isName reports whether package outbox accepts it as a kind or a queue.
+func isName(s string) bool { return engine.NameFault(s) == "" }
 
 func parseQueues(v string) (map[string]dispatcher.QueueConfig, error) {
 	queues := map[string]dispatcher.QueueConfig{}
 	for part := range strings.SplitSeq(v, ",") {
 		name, number, limited := strings.Cut(strings.TrimSpace(part), "=")
-		if !namePattern.MatchString(name) {
+		if !isName(name) {
 			return nil, fmt.Errorf("%q is not a queue's name, want a list like default=64,mail=8", name)
 		}
 		if _, twice := queues[name]; twice {
@@ -225,7 +225,7 @@ func parseWebhooks(v string) ([]webhookRoute, error) {
 			continue
 		}
 		kind, url, ok := strings.Cut(strings.TrimSpace(part), "=")
-		if !ok || !namePattern.MatchString(kind) {
+		if !ok || !isName(kind) {
 			return nil, errors.New("want KIND=URL, separated by commas (a comma within a URL is written %2C)")
 		}
 		if _, err := webhook.Parse(url); err != nil {

@@ -73,7 +73,7 @@ func FuzzQueues(f *testing.F) {
 			} else {
 				written = append(written, fmt.Sprintf("%s=%d", name, config.Concurrency))
 			}
-			if !namePattern.MatchString(name) || config.Concurrency < 0 || config.Concurrency > 100_000 {
+			if !isName(name) || config.Concurrency < 0 || config.Concurrency > 100_000 {
 				t.Errorf("%q is read as %+v", text, queues)
 			}
 		}
@@ -162,7 +162,7 @@ func FuzzWebhooks(f *testing.F) {
 		kinds := map[string]bool{}
 		for _, r := range routes {
 			u, err := url.Parse(r.url)
-			if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || !namePattern.MatchString(r.kind) || kinds[r.kind] || strings.Contains(u.Host, "@") {
+			if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || !isName(r.kind) || kinds[r.kind] || strings.Contains(u.Host, "@") {
 				t.Fatalf("%q leads to %+v, %v", text, r, err)
 			}
 			kinds[r.kind] = true

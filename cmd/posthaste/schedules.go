@@ -152,7 +152,7 @@ func onSchedule(ctx context.Context, p *program, c *cli.Command, act func(contex
 		return err
 	}
 	name := c.Args().First()
-	if !namePattern.MatchString(name) {
+	if !isName(name) {
 		return usagef("%q is not a schedule's name", name)
 	}
 	var tenant outbox.ID

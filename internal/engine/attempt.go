@@ -216,6 +216,6 @@ type Reserve func(kind, queue string, id [16]byte) Reservation
 type Reservation interface {
 	Lease() (worker string, ttl time.Duration) // what the statement that stores the job claims it with
 	Read(answer pgx.Rows)                      // of that statement: the job as it was claimed, or nothing
-	Committed() (started bool)                 // the transaction is
-	Failed(mayHaveCommitted bool)              // the transaction has, or there was no answer
+	Committed() (started bool)                 // called once the COMMIT is known to have succeeded
+	Failed(mayHaveCommitted bool)              // called once it has failed, or if its answer is lost
 }

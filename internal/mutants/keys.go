@@ -44,7 +44,7 @@ var keys = []Mutant{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.take", `min(p.freed[name]+passed.unmoved, everySlot)`, `min(max(p.freed[name], 1), everySlot)`}},
+		Edits:     []Edit{{"dispatcher.promoter.take", `min(p.freed[name]+passed.unmoved, engine.MaxKeyActive)`, `min(max(p.freed[name], 1), engine.MaxKeyActive)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{

@@ -9,7 +9,7 @@ var settle = []Mutant{
 		Name:      "an outcome keeps no lease",
 		Breaks:    "a job whose outcome the database does not take yet is carried out again",
 		Invariant: "Fenced",
-		Edits:     []Edit{{"dispatcher.attempt.over", `a.overdue = time.Time{}`, `_ = a.overdue`}},
+		Edits:     []Edit{{"dispatcher.attempt.over", `a.extendUntil = time.Time{}`, `_ = a.extendUntil`}},
 		Checks:    []Check{test("dispatcher", "TestARefusedOutcomeKeepsItsLease", "has lapsed")},
 	},
 	{
@@ -123,7 +123,7 @@ var settle = []Mutant{
 		Name:      "outcomes that wait though the database is back",
 		Breaks:    "after an outage jobs are claimed and run for seconds without being settled, and run again if the process dies",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.health.rest", `	case <-h.recovery():`, `	case <-make(chan struct{}):`}},
+		Edits:     []Edit{{"dispatcher.health.rest", `h.recovery())`, `make(chan struct{}))`}},
 		Checks:    []Check{test("dispatcher", "TestASettlementGoesOnWhenTheDatabaseIsBack", "want 1m0s")},
 	},
 	{

@@ -71,14 +71,14 @@ var sharing = []Mutant{
 		Name:      "no worker is reserved",
 		Breaks:    "a tenant whose long jobs were fetched ahead has all workers",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.loop.plan", `l.workers.reserve.set(p.Shared && !l.capacity.limited.Load())`, `l.workers.reserve.set(false)`}},
+		Edits:     []Edit{{"dispatcher.loop.plan", `l.workers.expressOnly.set(p.Shared && !l.capacity.limited.Load())`, `l.workers.expressOnly.set(false)`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackDoesNotTakeTheReservedWorker", "--- FAIL: TestWhatGoesBackDoesNotTakeTheReservedWorker")},
 	},
 	{
 		Name:      "one tenant may hold all workers",
 		Breaks:    "whoever comes next waits until one of its jobs ends",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Plan", `p.Capacity -= s.concurrency / ReservePart`, `_ = ReservePart`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Plan", `p.Capacity -= s.concurrency / ExpressPart`, `_ = ExpressPart`}},
 		Checks: []Check{
 			test("dispatcher/internal/scheduler", "TestReserveAndExpress", "want 10: four workers are reserved"),
 			test("dispatcher", "TestAReservedWorkerIsForWhatIsNew", "in vain"),
@@ -95,7 +95,7 @@ var sharing = []Mutant{
 		Name:      "no part of the workers is reserved",
 		Breaks:    "another tenant's job waits until one of those ends that take a minute",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.ReservePart", `ReservePart = 16`, `ReservePart = 1 << 20`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.ExpressPart", `ExpressPart = 16`, `ExpressPart = 1 << 20`}},
 		Checks:    []Check{test("dispatcher", "TestATenantsLongJobsLeaveWorkersForOthers", "it has not started after ten seconds")},
 	},
 }

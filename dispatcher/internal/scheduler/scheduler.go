@@ -67,10 +67,10 @@ const (
 	Sparse = 8
 	// MaxExpress is how many jobs one claim may take while there is no room.
 	MaxExpress = 8 * Sparse
-	// ReservePart of a queue's workers, one in so many, is reserved while tenants share the
-	// queue: they take no job that waits in the buffer. Without it a tenant whose jobs take a
+	// ExpressPart of a queue's workers, one in so many, is for express jobs only while tenants
+	// share the queue: they take no job that waits in the buffer. Without it a tenant whose jobs take a
 	// minute would make another's wait for as long as it takes one of them to end.
-	ReservePart = 16
+	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
 	// maxUnsure is how many tenants a claim asks for one job each.
@@ -109,11 +109,19 @@ type Share struct {
 type Plan struct {
 	Plain, Keyed []Share
 	Kinds        []string // that it is for
-	Shared       bool     // tenants share the queue: some workers are reserved
+	Shared       bool     // tenants share the queue: some workers are for express jobs only
 	Probe        bool     // for one job, wherever it is: the scheduler learns nothing of it
 }
 
 func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
+
+// Shares are those of jobs with a key, or without one.
+func (p *Plan) Shares(keyed bool) []Share {
+	if keyed {
+		return p.Keyed
+	}
+	return p.Plain
+}
 
 // Room is how many jobs a claim takes of such shares of the plan.
 func (p *Plan) Room(shares []Share) int {
@@ -144,7 +152,7 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 	all := s.waiting(now, offered)
 	made := Plan{Shared: s.shared(now, all)}
 	if made.Shared {
-		p.Capacity -= s.concurrency / ReservePart
+		p.Capacity -= s.concurrency / ExpressPart
 	}
 	if p.Room > 0 {
 		divide(all, p.Room, p.Capacity)
