@@ -304,8 +304,11 @@ func TestEventsOfAJobHaveNoHeaderThatSinksRefuse(t *testing.T) {
 	longest := strings.Repeat("é", 512)
 	want := []string{"[{traceparent t}]", "[]", "[]", "[{correlation-id " + longest + "}]", "[]"}
 	for _, headers := range []map[string]string{
-		{"correlation-id": "a\nb", "traceparent": "t"}, {"tracestate": "\x7f", "traceparent": "t\x01"}, {"correlation-id": longest + "x"},
-		{"correlation-id": longest}, {"other": "\r"},
+		{"correlation-id": "a\nb", "traceparent": "t"},
+		{"tracestate": "\x7f", "traceparent": "t\x01"},
+		{"correlation-id": longest + "x"},
+		{"correlation-id": longest},
+		{"other": "\r"},
 	} {
 		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "k", Payload: []byte("{}")}, outbox.Options{Streamed: true, Headers: headers}); err != nil {
 			t.Fatal(err)
