@@ -70,6 +70,15 @@ type Operation struct {
 	Failure    string    // of the latest step, which is tried again; "" for none
 }
 
+// ForTenant is the operation for a reader who is bound to one tenant: of Failure it has that there is one. The text is
+// the database's, whose names and addresses are for operators of all tenants.
+func (o Operation) ForTenant() Operation {
+	if o.Failure != "" {
+		o.Failure = "the step failed; operators of all tenants see why"
+	}
+	return o
+}
+
 // letters is a filter as it is stored.
 type letters struct {
 	Kind         string    `json:"kind,omitempty"`
