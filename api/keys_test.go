@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -257,6 +258,29 @@ func TestSchedulesAreMadeAndChanged(t *testing.T) {
 		!strings.Contains(string(acts.Acts[0].Before), `"expression":"0 7 * * *"`) || !strings.Contains(string(acts.Acts[0].After), `"every":"01:00:00"`) ||
 		!strings.Contains(string(acts.Acts[0].After), `"payload_sha256":`) || strings.Contains(string(acts.Acts[0].After), "ada@") {
 		t.Errorf("audit has %+v", acts.Acts)
+	}
+}
+
+// The audit has of a schedule's headers the names, and their values from before only for those who may see payloads.
+func TestTheAuditHasNoValuesOfHeaders(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	op := r.as("operator-a")
+	op.post("/schedules", `{"name":"s","kind":"receipt.send","cron":"0 7 * * *","headers":{"x-secret":"hunter2"}}`).want(200, nil)
+	op.post("/schedules/s/change", `{"headers":{"x-secret":"hunter3","x-other":"1"}}`).want(200, nil)
+	var acts struct{ Acts []api.Act }
+	if body := op.get("/audit?target=s").want(200, &acts).Body.String(); strings.Contains(body, "hunter") || !strings.Contains(body, `"x-secret"`) || len(acts.Acts) != 2 {
+		t.Errorf("the audit has %s", body)
+	}
+	r.exec(`INSERT INTO outbox.audit (actor, act, target, tenant_id, before, after) VALUES ('ada', 'schedule.change', 's', '` + tenantA.String() + `',
+		'{"kind": "k", "headers": {"x-secret": "hunter2"}, "payload_sha256": "abc"}', '{"headers": null}')`)
+	if body := op.get("/audit?target=s").want(200, nil).Body.String(); !strings.Contains(body, "hunter2") || !strings.Contains(body, "abc") {
+		t.Errorf("with payload.read the audit has %s", body)
+	}
+	r.handler = r.withToken("auditor", access.Principal{Name: "x", Tenant: tenantA, Capabilities: can(access.AdminRead)})
+	body := r.as("auditor").get("/audit?target=s").want(200, &acts).Body.String()
+	if strings.Contains(body, "hunter") || strings.Contains(body, "sha256") || string(acts.Acts[0].Before) != `{"headers":["x-secret"],"kind":"k"}` {
+		t.Errorf("without payload.read the audit has %s", body)
 	}
 }
 

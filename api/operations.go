@@ -108,7 +108,10 @@ type (
 	}
 )
 
-func operationOf(o operator.Operation) Operation {
+func operationOf(ctx context.Context, o operator.Operation) Operation {
+	if !within(ctx).IsZero() {
+		o = o.ForTenant()
+	}
 	v := Operation{
 		ID: o.ID.String(), Tenant: textOfID(o.Tenant), Act: string(o.Act), State: "running", RatePerSecond: o.PerSecond, Matched: o.Matched, Done: o.Done, Passed: o.Passed,
 		Actor: o.Actor, Reason: o.Reason, AuditID: o.RequestID, StartedAt: utc(o.StartedAt), StoppedAt: utc(o.StoppedAt), FinishedAt: utc(o.FinishedAt), Failure: o.Failure,
@@ -207,7 +210,7 @@ func (s *server) startOperation(ctx context.Context, in *startOperationInput) (*
 	if err != nil {
 		return nil, err
 	}
-	return &operationOutput{operationOf(started)}, nil
+	return &operationOutput{operationOf(ctx, started)}, nil
 }
 
 func (s *server) listOperations(ctx context.Context, in *operationsInput) (*operationsOutput, error) {
@@ -228,7 +231,7 @@ func (s *server) listOperations(ctx context.Context, in *operationsInput) (*oper
 	out := &operationsOutput{}
 	out.Body.Operations = make([]Operation, len(list))
 	for i, o := range list {
-		out.Body.Operations[i] = operationOf(o)
+		out.Body.Operations[i] = operationOf(ctx, o)
 	}
 	return out, nil
 }
@@ -263,5 +266,5 @@ func (s *server) onOperation(ctx context.Context, text string, do func(ctx conte
 	if err != nil {
 		return nil, err
 	}
-	return &operationOutput{operationOf(found)}, nil
+	return &operationOutput{operationOf(ctx, found)}, nil
 }

@@ -58,7 +58,10 @@ type Replay struct {
 	EndedAt       time.Time `json:"endedAt,omitzero"`
 }
 
-func replayOf(r operator.Replay) Replay {
+func replayOf(ctx context.Context, r operator.Replay) Replay {
+	if !within(ctx).IsZero() {
+		r = r.ForTenant()
+	}
 	shown := Replay{
 		ID: r.ID.String(), Sink: r.Sink, State: r.State(), Since: utc(r.Since), Until: utc(r.Until), Topics: r.Topics, Key: r.Key,
 		RatePerSecond: r.PerSecond, Again: r.Again, StopLive: r.StopLive, Events: r.Events, Published: r.Published, Refused: r.Refused,
@@ -111,7 +114,7 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 	if err != nil {
 		return nil, err
 	}
-	shown := replayOf(started)
+	shown := replayOf(ctx, started)
 	out.Body.Replay = &shown
 	return out, nil
 }
@@ -142,7 +145,7 @@ func (s *server) listReplays(ctx context.Context, in *replaysInput) (*replaysOut
 	out := &replaysOutput{}
 	out.Body.Replays = make([]Replay, len(replays))
 	for i, r := range replays {
-		out.Body.Replays[i] = replayOf(r)
+		out.Body.Replays[i] = replayOf(ctx, r)
 	}
 	return out, nil
 }
@@ -169,5 +172,5 @@ func (s *server) stopReplay(ctx context.Context, in *replayInput) (*replayOutput
 	if err != nil {
 		return nil, err
 	}
-	return &replayOutput{Body: replayOf(r)}, nil
+	return &replayOutput{Body: replayOf(ctx, r)}, nil
 }

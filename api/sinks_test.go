@@ -185,6 +185,42 @@ func TestReplaysAreOfTheTokensTenant(t *testing.T) {
 	}
 }
 
+// Why a replay or an operation does not go on names addresses and tables: that is for tokens of all tenants.
+func TestWhyThingsFailIsNotForTenants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	r.event("order.paid", tenantA)
+	r.as("operator-a").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z"}`).want(202, nil)
+	var op api.Operation
+	r.as("operator-a").post("/operations", `{"act":"cancel","jobs":{"kind":"mail"}}`).want(202, &op)
+	const why = "relay_unavailable: dial tcp 10.0.0.7:4222: refused"
+	r.exec(`UPDATE outbox.replays SET failure = '` + why + `'`)
+	r.exec(`UPDATE outbox.operations SET failure = '` + why + `'`)
+	for token, sees := range map[string]bool{"operator-a": false, "root": true} {
+		var replays struct{ Replays []api.Replay }
+		var list struct{ Operations []api.Operation }
+		r.as(token).get("/sinks/orders/replays").want(200, &replays)
+		r.as(token).get("/operations").want(200, &list)
+		r.as(token).get("/operations/"+op.ID).want(200, &op)
+		for _, said := range []string{replays.Replays[0].WaitsFor, list.Operations[0].Failure, op.Failure} {
+			if said == "" || (said == why) != sees || strings.Contains(said, "10.0.0.7") != sees {
+				t.Errorf("%s reads %q", token, said)
+			}
+		}
+	}
+	r.as("operator-a").post("/operations/"+op.ID+"/stop", "").want(200, &op)
+	var stopped api.Replay
+	var replays struct{ Replays []api.Replay }
+	r.as("operator-a").get("/sinks/orders/replays").want(200, &replays)
+	r.as("operator-a").post("/sinks/orders/replays/"+replays.Replays[0].ID+"/stop", "").want(200, &stopped)
+	for _, said := range []string{op.Failure, stopped.WaitsFor} {
+		if strings.Contains(said, "10.0.0.7") {
+			t.Errorf("a stop answers %q", said)
+		}
+	}
+}
+
 // A tenant's token enqueues its own jobs again, one of all tenants those of all or of one.
 func TestJobsAreEnqueuedAgainOfTheTokensTenant(t *testing.T) {
 	t.Parallel()

@@ -120,7 +120,7 @@ func (s *site) exportAudit(v *visit) error {
 				f.Before = e.ID
 				cells := []string{
 					strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID), e.Queue, e.Target,
-					strings.Join(changes(e), ", "), e.Reason, e.RequestID,
+					strings.Join(v.changes(e), ", "), e.Reason, e.RequestID,
 				}
 				if !yield(cells, nil) {
 					return

@@ -84,6 +84,22 @@ func TestListsAreExported(t *testing.T) {
 	r.get("jobs?status=dead").has("Export, up to 10\u202f000 rows: CSV JSON lines")
 }
 
+// What the audit has of payloads and headers takes payload.read, on its page, on a job's and in an export.
+func TestTheAuditHasNoPayloadsWithoutTheCapability(t *testing.T) {
+	r := newRig(t)
+	job := r.enqueue("greet", `{}`, outbox.Options{Tenant: tenantA})
+	r.exec(`INSERT INTO outbox.audit (actor, act, target, tenant_id, job_id, before, after) VALUES ('ada', 'schedule.change', 's', $1, $2,
+		'{"headers": {"x-secret": "hunter2"}, "payload_sha256": "abc"}', '{"headers": {"x-secret": "hunter3"}, "payload_sha256": "def"}')`, tenantA, job)
+	for _, page := range []string{"audit", "audit-export?format=csv", "audit-export?format=jsonl", "job?id=" + job.String()} {
+		for token, sees := range map[string]bool{"a": true, "a+admin.read,jobs.read": false} {
+			text := r.as(token).get(page).is(200).Body.String()
+			if strings.Contains(text, "hunter3") != sees || strings.Contains(text, "payload_sha256") != sees {
+				t.Errorf("%s to %s: %s", page, token, text)
+			}
+		}
+	}
+}
+
 // A spreadsheet splits lines where its language does: no cell that comes of it is a formula.
 func TestAnExportHasNoFormulaForAnyReader(t *testing.T) {
 	t.Parallel()

@@ -163,8 +163,11 @@ func late(j operator.Job, now time.Time) time.Duration {
 	return max(now.Sub(j.RunAt), 0)
 }
 
-// changes is what an act changed, in words: "paused false → true".
-func changes(e operator.AuditEntry) (words []string) {
+// changes is what an act changed, in words, as far as the principal may see it: "paused false → true".
+func (v *visit) changes(e operator.AuditEntry) (words []string) {
+	if !v.can(access.PayloadRead) {
+		e = e.WithoutPayload()
+	}
 	var before, after map[string]json.RawMessage
 	_ = json.Unmarshal(e.Before, &before) // of another form: nothing is said
 	_ = json.Unmarshal(e.After, &after)

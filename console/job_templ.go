@@ -2670,7 +2670,7 @@ func auditOf(v *visit, entries []operator.AuditEntry) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					if words := changes(e); len(words) > 0 {
+					if words := v.changes(e); len(words) > 0 {
 						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 161, "<p class=\"soft wrap\">")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err

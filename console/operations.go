@@ -42,6 +42,9 @@ func (s *site) operation(v *visit) error {
 	if err != nil {
 		return err
 	}
+	if !v.tenant().IsZero() {
+		found = found.ForTenant()
+	}
 	done, err := v.justDone(operationStanding(found))
 	if err != nil {
 		return err

@@ -125,6 +125,21 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	}
 }
 
+// Why a step failed is the database's to say, and not to those of one tenant.
+func TestWhyAnOperationFailsIsNotForTenants(t *testing.T) {
+	r := newRig(t)
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exec(`UPDATE outbox.operations SET failure = 'dial tcp 10.0.0.7:5432: refused'`)
+	r.get("operation?id=" + op.ID.String()).is(200).has("10.0.0.7")
+	page := r.as("a").get("operation?id="+op.ID.String()).is(200).has("the step failed", "tries again").Body.String()
+	if strings.Contains(page, "10.0.0.7") {
+		t.Error("a tenant reads the database's address")
+	}
+}
+
 // An operation that cancels jobs was stopped. A login that may not cancel a job may not resume it either.
 func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
 	r := newRig(t)

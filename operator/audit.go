@@ -5,7 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -63,6 +66,28 @@ type AuditEntry struct {
 	After     json.RawMessage // and as it became
 	Reason    string
 	RequestID string
+}
+
+// WithoutPayload is the entry for a reader who may not see payloads. It has no payload that was replaced, of headers
+// the names alone, and no hashes: what a short text was can be guessed by its hash.
+func (e AuditEntry) WithoutPayload() AuditEntry {
+	e.Before, e.After = withoutPayload(e.Before), withoutPayload(e.After)
+	return e
+}
+
+func withoutPayload(object json.RawMessage) json.RawMessage {
+	var members, headers map[string]json.RawMessage
+	if json.Unmarshal(object, &members) != nil || members == nil {
+		return object
+	}
+	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool {
+		return name == "payload_base64" || strings.HasSuffix(name, "_sha256")
+	})
+	if json.Unmarshal(members["headers"], &headers) == nil { // of an old entry: newer ones have a list
+		members["headers"], _ = json.Marshal(slices.Sorted(maps.Keys(headers)))
+	}
+	rest, _ := json.Marshal(members) // of what was read: cannot fail
+	return rest
 }
 
 // AuditFilter says which acts to list. Its zero value is the newest of all.

@@ -70,6 +70,15 @@ type Operation struct {
 	Failure    string    // of the latest step, which is tried again; "" for none
 }
 
+// ForTenant is the operation for a reader who is bound to one tenant: of Failure it has that there is one. The text is
+// the database's, whose names and addresses are for operators of all tenants.
+func (o Operation) ForTenant() Operation {
+	if o.Failure != "" {
+		o.Failure = "the step failed; operators of all tenants see why"
+	}
+	return o
+}
+
 // letters is a filter as it is stored.
 type letters struct {
 	Kind         string    `json:"kind,omitempty"`
@@ -129,7 +138,8 @@ func (n NewOperation) Validate() error {
 
 // StartOperation leaves an act on many jobs to the processes that run operations
 // ([Operator.RunOperations]), also when the caller has gone. Its entries in the audit are this operator's, with its
-// reason and request.
+// reason and request. While 100 operations of the tenant are under way, or 100 of all tenants, it refuses a further one
+// of theirs with an [outbox.InvalidError].
 func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
@@ -143,7 +153,11 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	}
 	started, err := start(ctx, n)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return o.Operation(ctx, tenant, n.ID)
+		there, err := o.Operation(ctx, tenant, n.ID)
+		if errors.Is(err, ErrOperationNotFound) {
+			err = invalid.Field("NewOperation", "is one too many: %d are under way; wait for one of them to end, or stop one", maxOperations)
+		}
+		return there, err
 	}
 	if err != nil {
 		return Operation{}, fmt.Errorf("start an operation: %w", err)
@@ -151,7 +165,11 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	return started, nil
 }
 
-// startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one of that id.
+// maxOperations bounds what each step sorts, to take the next operation.
+const maxOperations = 100
+
+// startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one of that id, or there
+// are too many.
 func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operation, error) {
 	matched, err := o.MatchDeadLetters(ctx, n.Filter)
 	if err != nil {
@@ -170,7 +188,7 @@ func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operatio
 	}
 	at, err := o.db.StartOperation(ctx, sqlgen.StartOperationParams{
 		ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
-		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID, Most: maxOperations,
 	})
 	started.StartedAt = at.Time
 	return started, err
@@ -278,8 +296,8 @@ func (o *Operator) RunOperations(ctx context.Context, complain func(error)) erro
 	return nil
 }
 
-// StepOperation takes the step that is due first, if one is, and returns when to look again. It is
-// [Operator.RunOperations] once.
+// StepOperation takes a step that is due, if one is, and returns when to look again: of a tenant the one that is due
+// first, and of tenants each as often as any other. It is [Operator.RunOperations] once.
 func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err error) {
 	if o.in != nil {
 		return operationPoll, errInTx

@@ -216,7 +216,7 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 		started.Matched = filled.RowsAffected()
 		at, err := sqlgen.New(tx).StartOperation(ctx, sqlgen.StartOperationParams{
 			ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
-			Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+			Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID, Most: maxOperations,
 		})
 		started.StartedAt = at.Time
 		return err

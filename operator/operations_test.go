@@ -226,6 +226,52 @@ func TestOperationsOfSeveralRunners(t *testing.T) {
 	}
 }
 
+// However many operations a tenant has, another's and that of all tenants have their turn after a few steps. No tenant
+// has more than 100 under way by StartOperation.
+func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	many, other := outbox.NewID(), outbox.NewID()
+	start := func(tenant outbox.ID, act operator.OperationAct) (outbox.ID, error) {
+		op, err := o.StartOperation(t.Context(), operator.NewOperation{
+			Act: act, Filter: operator.DeadLetterFilter{Tenant: tenant}, Jobs: operator.OpenFilter{Tenant: tenant},
+		})
+		return op.ID, err
+	}
+	for i := range 100 {
+		if _, err := start(many, []operator.OperationAct{operator.ReplayLetters, operator.CancelJobs}[i%2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, act := range []operator.OperationAct{operator.DismissLetters, operator.CancelJobs} {
+		if _, err := start(many, act); err == nil || !strings.Contains(err.Error(), "one too many: 100 are under way") {
+			t.Errorf("the 101st is %v, want a refusal", err)
+		}
+	}
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
+		SELECT gen_random_uuid(), $1, 'dismiss', '{"kind": "none"}', 0, 0, '', '', '' FROM generate_series(1, 100)`, many); err != nil {
+		t.Fatal(err)
+	}
+	for _, tenant := range []outbox.ID{{}, outbox.RootTenant, other} {
+		id, err := start(tenant, operator.ReplayLetters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps := 0 // each of two tenants is drawn half of the time
+		for ; number(t, db, `SELECT count(*) FROM outbox.operations WHERE id = $1 AND finished_at IS NULL`, id) > 0; steps++ {
+			if _, err := o.StepOperation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if steps > 40 {
+			t.Errorf("that of tenant %s has come after %d steps, want a few", tenant, steps)
+		}
+	}
+	if _, err := start(many, operator.ReplayLetters); err == nil {
+		t.Error("there is room for one of a tenant that has more than 100 open")
+	}
+}
+
 const childURL = "OPERATIONS_TEST_URL"
 
 // TestRunOperationsOfAChild is the process that the test below kills.

@@ -84,6 +84,15 @@ func (r Replay) State() string {
 	return "finished"
 }
 
+// ForTenant is the replay for a reader who is bound to one tenant: of Failure it has that there is one. The text names
+// addresses of the broker, which are for operators of all tenants.
+func (r Replay) ForTenant() Replay {
+	if r.Failure != "" {
+		r.Failure = "the sink does not take more now; operators of all tenants see why"
+	}
+	return r
+}
+
 func (r *ReplayEvents) validate() error {
 	var errs []error
 	for _, pattern := range r.Topics {

@@ -1,6 +1,7 @@
 -- name: StartOperation :one
--- StartOperation stores an operation, unless there is one of its id, and forgets those that ended long ago. An act on
--- open jobs is kept from builds that do not know of it (migrations/00010_bulk.sql).
+-- StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
+-- tenants, and forgets those that ended long ago. An act on open jobs is kept from builds that do not know of it
+-- (migrations/00010_bulk.sql).
 WITH forgotten AS (
     DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
@@ -9,6 +10,9 @@ WITH forgotten AS (
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
         @filter::jsonb, @per_second::float8, @matched::bigint, @actor::text, @reason::text, @request_id::text
     FROM (SELECT @act IN ('replay', 'dismiss') AS of_letters) AS kind
+    WHERE @most::bigint > (
+        SELECT count(*) FROM outbox.operations AS others
+        WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM sqlc.narg(tenant_id))
     ON CONFLICT DO NOTHING
     RETURNING *
 ), recorded AS (
@@ -65,17 +69,25 @@ LEFT JOIN switched ON switched.id = found.id
 LIMIT 1;
 
 -- name: TakeOperation :many
--- TakeOperation holds the operation whose next step is due first, within a second, until the transaction ends. One
+-- TakeOperation holds an operation whose next step is due within a second, until the transaction ends. Of a tenant it
+-- is the one that is due first, and tenants are drawn by lot: however many operations one has, another's go on. One
 -- that another process holds is passed by, and so is one whose act is none of @acts: it is for a newer build.
+WITH line AS MATERIALIZED (
+    SELECT open.id, row_number() OVER (PARTITION BY open.tenant_id ORDER BY coalesce(open.open_at, open.next_at)) AS place
+    FROM outbox.operations AS open
+    WHERE open.finished_at IS NULL
+      AND open.stopped_at IS NULL
+      AND coalesce(open.open_act, open.act) = ANY (@acts::text[])
+)
 SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.position,
        operations.actor, operations.reason, operations.request_id,
        extract(epoch FROM coalesce(operations.open_at, operations.next_at) - statement_timestamp())::double precision AS due_in_seconds
-FROM outbox.operations
+FROM line
+JOIN outbox.operations ON operations.id = line.id
 WHERE operations.finished_at IS NULL
   AND operations.stopped_at IS NULL
-  AND coalesce(operations.open_act, operations.act) = ANY (@acts::text[])
   AND coalesce(operations.open_at, operations.next_at) <= statement_timestamp() + interval '1 second'
-ORDER BY coalesce(operations.open_at, operations.next_at)
+ORDER BY greatest(coalesce(operations.open_at, operations.next_at), statement_timestamp()), line.place, random()
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 

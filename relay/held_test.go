@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -286,6 +287,43 @@ func TestTooManyRefusedMessagesStopTheSink(t *testing.T) {
 	sink.awaitKey(t, "k", "2")
 	sink.awaitKey(t, "", "5", "6")
 	deadLetters(t, db, 2)
+}
+
+// A streamed job may have headers that brokers refuse. Its events go without them, and none is held.
+func TestEventsOfAJobHaveNoHeaderThatSinksRefuse(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: func(m relay.Message) error {
+		for _, h := range m.Headers {
+			if len(h.Value) > 1024 || strings.ContainsFunc(h.Value, unicode.IsControl) {
+				return &relay.RefusedError{Code: relay.CodeRefused, Err: fmt.Errorf("header %s cannot be", h.Name)}
+			}
+		}
+		return nil
+	}}
+	longest := strings.Repeat("é", 512)
+	want := []string{"[{traceparent t}]", "[]", "[]", "[{correlation-id " + longest + "}]", "[]"}
+	for _, headers := range []map[string]string{
+		{"correlation-id": "a\nb", "traceparent": "t"},
+		{"tracestate": "\x7f", "traceparent": "t\x01"},
+		{"correlation-id": longest + "x"},
+		{"correlation-id": longest},
+		{"other": "\r"},
+	} {
+		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "k", Payload: []byte("{}")}, outbox.Options{Streamed: true, Headers: headers}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, db, sink, nil)
+	held := func() int { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) }
+	waitFor(t, func() bool { return len(sink.messages())+held() == len(want) }, func() string { return "each event is published or held" })
+	got := make([]string, len(sink.messages()))
+	for i, m := range sink.messages() {
+		got[i] = fmt.Sprint(m.Headers)
+	}
+	if n := held(); n != 0 || !slices.Equal(got, want) {
+		t.Errorf("%d are held, and these are published with %q; want %q", n, got, want)
+	}
 }
 
 // What cannot be stored as a job is not lost: an operator may leave it out.

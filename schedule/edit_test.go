@@ -223,7 +223,7 @@ func TestATickHasOneJobWhileItsScheduleIsChanged(t *testing.T) {
 		db, s, tick := due(t)
 		changed := make(chan error, 1)
 		err := transact(t.Context(), s.pool, func(tx pgx.Tx) error {
-			rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 1)
+			rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), sqlgen.LockDueSchedulesParams{SetAside: []string{}, Passed: []string{}, MaxSchedules: 1})
 			if err != nil {
 				return err
 			}

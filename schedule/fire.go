@@ -131,38 +131,78 @@ type firer struct {
 	metrics *metrics
 	log     *slog.Logger
 	refused map[string]aside // see setAside
+	turned  time.Time        // when pages began that leave tenants out
 }
 
 // fire fires what is due, up to maxFirings at a time, and returns how many
-// schedules it moved on. If the database refuses one of them, or somebody has locked
-// what one of them would store, they are fired one by one, and that one is set aside.
+// schedules it moved on. While more is due, pages follow once a second that leave out the tenants that the pages
+// before were mostly about: however many schedules one has, those of others are not late. To find those, the index is
+// read over all that is due, which is why it is not done each time.
 func (f *firer) fire(ctx context.Context) (fired int, err error) {
-	fired, first, err := f.some(ctx, maxFirings)
-	if err == nil || first == nil || isOutage(err) {
-		return fired, err
-	}
-	for range maxFirings {
-		n, first, err := f.some(ctx, 1)
+	passed := []string{} // never nil, which would be NULL
+	for {
+		n, crowd, err := f.page(ctx, passed)
 		fired += n
-		switch {
-		case err != nil && (isOutage(err) || first == nil):
+		if err != nil || len(crowd) == 0 || len(passed) >= maxPassed || len(passed) == 0 && time.Since(f.turned) < turnEvery {
 			return fired, err
-		case err != nil:
-			f.setAside(ctx, *first, err)
-		case n == 0:
-			return fired, nil
 		}
+		if len(passed) == 0 {
+			f.turned = time.Now()
+		}
+		passed = append(passed, crowd...)
 	}
-	return fired, nil
 }
 
-// some is one transaction. It returns the first schedule that it locked, too.
-func (f *firer) some(ctx context.Context, most int32) (fired int, first *row, err error) {
+const (
+	turnEvery = time.Second // between the beginnings of pages that leave tenants out
+	maxPassed = 10          // tenants; beyond them no such page follows
+)
+
+// page fires up to maxFirings. If the database refuses one of them, or somebody has locked
+// what one of them would store, they are fired one by one, and that one is set aside.
+func (f *firer) page(ctx context.Context, passed []string) (fired int, crowd []string, err error) {
+	firings, more, first, err := f.some(ctx, maxFirings, passed)
+	if more {
+		crowd = crowdOf(firings)
+	}
+	if err == nil || first == nil || isOutage(err) {
+		return len(firings), crowd, err
+	}
+	for range maxFirings {
+		firings, _, first, err := f.some(ctx, 1, passed)
+		fired += len(firings)
+		switch {
+		case err != nil && (isOutage(err) || first == nil):
+			return fired, nil, err
+		case err != nil:
+			f.setAside(ctx, *first, err)
+		case len(firings) == 0:
+			return fired, nil, nil
+		}
+	}
+	return fired, nil, nil
+}
+
+// crowdOf is the tenants of a tenth of the firings or more.
+func crowdOf(firings []firing) (tenants []string) {
+	count := map[string]int{}
+	for _, done := range firings {
+		count[outbox.ID(done.row.TenantID.Bytes).String()]++
+	}
+	for tenant, n := range count {
+		if 10*n >= len(firings) {
+			tenants = append(tenants, tenant)
+		}
+	}
+	return tenants
+}
+
+// some is one transaction. It returns what it fired, whether more may be due, and the first schedule that it locked.
+func (f *firer) some(ctx context.Context, most int32, passed []string) (firings []firing, more bool, first *row, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	var firings []firing
 	err = transact(bound, f.pool, func(tx pgx.Tx) error {
-		rows, err := sqlgen.New(tx).LockDueSchedules(bound, f.aside(), most)
+		rows, err := sqlgen.New(tx).LockDueSchedules(bound, sqlgen.LockDueSchedulesParams{SetAside: f.aside(), Passed: passed, MaxSchedules: most})
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
 		}
@@ -171,12 +211,14 @@ func (f *firer) some(ctx context.Context, most int32) (fired int, first *row, er
 				return err
 			}
 		}
+		more = len(rows) == int(most)
 		ticks, bytes := 0, 0
 		for _, r := range rows {
 			if first == nil {
 				first = &r
 			}
 			if ticks >= maxFiringTicks || bytes >= maxFiringBytes {
+				more = true
 				break // the others stay due
 			}
 			planned, err := plan(r, r.Now.Time)
@@ -197,12 +239,12 @@ func (f *firer) some(ctx context.Context, most int32) (fired int, first *row, er
 		return nil
 	})
 	if err != nil {
-		return 0, first, err
+		return nil, false, first, err
 	}
 	for _, done := range firings {
 		f.report(ctx, done)
 	}
-	return len(firings), first, nil
+	return firings, more, first, nil
 }
 
 // report counts and logs a firing that is committed.

@@ -216,7 +216,7 @@ func TestATickIsFiredByOneProcess(t *testing.T) {
 	age(t, db, "hourly", time.Hour)
 	var fired int
 	err := transact(t.Context(), one.pool, func(tx pgx.Tx) error {
-		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 10)
+		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), sqlgen.LockDueSchedulesParams{SetAside: []string{}, Passed: []string{}, MaxSchedules: 10})
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("locked %d schedules, %v; want 1", len(rows), err)
 		}
@@ -245,7 +245,7 @@ func TestAFiringThatIsCutOffHappensElsewhere(t *testing.T) {
 	declare(t, one)
 	age(t, db, "hourly", time.Hour)
 	err := transact(t.Context(), one.pool, func(tx pgx.Tx) error {
-		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 10)
+		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), sqlgen.LockDueSchedulesParams{SetAside: []string{}, Passed: []string{}, MaxSchedules: 10})
 		if err != nil {
 			return err
 		}
@@ -402,6 +402,53 @@ func TestTickOf(t *testing.T) {
 	}
 }
 
+// What can be stored can be fired: headers leave room for those of a tick.
+func TestHeadersLeaveRoomForThoseOfATick(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	name := strings.Repeat("n", 128)
+	of := func(n int) Schedule { // n bytes as JSON
+		return Every(name, time.Hour, reportArgs{}, Options{Headers: map[string]string{"a": strings.Repeat("<", (n-8)/6) + strings.Repeat("x", (n-8)%6)}})
+	}
+	if err := of(maxHeadersBytes + 1).Validate(); err == nil || !strings.Contains(err.Error(), "are 64513 bytes as JSON, want at most 64512") {
+		t.Errorf("one byte more is %v, want a refusal", err)
+	}
+	s := newScheduler(t, db, of(maxHeadersBytes-1)) // SQL writes a space after the colon
+	declare(t, s)
+	exec(t, db, `SELECT outbox.create_schedule('sql', 'report', every => '1 hour', headers => headers) FROM outbox.schedules`)
+	for _, name := range []string{name, "sql"} {
+		age(t, db, name, time.Hour)
+	}
+	if n := fire(t, s); n != 2 {
+		t.Errorf("fired %d, want both", n)
+	}
+}
+
+// However many schedules of a tenant are due, another's are fired after a page of them.
+func TestSchedulesOfOneTenantHoldUpNoOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db)
+	many, other := outbox.NewID(), outbox.NewID()
+	exec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at, since)
+		SELECT $1, 's' || i, '1 hour', 'k', '1', now() - interval '5 hours', now() - interval '5 hours' FROM generate_series(1, 1000) AS i`, many)
+	exec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at, since)
+		VALUES ($1, 's', '1 hour', 'k', '1', now() - interval '1 hour', now() - interval '1 hour')`, other)
+	left := func(tenant outbox.ID) int {
+		return ask[int](t, db, `SELECT count(*) FROM outbox.schedules WHERE tenant_id = $1 AND next_at <= now()`, tenant)
+	}
+	fire(t, s)
+	if of, others := left(many), left(other); of != 900 || others != 0 {
+		t.Errorf("after a page %d of the one tenant and %d of the other are left, want 900 and 0", of, others)
+	}
+	for range 10 {
+		fire(t, s)
+	}
+	if n := left(many); n != 0 || ask[int](t, db, `SELECT count(*) FROM outbox.jobs`) != 1001 {
+		t.Errorf("%d are left, want each fired once", n)
+	}
+}
+
 // The query for the next due schedule reads the front of its index.
 func TestASurveyReadsAnIndex(t *testing.T) {
 	t.Parallel()
@@ -410,15 +457,17 @@ func TestASurveyReadsAnIndex(t *testing.T) {
 		INSERT INTO outbox.schedules (name, every, kind, payload, next_at)
 		SELECT 's' || i, '1 hour', 'k', '1', now() + i * interval '1 second' FROM generate_series(1, 20000) AS i;
 		ANALYZE outbox.schedules`)
-	for _, sql := range []string{sqlgen.SurveySchedules, sqlgen.LockDueSchedules} {
-		args := []any{[]string{}}
-		if strings.Contains(sql, "$2") {
-			args = append(args, 100)
+	none, one := []string{}, []string{outbox.RootTenant.String()}
+	for range 2 {
+		for sql, args := range map[string][][]any{sqlgen.SurveySchedules: {{none}}, sqlgen.LockDueSchedules: {{none, none, 100}, {none, one, 100}}} {
+			for _, args := range args {
+				if plan := strings.Join(askAll[string](t, db, "EXPLAIN "+sql, args...), "\n"); !strings.Contains(plan, "schedules_next_at_idx") {
+					t.Errorf("the plan does not use the index:\n%s", plan)
+				}
+			}
 		}
-		plan := strings.Join(askAll[string](t, db, "EXPLAIN "+sql, args...), "\n")
-		if !strings.Contains(plan, "schedules_next_at_idx") {
-			t.Errorf("the plan does not use the index:\n%s", plan)
-		}
+		exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour'`) // most are due
+		exec(t, db, `ANALYZE outbox.schedules`)
 	}
 }
 

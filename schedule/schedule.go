@@ -181,7 +181,10 @@ func (o Options) job() outbox.Options {
 	}
 }
 
-// storable refuses headers that are the schedule's own, and what its options or the kind's
+// maxHeadersBytes leaves room in a job for the headers of its tick, with a name of 128 bytes, and of its trace.
+const maxHeadersBytes = engine.MaxHeadersBytes - 1<<10
+
+// storable refuses headers that are the schedule's own, or leave no room for those, and what its options or the kind's
 // DefaultOptions may have asked for and a schedule cannot keep: that is about one job,
 // or decided when it is enqueued. When a job is due, the schedule says.
 func storable(o outbox.Options) error {
@@ -199,6 +202,10 @@ func storable(o outbox.Options) error {
 		if _, taken := o.Headers[name]; taken {
 			errs = append(errs, invalid.Field("Options.Headers", "have %q, which every job of a schedule carries already", name))
 		}
+	}
+	all, _ := json.Marshal(engine.Caller(o.Caller).AddTo(o.Headers)) // a map of strings: cannot fail
+	if n := len(all); n > maxHeadersBytes && n <= engine.MaxHeadersBytes {
+		errs = append(errs, invalid.Field("Options.Headers", "are %d bytes as JSON, want at most %d: each tick adds its own", n, maxHeadersBytes))
 	}
 	return errors.Join(errs...)
 }

@@ -100,20 +100,23 @@ func TestMistakesInSQLAreNamed(t *testing.T) {
 	exec(t, db, `SELECT outbox.create_schedule('made', 'report', every => '1 hour')`)
 	before := stored(t, db)
 	for sql, want := range map[string]string{
-		`outbox.create_schedule('x', 'report', cron => '61 0 * * *', time_zone => 'Mars')`:          `zone is "Mars", want the name of an IANA time zone like "Europe/Berlin" or "UTC"; expression.minute is "61": "61" is not a number from 0 to 59`,
-		`outbox.create_schedule('x', 'report')`:                                                     "cron and every: a schedule has one of them",
-		`outbox.create_schedule('x', 'report', cron => '@daily', every => '1 day')`:                 "cron and every: a schedule has one of them",
-		`outbox.create_schedule('x', 'report', every => '1 ms')`:                                    "interval is 00:00:00.001, want 1s to 10 years",
-		`outbox.create_schedule('x', 'report', every => '1001001 us')`:                              "interval is 00:00:01.001001, want whole milliseconds",
-		`outbox.create_schedule('x', '', every => '1 day', queue => 'a b')`:                         "kind '' must be",
-		`outbox.create_schedule('x', 'report', every => '1 day', ordered => true)`:                  "are rules of jobs with a key",
-		`outbox.create_schedule('x', 'report', every => '1 day', missed => 'x', priority => 99999)`: "priority is 99999, want -32768 to 32767; missed is 'x', want once, skip or all",
-		`outbox.create_schedule('x', 'report', every => '1 day', headers => '{"schedule": "x"}')`:   "which every job of a schedule carries already",
-		`outbox.create_schedule('a b', 'report', every => '1 day')`:                                 "name 'a b' must be",
-		`outbox.create_schedule('made', 'report', every => '1 day')`:                                "there is a schedule made already",
-		`outbox.change_schedule('made', time_zone => 'UTC')`:                                        "zone is set, and a schedule of an interval has none",
-		`outbox.change_schedule('made', cron => '0 0 30 2 *')`:                                      `expression is "0 0 30 2 *", which never comes`,
-		`outbox.change_schedule('made', max_active => 2)`:                                           "are rules of jobs with a key",
+		`outbox.create_schedule('x', 'report', cron => '61 0 * * *', time_zone => 'Mars')`:                                `zone is "Mars", want the name of an IANA time zone like "Europe/Berlin" or "UTC"; expression.minute is "61": "61" is not a number from 0 to 59`,
+		`outbox.create_schedule('x', 'report')`:                                                                           "cron and every: a schedule has one of them",
+		`outbox.create_schedule('x', 'report', cron => '@daily', every => '1 day')`:                                       "cron and every: a schedule has one of them",
+		`outbox.create_schedule('x', 'report', every => '1 ms')`:                                                          "interval is 00:00:00.001, want 1s to 10 years",
+		`outbox.create_schedule('x', 'report', every => '1001001 us')`:                                                    "interval is 00:00:01.001001, want whole milliseconds",
+		`outbox.create_schedule('x', '', every => '1 day', queue => 'a b')`:                                               "kind '' must be",
+		`outbox.create_schedule('x', 'report', every => '1 day', ordered => true)`:                                        "are rules of jobs with a key",
+		`outbox.create_schedule('x', 'report', every => '1 day', missed => 'x', priority => 99999)`:                       "priority is 99999, want -32768 to 32767; missed is 'x', want once, skip or all",
+		`outbox.create_schedule('x', 'report', every => '1 day', headers => '{"schedule": "x"}')`:                         "which every job of a schedule carries already",
+		`outbox.create_schedule('x', 'report', every => '1 day', headers => jsonb_build_object('a', repeat('x', 64600)))`: "headers are 64609 bytes as JSON, want at most 64512: each tick adds its own",
+		`outbox.create_schedule('x', 'report', every => '1 day', headers => jsonb_build_object('a', repeat('<', 11000)))`: "headers are 66009 bytes as JSON, want at most 64512: each tick adds its own",
+		`outbox.change_schedule('made', headers => jsonb_build_object('a', repeat('x', 64600)))`:                          "want at most 64512: each tick adds its own",
+		`outbox.create_schedule('a b', 'report', every => '1 day')`:                                                       "name 'a b' must be",
+		`outbox.create_schedule('made', 'report', every => '1 day')`:                                                      "there is a schedule made already",
+		`outbox.change_schedule('made', time_zone => 'UTC')`:                                                              "zone is set, and a schedule of an interval has none",
+		`outbox.change_schedule('made', cron => '0 0 30 2 *')`:                                                            `expression is "0 0 30 2 *", which never comes`,
+		`outbox.change_schedule('made', max_active => 2)`:                                                                 "are rules of jobs with a key",
 	} {
 		if _, err := db.Exec(t.Context(), `SELECT `+sql); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", sql, err, want)

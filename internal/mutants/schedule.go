@@ -5,16 +5,16 @@ var schedule = []Mutant{
 		Name:      "schedules are not locked",
 		Breaks:    "two processes fire one tick; only the idempotency key stands between",
 		Invariant: "A tick is fired once",
-		Edits: []Edit{{"internal/sqlgen.LockDueSchedules", `LIMIT $2
-FOR UPDATE SKIP LOCKED`, `LIMIT $2`}},
+		Edits: []Edit{{"internal/sqlgen.LockDueSchedules", `LIMIT $3
+FOR UPDATE SKIP LOCKED`, `LIMIT $3`}},
 		Checks: []Check{test("schedule", "TestATickIsFiredByOneProcess", "a schedule that another transaction is firing was fired")},
 	},
 	{
 		Name:      "schedules are waited for",
 		Breaks:    "a process that stalls in the middle of a firing stalls the schedules of all",
 		Invariant: "A tick is fired once",
-		Edits: []Edit{{"internal/sqlgen.LockDueSchedules", `LIMIT $2
-FOR UPDATE SKIP LOCKED`, `LIMIT $2
+		Edits: []Edit{{"internal/sqlgen.LockDueSchedules", `LIMIT $3
+FOR UPDATE SKIP LOCKED`, `LIMIT $3
 FOR UPDATE`}},
 		Checks: []Check{test("schedule", "TestATickIsFiredByOneProcess", "lock timeout")},
 	},

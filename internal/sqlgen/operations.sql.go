@@ -155,6 +155,9 @@ WITH forgotten AS (
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
         $4::jsonb, $5::float8, $6::bigint, $7::text, $8::text, $9::text
     FROM (SELECT $3 IN ('replay', 'dismiss') AS of_letters) AS kind
+    WHERE $10::bigint > (
+        SELECT count(*) FROM outbox.operations AS others
+        WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM $2)
     ON CONFLICT DO NOTHING
     RETURNING id, tenant_id, act, filter, per_second, matched, done, passed, position, next_at, actor, reason, request_id, created_at, stopped_at, finished_at, failure, open_act, open_at
 ), recorded AS (
@@ -176,10 +179,12 @@ type StartOperationParams struct {
 	Actor     string
 	Reason    string
 	RequestID string
+	Most      int64
 }
 
-// StartOperation stores an operation, unless there is one of its id, and forgets those that ended long ago. An act on
-// open jobs is kept from builds that do not know of it (migrations/00010_bulk.sql).
+// StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
+// tenants, and forgets those that ended long ago. An act on open jobs is kept from builds that do not know of it
+// (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
@@ -191,6 +196,7 @@ func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) 
 		arg.Actor,
 		arg.Reason,
 		arg.RequestID,
+		arg.Most,
 	)
 	var created_at pgtype.Timestamptz
 	err := row.Scan(&created_at)
@@ -267,15 +273,22 @@ func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams
 }
 
 const TakeOperation = `-- name: TakeOperation :many
+WITH line AS MATERIALIZED (
+    SELECT open.id, row_number() OVER (PARTITION BY open.tenant_id ORDER BY coalesce(open.open_at, open.next_at)) AS place
+    FROM outbox.operations AS open
+    WHERE open.finished_at IS NULL
+      AND open.stopped_at IS NULL
+      AND coalesce(open.open_act, open.act) = ANY ($1::text[])
+)
 SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.position,
        operations.actor, operations.reason, operations.request_id,
        extract(epoch FROM coalesce(operations.open_at, operations.next_at) - statement_timestamp())::double precision AS due_in_seconds
-FROM outbox.operations
+FROM line
+JOIN outbox.operations ON operations.id = line.id
 WHERE operations.finished_at IS NULL
   AND operations.stopped_at IS NULL
-  AND coalesce(operations.open_act, operations.act) = ANY ($1::text[])
   AND coalesce(operations.open_at, operations.next_at) <= statement_timestamp() + interval '1 second'
-ORDER BY coalesce(operations.open_at, operations.next_at)
+ORDER BY greatest(coalesce(operations.open_at, operations.next_at), statement_timestamp()), line.place, random()
 LIMIT 1
 FOR UPDATE SKIP LOCKED
 `
@@ -293,7 +306,8 @@ type TakeOperationRow struct {
 	DueInSeconds float64
 }
 
-// TakeOperation holds the operation whose next step is due first, within a second, until the transaction ends. One
+// TakeOperation holds an operation whose next step is due within a second, until the transaction ends. Of a tenant it
+// is the one that is due first, and tenants are drawn by lot: however many operations one has, another's go on. One
 // that another process holds is passed by, and so is one whose act is none of @acts: it is for a newer build.
 func (q *Queries) TakeOperation(ctx context.Context, acts []string) ([]TakeOperationRow, error) {
 	rows, err := q.db.Query(ctx, TakeOperation, acts)

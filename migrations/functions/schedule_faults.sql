@@ -31,6 +31,9 @@ BEGIN
         CASE WHEN (s.missed_limit BETWEEN 1 AND 1000) IS NOT TRUE THEN format('missed_limit is %s, want 1 to 1000', coalesce(s.missed_limit::text, 'NULL')) END,
         CASE WHEN s.deadline NOT BETWEEN '1 microsecond' AND '36500 days' THEN format('deadline is %s, want up to 100 years', s.deadline) END,
         CASE WHEN s.headers ?| '{schedule,scheduled_for}' THEN 'headers have schedule or scheduled_for, which every job of a schedule carries already' END,
+        -- As outbox.EnqueueMany counts them, which writes < as \u003c; a tick adds its own, and those of a trace.
+        CASE WHEN octet_length(s.headers::text) <= 65536 AND octet_length(regexp_replace(s.headers::text, '[<>&]', '\\u003c', 'g')) > 64512 THEN
+            format('headers are %s bytes as JSON, want at most 64512: each tick adds its own', octet_length(regexp_replace(s.headers::text, '[<>&]', '\\u003c', 'g'))) END,
         of_job), '');
 END
 $$;
