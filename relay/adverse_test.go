@@ -54,7 +54,7 @@ func TestASinkThatIsPausedInAnOutageStaysPaused(t *testing.T) {
 	publish(t, db, "t", "k", "1", "2")
 	waitFor(t, func() bool { return ask[bool](t, db, `SELECT away_since IS NOT NULL FROM outbox.sinks`) }, func() string { return "it stands still" })
 	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
-	told(t, db)
+	twoBeats(t, db)
 	sink.set(nil, nil)
 	time.Sleep(time.Second) // for some trials
 	if got := sink.bodies(); len(got) > 0 {
@@ -138,7 +138,7 @@ func TestAPausedSinkIsQuiet(t *testing.T) {
 	var sink recorder
 	start(t, traced, &sink, nil)
 	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
-	told(t, db)
+	twoBeats(t, db)
 	before, began := stores.n.Load(), time.Now()
 	for i := 0; time.Since(began) < 3*time.Second; i++ {
 		publish(t, db, "t", "k", fmt.Sprint(i))

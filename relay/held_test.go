@@ -73,7 +73,7 @@ func bad(m relay.Message) bool { return strings.HasPrefix(string(m.Body), "bad")
 func looked(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	for range 3 {
-		told(t, db)
+		twoBeats(t, db)
 	}
 }
 
@@ -551,7 +551,7 @@ func TestADestinationThatIsMissingForAnHour(t *testing.T) {
 		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_no_destination', false) FROM outbox.sinks`)
 	}, func() string { return "the sink says what is missing" })
 	ahead.Store(int64(59 * time.Minute))
-	told(t, db)
+	twoBeats(t, db)
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
 		t.Errorf("%d messages are held after 59 minutes", n)
 	}

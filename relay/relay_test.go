@@ -455,7 +455,7 @@ func TestOneOwnerAtATime(t *testing.T) {
 	start(t, db, &second, nil)
 	publish(t, db, "t", "k", "2")
 	first.await(t, "1", "2")
-	told(t, db)
+	twoBeats(t, db)
 	publish(t, db, "t", "k", "3")
 	first.await(t, "1", "2", "3")
 	left := time.Now()

@@ -125,7 +125,8 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 		Wake:    wake,
 		Hearing: heard.Hearing, LeaseTTL: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
-	config.SetBeat(time.Second / 3) // the lease does not lapse on a busy machine, and what an operator wants is heard soon
+	// The lease does not lapse on a busy machine, and what an operator wants is heard soon.
+	config.SetBeat(time.Second / 3)
 	if change != nil {
 		change(&config)
 	}
@@ -148,8 +149,8 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 	return stop
 }
 
-// told waits until the owner of the only sink has stored its cursor twice: it knows what was in its row before.
-func told(t *testing.T, db *pgxpool.Pool) {
+// twoBeats waits until the owner of the only sink has stored its cursor twice: it knows what was in its row before.
+func twoBeats(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	lease := func() string {
 		return ask[string](t, db, `SELECT coalesce(lease_expires_at::text, '') FROM outbox.sinks`)

@@ -31,7 +31,7 @@ type console struct {
 
 	browser context.Context // the one of all tests, unless a test has its own
 	process *child.Process  // the latest that was started
-	willing time.Duration   // to wait for what has to come, on a busy machine; 0 where a part was taken out that brings it
+	willing time.Duration   // to wait for what has to come; 0 where a part was taken out that brings it
 }
 
 // newConsole starts the program as a login that is a member of outbox_api and of nothing else.

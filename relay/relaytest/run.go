@@ -46,7 +46,8 @@ var suite = []testCase{
 func Run(t *testing.T, open func(t *testing.T) Broker) {
 	for _, test := range suite {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // RabbitMQ may take a minute to start, again and again
+			// RabbitMQ may take a minute to start, again and again.
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 			defer cancel()
 			test.run(ctx, t, open(t))
 		})
