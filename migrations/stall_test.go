@@ -77,10 +77,13 @@ func migrateBesideProducers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = open.Rollback(context.WithoutCancel(t.Context())) }()
+	// The migration adds a constraint to the events, of which streamed jobs have one each.
 	enqueue := func(db outbox.DB) {
 		t.Helper()
-		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "new", Payload: []byte(`{}`)}, outbox.Options{}); err != nil {
-			t.Fatal(err)
+		for _, streamed := range []bool{true, false} {
+			if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "new", Payload: []byte(`{}`)}, outbox.Options{Streamed: streamed}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	enqueue(open)
@@ -157,7 +160,7 @@ func stallOfAMigration(t *testing.T, jobs int) time.Duration {
 	return all[len(all)-1] - waited
 }
 
-// enqueueUntil stores one job after the other, and returns how long each took.
+// enqueueUntil stores one streamed job after the other, and returns how long each took.
 func enqueueUntil(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) (took []time.Duration) {
 	for {
 		select {
@@ -166,7 +169,7 @@ func enqueueUntil(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) (took []
 		default:
 		}
 		began := time.Now()
-		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "new", Payload: []byte(`{}`)}, outbox.Options{}); err != nil {
+		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "new", Payload: []byte(`{}`)}, outbox.Options{Streamed: true}); err != nil {
 			t.Error(err)
 			return took
 		}
@@ -178,7 +181,7 @@ func enqueueUntil(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) (took []
 func enqueueSlowly(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) {
 	for {
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-			if _, err := outbox.Enqueue(t.Context(), tx, outbox.Raw{KindName: "slow", Payload: []byte(`{}`)}, outbox.Options{}); err != nil {
+			if _, err := outbox.Enqueue(t.Context(), tx, outbox.Raw{KindName: "slow", Payload: []byte(`{}`)}, outbox.Options{Streamed: true}); err != nil {
 				return err
 			}
 			time.Sleep(700 * time.Millisecond)
