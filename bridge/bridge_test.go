@@ -157,7 +157,8 @@ func TestOneProcessFetches(t *testing.T) {
 		t.Error("two processes fetch")
 	}
 	stop()
-	await(t, "the other one fetches", 5*time.Second, func() bool { n, _ := two.counts(); return n > 0 })
+	wantNoOwner(t, db)
+	await(t, "the other one fetches", 10*time.Second, func() bool { n, _ := two.counts(); return n > 0 })
 }
 
 func TestAMessageThatCannotBeAJobIsADeadLetter(t *testing.T) {
@@ -352,8 +353,11 @@ func TestAnswersToCommitsAreLost(t *testing.T) {
 	s := newSource()
 	_, stop := start(t, connect(t, url), bridge.BridgeConfig{Source: s})
 	for n := range 200 {
+		before := commits.Load()
 		s.add(order(n))
-		time.Sleep(2 * time.Millisecond)
+		if n%20 == 19 {
+			await(t, "a commit", 10*time.Second, func() bool { return commits.Load() > before })
+		}
 	}
 	await(t, "all are acknowledged", 60*time.Second, func() bool { _, acked := s.counts(); return acked == 200 })
 	stop()

@@ -74,63 +74,6 @@ func TestMissedNotification(t *testing.T) {
 	s.checkLedger()
 }
 
-// Two workers claim from the same 2000 jobs at the same time: both get some, and
-// no job is started twice.
-func TestTwoWorkersShareTheJobs(t *testing.T) {
-	s := newStory(t)
-	heavy(t)
-	s.exec(`INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now())`)
-	ids := s.enqueueMany(2000, func(i int) task { return task{N: i, Do: "effect"} })
-	s.worker("a", "VERIFY_CONCURRENCY=8").ready()
-	s.worker("b", "VERIFY_CONCURRENCY=8").ready()
-	posthaste(t, s.url, nil, "queues", "resume", "default")
-
-	s.awaitClosed(len(ids))
-	if starts := s.checkLedger(); starts != len(ids) {
-		t.Errorf("%d attempts were started for %d jobs", starts, len(ids))
-	}
-	for _, name := range []string{"a", "b"} {
-		if n := len(s.ledger.of("effect", byWorker(name))); n < len(ids)/20 {
-			t.Errorf("worker %s did %d of %d jobs", name, n, len(ids))
-		}
-	}
-	s.checkClosed(ids)
-	s.checkEffects(ids)
-}
-
-// A worker dies by kill -9 with ten running jobs: another runs them again once
-// the leases have lapsed, at attempt 2 and with one lost lease counted, and not
-// before: the dead worker could have been alive.
-func TestAnotherWorkerTakesOver(t *testing.T) {
-	const ttl = 6 * time.Second
-	s := newStory(t)
-	a := s.worker("a", "OUTBOX_LEASE_TTL="+ttl.String()).ready()
-	ids := s.enqueueMany(10, func(i int) task { return task{N: i, Do: "gated"} })
-	s.awaitEntries(10, "start", byWorker("a"))
-	s.worker("b", "OUTBOX_LEASE_TTL="+ttl.String()).ready()
-	a.kill9()
-	killed := time.Now()
-	s.exec(`CREATE TABLE leases AS SELECT id, lease_expires_at FROM outbox.jobs WHERE epoch = 1`)
-	s.exec(`INSERT INTO gates DEFAULT VALUES`)
-
-	var took []time.Duration
-	for _, e := range s.awaitEntries(10, "start", byWorker("b")) {
-		took = append(took, e.At.Sub(killed))
-	}
-	t.Logf("run again after p50 %s, max %s with leases of %s", percentile(took, 50), percentile(took, 100), ttl)
-	for _, id := range ids {
-		if got := s.awaitStatus(id, outbox.Succeeded); got.Attempt != 2 || got.LostLeases != 1 {
-			t.Errorf("got %+v, want attempt 2 and one lost lease", got)
-		}
-	}
-	if n := s.count(`SELECT count(*) FROM outbox.history JOIN leases USING (id) WHERE history.started_at < leases.lease_expires_at`); n > 0 {
-		t.Errorf("%d jobs were run again before their leases had lapsed", n)
-	}
-	s.checkClosed(ids)
-	s.checkEffects(ids)
-	s.checkLedger()
-}
-
 // A worker dies by kill -9 between its effect and the settlement, so that the
 // same job is processed twice: the second time leaves the item as it is, both
 // with the state under a lock and with the inbox.

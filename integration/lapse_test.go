@@ -48,6 +48,7 @@ func (s *story) spentNothing(ids []outbox.ID) (again int) {
 // says nothing about the workers, who all live. The server's start time stays the
 // same: only who could not reach it knows.
 func TestA13AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
 	const lease, away = 5 * time.Second, 10 * time.Second
 	for name, outage := range map[string]func(s *story){
 		"the server stands still": func(s *story) {
@@ -82,7 +83,7 @@ func TestA13AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
 			s.worker("a", env...).ready()
 			s.worker("b", env...).ready()
 			started := s.texts(`SELECT pg_postmaster_start_time()::text`)
-			ids := s.everyWay(16, func(i int) task { return task{N: i, Do: "ignore", Ms: 15_000} })
+			ids := s.everyWay(16, func(i int) task { return task{N: i, Do: "ignore", Ms: 40_000} })
 			s.awaitEntries(len(ids), "start")
 			outage(s)
 			again := s.spentNothing(ids)

@@ -143,7 +143,7 @@ func deadline(t *testing.T) time.Time {
 }
 
 func (s *scorecard) runRow(t *testing.T, row verify.Row) (string, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.program[row.Name], "verify", row.Name, "--seed", strconv.FormatUint(s.seed, 10), "--out", t.ArtifactDir())
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it takes its children along

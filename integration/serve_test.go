@@ -125,9 +125,14 @@ func TestServeIsKilledAndAnotherTakesOver(t *testing.T) {
 	s.await("the first delivery", func() bool { return len(h.of(id.String())) == 1 })
 	s.serve("b", env...).ready()
 	a.kill9()
+	s.exec(`CREATE TABLE leases AS SELECT id, lease_expires_at FROM outbox.jobs WHERE epoch = 1`)
 
 	if got := s.awaitStatus(id, outbox.Succeeded); got.Attempt != 2 || got.LostLeases != 1 {
 		t.Errorf("got %+v, want attempt 2 and one lost lease", got)
+	}
+	// Not before: the dead one could have been alive.
+	if n := s.count(`SELECT count(*) FROM outbox.history JOIN leases USING (id) WHERE history.started_at >= leases.lease_expires_at`); n != 1 {
+		t.Error("the job was run again before its lease had lapsed")
 	}
 	if calls := h.of(id.String()); len(calls) != 2 || calls[1].epoch <= calls[0].epoch {
 		t.Errorf("the hook got %+v, want two calls, the second under a higher epoch", calls)

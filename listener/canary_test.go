@@ -18,11 +18,9 @@ func TestHalfOpenConnectionIsNoticedAndReplaced(t *testing.T) {
 	r.proxy.freeze()
 	r.notify(t) // vanishes
 
-	start := time.Now()
 	r.awaitWake(t) // from the new connection
-	// One interval until the canary is sent, one until it is missed, and a back-off; what a busy machine adds.
-	if got, want := time.Since(start), 4*interval+2*time.Second; got > want {
-		t.Errorf("healed after %s, want %s at most", got, want)
+	if got := r.metric(t, "outbox_listener_canary_failures_total"); got != 1 {
+		t.Errorf("%v canaries were lost until the connection was replaced, want 1", got)
 	}
 	await(t, "it hears again", r.Hearing)
 	r.notify(t)
@@ -52,7 +50,7 @@ func TestPoolerThatSwallowsListenIsDeafFromTheStart(t *testing.T) {
 	r := newRig(t, nil)
 	r.proxy.behave.Store(swallowListen)
 	stop := r.start(t)
-	await(t, "two canaries got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 2 })
+	await(t, "a canary got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 1 })
 	if r.Hearing() || r.metric(t, "outbox_listener_connected") != 0 {
 		t.Error("Hearing through a pooler that swallows LISTEN")
 	}
@@ -67,7 +65,10 @@ func TestPoolerThatSwallowsListenIsDeafFromTheStart(t *testing.T) {
 
 func TestCanarySentToAnotherDatabaseMeansDeaf(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = pgtest.NewEmpty(t) })
+	r := newRig(t, func(_ *rig, cfg *listener.Config) {
+		cfg.Canary = pgtest.NewEmpty(t)
+		cfg.SetPatience(interval)
+	})
 	r.start(t)
 	await(t, "a canary got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 1 })
 	await(t, "it does not hear", func() bool { return !r.Hearing() })
@@ -85,10 +86,7 @@ func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, func(_ *rig, cfg *listener.Config) {
-				cfg.Canary = tt.sender
-				cfg.CanaryInterval = 4 * interval // a busy machine is late by one
-			})
+			r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = tt.sender })
 			stop := r.startHearing(t)
 			await(t, "three canaries came back", func() bool { return r.metric(t, "outbox_listener_canary_seconds") >= 3 })
 			stop()
@@ -103,7 +101,10 @@ func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
 func TestNoWayToSendACanary(t *testing.T) {
 	t.Parallel()
 	arrange := func(t *testing.T) *rig {
-		r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = broken })
+		r := newRig(t, func(_ *rig, cfg *listener.Config) {
+			cfg.Canary = broken
+			cfg.SetPatience(2 * time.Second)
+		})
 		r.startHearing(t)
 		r.proxy.behave.Store(refuse) // leaves the listener's connection alone
 		return r
@@ -119,37 +120,15 @@ func TestNoWayToSendACanary(t *testing.T) {
 		t.Parallel()
 		r := arrange(t)
 		failed := r.metric(t, "outbox_listener_canary_failures_total")
-		await(t, "five canaries could not be sent", func() bool {
+		await(t, "two canaries could not be sent", func() bool {
 			r.notify(t)
-			return r.metric(t, "outbox_listener_canary_failures_total") >= failed+5
+			return r.metric(t, "outbox_listener_canary_failures_total") >= failed+2
 		})
 		if !r.Hearing() {
 			t.Error("deaf although notifications arrive")
 		}
 		r.wantReported(t, true)
 	})
-}
-
-// Between canaries a question every few seconds finds it out, past a proxy that
-// acknowledges every packet.
-func TestHalfOpenConnectionIsNoticedBetweenCanaries(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = time.Hour })
-	stop := r.startHearing(t)
-	r.proxy.freeze()
-
-	start := time.Now()
-	await(t, "it is deaf", func() bool { return !r.Hearing() })
-	// One question was answered at best, the next is not: twice 2.5 s.
-	if got, want := time.Since(start), 7*time.Second; got > want {
-		t.Errorf("noticed after %s, want %s at most", got, want)
-	}
-	await(t, "it hears again", r.Hearing)
-	r.awaitWake(t)
-	r.notify(t)
-	r.awaitWake(t)
-	stop()
-	r.wantReported(t, true, false, true, false)
 }
 
 // A question is no statement: the server answers, and what it last began is still

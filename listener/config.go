@@ -62,6 +62,8 @@ type Config struct {
 	// Registerer gets the metrics. Only one listener can use it. Nil means that
 	// they are not published.
 	Registerer prometheus.Registerer
+
+	patience time.Duration // how long a canary may take; 0 is what CanaryInterval says
 }
 
 // Sender executes the NOTIFY of a canary, and gives up when ctx ends. A

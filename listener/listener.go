@@ -66,7 +66,7 @@ func New(connString, channel string, wake Signal, cfg Config) (*Listener, error)
 		canary:    "outbox_canary_" + strings.ToLower(rand.Text()),
 		senders:   append(senders, ownConnection{connect}),
 		interval:  interval,
-		patience:  min(interval, maxCanaryPatience),
+		patience:  cmp.Or(cfg.patience, min(interval, maxCanaryPatience)),
 		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		metrics:   newMetrics(cfg.Registerer, channel),
 	}, nil

@@ -56,7 +56,7 @@ func TestConnectsAsThePoolDoes(t *testing.T) {
 	}
 	defer pool.Close()
 	wake := listener.NewSignal()
-	l, err := listener.New("", channel, wake, listener.Config{Pool: pool, CanaryInterval: interval})
+	l, err := listener.New("", channel, wake, listener.Config{Pool: pool, CanaryInterval: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestTheStringMayHoldSettingsOfPools(t *testing.T) {
 			separator = "&"
 		}
 	}
-	l, err := listener.New(dsn+separator+"pool_max_conns=3", channel, wake, listener.Config{CanaryInterval: interval})
+	l, err := listener.New(dsn+separator+"pool_max_conns=3", channel, wake, listener.Config{CanaryInterval: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,7 @@ const (
 type pair struct {
 	client, server net.Conn
 	frozen         atomic.Bool // bytes vanish, and nobody notices
+	closed         atomic.Bool
 }
 
 func newProxy(t testing.TB, server func() net.Conn) *proxy {
@@ -98,16 +99,17 @@ func (p *proxy) freeze() {
 func (p *proxy) inject(query string) {
 	for _, pair := range p.current() {
 		message := append([]byte{'Q', 0, 0, 0, byte(4 + len(query) + 1)}, query...)
-		if _, err := pair.server.Write(append(message, 0)); err != nil {
+		if _, err := pair.server.Write(append(message, 0)); err != nil && !pair.closed.Load() {
 			p.t.Errorf("inject %q: %v", query, err)
 		}
 	}
 }
 
+// current is the connections that are not closed.
 func (p *proxy) current() []*pair {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.pairs)
+	return slices.DeleteFunc(slices.Clone(p.pairs), func(c *pair) bool { return c.closed.Load() })
 }
 
 func (p *proxy) accept(client net.Conn) {
@@ -169,6 +171,7 @@ func (c *pair) copy(to io.Writer, from io.Reader, before func([]byte)) {
 }
 
 func (c *pair) close() {
+	c.closed.Store(true)
 	c.client.Close()
 	if c.server != nil {
 		c.server.Close()

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/posthaste-dev/posthaste/listener"
 )
 
 func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
@@ -30,24 +28,21 @@ func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
 
 func TestServerThatIsDownAtStartIsTriedWithPatience(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = 4 * interval }) // none is late
+	r := newRig(t, nil)
 	r.proxy.behave.Store(refuse)
+	began := time.Now()
 	stop := r.start(t)
-
-	<-time.After(2 * time.Second) // the window, not a synchronisation
-	// 100, 200, 400 and then 667 ms, each ± 50 %.
-	if got := r.proxy.accepted.Load(); got < 3 || got > 10 {
-		t.Errorf("attempts in two seconds = %d, want 3 to 10", got)
+	await(t, "it tries a fourth time", func() bool { return r.proxy.accepted.Load() >= 4 })
+	// The waits are 100, 200, 400 and then 667 ms, each ± 50 %.
+	attempted, took := r.proxy.accepted.Load(), time.Since(began)
+	if most := 4 + int32(took/(300*time.Millisecond)); attempted > most {
+		t.Errorf("%d attempts in %s, want %d at most", attempted, took, most)
 	}
 	if r.Hearing() {
 		t.Error("Hearing without a server")
 	}
 	r.proxy.behave.Store(forward)
-	up := time.Now()
 	r.awaitWake(t)
-	if got := time.Since(up); got > 2*time.Second {
-		t.Errorf("listening %s after the server came up, want a second at most", got)
-	}
 	await(t, "it hears", r.Hearing)
 
 	stop()
@@ -131,7 +126,7 @@ func TestRunRefusesToRunTwiceAtATime(t *testing.T) {
 	r.startHearing(t) // one after the other is fine
 }
 
-func TestRunEndsWithinASecond(t *testing.T) {
+func TestRunEnds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T, *rig){
 		"while it connects to a server that does not answer": func(t *testing.T, r *rig) {

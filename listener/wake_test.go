@@ -18,9 +18,12 @@ func TestSignalCoalesces(t *testing.T) {
 	}
 }
 
+// quiet has one canary only, at the beginning: no late one makes the listener connect anew, and wake.
+func quiet(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = time.Minute }
+
 func TestNotificationWakes(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newRig(t, quiet)
 	r.startHearing(t)
 	for range 10 {
 		r.notify(t)
@@ -34,7 +37,10 @@ func TestNotificationWakes(t *testing.T) {
 func TestAPayloadSetsItsOwnSignal(t *testing.T) {
 	t.Parallel()
 	mine := listener.NewSignal()
-	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.ByPayload = map[string]listener.Signal{"mine": mine} })
+	r := newRig(t, func(r *rig, cfg *listener.Config) {
+		quiet(r, cfg)
+		cfg.ByPayload = map[string]listener.Signal{"mine": mine}
+	})
 	r.startHearing(t)
 	<-mine // it may have missed one before it listened
 	r.notify(t)
@@ -70,7 +76,7 @@ func TestCanariesWakeNobody(t *testing.T) {
 
 func TestThousandNotificationsAreOneWakeUp(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newRig(t, quiet)
 	r.startHearing(t)
 	r.flood(t, 1000)
 	r.awaitWake(t)
@@ -88,7 +94,7 @@ func TestThousandNotificationsAreOneWakeUp(t *testing.T) {
 // shows it as waiting to write to its client.
 func TestNobodyReadsTheSignalAndTheConnectionIsStillRead(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newRig(t, quiet)
 	r.startHearing(t)
 	for range 5 {
 		r.flood(t, 10_000)
@@ -124,7 +130,10 @@ func (r *rig) flood(t *testing.T, n int) {
 func TestEverySignalIsSet(t *testing.T) {
 	t.Parallel()
 	also := []listener.Signal{listener.NewSignal(), listener.NewSignal()}
-	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.AlsoWake = also })
+	r := newRig(t, func(r *rig, cfg *listener.Config) {
+		quiet(r, cfg)
+		cfg.AlsoWake = also
+	})
 	r.startHearing(t)
 	for _, signal := range also {
 		<-signal // that it may have missed something

@@ -103,9 +103,13 @@ func TestTheLargestAcceptedOptionsCanBeStored(t *testing.T) {
 		"the longest waits":   {Backoff: slices.Repeat(Backoff{engine.MaxDuration}, engine.MaxBackoffs)},
 		"any tenant":          {Tenant: ID(slices.Repeat([]byte{0xff}, 16))},
 	} {
-		for _, request := range [][]Request{slices.Repeat([]Request{{greet{"ada"}, opts}}, 2), slices.Repeat([]Request{{greet{"ada"}, opts}}, copyFrom)} {
-			if _, err := EnqueueMany(t.Context(), db, request); err != nil {
-				t.Errorf("%s, %d at once: %v", name, len(request), err)
+		counts := []int{2}
+		if name == "the longest names" { // COPY has them from the same rows as the others
+			counts = append(counts, copyFrom)
+		}
+		for _, n := range counts {
+			if _, err := EnqueueMany(t.Context(), db, slices.Repeat([]Request{{greet{"ada"}, opts}}, n)); err != nil {
+				t.Errorf("%s, %d at once: %v", name, n, err)
 			}
 		}
 		opts.IdempotencyKey = ""

@@ -182,7 +182,7 @@ func TestBatchesStepsAndReports(t *testing.T) {
 		enqueue(t, db, receipt{Order: n}, outbox.Options{})
 	}
 	enqueue(t, db, stepped{}, outbox.Options{})
-	w := outboxtest.NewWorker(t, db, mux, outboxtest.Config{})
+	w := outboxtest.NewWorker(t, db, mux, outboxtest.Config{Backoff: dispatcher.Waits(time.Minute)})
 	if got, want := statuses(w.Drain()), "succeeded retrying succeeded retrying"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

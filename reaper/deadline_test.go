@@ -220,8 +220,8 @@ func TestADeafReaperIsInTime(t *testing.T) {
 	await(t, "it expires", func() bool { return query[int](t, db, `SELECT count(*) FROM outbox.history`) == 1 })
 	late, excused := query[time.Duration](t, db, `SELECT finished_at - deadline FROM outbox.history`), stalled()
 	t.Logf("late by %s; the machine stood still for %s", late, excused)
-	if late > time.Second+excused {
-		t.Errorf("it expired %s after its deadline, want a second at most, and %s that the machine stood still", late, excused)
+	if late > 1500*time.Millisecond+2*excused {
+		t.Errorf("it expired %s after its deadline, want 1.5 s at most, and twice the %s that the machine stood still", late, excused)
 	}
 }
 
@@ -268,26 +268,21 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM outbox.jobs`); err != nil {
 		t.Fatal(err)
 	}
-	timed := func(do func(testing.TB, *Reaper), affordable bool) time.Duration {
-		best := time.Hour
-		for range 10 { // whatever else the machine does, it does not do all the time
-			r.closer.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
-			started := time.Now()
-			do(t, r)
-			best = min(best, time.Since(started))
-		}
-		return best
+	read := func(do func(testing.TB, *Reaper), affordable bool) int {
+		r.closer.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
+		return blocks(t, r, db, func() { do(t, r) })
 	}
 	deadlinePass(t, r)
-	idle := timed(deadlinePass, true)
-	storeWithDeadline(t, db, 150_000, "pending", -2*time.Minute) // passed minutes ago …
-	storeWithDeadline(t, db, 150_000, "pending", time.Hour)      // … or far ahead …
-	exec(t, db, `DELETE FROM outbox.jobs`)                       // … and done
-	full, near, look := timed(deadlinePass, true), timed(deadlinePass, false), timed(expirePass, false)
-	t.Logf("a pass over nothing %s; over 300000 dead entries: full %s, near %s, with the leases %s", idle, full, near, look)
-	for what, took := range map[string]time.Duration{"a near pass": near, "a look ahead": look} {
-		if took > max(full/4, 3*idle) {
-			t.Errorf("%s takes %s, as if it read them all: with no dead entries %s, over all %s", what, took, idle, full)
+	expirePass(t, r)
+	idle := read(deadlinePass, true)
+	storeWithDeadline(t, db, 15_000, "pending", -2*time.Minute) // passed minutes ago …
+	storeWithDeadline(t, db, 15_000, "pending", time.Hour)      // … or far ahead …
+	exec(t, db, `DELETE FROM outbox.jobs`)                      // … and done
+	full, near, look := read(deadlinePass, true), read(deadlinePass, false), read(expirePass, false)
+	t.Logf("a pass over nothing reads %d blocks; over 30000 dead entries: full %d, near %d, with the leases %d", idle, full, near, look)
+	for what, took := range map[string]int{"a near pass": near, "a look ahead": look} {
+		if took > max(full/4, 3*idle+20) {
+			t.Errorf("%s reads %d blocks, as if it read them all: with no dead entries %d, over all %d", what, took, idle, full)
 		}
 	}
 	rests := func() bool {

@@ -88,6 +88,24 @@ func trimPass(t testing.TB, r *Reaper) (wait time.Duration) {
 	return wait
 }
 
+// blocks is how many blocks of the jobs and their indexes a pass of r reads, wherever they are.
+func blocks(t testing.TB, r *Reaper, db *pgxpool.Pool, pass func()) int {
+	t.Helper()
+	read := func() int {
+		for _, conn := range r.leases.AcquireAllIdle(t.Context()) {
+			_, err := conn.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`)
+			conn.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return query[int](t, db, `SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'outbox.jobs'::regclass`)
+	}
+	before := read()
+	pass()
+	return read() - before
+}
+
 // await asks until the condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()

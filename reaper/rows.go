@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const trimBatch = 5000 // rows
+var trimBatch int32 = 5000 // rows; tests need fewer
 
 // rowTrimmer removes row by row what does not go with its day: dead letters, and what lies beside the jobs.
 type rowTrimmer struct {
@@ -35,7 +35,7 @@ func (t rowTrimmer) deadLetters(ctx context.Context) error {
 		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, After: pgtype.UUID{Valid: true}, MaxRows: trimBatch,
 	}
 	var failed, dead int64
-	err := t.batches.all(ctx, "dead_letters", trimBatch, func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+	err := t.batches.all(ctx, "dead_letters", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		row, err := q.TrimDeadLetters(ctx, params)
 		params.After = row.Last
 		failed, dead = failed+row.Failed, dead+row.Dead
@@ -59,7 +59,7 @@ func (t rowTrimmer) attempts(ctx context.Context) error {
 		AfterFinishedAt: always, AfterJobID: pgtype.UUID{Valid: true},
 		Keep: pgvalue.Interval(t.config.longestRetention()), MaxRows: trimBatch,
 	}
-	return t.batches.all(ctx, "attempts", trimBatch, func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+	return t.batches.all(ctx, "attempts", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		row, err := q.TrimAttempts(ctx, params)
 		params.AfterFinishedAt, params.AfterJobID, params.AfterEpoch = row.FinishedAt, row.JobID, row.Epoch
 		return row.Trimmed, row.LookedAt, err
@@ -68,7 +68,7 @@ func (t rowTrimmer) attempts(ctx context.Context) error {
 
 func (t rowTrimmer) inbox(ctx context.Context) error {
 	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: pgvalue.Interval(t.config.KeepInbox), MaxRows: trimBatch}
-	return t.batches.all(ctx, "inbox", trimBatch, func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+	return t.batches.all(ctx, "inbox", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		row, err := q.TrimInbox(ctx, params)
 		params.FromReceivedAt = row.ReceivedAt
 		return row.Trimmed, row.LookedAt, err
@@ -96,7 +96,7 @@ func (t rowTrimmer) leaseExtensions(ctx context.Context) error {
 
 func (t rowTrimmer) audit(ctx context.Context) error {
 	// The oldest first: as long as whole batches are old.
-	return t.batches.all(ctx, "audit", trimBatch, func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+	return t.batches.all(ctx, "audit", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		trimmed, err = q.TrimAudit(ctx, pgvalue.Interval(t.config.KeepAudit), trimBatch)
 		return trimmed, trimmed, err
 	})

@@ -46,7 +46,9 @@ type Config struct {
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 
-	now func() time.Time // nil is time.Now
+	now      func() time.Time // nil is time.Now
+	beat     time.Duration    // in which an owner says at least once that it lives; 0 is a third of LeaseTTL
+	patience time.Duration    // after which a batch without an answer is unknown; 0 is publishTimeout
 	// outage is the waits between trials of a sink that is away; the zero value is about 1 s, 2 s, 4 s … 30 s.
 	outage backoff.Backoff
 }
@@ -74,6 +76,8 @@ func (c Config) withDefaults() Config {
 	c.Sinks = slices.Clone(c.Sinks)
 	c.Source = cmp.Or(c.Source, defaultSource)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
+	c.beat = cmp.Or(c.beat, c.LeaseTTL/3)
+	c.patience = cmp.Or(c.patience, publishTimeout)
 	c.FailoverRewind = cmp.Or(c.FailoverRewind, defaultFailoverRewind)
 	c.MaxHeld = cmp.Or(c.MaxHeld, defaultMaxHeld)
 	c.PollInterval = cmp.Or(c.PollInterval, defaultPollInterval)

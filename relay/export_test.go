@@ -15,6 +15,12 @@ func init() {
 // SetClock sets the clock by which destinations are missing for an hour.
 func (c *Config) SetClock(now func() time.Time) { c.now = now }
 
+// SetBeat sets the time in which an owner says at least once that it lives, whatever the lease.
+func (c *Config) SetBeat(beat time.Duration) { c.beat = beat }
+
+// SetPatience sets after which time a batch without an answer is unknown.
+func (c *Config) SetPatience(patience time.Duration) { c.patience = patience }
+
 // SetOutage sets the shortest and the longest wait between trials of a sink that is away.
 func (c *Config) SetOutage(least, most time.Duration) {
 	c.outage = backoff.Backoff{Min: least, Max: most}

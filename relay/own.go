@@ -239,8 +239,8 @@ func (o *ownership) isOurs() bool {
 // keep stores what move and stand say, extends the lease and looks at the held messages, until ctx ends or the sink is
 // not ours any more.
 func (o *ownership) keep(ctx context.Context) error {
-	ttl := o.publisher.config.LeaseTTL
-	heartbeat := time.NewTimer(ttl / 3)
+	beat := o.publisher.config.beat
+	heartbeat := time.NewTimer(beat)
 	defer heartbeat.Stop()
 	for {
 		select {
@@ -255,7 +255,7 @@ func (o *ownership) keep(ctx context.Context) error {
 		if err := o.lookIfDue(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
-		heartbeat.Reset(ttl / 3)
+		heartbeat.Reset(beat)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -266,10 +266,10 @@ func (o *ownership) keep(ctx context.Context) error {
 
 // storePause is the time between two stores of the cursor. Beside a held snapshot each version of the row makes the
 // next one slower, and each has all holes: with these pauses the server spends a fifth of a core on them at most, and
-// after a crash a third of the lease's time is published again at most.
+// after a crash what was published within a beat is published again at most.
 func (o *ownership) storePause() time.Duration {
 	holes := time.Duration(len(o.current().holes))
-	return min(leastStorePause+holes*storePausePer, o.publisher.config.LeaseTTL/3)
+	return min(leastStorePause+holes*storePausePer, o.publisher.config.beat)
 }
 
 // store stores the cursor, and tries again for as long as the lease lasts. After an error of

@@ -134,7 +134,7 @@ func keyOf(e *Event) tenantKey { return tenantKey{e.Tenant, e.Key} }
 func (d *delivery) pass(ctx context.Context) {
 	batch := d.batch(ctx)
 	began := time.Now()
-	outcomes := d.deliver(ctx, batch, publishTimeout)
+	outcomes := d.deliver(ctx, batch, d.config.patience)
 	d.metrics.batch(len(batch), time.Since(began))
 	var failed keys
 	counted := false

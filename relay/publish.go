@@ -58,7 +58,7 @@ func (p *publisher) run(ctx context.Context) {
 			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch), slog.Int64("top", o.cursor.top))
 			began := time.Now()
 			err = p.publish(ctx, o)
-			if time.Since(began) > p.config.LeaseTTL {
+			if time.Since(began) > 3*p.config.beat {
 				retry.Reset()
 			}
 		}

@@ -100,7 +100,7 @@ func (p *replayer) run(ctx context.Context) {
 		}
 		interval := lookInterval
 		if len(p.running) == 0 {
-			interval = p.config.LeaseTTL * 4 / 5
+			interval = p.config.beat * 12 / 5
 		}
 		if time.Since(looked) >= interval {
 			if err := p.look(ctx); err != nil {
@@ -365,7 +365,7 @@ func (page *replayPage) send(ctx context.Context) error {
 		before := page.dropped()
 		var left []Event
 		var failed error
-		for i, err := range page.deliver(ctx, messages, publishTimeout) {
+		for i, err := range page.deliver(ctx, messages, page.config.patience) {
 			e := &page.events[messages[i].index]
 			switch _, refused := errors.AsType[*RefusedError](err); {
 			case err == nil:

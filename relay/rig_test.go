@@ -3,8 +3,10 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -121,8 +123,10 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 	config := relay.Config{
 		Sinks:   []relay.SinkConfig{{Name: "s", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.Off}}}},
 		Wake:    wake,
-		Hearing: heard.Hearing, LeaseTTL: time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Hearing: heard.Hearing, LeaseTTL: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
+	// The lease does not lapse on a busy machine, and what an operator wants is heard soon.
+	config.SetBeat(time.Second / 3)
 	if change != nil {
 		change(&config)
 	}
@@ -143,6 +147,41 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 	t.Cleanup(stop)
 	waitFor(t, func() bool { return r.Ready() == nil }, func() string { return "the relay is ready" })
 	return stop
+}
+
+// twoBeats waits until the owner of the only sink has stored its cursor twice: it knows what was in its row before.
+func twoBeats(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	lease := func() string {
+		return ask[string](t, db, `SELECT coalesce(lease_expires_at::text, '') FROM outbox.sinks`)
+	}
+	for range 2 {
+		was := lease()
+		waitFor(t, func() bool { return lease() != was }, func() string { return "the owner extends its lease" })
+	}
+}
+
+// said is what a relay logs.
+type said struct {
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func (s *said) Write(line []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines.Write(line)
+}
+
+func (s *said) has(words string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.lines.String(), words)
+}
+
+// logger logs to both the test and s.
+func (s *said) logger(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(io.MultiWriter(s, t.Output()), nil))
 }
 
 // database is one that has a place for events.

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -50,7 +53,7 @@ func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.NewEmpty(t)
 	script := ok(t, nil, "migrate", "sql")
-	if _, err := pool.Exec(t.Context(), script); err != nil { // without arguments: many statements at once
+	if err := applyScript(t, pool, script); err != nil {
 		t.Fatal(err)
 	}
 	if state, err := migrations.Look(t.Context(), pool); err != nil || state.Condition != migrations.Current {
@@ -65,9 +68,21 @@ func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 	if strings.Contains(rest, "CREATE TABLE outbox.jobs") {
 		t.Errorf("got a migration after the last:\n%s", rest)
 	}
-	if _, err := pool.Exec(t.Context(), rest); err != nil {
+	if err := applyScript(t, pool, rest); err != nil {
 		t.Error(err)
 	}
+}
+
+// applyScript runs a script of migrate sql, again where it gave up waiting for a lock, as it says itself.
+func applyScript(t *testing.T, pool *pgxpool.Pool, script string) (err error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		_, err = pool.Exec(t.Context(), script) // without arguments: many statements at once
+		if failed, ok := errors.AsType[*pgconn.PgError](err); !ok || failed.Code != "55P03" {
+			return err
+		}
+	}
+	return err
 }
 
 func TestMigrateStatusNamesAnEditedFile(t *testing.T) {

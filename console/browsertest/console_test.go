@@ -31,12 +31,13 @@ type console struct {
 
 	browser context.Context // the one of all tests, unless a test has its own
 	process *child.Process  // the latest that was started
+	willing time.Duration   // to wait for what has to come; 0 where a part was taken out that brings it
 }
 
 // newConsole starts the program as a login that is a member of outbox_api and of nothing else.
 func newConsole(t *testing.T) *console {
 	t.Helper()
-	c := &console{T: t, db: pgtest.New(t), browser: browser}
+	c := &console{T: t, db: pgtest.New(t), browser: browser, willing: 40 * time.Second}
 	token, info, err := access.NewTokens(c.db, access.TokensConfig{}).Create(t.Context(), access.Grant{
 		Name: "ada", AllTenants: true, Capabilities: access.Capabilities(), CreatedBy: "grace",
 	})

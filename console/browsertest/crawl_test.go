@@ -110,16 +110,22 @@ func (c *console) crawl(client *http.Client, base string) (f found) {
 // awaitCounts waits until the console has counted the queues for the first time, and so has links to them.
 func (c *console) awaitCounts(client *http.Client, base string) {
 	c.Helper()
+	c.awaitLink(client, base+"queues", "queue?queue=")
+}
+
+// awaitLink waits until a page has a link.
+func (c *console) awaitLink(client *http.Client, page, link string) {
+	c.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		_, content, err := get(client, base+"queues")
+		_, content, err := get(client, page)
 		if err != nil {
 			c.Fatal(err)
 		}
-		if strings.Contains(content, "queue?queue=") {
+		if strings.Contains(content, link) {
 			return
 		}
 		if time.Now().After(end) {
-			c.Fatalf("no queue was counted: %s", content)
+			c.Fatalf("%s has no link to %s: %s", page, link, content)
 		}
 	}
 }

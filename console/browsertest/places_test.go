@@ -38,6 +38,7 @@ func TestTheConsoleIsCompleteUnderAnyPath(t *testing.T) {
 	} {
 		client := c.signIn(base)
 		c.awaitCounts(client, base)
+		c.awaitLink(client, base+"jobs", "jobs-export") // a search that takes long shows what it has, and that is less
 		f := c.crawl(client, base)
 		for _, fault := range f.faults {
 			t.Errorf("%s: %s", base, fault)

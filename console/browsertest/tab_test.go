@@ -32,9 +32,10 @@ const patience = time.Minute
 // tab is a page in the browser, which has cookies of its own.
 type tab struct {
 	*testing.T
-	ctx    context.Context
-	origin string // beyond it nothing may be asked for
-	token  string // with which people sign in
+	ctx     context.Context
+	origin  string        // beyond it nothing may be asked for
+	token   string        // with which people sign in
+	willing time.Duration // to wait for what has to come
 
 	mu     sync.Mutex
 	faults []string
@@ -54,7 +55,7 @@ func (c *console) open(base string) *tab {
 	}
 	ctx, cancel := chromedp.NewContext(c.browser, chromedp.WithNewBrowserContext())
 	c.Cleanup(cancel)
-	tab := &tab{T: c.T, ctx: ctx, origin: u.Scheme + "://" + u.Host, token: c.token}
+	tab := &tab{T: c.T, ctx: ctx, origin: u.Scheme + "://" + u.Host, token: c.token, willing: c.willing}
 	if err := chromedp.Listen(ctx, tab.note); err != nil {
 		c.Fatal(err)
 	}

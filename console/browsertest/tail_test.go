@@ -24,7 +24,7 @@ func tails(c *console, r *road) (faults []string) {
 	t.await(`document.querySelector(".live").dataset.state`, "on")
 	for range 20 { // a stream begins with the hub's next look
 		c.enqueue(receipt{0, "a@example.com"}, outbox.Options{Queue: "mail"})
-		if t.within(time.Second, `document.querySelectorAll(".tail tr[data-job]").length > 0`, "true") {
+		if t.briefly(time.Second, `document.querySelectorAll(".tail tr[data-job]").length > 0`, "true") {
 			break
 		}
 	}

@@ -190,11 +190,26 @@ func (d *demo) hire(ctx context.Context, name string) error {
 	return err
 }
 
-// kill waits for the middle of the rush and kills a worker that has its hands full.
+// kill waits for the middle of the rush and kills a worker that has its hands full. One that had finished all of it
+// before it died proves nothing: another takes its place, and the next is killed.
 func (d *demo) kill(ctx context.Context) (*takeover, error) {
 	if err := sleep(ctx, d.over/3); err != nil {
 		return nil, err
 	}
+	t, err := d.killBusy(ctx)
+	for err == nil && len(t.ids) == 0 {
+		if err = d.hire(ctx, t.worker+"2"); err == nil {
+			t, err = d.killBusy(ctx)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.event("%s", d.screen.paint(bold, fmt.Sprintf("kill -9 of worker %s, which held %d jobs; their leases last for %s", t.worker, len(t.ids), d.leaseTTL)))
+	return t, nil
+}
+
+func (d *demo) killBusy(ctx context.Context) (*takeover, error) {
 	name, err := awaitBusy(ctx, d.db)
 	if err != nil {
 		return nil, err
@@ -204,12 +219,7 @@ func (d *demo) kill(ctx context.Context) (*takeover, error) {
 		return nil, err
 	}
 	d.victim.Store(w)
-	t, err := watchTakeover(ctx, d.db, w)
-	if err != nil {
-		return nil, err
-	}
-	d.event("%s", d.screen.paint(bold, fmt.Sprintf("kill -9 of worker %s, which held %d jobs; their leases last for %s", w.name, len(t.ids), d.leaseTTL)))
-	return t, nil
+	return watchTakeover(ctx, d.db, w)
 }
 
 // killed is the name of the worker that was killed, if one was.

@@ -32,6 +32,7 @@ var allowed = map[string]string{
 	"internal/pgvalue":     "",
 	"internal/pgsession":   "",
 	"internal/release":     "",
+	"internal/freeport":    "",
 	"internal/pooler":      "",
 	"migrations":           "internal/pooler internal/release",
 	"migrations/migrate":   "migrations",
@@ -91,19 +92,19 @@ var allowed = map[string]string{
 	"cmd/posthaste": "docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
-	"internal/pgdev":             "",
+	"internal/pgdev":             "internal/freeport",
 	"internal/pgdev/binaries":    "internal/pgdev",
 	"internal/pgtest":            "migrations migrations/migrate internal/pgdev",
 	"internal/pgtest/withserver": "internal/pgtest",
 
 	// Brokers for tests.
-	"internal/natsproc":   "internal/verify/child",
-	"internal/natstest":   "internal/natsproc",
-	"internal/brokertest": "internal/verify/child",
+	"internal/natsproc":   "internal/freeport internal/verify/child",
+	"internal/natstest":   "internal/freeport internal/natsproc",
+	"internal/brokertest": "internal/freeport internal/verify/child",
 	"internal/oidctest":   "",
 
 	// Prometheus and promtool for tests, and what they test.
-	"internal/promtest": "",
+	"internal/promtest": "internal/freeport",
 	"deploy/prometheus": "",
 	"deploy/grafana":    "",
 
@@ -121,7 +122,7 @@ var allowed = map[string]string{
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
-	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/rebuilt internal/verify/lease internal/verify/model",
+	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/freeport internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/rebuilt internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule listener relay relay/nats relay/webhook internal/verify/ledger",
 	"internal/verify/checker": "internal/engine outbox",
 	"internal/verify/ledger":  "outbox",

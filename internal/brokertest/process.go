@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
@@ -105,12 +106,11 @@ func (s *server) write(name, text string) string {
 
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Pick()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return strconv.Itoa(port)
 }
 
 // run runs a command of a broker's and returns what it prints.

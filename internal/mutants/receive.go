@@ -71,7 +71,7 @@ func New(db DBTX) *Queries {`},
 	Edits: []Edit{{"internal/sqlgen.KeepBridge", `  AND epoch = $4
 `, `  AND $4::bigint > 0
 `}},
-	Checks: []Check{test("bridge", "TestAZombieIsFenced", "not within 10s: it finds out")},
+	Checks: []Check{test("bridge", "TestAZombieIsFenced", "not within 1m0s: it finds out")},
 }, {
 	Name:      "a job without its message's id",
 	Breaks:    "a message that comes again is a second job",
@@ -86,7 +86,7 @@ func New(db DBTX) *Queries {`},
 	Edits: []Edit{{"bridge.bridge.store", `		letter, err := b.letter(&batch[i], reason)
 		if err != nil {`, `		letter, err := b.letter(&batch[i], reason)
 		if err = reason; err != nil {`}},
-	Checks: []Check{test("bridge", "TestAMessageThatCannotBeAJobIsADeadLetter", "not within 10s: all are acknowledged")},
+	Checks: []Check{test("bridge", "TestAMessageThatCannotBeAJobIsADeadLetter", "not within 1m0s: all are acknowledged")},
 }, {
 	Name:      "newer messages wait for nobody",
 	Breaks:    "after the death of a process, jobs of a key are stored before those of messages that it had",

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
@@ -35,7 +36,7 @@ type Server struct {
 
 // Start starts a server on an empty store in a folder, and waits until it takes connections.
 func Start(dir string, options Options) (*Server, error) {
-	port, err := FreePort()
+	port, err := freeport.Pick()
 	if err != nil {
 		return nil, err
 	}
@@ -101,16 +102,6 @@ func (s *Server) ready() error {
 		}
 	}
 	return errors.New("the NATS server does not take connections")
-}
-
-// FreePort returns a port that nobody listens on.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // binary builds the server's command, of which the go command knows whether it is up to date.

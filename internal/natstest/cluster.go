@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/posthaste-dev/posthaste/internal/natsproc"
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 )
 
 // Cluster starts three servers that are one cluster, and waits until JetStream has a leader.
@@ -17,7 +17,7 @@ func Cluster(t testing.TB) (servers []*Server) {
 	var routes []string
 	var ports []int
 	for range 3 {
-		port, err := natsproc.FreePort()
+		port, err := freeport.Pick()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 )
 
 const (
@@ -38,7 +39,7 @@ type cluster struct {
 }
 
 func startOwned(ctx context.Context, o Options, f *folder, bin, origin string) (*Server, error) {
-	c := &cluster{folder: f, bin: bin, env: o.Env, pickPort: freePort}
+	c := &cluster{folder: f, bin: bin, env: o.Env, pickPort: freeport.Pick}
 	if o.Port != 0 {
 		c.pickPort, c.fixedPort = func() (int, error) { return o.Port, nil }, true
 	}
@@ -213,15 +214,6 @@ func (c *cluster) answers(ctx context.Context, port int) bool {
 	var dir string
 	err = conn.QueryRow(ctx, "SHOW data_directory").Scan(&dir)
 	return err == nil && filepath.Clean(dir) == c.data()
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // halt signals the server and waits for its end, with more force if need be.

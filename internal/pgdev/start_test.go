@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 )
 
 var background = context.Background()
@@ -299,7 +301,7 @@ func TestATakenPort(t *testing.T) {
 			ports = ports[1:]
 			return port, nil
 		}
-		return freePort()
+		return freeport.Pick()
 	}}
 	if err := errors.Join(c.initialize(t.Context(), Options{Fast: true}), c.start(t.Context())); err != nil {
 		t.Error(err)

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 )
 
 // Server is a Prometheus for one test.
@@ -66,12 +68,11 @@ func Start(t testing.TB, rules string, targets ...string) *Server {
 // freeAddr is one that nobody listens at now.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Pick()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
 // Query returns the numbers that an expression has now, of each series one. It fails also while Prometheus starts.

@@ -60,7 +60,7 @@ func nothingLost() []Row {
 		{
 			Name: "A13", Timed: true, Fault: "a cluster of Patroni with synchronous_mode: a planned switchover, then kill -9 of the leader's Patroni and Postgres (P: once, S: 10 times each); the clients have both members in their DSN or go by way of HAProxy, as the seed decides", Tiers: both, run: patroniCluster, direct: true, elsewhere: true,
 			Workload: "P 800, S 20,000 jobs from 2 producers that repeat, 2 workers; 2 publishers of events and a relay",
-			Pass: accounts + ", unacknowledged in the end 0, first completion after a leader takes writes ≤ 10 s, another leader after a kill ≤ 30 s (ttl is 20 s); " +
+			Pass: accounts + ", unacknowledged in the end 0, first completion after a leader takes writes ≤ 10 s, S: another leader after a kill ≤ 30 s (ttl is 20 s); " +
 				"events missing, unexpected or out of order 0",
 		},
 	}

@@ -22,6 +22,9 @@ import (
 // patroniTTL is how long a leader that says nothing stays one: the shortest time that Patroni's manual allows.
 const patroniTTL = 20 * time.Second
 
+// patroniPatience is how long Patroni may take for anything, on a busy machine.
+const patroniPatience = 2 * time.Minute
+
 // patroniSettings are those of docs/operate/ha.md: of the cluster, and of a member.
 const patroniSettings = `
 scope: verify
@@ -217,7 +220,7 @@ func (m *patroniMember) ask(ctx context.Context, method, path string, question, 
 
 // awaitStandby waits until there is a leader whose commits wait for the other.
 func (p *patroni) awaitStandby(ctx context.Context) error {
-	return p.run.Await(ctx, 2*time.Minute, "the cluster to have a leader and a synchronous standby", func(ctx context.Context) (bool, error) {
+	return p.run.Await(ctx, patroniPatience, "the cluster to have a leader and a synchronous standby", func(ctx context.Context) (bool, error) {
 		_ = sleep(ctx, 250*time.Millisecond) // an answer costs Patroni milliseconds of a core
 		roles, err := p.state(ctx)
 		roleOf := map[string]bool{}
@@ -228,14 +231,19 @@ func (p *patroni) awaitStandby(ctx context.Context) error {
 	})
 }
 
-// leader is the member that takes writes, and the other one.
+// leader waits for a member that takes writes, and returns it and the other one: on a busy machine Patroni takes the
+// leadership from a member that is late, and gives it back.
 func (p *patroni) leader(ctx context.Context) (leader, other *patroniMember, err error) {
-	for i, m := range p.members {
-		if m.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
-			return m, p.members[1-i], nil
+	err = p.run.Await(ctx, patroniPatience, "a member to say that it is the leader", func(ctx context.Context) (bool, error) {
+		for i, m := range p.members {
+			if m.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
+				leader, other = m, p.members[1-i]
+				return true, nil
+			}
 		}
-	}
-	return nil, nil, errors.New("no member says that it is the leader")
+		return false, sleep(ctx, 100*time.Millisecond)
+	})
+	return leader, other, err
 }
 
 const (
@@ -243,8 +251,8 @@ const (
 	leaderKilled = "kill -9 of the leader"
 )
 
-// switchOver has the standby become the leader, as somebody does who maintains a server. It returns when it takes
-// writes, and for how long nobody did at most.
+// switchOver has the standby become the leader, as somebody does who maintains a server, and asks again where Patroni
+// refuses or fails. It returns when the standby takes writes, and for how long nobody did at most.
 func (p *patroni) switchOver(ctx context.Context) (took time.Duration, err error) {
 	leader, other, err := p.leader(ctx)
 	if err != nil {
@@ -252,10 +260,14 @@ func (p *patroni) switchOver(ctx context.Context) (took time.Duration, err error
 	}
 	defer p.run.Faults.Begin(switchedOver, leader.name)()
 	began := time.Now()
-	if err := leader.ask(ctx, http.MethodPost, "/switchover", map[string]string{"leader": leader.name, "candidate": other.name}, nil); err != nil {
-		return 0, err
-	}
-	return p.awaitLeader(ctx, other, began)
+	err = p.run.Await(ctx, patroniPatience, "member "+other.name+" to take writes", func(ctx context.Context) (bool, error) {
+		if other.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
+			return true, nil
+		}
+		return false, leader.ask(ctx, http.MethodPost, "/switchover", map[string]string{"leader": leader.name, "candidate": other.name}, nil)
+	})
+	p.run.DB.Reset() // our own connections are gone, too
+	return time.Since(began), err
 }
 
 // kill kills the leader's Patroni and its server, which comes back when the standby has taken its place.
@@ -277,7 +289,7 @@ func (p *patroni) kill(ctx context.Context) (took time.Duration, err error) {
 }
 
 func (p *patroni) awaitLeader(ctx context.Context, m *patroniMember, began time.Time) (took time.Duration, err error) {
-	err = p.run.Await(ctx, 2*patroniTTL, "member "+m.name+" to take writes", func(ctx context.Context) (bool, error) {
+	err = p.run.Await(ctx, patroniPatience, "member "+m.name+" to take writes", func(ctx context.Context) (bool, error) {
 		_ = sleep(ctx, 100*time.Millisecond)
 		err := m.ask(ctx, http.MethodGet, "/primary", nil, nil)
 		return err == nil, err

@@ -3,7 +3,6 @@ package verify
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/freeport"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
@@ -163,11 +163,6 @@ func (p *pooler) transactions(ctx context.Context) (n int64, err error) {
 }
 
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	port, err := freeport.Pick()
+	return strconv.Itoa(port), err
 }

@@ -56,6 +56,7 @@ type broker struct {
 	proxy *fault.Proxy
 	url   string // by way of the proxy
 	file  string // with the password
+	kills int    // of the server
 }
 
 func open(t *testing.T, config jetstream.StreamConfig) *broker {
@@ -66,6 +67,9 @@ func open(t *testing.T, config jetstream.StreamConfig) *broker {
 	}
 	b.Server = natstest.Start(t, natstest.Options{Config: users(user)})
 	b.js = b.Connect(nats.UserInfo("admin", "admin"))
+	if b.kills = 5; config.AllowBatchPublish || config.AllowAtomicPublish {
+		b.kills = 2 // what comes after is the same
+	}
 	config.Name, config.Subjects, config.MaxMsgSize = streamName, []string{"events.>"}, largest
 	if _, err := b.js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -92,6 +96,7 @@ func (b *broker) Missing() string     { return "elsewhere.order.paid" }
 func (b *broker) Forbidden() string   { return "events.forbidden.x" }
 func (b *broker) Largest() int        { return largest }
 func (b *broker) Deduplicates() bool  { return true }
+func (b *broker) Kills() int          { return b.kills }
 func (b *broker) Secrets() []string   { return []string{password} }
 
 func (b *broker) Slow(latency time.Duration) { b.proxy.Latency.Store(int64(latency)) }

@@ -33,7 +33,7 @@ const (
 	pullWait      = 5 * time.Second // for the end of a request
 	maxPullBytes  = 32 << 20        // a message that is larger than what a request may have would never come
 	nakTimeout    = time.Second
-	quietTime     = 10 * time.Millisecond // after which nothing more is on its way
+	quietTime     = 250 * time.Millisecond // after which nothing more is on its way
 )
 
 // Source fetches messages of a JetStream stream for a [bridge.Bridges], and acknowledges them: the last of a batch
@@ -227,10 +227,8 @@ func (s *Source) Release() {
 	if s.nc == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), nakTimeout)
-	defer cancel()
 	if s.batch != nil {
-		_ = s.nc.FlushWithContext(ctx) // what the server had sent by then is here
+		s.flush() // what the server had sent by then is here
 		for quiet := false; !quiet; {
 			select {
 			case m, more := <-s.batch.Messages():
@@ -250,8 +248,15 @@ func (s *Source) Release() {
 	for _, m := range s.pending {
 		_ = m.Nak()
 	}
-	_ = s.nc.FlushWithContext(ctx)
+	s.flush()
 	s.drop()
+}
+
+// flush waits until the server has what was sent, and we have what it had sent by then.
+func (s *Source) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), nakTimeout)
+	defer cancel()
+	_ = s.nc.FlushWithContext(ctx)
 }
 
 // Close closes the connection.

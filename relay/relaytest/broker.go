@@ -107,6 +107,27 @@ func sink(t *testing.T, b Broker) relay.Sink {
 func publish(ctx context.Context, t *testing.T, b Broker, s relay.Sink, batch []relay.Message) []error {
 	t.Helper()
 	outcomes := s.Publish(ctx, batch)
+	checkOutcomes(t, b, batch, outcomes)
+	return outcomes
+}
+
+// returns fails the test unless a call returns although the broker still says nothing: its context ends in time.
+func returns(t *testing.T, call func()) {
+	t.Helper()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		call()
+	}()
+	select {
+	case <-returned:
+	case <-time.After(time.Minute):
+		t.Fatal("Publish does not return after its context")
+	}
+}
+
+func checkOutcomes(t *testing.T, b Broker, batch []relay.Message, outcomes []error) {
+	t.Helper()
 	if len(outcomes) != len(batch) {
 		t.Fatalf("Publish returned %d outcomes for %d messages", len(outcomes), len(batch))
 	}
@@ -126,7 +147,6 @@ func publish(ctx context.Context, t *testing.T, b Broker, s relay.Sink, batch []
 			}
 		}
 	}
-	return outcomes
 }
 
 // deliver publishes messages as the relay does: what was not accepted is published again, in order, once the broker
