@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
@@ -75,6 +76,24 @@ func (h *health) rest(wait time.Duration, err error) {
 		return
 	}
 	waitAtMost(context.Background(), wait, h.recovery())
+}
+
+// waitAtMost waits before something is tried again, for less than d when there is something in sooner, but not for less
+// than the shortest wait: anybody may send notifications. It reports false if ctx ended first.
+func waitAtMost(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
+	least := min(d, backoff.DefaultMin)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(least):
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-sooner:
+	case <-time.After(d - least):
+	}
+	return true
 }
 
 // Complain warns of an error that the database is to blame for, not more often

@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,14 +14,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
-
-// registered is the function that it was registered by.
-func (h *successHook) registered() string {
-	if h.withResult {
-		return "OnResult"
-	}
-	return "OnSuccess"
-}
 
 // OnSuccess registers a hook that runs at least once for each job of T's kind that
 // succeeds, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
@@ -88,23 +79,6 @@ func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.J
 		panic(fmt.Errorf("dispatcher: %w", invalid.Field("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
 	}
 	handleAs(m, kind, hook, config)
-}
-
-// validate reports hooks of kinds without a handler, former names among them: nobody would set them off.
-func (h *hooks) validate(routes map[string]*route) error {
-	var errs []error
-	want := func(field, kind string) {
-		if routes[kind] == nil {
-			errs = append(errs, invalid.Field(field, "is for kind %q, which has no handler", kind))
-		}
-	}
-	for _, kind := range slices.Sorted(maps.Keys(h.success)) {
-		want(h.success[kind].registered(), kind)
-	}
-	for _, kind := range slices.Sorted(maps.Keys(h.death)) {
-		want("OnDeath", kind)
-	}
-	return errors.Join(errs...)
 }
 
 // deathHooks are the kinds of hooks by the kinds that die.

@@ -228,6 +228,31 @@ func (m *Mux) validate() error {
 	return errors.Join(append(errs, m.hooks.validate(m.routes))...)
 }
 
+// validate reports hooks of kinds without a handler, former names among them: nobody would set them off.
+func (h *hooks) validate(routes map[string]*route) error {
+	var errs []error
+	want := func(field, kind string) {
+		if routes[kind] == nil {
+			errs = append(errs, invalid.Field(field, "is for kind %q, which has no handler", kind))
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(h.success)) {
+		want(h.success[kind].registered(), kind)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(h.death)) {
+		want("OnDeath", kind)
+	}
+	return errors.Join(errs...)
+}
+
+// registered is the function that it was registered by.
+func (h *successHook) registered() string {
+	if h.withResult {
+		return "OnResult"
+	}
+	return "OnSuccess"
+}
+
 // build returns the routes with middleware and defaults applied.
 func (m *Mux) build(defaults KindConfig) map[string]*route {
 	built := make(map[string]*route, len(m.routes))

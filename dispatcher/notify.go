@@ -10,8 +10,6 @@ const (
 	// same for a NOTIFY to the other processes.
 	waitersWindow = 5 * time.Millisecond
 	peersWindow   = 10 * time.Millisecond
-	// hintTimeout is for what can be done without: a stop, or a job, does not wait for a database that is away.
-	hintTimeout = time.Second
 )
 
 // notifier sends a NOTIFY, one for many events. A lost one costs the listeners a poll interval.

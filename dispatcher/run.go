@@ -20,8 +20,9 @@ func exited(a *attempt) {
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 
-// carryOut runs the attempt, or those of its batch, and calls over when their outcomes are decided. A handler that calls
-// runtime.Goexit, as t.FailNow does, ends this goroutine: then it is not done, and carryOut does not return.
+// carryOut runs the attempt, or those of its batch, and calls over when their outcomes are decided.
+// A handler that calls runtime.Goexit, as t.FailNow does, ends this goroutine: then it is not done,
+// and carryOut does not return.
 func carryOut(p *process, a *attempt, over func(took time.Duration, done bool)) {
 	var took time.Duration
 	done := false

@@ -16,6 +16,8 @@ const (
 	// serverTimeout is how long the server may go on with a statement that nobody
 	// waits for any more.
 	serverTimeout = 2 * statementTimeout
+	// hintTimeout is for what can be done without: a stop, or a job, does not wait for a database that is away.
+	hintTimeout = time.Second
 	// uncertainFor is for how long after a claim without an answer there may be jobs that nobody knows of.
 	uncertainFor = serverTimeout + 2*time.Second
 	// maxBatch is how many jobs a statement is for at most, and statementBytes how much it moves, so that it fits into

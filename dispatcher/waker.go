@@ -1,12 +1,6 @@
 package dispatcher
 
-import (
-	"context"
-	"sync/atomic"
-	"time"
-
-	"github.com/posthaste-dev/posthaste/internal/backoff"
-)
+import "sync/atomic"
 
 // waker makes the claim loop of a queue look again. Any goroutine may use it, and nothing blocks.
 type waker struct {
@@ -36,22 +30,4 @@ func (w *waker) jobEnded() {
 	if w.atLimit.Load() {
 		w.roomMade()
 	}
-}
-
-// waitAtMost waits before something is tried again, for less than d when there is something in sooner, but not for less
-// than the shortest wait: anybody may send notifications. It reports false if ctx ended first.
-func waitAtMost(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
-	least := min(d, backoff.DefaultMin)
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(least):
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-sooner:
-	case <-time.After(d - least):
-	}
-	return true
 }

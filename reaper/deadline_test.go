@@ -260,6 +260,7 @@ func TestNobodyLooksForDeadlinesThatNobodyHas(t *testing.T) {
 func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
+	unvacuumed(t, db)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -92,10 +92,13 @@ func trimPass(t testing.TB, r *Reaper) (wait time.Duration) {
 func blocks(t testing.TB, r *Reaper, db *pgxpool.Pool, pass func()) int {
 	t.Helper()
 	read := func() int {
-		for _, conn := range r.leases.AcquireAllIdle(t.Context()) {
-			_, err := conn.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`)
-			conn.Release()
+		for range r.leases.Config().MaxConns {
+			conn, err := r.leases.Acquire(t.Context())
 			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release() // beside the others, so that each is asked
+			if _, err := conn.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -104,6 +107,12 @@ func blocks(t testing.TB, r *Reaper, db *pgxpool.Pool, pass func()) int {
 	before := read()
 	pass()
 	return read() - before
+}
+
+// unvacuumed keeps autovacuum, which reads blocks as well, away from the jobs.
+func unvacuumed(t testing.TB, db *pgxpool.Pool) {
+	t.Helper()
+	exec(t, db, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
 }
 
 // await asks until the condition holds.

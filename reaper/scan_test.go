@@ -136,6 +136,7 @@ func TestAfterASlowSweepHasBecomeQuickEveryPassIsFullAgain(t *testing.T) {
 func TestUnexpiredLeasesInFrontDoNotStarveLapsedOnes(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
+	unvacuumed(t, db)
 	storeRunning(t, db, 10_000, time.Hour)
 	storeRunning(t, db, 5_000, -time.Minute)
 	expirePass(t, r)
@@ -155,6 +156,7 @@ func TestUnexpiredLeasesInFrontDoNotStarveLapsedOnes(t *testing.T) {
 func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
+	unvacuumed(t, db)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -563,12 +563,17 @@ func TestLive(t *testing.T) {
 				t.Parallel()
 				places <- struct{}{}
 				defer func() { <-places }()
-				c := newConsole(t)
-				if what != "" {
-					c.willing = 0
+				var found string
+				tried := func(willing bool) bool {
+					c := newConsole(t)
+					if !willing {
+						c.willing = 0
+					}
+					found = strings.Join(l.check(c, c.road(replace...)), "\n")
+					return what == "" && found == "" || what != "" && strings.Contains(found, l.want)
 				}
-				found := strings.Join(l.check(c, c.road(replace...)), "\n")
-				if what == "" && found != "" || what != "" && !strings.Contains(found, l.want) {
+				// On a busy machine a check without patience may find something else before what was taken out.
+				if !(what != "" && tried(false)) && !tried(true) {
 					t.Errorf("found %q", found)
 				}
 			})
