@@ -273,8 +273,8 @@ func TestWhatTheProviderSaysLaterCounts(t *testing.T) {
 	wantReason(t, "of somebody who was removed", err, Spent)
 }
 
-// A provider that renews a session without an ID token says nothing of what the person may do: the last one holds until it
-// is over, and no longer.
+// A provider that renews a session without an ID token says nothing of what the person may do: the last one holds until
+// it is over, and no longer.
 func TestARefreshWithoutAnIDTokenEndsWithTheLastOne(t *testing.T) {
 	t.Parallel()
 	p := oidctest.New(t, oidctest.ES("k"))

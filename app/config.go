@@ -23,9 +23,9 @@ type Config struct {
 	DatabaseURL string // of Postgres; required unless Pool is given
 	ListenURL   string // the listener's; "" is as all others connect. Set it when that leads to a pooler
 
-	// Pool is the handlers' own, for job.Tx: give it a connection for each handler that is in a transaction at once. The
-	// caller closes it. Nil opens one to DatabaseURL, whose pool_max_conns says how many connections it may have (by
-	// default one for each processor, but at least four).
+	// Pool is the handlers' own, for job.Tx: give it a connection for each handler that is in a transaction at once.
+	// The caller closes it. Nil opens one to DatabaseURL, whose pool_max_conns says how many connections it may have
+	// (by default one for each processor, but at least four).
 	Pool *pgxpool.Pool
 
 	// Producer, if this program enqueues too, in the same database: the transactions

@@ -201,8 +201,8 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	return jobs
 }
 
-// leftOver are the offers of tenants that have got all that they were allowed to, without those that the claim took: it may
-// have looked at none of these, and no survey shows them.
+// leftOver are the offers of tenants that have got all that they were allowed to, without those that the claim took: it
+// may have looked at none of these, and no survey shows them.
 func leftOver(shares []scheduler.Share, offers map[outbox.ID][]pgtype.UUID, claimed []*attempt) map[outbox.ID][]pgtype.UUID {
 	got, of := make(map[outbox.ID]bool, len(claimed)), map[outbox.ID]int{}
 	for _, a := range claimed {

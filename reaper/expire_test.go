@@ -328,8 +328,8 @@ func TestAZombiesOutcomeIsRefused(t *testing.T) {
 	}
 }
 
-// A statement that takes too long takes fewer jobs the next time, whosever they are: many leases that lapse in one second
-// are in one span, which no narrower one divides.
+// A statement that takes too long takes fewer jobs the next time, whosever they are: many leases that lapse in one
+// second are in one span, which no narrower one divides.
 func TestManyLapsedLeasesAreTakenAFewAtATime(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})

@@ -22,8 +22,8 @@ const (
 	MaxStepBytes       = 256 << 10 // a step's result as JSON
 )
 
-// MaxDuration is the longest time that may be given: with a wait or a timeout of it, every client can still represent the
-// time when it is over.
+// MaxDuration is the longest time that may be given: with a wait or a timeout of it, every client can still represent
+// the time when it is over.
 const MaxDuration = 100 * 365 * 24 * time.Hour
 
 // DefaultQueue is the queue of jobs whose options name none.

@@ -41,7 +41,7 @@ var overNATS = []Mutant{
 		Name:      "a message without a subject for its answer is carried out",
 		Breaks:    "a message that a stream or a tool publishes again cancels a job, and nobody hears of it",
 		Invariant: nobodyIntoRPC,
-		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if incoming.Reply() == "" {`, `if incoming.Subject() == "" {`}},
+		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if !strings.HasPrefix(incoming.Reply(), "_") {`, `if incoming.Reply() != "" && !strings.HasPrefix(incoming.Reply(), "_") {`}},
 		Checks:    []Check{test("relay/nats/rpc", "TestARequestWithoutAnAnswerDoesNothing", "the job is cancelled")},
 	},
 }

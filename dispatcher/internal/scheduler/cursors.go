@@ -31,8 +31,8 @@ type Cursor struct {
 	again  time.Time // when these are looked at again
 }
 
-// From is where a claim begins that is to begin at the front, or, without atFront, at the cursor: what was claimed before is
-// never passed by. A position without a time is before the first entry.
+// From is where a claim begins that is to begin at the front, or, without atFront, at the cursor: what was claimed
+// before is never passed by. A position without a time is before the first entry.
 func (c *Cursor) From(atFront bool, front Position) Position {
 	if !c.At.RunAt.IsZero() && (!atFront || c.At.Before(front)) {
 		return c.At
@@ -89,8 +89,8 @@ func (p Position) Before(other Position) bool {
 // what is due before its cursor waits for that. It was committed late, or given back, or
 // its lease has lapsed.
 //
-// Where there are so many of them that no claim from the front ends in time, the front is brought near: it is a time, reach
-// before the last survey, and moves back with each claim that ends.
+// Where there are so many of them that no claim from the front ends in time, the front is brought near: it is a time,
+// reach before the last survey, and moves back with each claim that ends.
 type cursors struct {
 	sorted []*Cursor     // by tenant, then by priority, the highest first
 	front  budget        // of claims from the front
@@ -243,8 +243,8 @@ const (
 	farFront    = 365 * 24 * time.Hour // beyond it the front is the first entry again
 )
 
-// tooMuch notes that a claim did not end in time that began at the front, or at a cursor that has no position yet and so
-// begins there.
+// tooMuch notes that a claim did not end in time that began at the front, or at a cursor that has no position yet and
+// so begins there.
 func (cs *cursors) tooMuch(front bool) {
 	switch {
 	case !front && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return c.At.RunAt.IsZero() }):

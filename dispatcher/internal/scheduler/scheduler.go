@@ -61,7 +61,8 @@ func (t *Tenant) HasMore() bool { return t.more }
 
 const (
 	keyedPause = 20 * time.Millisecond
-	// failedPause is how long jobs with a key leave the room to the others, at least, after a claim of theirs has failed.
+	// failedPause is how long jobs with a key leave the room to the others, at least, after a claim of theirs has
+	// failed.
 	failedPause = time.Second
 	// Sparse is how many jobs a tenant may hold to be claimed for though there is no room.
 	Sparse = 8

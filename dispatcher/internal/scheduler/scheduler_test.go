@@ -337,8 +337,9 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// Where no claim ends in time that begins at the first entry, as behind millions of dead ones that a snapshot keeps, the
-// next ones begin nearer, and each that ends lets the one after it begin farther back, until one begins there again.
+// Where no claim ends in time that begins at the first entry, as behind millions of dead ones that a snapshot keeps,
+// the next ones begin nearer, and each that ends lets the one after it begin farther back, until one begins there
+// again.
 func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 	for _, keyed := range []bool{false, true} {
 		for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {

@@ -47,8 +47,8 @@ type request struct {
 }
 
 // take finds a slot for a request, or refuses it: one that waited would be carried out after its client has given up. A
-// message without a subject for the answer is no request. Nor is one whose answer would go to anything but an inbox, whose
-// name begins with an underscore: the service may publish where its client may not, such as into a stream.
+// message without a subject for the answer is no request. Nor is one whose answer would go to anything but an inbox,
+// whose name begins with an underscore: the service may publish where its client may not, such as into a stream.
 func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
 	if !strings.HasPrefix(incoming.Reply(), "_") {
 		if missed, due := s.refused.Due("reply", time.Now()); due && incoming.Reply() != "" {
