@@ -150,4 +150,18 @@ var expire = []Mutant{
 		Edits:     []Edit{{"reaper.scan.spans", `if affordable && s.slice == 0 {`, `if true {`}},
 		Checks:    []Check{test("reaper", "TestASlowSweepTakesATenthOfTheTimeAndStillCoversEverything", "want a tenth")},
 	},
+	{
+		Name:      "a front that is too far is tried again for ever",
+		Breaks:    "behind more dead entries than a claim can read, a new process starts nothing",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{"dispatcher/internal/scheduler.cursors.tooMuch", `cs.reach = nearFront`, `_ = nearFront`}},
+		Checks:    []Check{test("dispatcher/internal/scheduler", "TestAFrontThatIsTooFarIsBroughtNear", "after a claim that did not end")},
+	},
+	{
+		Name:      "a pass over the leases that does not end asks for as many again",
+		Breaks:    "nobody's lease is expired while hundreds that lapsed together cannot be in time",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"reaper.expirer.pass", `e.batch = max(e.batch/8, 1)`, `e.batch = max(e.batch, 1)`}},
+		Checks:    []Check{test("reaper", "TestManyLapsedLeasesAreTakenAFewAtATime", "the next statement takes 500 jobs")},
+	},
 }

@@ -44,4 +44,11 @@ var overNATS = []Mutant{
 		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if !strings.HasPrefix(incoming.Reply(), "_") {`, `if incoming.Reply() != "" && !strings.HasPrefix(incoming.Reply(), "_") {`}},
 		Checks:    []Check{test("relay/nats/rpc", "TestARequestWithoutAnAnswerDoesNothing", "the job is cancelled")},
 	},
+	{
+		Name:      "an answer goes wherever the request says",
+		Breaks:    "a client that may only ask has the service publish into a stream",
+		Invariant: nobodyIntoRPC,
+		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if !strings.HasPrefix(incoming.Reply(), "_") {`, `if incoming.Reply() == "" {`}},
+		Checks:    []Check{test("relay/nats/rpc", "TestAnswersGoToInboxesOnly", "an answer to orders.paid: true, want false")},
+	},
 }

@@ -98,4 +98,32 @@ var sharing = []Mutant{
 		Edits:     []Edit{{"dispatcher/internal/scheduler.ExpressPart", `ExpressPart = 16`, `ExpressPart = 1 << 20`}},
 		Checks:    []Check{test("dispatcher", "TestATenantsLongJobsLeaveWorkersForOthers", "it has not started after ten seconds")},
 	},
+	{
+		Name:      "offered jobs use up no quota",
+		Breaks:    "a due job behind a cursor waits for the poll, with workers free, because its tenant's offered job was claimed",
+		Invariant: "Tenants share a queue",
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `left := share.Quota - offered[share.Tenant.ID]`, `left := share.Quota`}},
+		Checks:    []Check{test("dispatcher/internal/scheduler", "TestOfferedJobsCount", "want due and drained")},
+	},
+	{
+		Name:      "offers beyond a quota are forgotten",
+		Breaks:    "promoted jobs of a tenant wait for the poll, with workers free",
+		Invariant: "Tenants share a queue",
+		Edits:     []Edit{{"dispatcher.claimer.lease", `c.keyed.putBack(leftOver(shares, offers, b.claimed))`, `_ = leftOver(shares, offers, b.claimed)`}},
+		Checks:    []Check{test("dispatcher", "TestOfferedJobsBeyondAQuotaAreClaimed", "jobs have been done, want 220")},
+	},
+	{
+		Name:      "a keyed claim that fails has its turn first again",
+		Breaks:    "jobs without a key are never claimed while those with one cannot be",
+		Invariant: "Tenants share a queue",
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Failed", `s.keyedPause = time.Now().Add(max(2*took, failedPause))`, `_ = failedPause`}},
+		Checks:    []Check{test("dispatcher/internal/scheduler", "TestAClaimThatFailsLeavesTheOthersTheirTurn", "want 0 and 1")},
+	},
+	{
+		Name:      "each name of a tenant has a share",
+		Breaks:    "a tenant with four names takes all streams and nearly all requests",
+		Invariant: "An overload is refused, not queued",
+		Edits:     []Edit{{"internal/callers.Of", `return Caller{Tenant: who.Tenant}`, `return Caller{who.Tenant, who.Name}`}},
+		Checks:    []Check{test("internal/callers", "TestNamesOfATenantHaveOneShare", "one share is false, want true")},
+	},
 }

@@ -86,4 +86,11 @@ var wake = []Mutant{
 		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds.Load() && p.own.Load()`, `return p.own.Load()`}},
 		Checks:    []Check{test("dispatcher", "TestOwnWakeUpsForNothingArePaced", "was answered at once")},
 	},
+	{
+		Name:      "a retry whose answer was lost waits for the poll",
+		Breaks:    "a job that is to be retried in a second starts up to 30 s later",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{"dispatcher.reporter.report", `a.waker.poke() // the next start of what the earlier try has stored`, ``}},
+		Checks:    []Check{test("dispatcher", "TestTheQueueLooksForARetryWhoseAnswerWasLost", "was not started again")},
+	},
 }
