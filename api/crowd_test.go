@@ -222,6 +222,10 @@ func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 	}
 	is(429, r.get(payload), r.get(result), r.post(payload+"/replay", `{"payload":1}`))
 	is(200, r.get("/jobs"), r.as("root").get(payload))
+	var status string
+	if err := r.db.QueryRow(t.Context(), `SELECT status::text FROM outbox.jobs WHERE id = $1`, id).Scan(&status); err != nil || status != "dead" {
+		t.Errorf("after a replay that found no room the job is %q, %v", status, err)
+	}
 	close(free)
 	reading.Wait()
 	is(200, r.get(payload), r.get(result))

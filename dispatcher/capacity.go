@@ -21,6 +21,7 @@ const (
 type capacity struct {
 	*waker
 	concurrency int
+	claimBytes  int        // of a claim's payloads
 	seats       func() int // that batches which wait for more jobs have; nil if no kind's jobs are handled together
 	busy        prometheus.Gauge
 	limited     atomic.Bool  // by an operator: no job is claimed that may not start at once
@@ -42,7 +43,7 @@ func (c *capacity) prefetch() int {
 }
 
 // fits is how many jobs of the usual size are not too much at a time.
-func (c *capacity) fits() int64 { return max(maxClaimBytes/max(c.meanSize.Load(), 1), 1) }
+func (c *capacity) fits() int64 { return max(int64(c.claimBytes)/max(c.meanSize.Load(), 1), 1) }
 
 // room is how many jobs to claim now: 0 until a batch is worth a round trip.
 func (c *capacity) room() int {

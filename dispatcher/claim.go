@@ -83,9 +83,9 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 		front: plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
 	var furthest int
-	var offers map[outbox.ID][]pgtype.UUID
+	var offers map[outbox.ID][]offer
 	if keyed {
-		furthest, offers = c.keyed.aim(&r)
+		furthest, offers = c.keyed.aim(&r, plan.Probe)
 	}
 	// A claim that is cut off may have committed: its jobs would wait for their
 	// leases to lapse. So a stop lets the statement finish.
@@ -94,7 +94,9 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 	b := from.claim(bound, r)
 	ended := time.Now()
 	if b.err != nil {
-		c.sched.Failed(keyed, r.front, ended.Sub(started))
+		if !plan.Probe {
+			c.sched.Failed(keyed, r.front, ended.Sub(started))
+		}
 		c.keyed.putBack(offers)
 		return 0, hand(b)
 	}
@@ -108,6 +110,7 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 		c.sched.PauseKeyed(ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	}
 	c.sched.Cost(keyed, r.front, ended, ended.Sub(started), looked)
+	b.offers = offers
 	b.learn = func() {
 		if len(r.offered) > 0 {
 			c.keyed.putBack(leftOver(shares, offers, b.claimed))
@@ -172,6 +175,9 @@ func (c *claimer) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed i
 		err = c.limiter.commit(ctx, conn, used, n > 0)
 	}
 	if err != nil {
+		for _, b := range batches {
+			c.keyed.putBack(b.offers)
+		}
 		c.uncertain = time.Now().Add(uncertainFor)
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
 	}
@@ -203,16 +209,18 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 
 // leftOver are the offers of tenants that have got all that they were allowed to, without those that the claim took: it
 // may have looked at none of these, and no survey shows them.
-func leftOver(shares []scheduler.Share, offers map[outbox.ID][]pgtype.UUID, claimed []*attempt) map[outbox.ID][]pgtype.UUID {
+func leftOver(shares []scheduler.Share, offers map[outbox.ID][]offer, claimed []*attempt) map[outbox.ID][]offer {
 	got, of := make(map[outbox.ID]bool, len(claimed)), map[outbox.ID]int{}
 	for _, a := range claimed {
 		got[a.job.ID] = true
 		of[a.job.Tenant]++
 	}
-	left := map[outbox.ID][]pgtype.UUID{}
+	left := map[outbox.ID][]offer{}
 	for _, s := range shares {
-		if id := s.Tenant.ID; of[id] >= s.Quota {
-			left[id] = slices.DeleteFunc(offers[id], func(job pgtype.UUID) bool { return got[job.Bytes] })
+		for _, o := range offers[s.Tenant.ID] {
+			if o.looks++; of[s.Tenant.ID] >= s.Quota && !got[o.id.Bytes] && o.looks < maxLooks {
+				left[s.Tenant.ID] = append(left[s.Tenant.ID], o)
+			}
 		}
 	}
 	return left

@@ -282,13 +282,18 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 func TestLargeJobsAfterSmallOnesAreClaimedFewAtATime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	const small, large = 500, 30 // of 2.8 MB: more than an answer keeps (64 MiB), though a few come with the small ones
-	enqueueProbes(t, db, small, outbox.Options{Priority: 1})
-	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload)
-		SELECT outbox.uuid_v7(), 'blob', convert_to('{"Bytes":"' || repeat('A', 2800000) || '"}', 'UTF8') FROM generate_series(1, $1::integer)`, large)
+	const small, large = 20, 30
+	enqueueProbes(t, db, small, outbox.Options{})
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
 	mux.HandleRaw("blob", func(context.Context, *outbox.Claimed) error { return nil })
-	d := start(t, db, mux, single(quiet(nil)))
+	wake := make(chan struct{}, 1)
+	config := quiet(wake) // with 64 workers the next claim asks for 64 jobs, however long these have taken
+	config.SetClaimBytes(100_000)
+	d := start(t, db, mux, config)
+	awaitSucceeded(t, db, small)
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload)
+		SELECT outbox.uuid_v7(), 'blob', convert_to('{"Bytes":"' || repeat('A', 10000) || '"}', 'UTF8') FROM generate_series(1, $1::integer)`, large)
+	wake <- struct{}{}
 	awaitSucceeded(t, db, small+large)
 	if !strings.Contains(d.log.String(), "given back: they are larger") {
 		t.Error("no job was given back: the test did not reach what it is for")

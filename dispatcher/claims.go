@@ -37,11 +37,12 @@ type claimRequest struct {
 // claimBatch is what one claiming statement has leased.
 type claimBatch struct {
 	claimed []*attempt
-	room    int    // how many were asked for
-	size    int    // bytes of their payloads
-	tally   tally  // of a claim of jobs with a key
-	learn   func() // notes how far the claim came, once its jobs are really ours; nil for a probe
-	err     error  // how the statement ended
+	room    int                   // how many were asked for
+	size    int                   // bytes of their payloads
+	tally   tally                 // of a claim of jobs with a key
+	offers  map[outbox.ID][]offer // that it looked at
+	learn   func()                // notes how far the claim came, once its jobs are really ours; nil for a probe
+	err     error                 // how the statement ended
 }
 
 // tally is what the rows without a job say of a keyed claim.
@@ -162,7 +163,7 @@ func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) 
 			return b
 		}
 		b.claimed = append(b.claimed, a)
-		if b.size += len(a.job.Payload); b.size > 2*maxClaimBytes && len(b.claimed) > 1 {
+		if b.size += len(a.job.Payload); b.size > 2*c.claimBytes && len(b.claimed) > 1 {
 			a.job.Payload, a.returned = nil, true
 		}
 	}

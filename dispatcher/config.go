@@ -40,6 +40,8 @@ type Config struct {
 	LogJobs    LogJobs               // which lines about jobs are logged; "" is LogAll
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
+
+	claimBytes int // of a claim's payloads, to judge by the last ones; 0 is maxClaimBytes
 }
 
 // QueueConfig is how one queue is worked.
@@ -59,6 +61,7 @@ func (c Config) withDefaults() Config {
 	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
+	c.claimBytes = cmp.Or(c.claimBytes, maxClaimBytes)
 	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
 	if c.Backoff == nil {
 		c.Backoff = Exponential(time.Second, time.Hour)

@@ -72,12 +72,12 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			worker:   fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 			kinds:    mux.Kinds(),
 			routes:   mux.build(KindConfig{Timeout: config.Timeout, Backoff: config.Backoff}),
-			leaseTTL: config.LeaseTTL,
-			log:      log,
-			logJobs:  config.LogJobs,
-			metrics:  newMetrics(config.Registerer),
-			health:   &health{log: log},
-			phase:    new(phase),
+			leaseTTL: config.LeaseTTL, claimBytes: config.claimBytes,
+			log:     log,
+			logJobs: config.LogJobs,
+			metrics: newMetrics(config.Registerer),
+			health:  &health{log: log},
+			phase:   new(phase),
 		},
 		config: config,
 		user:   pool,
@@ -183,7 +183,7 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *queue {
 	p := d.process
-	c := &capacity{waker: newWaker(), concurrency: concurrency, busy: p.metrics.busy.WithLabelValues(name)}
+	c := &capacity{waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes, busy: p.metrics.busy.WithLabelValues(name)}
 	q := &queue{capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
 	q.workers = newWorkers(p, c, newPauseCheck(p, name, d.db), q.outages, d.settler.ended, &d.running, batchRoom(p.routes))
 	q.batches = newBatches(q.workers)

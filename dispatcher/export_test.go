@@ -12,3 +12,6 @@ func (d *Dispatcher) Wake() { d.wake() }
 func (d *Dispatcher) Reserve(kind, queue string, id [16]byte) engine.Reservation {
 	return d.reserve(kind, queue, id)
 }
+
+// SetClaimBytes sets how much of payloads a claim is to have, and twice which it keeps.
+func (c *Config) SetClaimBytes(n int) { c.claimBytes = n }

@@ -19,24 +19,30 @@ type keyedClaims struct {
 	fits  bool // all that the last claim looked at could run
 
 	mu     sync.Mutex
-	offers map[outbox.ID][]pgtype.UUID // jobs promoted by this process, by tenant: they need not be searched for
-	count  int                         // of them
+	offers map[outbox.ID][]offer // jobs promoted by this process, by tenant: they need not be searched for
+	count  int                   // of them
 }
 
-const minReach = 64
+// offer is a job that is due.
+type offer struct {
+	id    pgtype.UUID
+	looks int // of claims that have not taken it
+}
+
+const (
+	minReach = 64
+	// maxLooks is after how many claims that have not taken it an offered job is forgotten. One that is still due was
+	// behind others each time, and a claim from the front finds it; another process has taken most.
+	maxLooks = 8
+)
 
 func newKeyedClaims() *keyedClaims {
-	return &keyedClaims{reach: minReach, offers: map[outbox.ID][]pgtype.UUID{}}
+	return &keyedClaims{reach: minReach, offers: map[outbox.ID][]offer{}}
 }
 
 // offer names jobs that are due now. Any goroutine may call it.
 func (k *keyedClaims) offer(tenant outbox.ID, id pgtype.UUID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.count < 2*maxBatch { // beyond, claims from the front find them
-		k.offers[tenant] = append(k.offers[tenant], id)
-		k.count++
-	}
+	k.putBack(map[outbox.ID][]offer{tenant: {{id: id}}})
 }
 
 // offeredOf returns the tenants of offered jobs that no claim has looked at yet.
@@ -56,7 +62,7 @@ func (k *keyedClaims) offered() int {
 	return k.count
 }
 
-func (k *keyedClaims) takeOffers(tenant outbox.ID, most int) []pgtype.UUID {
+func (k *keyedClaims) takeOffers(tenant outbox.ID, most int) []offer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	of := k.offers[tenant]
@@ -71,27 +77,34 @@ func (k *keyedClaims) takeOffers(tenant outbox.ID, most int) []pgtype.UUID {
 }
 
 // putBack offers again what takeOffers gave.
-func (k *keyedClaims) putBack(taken map[outbox.ID][]pgtype.UUID) {
+func (k *keyedClaims) putBack(taken map[outbox.ID][]offer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for tenant, of := range taken {
-		for _, id := range of {
-			k.offer(tenant, id)
+		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // beyond, claims from the front find them
+			k.offers[tenant] = append(k.offers[tenant], of...)
+			k.count += len(of)
 		}
 	}
 }
 
-// aim says how many jobs of each share the claim looks at, and which offered ones besides. It returns the largest of
-// these numbers, and the offers.
-func (k *keyedClaims) aim(r *claimRequest) (furthest int, taken map[outbox.ID][]pgtype.UUID) {
-	taken = map[outbox.ID][]pgtype.UUID{}
+// aim says how many jobs of each share the claim looks at, and which offered ones besides; a probe looks at none, which
+// may be of other kinds. It returns the largest of these numbers, and the offers.
+func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[outbox.ID][]offer) {
+	taken = map[outbox.ID][]offer{}
 	for _, share := range r.shares {
 		reach := 2 * share.Quota
 		if k.fits { // what is looked at and not taken is work for nothing
 			reach = share.Quota + share.Quota/8
 		}
 		reach = min(max(reach, k.reach*share.Quota/r.room, scheduler.Sparse), maxBatch)
-		of := k.takeOffers(share.Tenant.ID, reach)
-		taken[share.Tenant.ID] = of
-		r.offered = append(r.offered, of...)
+		if !probe {
+			of := k.takeOffers(share.Tenant.ID, reach)
+			taken[share.Tenant.ID] = of
+			for _, o := range of {
+				r.offered = append(r.offered, o.id)
+			}
+		}
 		r.reaches = append(r.reaches, int32(reach))
 		furthest = max(furthest, reach)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -50,6 +51,24 @@ func TestOffers(t *testing.T) {
 	}
 	if n := len(k.takeOffers(numbered(0), 9)); n != 1 || len(k.offeredOf()) != 1 {
 		t.Errorf("took %d, want the last one", n)
+	}
+}
+
+// What no claim takes, for another process has it, is not offered for ever, though every claim gets all that it may.
+func TestStaleOffersAreForgotten(t *testing.T) {
+	k, shares := newKeyedClaims(), []scheduler.Share{{Tenant: &scheduler.Tenant{ID: numbered(7)}, Quota: 1}}
+	for n := range 3 {
+		k.offer(numbered(7), pgvalue.UUID(outbox.ID{15: byte(n)}))
+	}
+	another := []*attempt{{job: newJob("tiny", numbered(7), 0, "k")}}
+	for look := range maxLooks {
+		if k.offered() != 3 {
+			t.Fatalf("after %d claims %d jobs are offered, want 3", look, k.offered())
+		}
+		k.putBack(leftOver(shares, map[outbox.ID][]offer{numbered(7): k.takeOffers(numbered(7), 9)}, another))
+	}
+	if k.offered() != 0 {
+		t.Errorf("after %d claims %d jobs are still offered", maxLooks, k.offered())
 	}
 }
 

@@ -1094,7 +1094,9 @@ func TestTheQueueLooksForARetryWhoseAnswerWasLost(t *testing.T) {
 		r.sleep(time.Second)
 		job := newJob(tiny{}.Kind(), outbox.RootTenant, 200*time.Millisecond, "")
 		r.put(job) // by the try whose answer was lost; nobody is notified
-		a := &attempt{job: job, waker: r.capacity.waker, route: r.routes[job.Kind], outcome: outcome.Outcome{Status: outbox.Retrying}}
+		claimed := newJob(job.Kind, job.Tenant, 0, "")
+		claimed.ID = job.ID
+		a := &attempt{job: claimed, waker: r.capacity.waker, route: r.routes[job.Kind], outcome: outcome.Outcome{Status: outbox.Retrying}}
 		r.dispatcher.settler.reporter.report([]*attempt{a}, nil, true)
 		if r.sleep(time.Second); len(r.done) != 1 {
 			t.Error("the job was not started again within a second")

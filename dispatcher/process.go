@@ -14,6 +14,7 @@ type process struct {
 	kinds          []string
 	routes         map[string]*route
 	leaseTTL       time.Duration
+	claimBytes     int             // see Config
 	handlerContext context.Context // what handlers' contexts come from: Run's values without its end
 	log            *slog.Logger
 	logJobs        LogJobs

@@ -165,7 +165,7 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	return started, nil
 }
 
-// maxOperations bounds what each step sorts, to take the next operation.
+// maxOperations bounds what each step sorts, to take the next operation. Stopped ones that are resumed come on top.
 const maxOperations = 100
 
 // startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one of that id, or there

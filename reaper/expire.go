@@ -86,7 +86,6 @@ func (e *expirer) pass(ctx context.Context) error {
 		}
 		total += cost
 	}
-	e.batch = min(2*e.batch, expireBatch)
 	e.looksAhead = total < lapseLookCost
 	return nil
 }
@@ -99,7 +98,7 @@ const rowCost = 100 * time.Microsecond
 // it cost to look for them and the database's time of the last look.
 func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
 	params := sqlgen.ExpireLeasesParams{
-		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap), MaxJobs: e.batch,
+		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap),
 		FromDeadline: e.deadlines.lookFrom(), Horizon: pgvalue.Interval(lookAhead),
 	}
 	if params.LeaseHorizon = pgvalue.Interval(0); e.looksAhead {
@@ -107,7 +106,7 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 	}
 	began := time.Now()
 	for {
-		params.Aside = e.aside.names(began)
+		params.Aside, params.MaxJobs = e.aside.names(began), e.batch
 		rows, last, took, err := e.take(ctx, params)
 		if pgsession.IsRefusal(err) {
 			if err = e.apart(ctx, params, err); err == nil {
@@ -117,13 +116,16 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 		if err != nil {
 			return cost + took, now, fmt.Errorf("expire leases: %w", err)
 		}
+		if took < statementTimeout/8 {
+			e.batch = min(2*e.batch, expireBatch)
+		}
 		now = last
 		cost += max(took-time.Duration(len(rows))*rowCost, 0)
 		left := slices.DeleteFunc(slices.Clone(rows), isTaken)
 		switch {
 		case len(left) > 0: // cancelled jobs are closed a few at a time
 			params.FromLease = slices.MinFunc(left, byLease).LeaseExpiresAt
-		case len(rows) < int(e.batch):
+		case len(rows) < int(params.MaxJobs):
 			return cost, now, nil
 		default: // what lies before the last of them is expired or locked by somebody
 			params.FromLease = slices.MaxFunc(rows, byLease).LeaseExpiresAt

@@ -185,7 +185,7 @@ func TestLargeHeadersAreReadInSmallPages(t *testing.T) {
 	}
 	store(20)
 	publish(t, db, "mine", "k", "1")
-	store(80)
+	store(980)
 	var sink recorder
 	start(t, db, &sink, func(c *relay.Config) { c.Sinks[0].Routes[0].Topics = []string{"mine"} })
 	sink.await(t, "1")

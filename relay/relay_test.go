@@ -449,13 +449,21 @@ func TestOneOwnerAtATime(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var first, second recorder
-	stop := start(t, db, &first, nil)
+	asShipped := func(c *relay.Config) {
+		c.LeaseTTL = 6 * time.Second
+		c.SetBeat(0)
+	}
+	stop := start(t, db, &first, asShipped)
 	publish(t, db, "t", "k", "1")
 	first.await(t, "1")
-	start(t, db, &second, nil)
+	epoch := ask[int](t, db, `SELECT epoch::int FROM outbox.sinks`)
+	start(t, db, &second, asShipped)
 	publish(t, db, "t", "k", "2")
 	first.await(t, "1", "2")
-	twoBeats(t, db)
+	time.Sleep(8 * time.Second) // longer than a lease that nobody extends
+	if now := ask[int](t, db, `SELECT epoch::int FROM outbox.sinks`); now != epoch {
+		t.Errorf("the sink has had %d more owners, want that the first one extends its lease", now-epoch)
+	}
 	publish(t, db, "t", "k", "3")
 	first.await(t, "1", "2", "3")
 	left := time.Now()

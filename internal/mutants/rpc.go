@@ -41,14 +41,20 @@ var overNATS = []Mutant{
 		Name:      "a message without a subject for its answer is carried out",
 		Breaks:    "a message that a stream or a tool publishes again cancels a job, and nobody hears of it",
 		Invariant: nobodyIntoRPC,
-		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if !strings.HasPrefix(incoming.Reply(), "_") {`, `if incoming.Reply() != "" && !strings.HasPrefix(incoming.Reply(), "_") {`}},
+		Edits:     []Edit{{"relay/nats/rpc.Service.take", `	if incoming.Reply() == "" {
+		return
+	}
+	if !strings.HasPrefix(incoming.Reply(), "_") {`, `	if incoming.Subject() == "" {
+		return
+	}
+	if incoming.Reply() != "" && !strings.HasPrefix(incoming.Reply(), "_") {`}},
 		Checks:    []Check{test("relay/nats/rpc", "TestARequestWithoutAnAnswerDoesNothing", "the job is cancelled")},
 	},
 	{
 		Name:      "an answer goes wherever the request says",
 		Breaks:    "a client that may only ask has the service publish into a stream",
 		Invariant: nobodyIntoRPC,
-		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if !strings.HasPrefix(incoming.Reply(), "_") {`, `if incoming.Reply() == "" {`}},
+		Edits:     []Edit{{"relay/nats/rpc.Service.take", `if !strings.HasPrefix(incoming.Reply(), "_") {`, `if strings.HasPrefix(incoming.Reply(), "!") {`}},
 		Checks:    []Check{test("relay/nats/rpc", "TestAnswersGoToInboxesOnly", "an answer to orders.paid: true, want false")},
 	},
 }

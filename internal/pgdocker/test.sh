@@ -32,4 +32,4 @@ $go build -C internal/pgdocker -o ../../bin/ ./withcontainer
 $go test -C internal/pgdocker -count=1 $race ./...
 $go test -count=1 -run TestContainerOfARealEngine ./internal/pgdev
 bin/withcontainer $go test -count=1 $race ./inbox ./await
-bin/withcontainer $go test -count=1 $race -run 'TestEnqueueWakesAWorker|TestTwoWorkersShareTheJobs|TestAnotherWorkerTakesOver' ./integration
+bin/withcontainer $go test -count=1 $race -run 'TestEnqueueWakesAWorker|TestServeIsKilledAndAnotherTakesOver' ./integration

@@ -367,6 +367,10 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 			if fail(false); begins() != lateCommit {
 				t.Fatalf("after two, the next begins %v back, want %v", begins(), lateCommit)
 			}
+			cs.front = budget{} // nearer ones have cost nothing
+			if fail(false); s.AtFront(keyed, now.Add(190*time.Second)) {
+				t.Fatal("a claim of five seconds is repeated within 40 times as long")
+			}
 			for want := reachGrowth * lateCommit; want <= farFront; want *= reachGrowth {
 				cs.front = budget{}
 				cs.cost(true, now, time.Millisecond, 0)

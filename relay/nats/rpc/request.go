@@ -50,8 +50,11 @@ type request struct {
 // message without a subject for the answer is no request. Nor is one whose answer would go to anything but an inbox,
 // whose name begins with an underscore: the service may publish where its client may not, such as into a stream.
 func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
+	if incoming.Reply() == "" {
+		return
+	}
 	if !strings.HasPrefix(incoming.Reply(), "_") {
-		if missed, due := s.refused.Due("reply", time.Now()); due && incoming.Reply() != "" {
+		if missed, due := s.refused.Due("reply", time.Now()); due {
 			s.log.LogAttrs(context.Background(), slog.LevelWarn, "request dropped: the subject for its answer is no inbox",
 				slog.String("method", m.name), slog.String("reply", fmt.Sprintf("%.100q", incoming.Reply())), slog.Int("since_last_line", missed))
 		}
