@@ -34,6 +34,12 @@ type claimRequest struct {
 	offered []pgtype.UUID // which it looks at besides
 }
 
+// offer is a promoted job, which a claim looks at by its id.
+type offer struct {
+	id    pgtype.UUID
+	looks int // of claims that have not taken it
+}
+
 // claimBatch is what one claiming statement has leased.
 type claimBatch struct {
 	claimed []*attempt

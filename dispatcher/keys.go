@@ -23,12 +23,6 @@ type keyedClaims struct {
 	count  int                   // of them
 }
 
-// offer is a job that is due.
-type offer struct {
-	id    pgtype.UUID
-	looks int // of claims that have not taken it
-}
-
 const (
 	minReach = 64
 	// maxLooks is after how many claims that have not taken it an offered job is forgotten. One that is still due was

@@ -41,14 +41,14 @@ var overNATS = []Mutant{
 		Name:      "a message without a subject for its answer is carried out",
 		Breaks:    "a message that a stream or a tool publishes again cancels a job, and nobody hears of it",
 		Invariant: nobodyIntoRPC,
-		Edits:     []Edit{{"relay/nats/rpc.Service.take", `	if incoming.Reply() == "" {
+		Edits: []Edit{{"relay/nats/rpc.Service.take", `	if incoming.Reply() == "" {
 		return
 	}
 	if !strings.HasPrefix(incoming.Reply(), "_") {`, `	if incoming.Subject() == "" {
 		return
 	}
 	if incoming.Reply() != "" && !strings.HasPrefix(incoming.Reply(), "_") {`}},
-		Checks:    []Check{test("relay/nats/rpc", "TestARequestWithoutAnAnswerDoesNothing", "the job is cancelled")},
+		Checks: []Check{test("relay/nats/rpc", "TestARequestWithoutAnAnswerDoesNothing", "the job is cancelled")},
 	},
 	{
 		Name:      "an answer goes wherever the request says",
