@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -142,9 +144,14 @@ func (l *leases) due(now time.Time) []*attempt {
 	return due
 }
 
+// extend extends leases. A job whose row the database refuses to change, as a trigger of the user's may, loses its own
+// only.
 func (l *leases) extend(ctx context.Context, due []*attempt) error {
 	for batch := range slices.Chunk(due, maxBatch) {
-		if err := l.extendSome(ctx, batch); err != nil {
+		err := pgsession.Apart(batch, func(part []*attempt) error { return l.extendSome(ctx, part) }, func(a *attempt, err error) {
+			l.health.Complain(ctx, "lease not extended: the database refuses it", err, slog.String("job_id", a.job.ID.String()))
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -93,6 +93,14 @@ var lease = []Mutant{
 		Edits:     []Edit{{"dispatcher.attempt.lapsed", `return now.After(a.leaseUntil)`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestHandlerStopsWhenItsLeaseCannotBeExtended", "in vain for the handler's context to end")},
 	},
+	{
+		Name:      "a refused extension costs all leases",
+		Breaks:    "a trigger of the user's that refuses one job's row stops every handler of the process that runs for long",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits: []Edit{{"dispatcher.leases.extend", `err := pgsession.Apart(batch, func(part []*attempt) error { return l.extendSome(ctx, part) }, func(`, `err := l.extendSome(ctx, batch)
+		_ = pgsession.Apart(batch, func(part []*attempt) error { return nil }, func(`}},
+		Checks: []Check{test("dispatcher", "TestARefusedExtensionCostsOneLease", "the user's trigger says no")},
+	},
 }
 
 // workerNameFence has every write of a worker ask for lease_owner in place of the

@@ -1,0 +1,51 @@
+package dispatcher
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// refusingExtensions extends leases, but a statement with one job fails as a whole.
+type refusingExtensions struct{ of outbox.ID }
+
+func (r refusingExtensions) ExtendLeases(_ context.Context, p sqlgen.ExtendLeasesParams) (rows []sqlgen.ExtendLeasesRow, err error) {
+	if slices.Contains(p.Ids, pgvalue.UUID(r.of)) {
+		return nil, &pgconn.PgError{Code: "P0001", Message: "the user's trigger says no"}
+	}
+	return nil, nil // those that are not listed are extended
+}
+
+// A trigger of the user's that refuses one job's row costs that job its lease, and no other that runs beside it.
+func TestARefusedExtensionCostsOneLease(t *testing.T) {
+	t.Parallel()
+	mux := new(Mux)
+	mux.HandleRaw(tiny{}.Kind(), nil)
+	d, err := New(nil, mux, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var held []*attempt
+	for n := range 9 {
+		for _, key := range []string{"", "k"} {
+			held = append(held, &attempt{job: newJob(tiny{}.Kind(), numbered(n%2), 0, key), leaseUntil: began})
+		}
+	}
+	l := newLeases(d.process, nil, refusingExtensions{held[5].job.ID})
+	if err := l.extend(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range held {
+		if extended := a.leaseUntil.After(began); extended != (i != 5) {
+			t.Errorf("the lease of job %d is extended: %t", i, extended)
+		}
+	}
+}
