@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -271,20 +272,17 @@ func TestEveryFlowIsCancelledWhileItRuns(t *testing.T) {
 func TestEveryFlowExpiresAtItsDeadline(t *testing.T) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		reapAll(t, db)
-		var now time.Time
-		if err := db.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&now); err != nil {
-			t.Fatal(err)
-		}
-		flow.Deadline = now.Add(2 * time.Second)
-		id := enqueue(t, db, probe{}, flow)
 		causes := make(chan error, 10)
-		start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+		d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
 			// The context may end a moment before the deadline, when a success still counts.
 			time.Sleep(500 * time.Millisecond)
 			return nil
 		}), dispatcher.Config{PollInterval: 50 * time.Millisecond})
+		awaitThat(t, "the dispatcher has started", func() bool { return strings.Contains(d.log.String(), "dispatcher started") })
+		flow.Deadline = dbNow(t, db).Add(5 * time.Second)
+		id := enqueue(t, db, probe{}, flow)
 		if err := receive(t, causes, "the handler to be stopped"); !errors.Is(err, dispatcher.ErrDeadline) {
 			t.Errorf("the cause is %v, want ErrDeadline", err)
 		}
