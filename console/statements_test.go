@@ -71,7 +71,9 @@ func (r *rig) countStatements(page string) {
 	if code := get(); code != http.StatusOK && code != http.StatusSeeOther {
 		r.t.Errorf("%s as %s: got %d", page, r.token, code)
 	}
-	asked := r.asked.take()
+	asked := slices.CompactFunc(r.asked.take(), func(a, b string) bool { // how often it waits for others is theirs
+		return a == b && strings.Contains(a, "pg_locks")
+	})
 	if r.t.Logf("%s as %s: %d", page, r.token, len(asked)); len(asked) > mostStatements {
 		r.t.Errorf("%s as %s takes %d statements, want at most %d:\n%s", page, r.token, len(asked), mostStatements, strings.Join(asked, "\n"))
 	}
