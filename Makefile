@@ -143,6 +143,7 @@ vet:
 
 .PHONY: mutants
 mutants: ## plant bugs into our own code, one at a time: which check catches each? Writes docs/mutants.md (RECORD=bin/mutants.jsonl goes on where a run was broken off)
+	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -timeout 30m -parallel 6 -run '^Test(Live|AMachineThatSleeps)$$' -planted .
 	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run -write docs/mutants.md $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench

@@ -209,6 +209,7 @@ func signal(profile string, s syscall.Signal) (sent int) {
 // A machine may sleep for longer than any part of the console waits. Without what watches over the stream, its pages
 // would wait for ever for a connection that is gone.
 func TestAMachineThatSleeps(t *testing.T) {
+	t.Parallel()
 	for name, l := range map[string]struct {
 		asleep time.Duration
 		want   string
@@ -217,6 +218,9 @@ func TestAMachineThatSleeps(t *testing.T) {
 		"catches up":      {asleep: 2 * time.Minute},
 		"without a watch": {25 * time.Second, "of 30 jobs that run the list shows", []string{"> silence) connection.abort()", "> silence) ;"}},
 	} {
+		if l.want != "" && !*planted {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newConsole(t)

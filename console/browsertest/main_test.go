@@ -19,6 +19,9 @@ var (
 	browser   context.Context // the one of all tests; each has a context of its own in it, with its own cookies
 )
 
+// planted is set by make mutants.
+var planted = flag.Bool("planted", false, "also serve the console's scripts with a line taken out, each in turns: the check of that line has to fail")
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(run(m))
