@@ -9,30 +9,46 @@ import (
 	"time"
 )
 
-// comparison is the page that compares the relay with others.
-func comparison(t *testing.T) string {
+// comparisons are the pages that compare us with others. The first two columns of the table are what is compared, and
+// how it is here.
+var comparisons = []struct {
+	page    string
+	columns int // of the table that compares
+	rows    int // it has at least so many
+}{
+	{"why/comparison.md", 5, 10},
+	{"why/job-queues.md", 6, 20},
+}
+
+func comparison(t *testing.T, page string) string {
 	t.Helper()
-	page, err := os.ReadFile("why/comparison.md")
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(page)
+	return string(text)
 }
 
-// What others do changes. The comparison says when it was written, and of which versions: after half a year somebody
+// What others do changes. A comparison says when it was written, and of which versions: after half a year somebody
 // has to read it against their new ones, and change the month.
 func TestTheComparisonIsOfThisHalfYear(t *testing.T) {
 	t.Parallel()
-	found := regexp.MustCompile(`It was written in (\w+ \d{4}), from code, documentation and issues of the versions`).FindStringSubmatch(comparison(t))
-	if found == nil {
-		t.Fatal("the page does not say when it was written, and of which versions")
-	}
-	written, err := time.Parse("January 2006", found[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if month := written.AddDate(0, 1, 0); time.Since(month) > 180*24*time.Hour {
-		t.Errorf("it is of %s: compare it with the versions that there are now", found[1])
+	dated := regexp.MustCompile(`It was written in (\w+ \d{4}), from code, documentation and issues of the versions`)
+	for _, c := range comparisons {
+		t.Run(c.page, func(t *testing.T) {
+			t.Parallel()
+			found := dated.FindStringSubmatch(comparison(t, c.page))
+			if found == nil {
+				t.Fatal("the page does not say when it was written, and of which versions")
+			}
+			written, err := time.Parse("January 2006", found[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if month := written.AddDate(0, 1, 0); time.Since(month) > 180*24*time.Hour {
+				t.Errorf("it is of %s: compare it with the versions that there are now", found[1])
+			}
+		})
 	}
 }
 
@@ -44,28 +60,41 @@ var (
 	ofVersion = regexp.MustCompile("\\d\\.\\d|commit [0-9a-f]{7}|20\\d\\d|PostgreSQL \\d+|`main`")
 )
 
+// unsourced are the cells that need no source, because they state that there is none.
+var unsourced = []string{"not documented", "not found in its documentation"}
+
 // Each cell about another project names the source that it was read in, and each source is listed with its version,
 // and leads there.
 func TestTheComparisonNamesItsSources(t *testing.T) {
 	t.Parallel()
-	text, list, listed := strings.Cut(comparison(t), "\n## Sources\n")
+	for _, c := range comparisons {
+		t.Run(c.page, func(t *testing.T) {
+			t.Parallel()
+			namesItsSources(t, comparison(t, c.page), c.columns, c.rows)
+		})
+	}
+}
+
+func namesItsSources(t *testing.T, page string, columns, atLeast int) {
+	t.Helper()
+	text, list, listed := strings.Cut(page, "\n## Sources\n")
 	if !listed {
 		t.Fatal("the page does not list its sources")
 	}
 	rows := 0
-	for line := range strings.Lines(text[:strings.Index(text, "\n## ")]) {
-		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
-		if !strings.HasPrefix(line, "|") || len(cells) != 5 || strings.HasPrefix(cells[0], "---") || cells[0] == "this relay" {
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(line, "| \n"), " | ") // of the header the first, which is empty, is trimmed
+		if !strings.HasPrefix(line, "|") || len(cells) != columns || strings.HasPrefix(cells[0], "---") {
 			continue
 		}
 		rows++
 		for i, cell := range cells[2:] {
-			if !sourced.MatchString(cell) && strings.TrimSpace(cell) != "not documented" {
+			if !sourced.MatchString(cell) && !slices.Contains(unsourced, strings.TrimSpace(cell)) {
 				t.Errorf("%q, column %d, names no source: %q", cells[0], i+3, cell)
 			}
 		}
 	}
-	if rows < 10 {
+	if rows < atLeast {
 		t.Errorf("%d rows: this looks at the wrong place", rows)
 	}
 	names := func(found [][]string) (all []string) {

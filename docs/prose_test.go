@@ -151,7 +151,7 @@ func TestSentencesOfAPage(t *testing.T) {
 }
 
 // names may begin with a capital letter within a heading.
-var names = strings.Fields(`Postgres NATS JetStream Kafka RabbitMQ Redis Streams Watermill Debezium River API SQL Go Python Ruby Java GORM
+var names = strings.Fields(`Postgres NATS JetStream Kafka RabbitMQ Redis Streams Watermill Debezium River Oban API SQL Go Python Ruby Java GORM
 	UTF-8 WAL DBA Helm Prometheus Grafana Kubernetes Patroni RDS PgBouncer AMQP HTTP JWT OIDC OpenTelemetry TLS CLI Posthaste Trellis
 	JSON CPU MB I`)
 
