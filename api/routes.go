@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -180,13 +181,16 @@ func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, err
 	s.newJob.registry, s.newJob.schema = registry, registry.Schema(reflect.TypeFor[NewJob](), true, "NewJob")
 	s.newJob.shape = shapeOf(registry, s.newJob.schema)
 	document(described.OpenAPI())
-	text, err := describe(described.OpenAPI())
-	if err != nil {
-		return nil, err
-	}
+	// It is made for the first who asks, not at each start: it takes longer than all routes together.
+	text := sync.OnceValues(func() ([]byte, error) { return describe(described.OpenAPI()) })
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		described, err := text()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(text) // the client went away
+		_, _ = w.Write(described) // the client went away
 	})
 	serveExplorer(mux)
 	return described.OpenAPI(), nil
