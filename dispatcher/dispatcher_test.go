@@ -296,7 +296,7 @@ func TestStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
 func TestStopInFullFlight(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	const jobs = 4000
+	const jobs = 1500
 	enqueueProbes(t, db, jobs, outbox.Options{})
 	var runs atomic.Int64
 	mux := handle(func(_ context.Context, job *outbox.Job[probe]) error {

@@ -228,7 +228,7 @@ func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 						waits = append(waits, time.Since(began))
 					}
 					mu.Unlock()
-					time.Sleep(5 * time.Millisecond)
+					time.Sleep(20 * time.Millisecond)
 					return nil
 				}, Config{}, func(r rig) {
 					r.set(func() {
@@ -239,7 +239,7 @@ func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 							return time.Millisecond
 						}
 					})
-					r.addKeyed(numbered(1), 30_000, 0, key)
+					r.addKeyed(numbered(1), 8_000, 0, key)
 					r.capacity.poke()
 					r.sleep(time.Second)
 					if r.waiting() == 0 {
@@ -596,7 +596,7 @@ func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
 // One tenant has many jobs, many have a few: more tenants than one survey returns. The few are done long before the
 // many, and each job runs once.
 func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
-	const backlog, tenants, each = 8000, 300, 5
+	const backlog, tenants, each = 2000, 75, 5
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, busy := range map[string]int{"another's": 1, "root's": 0} {
 			t.Run(whose+", "+name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestEventsRebuildEveryFlow(t *testing.T) {
 			flow.Key = outbox.KeyRules{Name: flow.Key.Name, MaxActive: 3}
 		}
 		var ids []outbox.ID
-		for i := range 60 {
+		for i := range 24 {
 			opts := flow
 			if i%10 == 9 {
 				opts.Deadline = time.Now().Add(300 * time.Millisecond)
@@ -64,7 +64,7 @@ func TestEventsRebuildEveryFlow(t *testing.T) {
 			default:
 				exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = statement_timestamp() - interval '1 second' WHERE id = $1 AND status = 'running'`, id)
 			}
-			if acts == 50 {
+			if acts == 20 {
 				second.stop(t)
 				second = start(t, db, mux, config)
 			}
