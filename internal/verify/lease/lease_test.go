@@ -34,7 +34,7 @@ func check(t *testing.T, config lease.Config) lease.Report {
 // killed or not, its lease goes through one order of all that was done.
 func TestTheLeaseIsLinearizable(t *testing.T) {
 	t.Parallel()
-	const histories = 100
+	const histories = 50
 	report := check(t, lease.Config{Histories: histories})
 	if report.Linearizable != histories || report.Operations != histories*400 {
 		t.Errorf("linearizable histories = %d of %d operations, want %d of %d", report.Linearizable, report.Operations, histories, histories*400)
@@ -64,8 +64,8 @@ func TestPlantedErrorsAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(20) { // found in a race, so not in every history
-				report := check(t, lease.Config{Histories: 5, Seed: seed, Statements: planted.statements})
+			for seed := range uint64(100) { // found in a race, so not in every history
+				report := check(t, lease.Config{Histories: 1, Seed: seed, Statements: planted.statements})
 				if len(report.Illegal) > 0 {
 					return
 				}
