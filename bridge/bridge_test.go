@@ -225,6 +225,31 @@ func TestAMessageThatTheDatabaseRefusesIsADeadLetter(t *testing.T) {
 	}
 }
 
+// A batch that does not fit the time of a transaction is stored in parts, and meanwhile the bridge says why it waits.
+func TestABatchThatIsTooMuchIsDivided(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE TABLE said (message text);
+		CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO said VALUES (NEW.away_message); RETURN NULL; END $$;
+		CREATE TRIGGER say AFTER UPDATE ON outbox.inbox_positions FOR EACH ROW WHEN (NEW.away_message IS NOT NULL) EXECUTE FUNCTION say();
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF (SELECT count(*) FROM stored) > 3 THEN RAISE 'too many' USING ERRCODE = '57014'; END IF; RETURN NULL; END $$;
+		CREATE TRIGGER refuse AFTER INSERT ON outbox.jobs REFERENCING NEW TABLE AS stored FOR EACH STATEMENT EXECUTE FUNCTION refuse()`)
+	all := ordersUpTo(10)
+	for i := range all {
+		all[i].Key = "k"
+	}
+	s := newSource(all...)
+	start(t, db, bridge.BridgeConfig{Source: s, Ordered: true})
+	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
+	if ids := ask[string](t, db, `SELECT string_agg(headers ->> 'inbox-id', ' ' ORDER BY line_position) FROM outbox.jobs`); ids != "order-0 order-1 order-2 order-3 order-4 order-5 order-6 order-7 order-8 order-9" {
+		t.Errorf("jobs are %s, want all in their order", ids)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM said WHERE message LIKE 'jobs not stored%too many%'`); n == 0 {
+		t.Error("the bridge does not say why it waits")
+	}
+}
+
 // Nothing is wrong with messages for whose events there is no partition: they wait until there is one.
 func TestMessagesWaitForAPartition(t *testing.T) {
 	t.Parallel()
