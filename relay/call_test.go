@@ -55,3 +55,27 @@ func TestABatchWaitsForOneHeldMessage(t *testing.T) {
 		}
 	})
 }
+
+// Dead letters need no dispatcher, and are looked at less often the more there are, unless some are carried out.
+func TestDeadLettersOfASinkAreLeftAlone(t *testing.T) {
+	h := held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}}
+	dead := heldJob{tenantKey{key: "k"}, true, false}
+	for i := range 5000 {
+		h.set([16]byte{byte(i), byte(i >> 8)}, dead)
+	}
+	if pause := h.lookPause(); h.open != 0 || pause != lookInterval+5*time.Second {
+		t.Errorf("%d are to be carried out, and the next look is in %s", h.open, pause)
+	}
+	retried := dead
+	retried.open = true
+	h.set([16]byte{}, retried)
+	h.set([16]byte{}, retried)
+	h.carried = time.Now()
+	if pause := h.lookPause(); h.open != 1 || pause != lookInterval {
+		t.Errorf("once one was retried %d are to be carried out, and the next look is in %s", h.open, pause)
+	}
+	h.forget([16]byte{})
+	if h.open != 0 || h.keys[dead.key] != 4999 {
+		t.Errorf("%d are to be carried out, and %d block their key", h.open, h.keys[dead.key])
+	}
+}

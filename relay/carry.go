@@ -31,8 +31,8 @@ type carrier struct {
 	o *ownership
 }
 
-// run carries out the sink's jobs, for as long as there are any and the sink is not stopped. So a
-// sink that has never refused anything needs no dispatcher, and a process that publishes to a
+// run carries out the sink's jobs, for as long as there are any but dead letters and the sink is not stopped. So a
+// sink that has nothing to be tried again needs no dispatcher, and a process that publishes to a
 // sink deals with what it refuses.
 func (c *carrier) run(ctx context.Context) {
 	for c.o.awaitHeld(ctx, true) == nil {
@@ -65,7 +65,7 @@ func (c *carrier) lingers(ctx context.Context) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.stands() || len(o.held.jobs) == 0
+	return o.stands() || o.held.open == 0
 }
 
 // dispatch runs a dispatcher of the sink's jobs until ctx ends.
@@ -85,6 +85,7 @@ func (c *carrier) dispatch(ctx context.Context) error {
 
 // publishHeld publishes the message that a job is.
 func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
+	defer c.o.carried()
 	if err := c.checkHeld(ctx, job); err != nil {
 		return err
 	}
