@@ -27,8 +27,8 @@ func (s slow) Publish(ctx context.Context, batch []Message) []error {
 
 func (s slow) Probe(context.Context) error { return nil }
 
-// Eight held messages at a time are on their way to a sink that is slow. The owner's batch waits for one of them, and no
-// call's time runs while it waits.
+// Eight held messages at a time are on their way to a sink that is slow. The owner's batch waits for one of them, and
+// no call's time runs while it waits.
 func TestABatchWaitsForOneHeldMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := slow{takes: 3 * time.Second, free: make(chan struct{}, 1)}
