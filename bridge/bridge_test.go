@@ -47,8 +47,8 @@ func TestAMessageIsAJob(t *testing.T) {
 					Headers: []bridge.Header{{"Traceparent", "00-1-2-01"}, {"x", "1"}, {"x", "2"}, {"bin", "\xff\x00"}}, Body: []byte(`{"a": 1}`),
 				},
 				bridge.Message{ID: "2", Source: "orders", Position: 42, Body: []byte("\x00\xff")},
-				bridge.Message{ID: "3", Source: "orders", Key: "\x00\x01", Position: 43, ContentType: "application/json"},
-				bridge.Message{ID: "4", Source: "orders", Key: strings.Repeat("k", 600), Position: 44, ContentType: "text/plain", Body: []byte("four")},
+				bridge.Message{ID: "3", Source: "orders", Key: "\x00\x01", Position: 3, ContentType: "application/json"},
+				bridge.Message{ID: "4", Source: "orders", Key: strings.Repeat("k", 600), Position: 4, ContentType: "text/plain", Body: []byte("four")},
 			)
 			_, stop := start(t, db, bridge.BridgeConfig{Source: s, Options: options, Ordered: true})
 			await(t, "four jobs", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 4 })
@@ -61,7 +61,7 @@ func TestAMessageIsAJob(t *testing.T) {
 				Position                           *int64
 				Headers                            map[string]string
 			}
-			rows, err := db.Query(t.Context(), `SELECT tenant_id::text AS tenant, queue, kind, content_type AS type, encode(payload, 'escape') AS payload, priority, key, ordered, line_position AS position, headers
+			rows, err := db.Query(t.Context(), `SELECT tenant_id::text AS tenant, queue, kind, content_type AS type, encode(payload, 'escape') AS payload, priority, key, ordered, line_position - min(line_position) OVER () + 1 AS position, headers
 				FROM outbox.jobs ORDER BY headers ->> 'inbox-id'`)
 			if err != nil {
 				t.Fatal(err)
@@ -70,6 +70,7 @@ func TestAMessageIsAJob(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			line := int64(0)
 			of := func(j job, id, subject string, position int64) job {
 				j.Tenant, j.Queue, j.Kind, j.Priority = outbox.RootTenant.String(), "default", "order.received", options.Priority
 				if options.Queue != "" {
@@ -79,16 +80,17 @@ func TestAMessageIsAJob(t *testing.T) {
 					j.Headers = map[string]string{}
 				}
 				j.Headers["inbox-source"], j.Headers["inbox-id"], j.Headers["inbox-subject"], j.Headers["inbox-position"] = "orders", id, subject, fmt.Sprint(position)
-				if j.Key != nil {
-					j.Ordered, j.Position = new(true), new(position)
+				if j.Key != nil { // in the order of commits, though the stream begins anew in between
+					line++
+					j.Ordered, j.Position = new(true), new(line)
 				}
 				return j
 			}
 			want := []job{
 				of(job{Type: "application/json", Payload: `{"a": 1}`, Key: new("order-7"), Headers: map[string]string{"traceparent": "00-1-2-01", "x": "1, 2", "bin;base64": "/wA="}}, "1", "orders.eu", 41),
 				of(job{Type: "application/octet-stream", Payload: `\000\377`}, "2", "", 42),
-				of(job{Type: "application/octet-stream", Key: new("base64:AAE=")}, "3", "", 43),
-				of(job{Type: "text/plain", Payload: "four", Key: new("sha256:3a87a39ef69f2d6b4b6b8b9b8f7d2a4f")}, "4", "", 44),
+				of(job{Type: "application/octet-stream", Key: new("base64:AAE=")}, "3", "", 3),
+				of(job{Type: "text/plain", Payload: "four", Key: new("sha256:3a87a39ef69f2d6b4b6b8b9b8f7d2a4f")}, "4", "", 4),
 			}
 			if len(got) == 4 && got[3].Key != nil && strings.HasPrefix(*got[3].Key, "sha256:") && len(*got[3].Key) == 71 {
 				want[3].Key = got[3].Key
@@ -220,6 +222,31 @@ func TestAMessageThatTheDatabaseRefusesIsADeadLetter(t *testing.T) {
 	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 6 })
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'dead' AND last_error_message LIKE '%not this one%'`); n != 1 || jobs(t, db) != 6 {
 		t.Errorf("%d dead letters in %d jobs, want 1 in 6", n, jobs(t, db))
+	}
+}
+
+// A batch that does not fit the time of a transaction is stored in parts, and meanwhile the bridge says why it waits.
+func TestABatchThatIsTooMuchIsDivided(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE TABLE said (message text);
+		CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO said VALUES (NEW.away_message); RETURN NULL; END $$;
+		CREATE TRIGGER say AFTER UPDATE ON outbox.inbox_positions FOR EACH ROW WHEN (NEW.away_message IS NOT NULL) EXECUTE FUNCTION say();
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF (SELECT count(*) FROM stored) > 3 THEN RAISE 'too many' USING ERRCODE = '57014'; END IF; RETURN NULL; END $$;
+		CREATE TRIGGER refuse AFTER INSERT ON outbox.jobs REFERENCING NEW TABLE AS stored FOR EACH STATEMENT EXECUTE FUNCTION refuse()`)
+	all := ordersUpTo(10)
+	for i := range all {
+		all[i].Key = "k"
+	}
+	s := newSource(all...)
+	start(t, db, bridge.BridgeConfig{Source: s, Ordered: true})
+	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
+	if ids := ask[string](t, db, `SELECT string_agg(headers ->> 'inbox-id', ' ' ORDER BY line_position) FROM outbox.jobs`); ids != "order-0 order-1 order-2 order-3 order-4 order-5 order-6 order-7 order-8 order-9" {
+		t.Errorf("jobs are %s, want all in their order", ids)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM said WHERE message LIKE 'jobs not stored%too many%'`); n == 0 {
+		t.Error("the bridge does not say why it waits")
 	}
 }
 

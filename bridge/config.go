@@ -38,7 +38,7 @@ type Message struct {
 	Source   string // the stream or topic; with ID the idempotency key of the job
 	Subject  string // for people: the subject, or topic and partition
 	Key      string // "" for none; any bytes
-	Position int64  // rises with the messages of a key, from 1
+	Position int64  // for people: in the stream or partition, from 1
 	// ContentType is "" if nobody says it: application/json for what is valid JSON, and otherwise
 	// application/octet-stream.
 	ContentType string

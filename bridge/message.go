@@ -40,9 +40,9 @@ func (b *BridgeConfig) job(m *Message) (outbox.Request, error) {
 	options.Headers = m.headers()
 	if m.Key != "" {
 		options.Key.Name = short(text(m.Key))
-		if b.Ordered {
-			options.Key.Ordered, options.Key.Sequence = true, m.Position
-		}
+		// In the order of commits, which is that of the messages: a batch is stored in its order, and by one process at
+		// a time. Positions begin anew with a stream or topic that is made again, and differ between partitions.
+		options.Key.Ordered = b.Ordered
 	}
 	return outbox.Encode(outbox.Raw{KindName: b.Kind, Payload: m.Body, ContentType: m.contentType()}, options)
 }

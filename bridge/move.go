@@ -15,7 +15,8 @@ import (
 const (
 	maxBatch   = 500
 	fetchWait  = 3 * time.Second // after which the lease is extended
-	fullPause  = time.Second     // between two looks whether a full queue has room
+	fullPause  = time.Second     // between two looks whether a full queue has room, or tenfold the time of a look
+	fullMost   = 4 * time.Second // but no more, for the lease
 	recount    = 5 * time.Second // after which others may have filled the queue
 	ackTimeout = 5 * time.Second
 )
@@ -52,7 +53,7 @@ func (b *bridge) step(ctx context.Context, epoch int64) error {
 	}
 	if most == 0 {
 		b.complain(ctx, "bridge waits for its queue", fmt.Errorf("%d jobs of queue %s wait, and MaxQueued is %d", b.room.waiting, b.queue(), b.MaxQueued))
-		return errors.Join(b.keepAlone(ctx, epoch, b.away), sleep(ctx, fullPause))
+		return errors.Join(b.keepAlone(ctx, epoch, b.away), sleep(ctx, min(max(fullPause, 10*b.room.took), fullMost)))
 	}
 	batch, err := b.fetch(ctx, most)
 	switch {
@@ -109,6 +110,7 @@ func (b *bridge) keepAlone(ctx context.Context, epoch int64, why *away) error {
 type room struct {
 	waiting int64
 	counted time.Time
+	took    time.Duration // to count
 }
 
 // mayFetch returns how many messages may be fetched.
@@ -117,6 +119,7 @@ func (b *bridge) mayFetch(ctx context.Context) (int, error) {
 		return maxBatch, nil
 	}
 	if most := int64(b.MaxQueued); b.room.waiting >= most || time.Since(b.room.counted) > recount {
+		began := time.Now()
 		ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 		defer cancel()
 		waiting, err := sqlgen.New(b.pool).CountWaiting(ctx, sqlgen.CountWaitingParams{
@@ -125,7 +128,7 @@ func (b *bridge) mayFetch(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("count waiting jobs: %w", err)
 		}
-		b.room = room{waiting, time.Now()}
+		b.room = room{waiting, time.Now(), time.Since(began)}
 	}
 	return int(max(0, min(maxBatch, int64(b.MaxQueued)-b.room.waiting))), nil
 }

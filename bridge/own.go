@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -46,7 +45,7 @@ func (b *bridge) own(ctx context.Context) (epoch int64, err error) {
 func (b *bridge) keep(ctx context.Context, db sqlgen.DBTX, epoch int64, stored int, why *away) error {
 	params := sqlgen.KeepBridgeParams{Bridge: b.Name, Epoch: epoch, LeaseTtl: pgvalue.Interval(leaseTTL), Stored: int64(stored), Lag: b.lag}
 	if why != nil {
-		params.AwaySince = pgtype.Timestamptz{Time: why.since, Valid: true}
+		params.AwayFor = pgvalue.Interval(time.Since(why.since))
 		params.AwayMessage = new(pgvalue.ASCII(pgvalue.Text(why.message, maxReason), maxReason)) // for any database
 	}
 	n, err := sqlgen.New(db).KeepBridge(ctx, params)

@@ -14,23 +14,36 @@ import (
 )
 
 // storeUntilDone stores the jobs of a batch. While the database is away nothing else is fetched, and the batch is
-// kept, so that nothing overtakes it. Once ctx has ended it tries no more.
+// kept, so that nothing overtakes it; the lease is extended, and says why. What does not fit its time is stored in
+// parts: what part was stored when the process ends comes again with the rest, and finds its jobs. Once ctx has ended
+// it tries no more.
 func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Message) error {
-	var retry backoff.Backoff
-	for {
-		err := b.store(ctx, epoch, batch)
+	retry := backoff.Backoff{Max: leaseTTL / 4}
+	for most := len(batch); len(batch) > 0; {
+		part := batch[:min(most, len(batch))]
+		err := b.store(ctx, epoch, part)
 		if pgsession.IsUnacceptable(err) {
-			err = b.storeEach(ctx, epoch, batch)
+			err = b.storeEach(ctx, epoch, part)
 		}
-		if err == nil || errors.Is(err, errNotOurs) {
+		switch {
+		case err == nil:
+			batch, most = batch[len(part):], 2*most
+			continue
+		case errors.Is(err, errNotOurs):
 			return err
+		case errors.Is(err, context.DeadlineExceeded) || pgsession.State(err) == pgsession.QueryCanceled:
+			most = max(1, len(part)/2)
 		}
 		b.complain(ctx, "jobs not stored, messages wait", err)
 		pgsession.LeaveReadOnly(err, b.pool, b.user)
+		if kept := b.keepAlone(ctx, epoch, b.away); errors.Is(kept, errNotOurs) {
+			return kept
+		}
 		if retry.Wait(ctx) != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // store stores the jobs of a batch in one transaction, which goes on after the end of ctx.
@@ -58,7 +71,7 @@ func (b *bridge) store(ctx context.Context, epoch int64, batch []Message) error 
 }
 
 func (b *bridge) commit(ctx context.Context, epoch int64, requests []outbox.Request, letters []sqlgen.StoreUndecodableParams) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*statementTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // the lease outlasts it
 	defer cancel()
 	return b.inTx(ctx, epoch, len(requests)+len(letters), func(tx pgx.Tx) error {
 		if _, err := outbox.EnqueueMany(ctx, tx, requests); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/inbox"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -336,6 +337,16 @@ func TestPositionsWorkInADatabaseOfItsOwn(t *testing.T) {
 	}
 	exec(t, db, inbox.DDL)
 	advance(t, db, seek(t, db, orders, 0), 0, true)
+	if err := migrate.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "the tables of inbox.DDL") {
+		t.Errorf("a migration beside the tables of inbox.DDL = %v, want an error that names them", err)
+	}
+	// The way out that it names.
+	exec(t, db, `CREATE SCHEMA inbox_before; ALTER TABLE outbox.inbox SET SCHEMA inbox_before; ALTER TABLE outbox.inbox_positions SET SCHEMA inbox_before`)
+	if err := migrate.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `INSERT INTO outbox.inbox SELECT * FROM inbox_before.inbox; INSERT INTO outbox.inbox_positions SELECT * FROM inbox_before.inbox_positions`)
+	advance(t, db, seek(t, db, orders, 1), 1, true)
 }
 
 func TestPositionsThatCannotBe(t *testing.T) {

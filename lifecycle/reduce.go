@@ -43,9 +43,10 @@ var (
 	// ErrGap is the error of [Reduce] for an event that does not follow the last one of its
 	// job: those in between are missing.
 	ErrGap = errors.New("events are missing")
-	// ErrConflict is the error of [Reduce] for an event that cannot follow the last one: it
-	// is of another job, or says that the job was in another state before. A database that was
-	// restored from a backup gives numbers out a second time.
+	// ErrConflict is the error of [Reduce] for an event that neither follows the last one nor
+	// repeats one: it is of another job, says that the job was in another state before, has the
+	// number of the last one and says something else, or closes the job before that. A database
+	// that was restored from a backup gives numbers out a second time.
 	ErrConflict = errors.New("the event contradicts those before it")
 )
 
@@ -58,11 +59,16 @@ func Reduce(s State, e Event) (State, error) {
 	if s.N > 0 && s.Job != e.Job {
 		return s, fmt.Errorf("job %s, event %s of job %s: %w", s.Job, e.Name, e.Job, ErrConflict)
 	}
-	if e.N <= s.N || e.Name == StaleCompletionIgnored {
+	if e.Name == StaleCompletionIgnored {
 		return s, nil
 	}
 	var err error
 	switch {
+	case e.N == s.N && (e.State != s.State || e.Epoch != s.Epoch), e.N < s.N && e.State.Closed():
+		return s, fmt.Errorf("job %s is %s (epoch %d) after event %d, and by event %d (%s) it is %s (epoch %d): %w",
+			e.Job, s.State, s.Epoch, s.N, e.N, e.Name, e.State, e.Epoch, ErrConflict)
+	case e.N <= s.N:
+		return s, nil
 	case e.N > s.N+1:
 		err = fmt.Errorf("job %s: event %d (%s) follows event %d: %w", e.Job, e.N, e.Name, s.N, ErrGap)
 	case e.Previous != s.State:
@@ -80,10 +86,11 @@ func (s State) after(e Event) State {
 	if e.Progress != nil {
 		s.Progress = *e.Progress
 	}
+	s.Queue, s.Kind, s.Key, s.Attempt = e.Queue, e.Kind, e.Key, e.Attempt
 	if e.Name == Progressed || e.Name == Logged {
 		return s
 	}
-	s.Queue, s.Kind, s.Key, s.Attempt, s.LostLeases = e.Queue, e.Kind, e.Key, e.Attempt, e.LostLeases
+	s.LostLeases = e.LostLeases
 	if e.Payload != nil || e.PayloadBytes > 0 { // a new one that is left out is no more the one before
 		s.Payload, s.ContentType = e.Payload, e.ContentType
 	}

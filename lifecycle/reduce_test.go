@@ -81,6 +81,11 @@ func TestReduceReportsGaps(t *testing.T) {
 	if s.N != 4 || s.State != outbox.Running || s.Worker != "w2" || s.Error.Code != "" {
 		t.Errorf("after the gap the state is %+v, want that of event 4", s)
 	}
+	says := events[3]
+	says.N, says.Name, says.Previous = 5, lifecycle.Progressed, outbox.Running
+	if s, err := lifecycle.Reduce(lifecycle.State{}, says); !errors.Is(err, lifecycle.ErrGap) || s.Queue != "mail" || s.Kind != "mail.send" || s.Attempt != 2 {
+		t.Errorf("progress as the first: %v and %+v, want a gap, and what the event says", err, s)
+	}
 	if _, err := lifecycle.Reduce(lifecycle.State{}, events[1]); !errors.Is(err, lifecycle.ErrGap) {
 		t.Errorf("event 2 as the first: %v, want a gap", err)
 	}
@@ -89,6 +94,7 @@ func TestReduceReportsGaps(t *testing.T) {
 func TestReduceRefusesWhatCannotBe(t *testing.T) {
 	events, others := life(), life()
 	closed := reduce(t, events...)
+	of := func(e lifecycle.Event, n int, epoch int64) lifecycle.Event { e.N, e.Epoch = n, epoch; return e }
 	afterwards := events[1]
 	afterwards.N, afterwards.Previous = 6, outbox.Succeeded
 	for name, c := range map[string]struct {
@@ -98,6 +104,10 @@ func TestReduceRefusesWhatCannotBe(t *testing.T) {
 		"another job":             {reduce(t, events[:2]...), others[2]},
 		"another state before it": {reduce(t, events[:3]...), func() lifecycle.Event { e := events[3]; e.Previous = outbox.Pending; return e }()},
 		"a closed job starts":     {closed, afterwards},
+		// A failover has lost the last two events, and the next is the last.
+		"another life, with the number of the last one": {reduce(t, events[:3]...), of(events[4], 3, 1)},
+		"another epoch with the number of the last one": {reduce(t, events[:4]...), of(events[3], 4, 1)},
+		"another life that has ended":                   {reduce(t, events[:4]...), of(events[4], 3, 1)},
 	} {
 		s, err := lifecycle.Reduce(c.state, c.event)
 		if !errors.Is(err, lifecycle.ErrConflict) || !reflect.DeepEqual(s, c.state) {

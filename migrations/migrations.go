@@ -41,6 +41,9 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 	if err := ensureSchema(ctx, pool); err != nil {
 		return err
 	}
+	if err := refuseInbox(ctx, pool); err != nil {
+		return err
+	}
 	if err := locked(ctx, pool, patience, takeOver); err != nil {
 		return err
 	}
@@ -101,6 +104,20 @@ func ensureSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS outbox`)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "23505" || pgErr.Code == "42P06") {
 		return nil // another process made it just now
+	}
+	return err
+}
+
+// refuseInbox is an error where a consumer has made its tables by inbox.DDL, which the numbered files make, too.
+func refuseInbox(ctx context.Context, pool *pgxpool.Pool) error {
+	var alone bool
+	err := pool.QueryRow(ctx, `SELECT to_regclass('outbox.jobs') IS NULL
+		AND coalesce(to_regclass('outbox.inbox'), to_regclass('outbox.inbox_positions')) IS NOT NULL`).Scan(&alone)
+	if err == nil && alone {
+		err = errors.New("the database has the tables of inbox.DDL, and nothing else of Posthaste. Stop its consumers, move the tables away " +
+			"(CREATE SCHEMA inbox_before; ALTER TABLE outbox.inbox SET SCHEMA inbox_before; ALTER TABLE outbox.inbox_positions SET SCHEMA inbox_before), " +
+			"migrate, and copy their rows back (INSERT INTO outbox.inbox SELECT * FROM inbox_before.inbox; " +
+			"INSERT INTO outbox.inbox_positions SELECT * FROM inbox_before.inbox_positions)")
 	}
 	return err
 }

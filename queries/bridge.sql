@@ -17,7 +17,7 @@ SET lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     position = greatest(position, 0) + @stored::bigint,
     moved_at = CASE WHEN @stored::bigint > 0 THEN statement_timestamp() ELSE moved_at END,
     lag          = sqlc.narg(lag)::bigint,
-    away_since   = sqlc.narg(away_since)::timestamptz,
+    away_since   = clock_timestamp() - sqlc.narg(away_for)::interval,
     away_message = sqlc.narg(away_message)::text
 WHERE consumer = '-bridge'
   AND source = @bridge
@@ -47,24 +47,23 @@ WHERE consumer = '-bridge'
 ORDER BY source;
 
 -- name: CountWaiting :one
--- CountWaiting counts the jobs of a tenant's queue that wait, of each index up to a number.
-SELECT ((SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NULL AND jobs.status IN ('pending', 'retrying')
-            LIMIT @most) AS unkeyed)
-      + (SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NOT NULL AND jobs.status IN ('pending', 'retrying')
-            LIMIT @most) AS keyed)
-      + (SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'blocked'
-            LIMIT @most) AS blocked)
-      + (SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.ordered AND jobs.status = 'blocked'
-              AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
-            LIMIT @most) AS in_line))::bigint AS waiting;
+-- CountWaiting counts the jobs of a tenant's queue that wait, up to a number. Each part has an index.
+SELECT count(*)
+FROM (
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NULL AND jobs.status IN ('pending', 'retrying')
+    UNION ALL
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NOT NULL AND jobs.status IN ('pending', 'retrying')
+    UNION ALL
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'blocked'
+    UNION ALL
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.ordered AND jobs.status = 'blocked'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+    LIMIT @most
+) AS waiting;
 
 -- name: StoreUndecodable :execrows
 -- StoreUndecodable stores a dead letter for a message of which no job can be made, once.

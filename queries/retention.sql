@@ -69,11 +69,14 @@ SELECT EXISTS (SELECT FROM outbox.idempotency_keys)::boolean;
 -- TrimDeadLetters deletes, of up to @max_rows dead letters after the given one,
 -- those that nobody has done anything about within their retention, frees their
 -- idempotency keys, and tells where it stopped. Rules are those of TrimHistory.
+-- A message that a sink has refused and that holds up its key stays, whatever the
+-- rules are: without it the key would go on.
 WITH rule AS MATERIALIZED (
     SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
 ), letter AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch,
-           coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < now() - coalesce(
+           NOT (starts_with(jobs.kind, 'relay:') AND jobs.key IS NOT NULL AND jobs.on_death IS DISTINCT FROM 'skip')
+           AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < now() - coalesce(
                (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = jobs.queue),
                (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = '')) AS is_past
     FROM outbox.jobs

@@ -165,13 +165,19 @@ func TestDeadLettersAreRemovedAtLast(t *testing.T) {
 	storeDeadLetters(t, db, 4, outbox.Failed, 9*day) // stay
 	exec(t, db, `UPDATE outbox.jobs SET queue = 'mail' WHERE id IN (SELECT id FROM outbox.jobs WHERE failed_at > now() - interval '90 days' AND status = 'dead' LIMIT 3)`)
 	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, status, created_at) SELECT outbox.uuid_v7(), 'test', '{}', 'retrying', now() - interval '2 years'`)
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, queue, payload, status, created_at, key, ordered, on_death) -- those that hold up a key stay
+		SELECT outbox.uuid_v7(), 'relay:s', 'relay:s', '{}', 'dead', now() - interval '2 years', key, true, on_death
+		FROM (VALUES ('held', NULL), ('parked', 'park'), ('skipped', 'skip')) AS refused (key, on_death)`)
 
 	trimPass(t, r)
 
-	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs`); got != 6000-3+4+1 {
-		t.Errorf("jobs left = %d, want 6002", got)
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs`); got != 6000-3+4+1+2 {
+		t.Errorf("jobs left = %d, want 6004", got)
 	}
-	for status, want := range map[outbox.Status]float64{outbox.Dead: 53, outbox.Failed: 20} {
+	if got := query[string](t, db, `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.jobs WHERE key IS NOT NULL`); got != "held parked" {
+		t.Errorf("messages of a sink that are left: %s, want those that hold up their keys", got)
+	}
+	for status, want := range map[outbox.Status]float64{outbox.Dead: 54, outbox.Failed: 20} {
 		if got := value(t, r.metrics.jobsTrimmed[string(status)]); got != want {
 			t.Errorf("%s jobs removed = %v, want %v", status, got, want)
 		}

@@ -19,17 +19,37 @@ const hangGrace = 2 * time.Second
 var errHangs = errors.New("the sink has not returned from an earlier call, although its time is over")
 
 // caller calls a sink. A publisher has one, and nobody else calls its sink.
+//
+// Sinks carry out one call after the other, and the time of a call runs while it waits for others. So a call waits
+// here, before its time begins: those who wait for turn get it in the order in which they came. Of the held messages,
+// each of which is a call, the one that has heldTurn waits for turn, so that the owner's batch waits for one of them
+// at most, however many there are.
 type caller struct {
-	name    string
-	sink    Sink
-	metrics *sinkMetrics
-	hanging atomic.Int64 // calls that have not returned in time
-	counted atomic.Int64 // of the messages that the broker has dropped
+	name     string
+	sink     Sink
+	metrics  *sinkMetrics
+	turn     chan struct{} // full while the sink is called
+	heldTurn chan struct{} // full while a held message is published or waits for turn
+	hanging  atomic.Int64  // calls that have not returned in time
+	counted  atomic.Int64  // of the messages that the broker has dropped
 }
 
-// bounded has a sink do something until ctx ends, and returns its answer. A sink that does not return soon after, or
-// panics, has a fault, which becomes an error; one that does not return is not called again until it has.
-func bounded[T any](ctx context.Context, c *caller, do func(context.Context) T) (answer T, err error) {
+func newCaller(name string, sink Sink, metrics *sinkMetrics) caller {
+	return caller{name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1), heldTurn: make(chan struct{}, 1)}
+}
+
+// bounded has a sink do something, once it is its turn, until its time is over or ctx ends, and returns the sink's
+// answer. A sink that does not return soon after, or panics, has a fault, which becomes an error; one that does not
+// return is not called again until it has.
+func bounded[T any](ctx context.Context, c *caller, timeout time.Duration, do func(context.Context) T) (answer T, err error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return answer, fmt.Errorf("%w: %w", ErrNotTried, context.Cause(ctx))
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	if c.hanging.Load() > 0 {
 		return answer, &UnavailableError{CodeUnanswered, errHangs}
 	}
@@ -84,11 +104,9 @@ func (c *caller) deliver(ctx context.Context, messages []outgoing, timeout time.
 	for i := range messages {
 		batch[i] = messages[i].Message
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	defer c.countDuplicates()
 	ctx, ended := c.trace(ctx, batch)
-	outcomes, err := bounded(ctx, c, func(ctx context.Context) []error { return c.sink.Publish(ctx, batch) })
+	outcomes, err := bounded(ctx, c, timeout, func(ctx context.Context) []error { return c.sink.Publish(ctx, batch) })
 	if err == nil && len(outcomes) != len(batch) {
 		err = fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch))
 	}
@@ -130,9 +148,7 @@ func (c *caller) trace(ctx context.Context, batch []Message) (context.Context, f
 
 // probe is the sink's Probe.
 func (c *caller) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	answer, err := bounded(ctx, c, c.sink.Probe)
+	answer, err := bounded(ctx, c, publishTimeout, c.sink.Probe)
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,7 @@ const (
 	heldLinger      = 30 * time.Second          // how long the dispatcher stays when nothing is held any more
 	heldGrace       = publishTimeout / 2        // for messages that are under way at a stop
 	heldOutage      = 10 * 365 * 24 * time.Hour // no outage spends attempts, as none of a sink loses messages
-	// A sink may have one call wait for another: the owner's batch comes first.
-	heldTimeout = 3 * publishTimeout
+	heldTimeout     = 10 * time.Minute          // of which nearly all is for waiting until it is a message's turn
 )
 
 // heldWaits are the waits between attempts.
@@ -32,8 +31,8 @@ type carrier struct {
 	o *ownership
 }
 
-// run carries out the sink's jobs, for as long as there are any and the sink is not stopped. So a
-// sink that has never refused anything needs no dispatcher, and a process that publishes to a
+// run carries out the sink's jobs, for as long as there are any but dead letters and the sink is not stopped. So a
+// sink that has nothing to be tried again needs no dispatcher, and a process that publishes to a
 // sink deals with what it refuses.
 func (c *carrier) run(ctx context.Context) {
 	for c.o.awaitHeld(ctx, true) == nil {
@@ -66,14 +65,14 @@ func (c *carrier) lingers(ctx context.Context) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.stands() || len(o.held.jobs) == 0
+	return o.stands() || o.held.open == 0
 }
 
 // dispatch runs a dispatcher of the sink's jobs until ctx ends.
 func (c *carrier) dispatch(ctx context.Context) error {
 	kind := engine.HeldKind(c.name)
 	mux := new(dispatcher.Mux)
-	mux.HandleRaw(kind, c.publishHeld, dispatcher.KindConfig{Timeout: 2 * heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
+	mux.HandleRaw(kind, c.publishHeld, dispatcher.KindConfig{Timeout: heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
 	d, err := dispatcher.New(c.user, mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{kind: {Concurrency: heldConcurrency}},
 		Worker: c.owner, Wake: c.heldWake, GracePeriod: heldGrace, Logger: c.log,
@@ -86,6 +85,7 @@ func (c *carrier) dispatch(ctx context.Context) error {
 
 // publishHeld publishes the message that a job is.
 func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
+	defer c.o.carried()
 	if err := c.checkHeld(ctx, job); err != nil {
 		return err
 	}
@@ -93,7 +93,19 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if err != nil {
 		return err
 	}
-	err = c.deliver(ctx, []outgoing{{Message: m}}, heldTimeout)[0]
+	return c.give(ctx, m, job.Key != "" && r.OnRefused == Skip)
+}
+
+// give publishes a message when it is its turn. Those behind one that skips wait for its attempts only, and an outage
+// spends none.
+func (c *carrier) give(ctx context.Context, m Message, skips bool) error {
+	select {
+	case c.heldTurn <- struct{}{}:
+		defer func() { <-c.heldTurn }()
+	case <-ctx.Done():
+		return dispatcher.Unavailable(context.Cause(ctx), 0)
+	}
+	err := c.deliver(ctx, []outgoing{{Message: m}}, c.config.patience)[0]
 	if err == nil {
 		c.metrics.accepted(1)
 		c.o.count()
@@ -102,8 +114,6 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return dispatcher.WithCode(refused.Code, err)
 	}
-	// Those behind it wait for the attempts only, and an outage spends none.
-	skips := job.Key != "" && r.OnRefused == Skip
 	if away, ok := errors.AsType[*UnavailableError](err); ok {
 		if away.Code == CodeNoDestination && skips { // for an hour, or its message is behind one that was refused
 			return dispatcher.WithCode(away.Code, err)
@@ -116,7 +126,7 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if errors.Is(err, ErrMaybeAway) && !skips { // others are tried all the same
 		return dispatcher.TargetUnavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
-	if ctx.Err() == nil && c.probe(ctx) != nil { // it is not the message's fault
+	if ctx.Err() != nil || c.probe(ctx) != nil { // it is not the message's fault
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
 	return dispatcher.WithCode(CodeUnanswered, err)

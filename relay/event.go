@@ -147,7 +147,10 @@ func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, runni
 			return err
 		})
 	}
-	return newer, running, errors.Join(l.pool.SendBatch(ctx, &batch).Close(), err)
+	if err := errors.Join(l.pool.SendBatch(ctx, &batch).Close(), err); err != nil {
+		return nil, running, err // others would find events of a look that has failed, and look again at once, for ever
+	}
+	return newer, running, nil
 }
 
 // atHoles returns events that have come to holes.

@@ -2,14 +2,17 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"maps"
 	"strings"
 	"testing"
 
-	"github.com/posthaste-dev/posthaste/internal/pgtest"
-
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
 // What is read without a decoder is what the decoder reads.
@@ -136,5 +139,33 @@ func TestSmallHeadersFillAPage(t *testing.T) {
 				t.Errorf("a page has %d events, want %d: %v", len(read.events), maxBatch, err)
 			}
 		})
+	}
+}
+
+// A look that fails after it has found events leaves nothing that other sinks would find, and find, and find.
+func TestALookThatFailsLateHasNoEvents(t *testing.T) {
+	t.Parallel()
+	config := pgtest.New(t).Config().Copy()
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `CREATE SCHEMA broken;
+			CREATE FUNCTION broken.pg_current_snapshot() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
+			SET search_path = broken, pg_catalog`)
+		return err
+	}
+	config.MaxConns = 1
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	l := log{pool: db, shared: &shared{}}
+	if err := db.QueryRow(t.Context(), `WITH stored AS (
+			INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', ''))
+		SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
+		t.Fatal(err)
+	}
+	found, _, _, err := l.newer(t.Context(), cursor{holes: []hole{{low: 1, high: 1}}}, maxBatch)
+	if err == nil || len(found) > 0 || len(l.shared.looks) > 0 {
+		t.Errorf("%d events, %d looks that others find, and %v; want an error alone", len(found), len(l.shared.looks), err)
 	}
 }

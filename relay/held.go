@@ -57,6 +57,9 @@ import (
 // These transactions wait for the disk, which others of the relay do not: a job that a crash
 // could lose would leave a key that is blocked without one, and a message that is lost.
 
+// mostLookPause is how much later than usual a look at many held messages may be.
+const mostLookPause = 20 * time.Second
+
 // tenantKey is a key of a tenant.
 type tenantKey struct {
 	tenant outbox.ID
@@ -65,19 +68,25 @@ type tenantKey struct {
 
 // held is which messages of a sink are jobs.
 type held struct {
-	jobs map[[16]byte]heldJob
-	keys map[tenantKey]int // how many jobs block it; not 0
+	jobs    map[[16]byte]heldJob
+	keys    map[tenantKey]int // how many jobs block it; not 0
+	open    int               // jobs that are
+	carried time.Time         // when this process has carried one out last
 }
 
 type heldJob struct {
 	key    tenantKey
 	blocks bool // others of the key wait for it
+	open   bool // it is to be carried out: it is no dead letter
 }
 
 // set adds a job, or changes it.
 func (h *held) set(id [16]byte, j heldJob) {
 	h.forget(id)
 	h.jobs[id] = j
+	if j.open {
+		h.open++
+	}
 	if j.blocks {
 		h.keys[j.key]++
 	}
@@ -86,6 +95,9 @@ func (h *held) set(id [16]byte, j heldJob) {
 func (h *held) forget(id [16]byte) {
 	was := h.jobs[id]
 	delete(h.jobs, id)
+	if was.open {
+		h.open--
+	}
 	if !was.blocks {
 		return
 	}
@@ -217,7 +229,7 @@ func (o *ownership) noteHeld(c cursor, s *step, made []sqlgen.KeepHeldRow) {
 	defer o.mu.Unlock()
 	o.cursor = c
 	for _, row := range made {
-		o.held.set(row.JobID.Bytes, heldJob{tenantKey{row.TenantID.Bytes, row.Key}, row.Key != ""})
+		o.held.set(row.JobID.Bytes, heldJob{tenantKey{row.TenantID.Bytes, row.Key}, row.Key != "", true})
 	}
 	o.stored(s)
 	o.turn()
@@ -243,7 +255,7 @@ func (o *ownership) lookAtHeld(ctx context.Context) error {
 		if row.IsOver {
 			o.held.forget(row.JobID.Bytes)
 		} else {
-			o.held.set(row.JobID.Bytes, heldJob{tenantKey{row.TenantID.Bytes, row.Key}, row.Blocks})
+			o.held.set(row.JobID.Bytes, heldJob{tenantKey{row.TenantID.Bytes, row.Key}, row.Blocks, row.IsOpen})
 		}
 	}
 	p.metrics.held(&o.held)
@@ -251,11 +263,28 @@ func (o *ownership) lookAtHeld(ctx context.Context) error {
 	return nil
 }
 
+// lookPause is the time between two looks. A look returns all held messages, and while this process carries out none,
+// only people change them.
+func (h *held) lookPause() time.Duration {
+	if time.Since(h.carried) < 2*lookInterval {
+		return lookInterval
+	}
+	return lookInterval + min(time.Duration(len(h.jobs))*time.Millisecond, mostLookPause)
+}
+
+// carried notes that this process has carried out one of the jobs.
+func (o *ownership) carried() {
+	o.mu.Lock()
+	o.held.carried = time.Now()
+	o.mu.Unlock()
+	o.poke()
+}
+
 // lookIfDue is lookAtHeld, at most once a second, and while there are such jobs. An error that
 // says nothing of the connection is logged: the next look may do better.
 func (o *ownership) lookIfDue(ctx context.Context) error {
 	o.mu.Lock()
-	due := len(o.held.jobs) > 0 && time.Since(o.lookedAtHeld) > lookInterval
+	due := len(o.held.jobs) > 0 && time.Since(o.lookedAtHeld) > o.held.lookPause()
 	if due {
 		o.lookedAtHeld = time.Now()
 	}
@@ -276,7 +305,7 @@ func (o *ownership) lookIfDue(ctx context.Context) error {
 func (o *ownership) awaitHeld(ctx context.Context, some bool) error {
 	for ctx.Err() == nil {
 		o.mu.Lock()
-		is, turned := len(o.held.jobs) > 0 && !o.stands(), o.turned
+		is, turned := o.held.open > 0 && !o.stands(), o.turned
 		o.mu.Unlock()
 		if is == some {
 			return nil

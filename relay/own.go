@@ -87,7 +87,7 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), kept: rows[0].Top, until: sent.Add(p.config.LeaseTTL), paused: rows[0].Paused, alone: rows[0].Alone,
 			suspicions: suspicions{now: p.config.now},
-			held:       held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
+			held:       held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
 		}
 		if p.shared != nil {
 			p.shared.forget()

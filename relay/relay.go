@@ -53,7 +53,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	for _, s := range config.Sinks {
 		routes, _ := compileAll(s.Routes) // validate has looked
 		r.publishers = append(r.publishers, &publisher{
-			caller: caller{name: s.Name, sink: s.Sink, metrics: all.of(s.Name)},
+			caller: newCaller(s.Name, s.Sink, all.of(s.Name)),
 			routes: routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner, config: &r.config, shared: r.shared,
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
 			wake: make(chan struct{}, 1), heldWake: make(chan struct{}, 1), released: make(chan struct{}, 1),

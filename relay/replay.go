@@ -26,7 +26,8 @@ import (
 //     that is killed between the two leaves a page that the next one publishes once more.
 //   - Replays take turns by page: see [replayer.run]. A failure of a page keeps its replay, and nothing
 //     else. Whether the sink is away is found by those who publish new events. What the sink
-//     refuses is counted and passed by.
+//     refuses is counted and passed by, and so is what has no destination, and a message that is unknown again and
+//     again when it is alone, although the sink answers: see [replayer.doubt].
 //   - One that stops what is new waits until the cursor has passed its last event: all that is
 //     meant is published by then, and nothing else is until it has ended. Of transactions that
 //     were open then, events come after it.
@@ -63,9 +64,15 @@ type replay struct {
 	stopLive       bool      // nothing new is to be published once it has begun
 	begun          bool      // of one with stopLive
 	done           []int64   // of the events behind position: those of a page that has failed
+	counts         counts    // what is not stored
+	most           int       // events of the next page
+	unknown        int       // times in a row that a message was unknown when it was alone, and the sink answers
 	due            time.Time // of the next page
 	retry          backoff.Backoff
 }
+
+// counts are of messages: repeated are those that the broker has dropped.
+type counts struct{ published, refused, repeated int64 }
 
 // replayer works off the replays of a sink, for as long as it is ours.
 type replayer struct {
@@ -82,11 +89,10 @@ func newReplayer(p *publisher, o *ownership) *replayer {
 // replayPage is a page of a replay on its way to the sink.
 type replayPage struct {
 	*publisher
-	o                  *ownership
-	events             []Event // those that are not done
-	published, refused int64
-	repeated           int64 // dropped by the broker
-	ended              chan error
+	o      *ownership
+	events []Event // those that are not done
+	counts counts
+	ended  chan error
 }
 
 // run works off replays until ctx ends. They take turns by page: the next page is of
@@ -213,7 +219,7 @@ func (p *replayer) look(ctx context.Context) error {
 		p.running[id] = &replay{
 			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again, stopLive: row.StopLive,
 			begun: row.StopLive && p.o.hasKept(row.LastPosition),
-			due:   time.Now(), retry: backoff.Backoff{Min: time.Second, Max: 30 * time.Second},
+			most:  replayPageEvents, due: time.Now(), retry: p.config.outage,
 		}
 		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
 	}
@@ -255,24 +261,52 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 		wait = time.Duration(float64(len(meant)-len(page.events)) / r.perSecond * float64(time.Second))
 	}
 	r.due = latest(r.due, time.Now()).Add(wait)
-	if failed == nil {
-		r.retry.Reset()
-		r.done = nil
-		return p.store(ctx, r, page, examined, nil)
+	if f, ok := errors.AsType[*failure](failed); ok && f.unknown {
+		failed = p.doubt(ctx, r, page, f)
 	}
+	r.add(page.counts)
 	left := positions(page.events)
 	for _, position := range meant {
 		if !slices.Contains(left, position) {
 			r.done = append(r.done, position)
 		}
 	}
-	if errors.Is(failed, ErrNotTried) {
+	switch {
+	case failed == nil:
+		r.retry.Reset()
+		r.unknown, r.most = 0, min(2*r.most, replayPageEvents)
+		return p.store(ctx, r, examined, nil)
+	case errors.Is(failed, ErrNotTried):
 		return nil
 	}
-	if err := p.store(ctx, r, page, r.position, failed); err != nil {
+	if err := p.store(ctx, r, r.position, failed); err != nil {
 		return err
 	}
 	return failed
+}
+
+func (r *replay) add(c counts) {
+	r.counts.published += c.published
+	r.counts.refused += c.refused
+	r.counts.repeated += c.repeated
+}
+
+// doubt deals with a page of which it is unknown what became of a message, and returns why the replay waits, if it
+// does. The next page is half as large as what was sent: it may have been too much for the time, or one of its messages
+// breaks the receiver. A message that is alone is passed by once it was unknown again and again while the sink answers:
+// a replay that stops what is new would wait for it for ever, and everybody else for the replay.
+func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *failure) error {
+	r.most = max(1, f.messages/2)
+	if f.messages > 1 || p.probe(ctx) != nil {
+		return f
+	}
+	if r.unknown++; r.unknown < unansweredLimit {
+		return f
+	}
+	p.complain(ctx, "replay passes a message by", f)
+	page.counts.refused++
+	page.events = nil
+	return nil
 }
 
 // read returns the next page, and the position up to which there is no other event of
@@ -283,7 +317,7 @@ func (p *replayer) read(ctx context.Context, r *replay) (page *replayPage, exami
 	if examined <= r.position {
 		return nil, examined, nil
 	}
-	most := replayPageEvents
+	most := r.most
 	if r.perSecond > 0 { // ten pages a second
 		most = max(1, min(most, int(r.perSecond/10)))
 	}
@@ -319,10 +353,10 @@ func latest(a, b time.Time) time.Time {
 }
 
 // store stores how far a replay has come, and what it waits for, if it does.
-func (p *replayer) store(ctx context.Context, r *replay, done *replayPage, position int64, failure error) error {
+func (p *replayer) store(ctx context.Context, r *replay, position int64, failure error) error {
 	params := sqlgen.AdvanceReplayParams{
 		ID: pgvalue.UUID(r.id), Owner: p.owner, Epoch: p.o.epoch, Position: position,
-		Published: done.published, Refused: done.refused, Repeated: done.repeated,
+		Published: r.counts.published, Refused: r.counts.refused, Repeated: r.counts.repeated,
 	}
 	if failure != nil {
 		params.Failure = new(pgvalue.ASCII(pgvalue.Text(failure.Error(), maxReason), maxReason)) // for any database
@@ -336,7 +370,10 @@ func (p *replayer) store(ctx context.Context, r *replay, done *replayPage, posit
 	case len(rows) == 0:
 		return errStopped
 	}
-	r.position = position
+	r.counts = counts{}
+	if position > r.position {
+		r.position, r.done = position, nil
+	}
 	return nil
 }
 
@@ -364,31 +401,33 @@ func (page *replayPage) send(ctx context.Context) error {
 		messages := page.messages()
 		before := page.dropped()
 		var left []Event
-		var failed error
+		var failed *failure
 		for i, err := range page.deliver(ctx, messages, page.config.patience) {
 			e := &page.events[messages[i].index]
+			away, isAway := errors.AsType[*UnavailableError](err)
 			switch _, refused := errors.AsType[*RefusedError](err); {
 			case err == nil:
-				page.published++
+				page.counts.published++
 				page.metrics.replayed.Inc()
-			case refused:
-				page.refused++
+			case refused, isAway && away.Code == CodeNoDestination:
+				page.counts.refused++
 				page.complain(ctx, "replay passes a message by", named(e, err))
 			default:
 				left = append(left, *e)
 				if failed == nil && !errors.Is(err, ErrNotTried) {
-					failed = named(e, err)
+					failed = failureOf(named(e, err))
+					failed.unknown, failed.messages = !isAway, len(messages)
 				}
 			}
 		}
-		page.repeated += page.dropped() - before
+		page.counts.repeated += page.dropped() - before
 		progress := len(left) < len(page.events)
 		page.events = left
 		if failed == nil && !progress {
-			failed = errors.New("the sink has not tried a message and does not say why")
+			failed = failureOf(errors.New("the sink has not tried a message and does not say why"))
 		}
 		if failed != nil {
-			return failureOf(failed)
+			return failed
 		}
 	}
 	return nil
@@ -409,7 +448,7 @@ func (page *replayPage) passHeld(ctx context.Context) error {
 	}
 	n := len(page.events)
 	page.events = slices.DeleteFunc(page.events, func(e Event) bool { return slices.Contains(rows, e.Position) })
-	page.refused += int64(n - len(page.events))
+	page.counts.refused += int64(n - len(page.events))
 	return nil
 }
 
@@ -424,7 +463,7 @@ func (page *replayPage) messages() (messages []outgoing) {
 		}
 		m, err := messageOf(e, r, page.config.Source)
 		if err != nil {
-			page.refused++
+			page.counts.refused++
 			continue
 		}
 		messages = append(messages, outgoing{m, i})

@@ -182,17 +182,25 @@ func TestAReplayPassesByWhatIsRefused(t *testing.T) {
 	db := database(t)
 	publish(t, db, "t", "k", "1", "2", "3")
 	publish(t, db, "t", "other", "4")
-	sink := recorder{outcome: func(m relay.Message) error {
-		if replayOf(m) != "" && string(m.Body) == "2" {
-			return &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
-		}
-		return nil
-	}}
-	start(t, db, &sink, nil)
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.SetOutage(time.Millisecond, time.Millisecond) })
 	sink.await(t, "1", "2", "3", "4")
-	r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{}))
-	if got := bodiesOf(sink.replayed()); !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
-		t.Errorf("it published %q, and is %+v", got, r)
+	for name, outcome := range map[string]error{
+		"refused":                          &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")},
+		"no destination":                   &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such topic")},
+		"unknown, though the sink answers": errors.New("500"),
+	} {
+		before := len(sink.replayed())
+		sink.set(func(m relay.Message) error {
+			if replayOf(m) != "" && string(m.Body) == "2" {
+				return outcome
+			}
+			return nil
+		}, nil)
+		r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{StopLive: true}))
+		if got := bodiesOf(sink.replayed()[before:]); !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
+			t.Errorf("%s: it published %q, and is %+v", name, got, r)
+		}
 	}
 }
 
@@ -478,7 +486,7 @@ func TestReplaysTakeTurns(t *testing.T) {
 	}
 	sink := &recorder{outcome: func(m relay.Message) error {
 		if replayOf(m) != "" && m.Destination == failing.String() {
-			return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such stream")}
+			return &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("the stream is full")}
 		}
 		return nil
 	}}

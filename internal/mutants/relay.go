@@ -298,8 +298,8 @@ var relayed = []Mutant{
 		Name:      "a replay moves the cursor",
 		Breaks:    "an event is never published, because a replay has moved the cursor past it",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits: []Edit{{"relay.replayPage.send", `		page.repeated += page.dropped() - before
-`, `		page.repeated += page.dropped() - before
+		Edits: []Edit{{"relay.replayPage.send", `		page.counts.repeated += page.dropped() - before
+`, `		page.counts.repeated += page.dropped() - before
 		page.o.move(cursor{top: page.o.current().top + 1}, 0)
 `}},
 		Checks: []Check{test("relay", "TestAReplayPublishesAgain", "a replay has moved it")},

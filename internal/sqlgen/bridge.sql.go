@@ -12,37 +12,36 @@ import (
 )
 
 const CountWaiting = `-- name: CountWaiting :one
-SELECT ((SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = $1 AND jobs.tenant_id = $2 AND jobs.key IS NULL AND jobs.status IN ('pending', 'retrying')
-            LIMIT $3) AS unkeyed)
-      + (SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = $1 AND jobs.tenant_id = $2 AND jobs.key IS NOT NULL AND jobs.status IN ('pending', 'retrying')
-            LIMIT $3) AS keyed)
-      + (SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = $1 AND jobs.tenant_id = $2 AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'blocked'
-            LIMIT $3) AS blocked)
-      + (SELECT count(*) FROM (
-            SELECT FROM outbox.jobs
-            WHERE jobs.queue = $1 AND jobs.tenant_id = $2 AND jobs.ordered AND jobs.status = 'blocked'
-              AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
-            LIMIT $3) AS in_line))::bigint AS waiting
+SELECT count(*)
+FROM (
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = $2 AND jobs.tenant_id = $3 AND jobs.key IS NULL AND jobs.status IN ('pending', 'retrying')
+    UNION ALL
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = $2 AND jobs.tenant_id = $3 AND jobs.key IS NOT NULL AND jobs.status IN ('pending', 'retrying')
+    UNION ALL
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = $2 AND jobs.tenant_id = $3 AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'blocked'
+    UNION ALL
+    SELECT 1 FROM outbox.jobs
+    WHERE jobs.queue = $2 AND jobs.tenant_id = $3 AND jobs.ordered AND jobs.status = 'blocked'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+    LIMIT $1
+) AS waiting
 `
 
 type CountWaitingParams struct {
+	Most     int32
 	Queue    string
 	TenantID pgtype.UUID
-	Most     int32
 }
 
-// CountWaiting counts the jobs of a tenant's queue that wait, of each index up to a number.
+// CountWaiting counts the jobs of a tenant's queue that wait, up to a number. Each part has an index.
 func (q *Queries) CountWaiting(ctx context.Context, arg CountWaitingParams) (int64, error) {
-	row := q.db.QueryRow(ctx, CountWaiting, arg.Queue, arg.TenantID, arg.Most)
-	var waiting int64
-	err := row.Scan(&waiting)
-	return waiting, err
+	row := q.db.QueryRow(ctx, CountWaiting, arg.Most, arg.Queue, arg.TenantID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const KeepBridge = `-- name: KeepBridge :execrows
@@ -51,7 +50,7 @@ SET lease_expires_at = clock_timestamp() + $1::interval,
     position = greatest(position, 0) + $2::bigint,
     moved_at = CASE WHEN $2::bigint > 0 THEN statement_timestamp() ELSE moved_at END,
     lag          = $3::bigint,
-    away_since   = $4::timestamptz,
+    away_since   = clock_timestamp() - $4::interval,
     away_message = $5::text
 WHERE consumer = '-bridge'
   AND source = $6
@@ -63,7 +62,7 @@ type KeepBridgeParams struct {
 	LeaseTtl    pgtype.Interval
 	Stored      int64
 	Lag         *int64
-	AwaySince   pgtype.Timestamptz
+	AwayFor     pgtype.Interval
 	AwayMessage *string
 	Bridge      string
 	Epoch       int64
@@ -77,7 +76,7 @@ func (q *Queries) KeepBridge(ctx context.Context, arg KeepBridgeParams) (int64, 
 		arg.LeaseTtl,
 		arg.Stored,
 		arg.Lag,
-		arg.AwaySince,
+		arg.AwayFor,
 		arg.AwayMessage,
 		arg.Bridge,
 		arg.Epoch,

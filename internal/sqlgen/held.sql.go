@@ -224,7 +224,8 @@ const LookAtHeld = `-- name: LookAtHeld :many
 WITH found AS MATERIALIZED (
     SELECT held.job_id, held.tenant_id, held.key, jobs.id IS NULL AND parked.key IS NULL AS is_over,
            held.key IS NOT NULL
-           AND (parked.key IS NOT NULL OR jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip') AS blocks
+           AND (parked.key IS NOT NULL OR jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip') AS blocks,
+           jobs.status NOT IN ('failed', 'dead') AS is_open
     FROM outbox.held_messages AS held
     LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id])
     LEFT JOIN outbox.keys AS parked
@@ -237,7 +238,8 @@ WITH found AS MATERIALIZED (
       AND held.job_id = found.job_id
       AND found.is_over
 )
-SELECT found.job_id, found.tenant_id, coalesce(found.key, '')::text AS key, found.is_over::boolean AS is_over, coalesce(found.blocks, false)::boolean AS blocks
+SELECT found.job_id, found.tenant_id, coalesce(found.key, '')::text AS key, found.is_over::boolean AS is_over, coalesce(found.blocks, false)::boolean AS blocks,
+       coalesce(found.is_open, false)::boolean AS is_open
 FROM found
 `
 
@@ -247,11 +249,12 @@ type LookAtHeldRow struct {
 	Key      string
 	IsOver   bool
 	Blocks   bool
+	IsOpen   bool
 }
 
-// LookAtHeld returns the messages of a sink that are jobs, whether the job is over, and
-// whether it keeps others of its key from being published. Of those that are over it
-// deletes the rows. A key that an operator has to unblock stays blocked without a job, too.
+// LookAtHeld returns the messages of a sink that are jobs, whether the job is over, whether
+// it keeps others of its key from being published, and whether it is to be carried out. Of
+// those that are over it deletes the rows. A key that an operator has to unblock stays blocked without a job, too.
 func (q *Queries) LookAtHeld(ctx context.Context, queue string, sink string) ([]LookAtHeldRow, error) {
 	rows, err := q.db.Query(ctx, LookAtHeld, queue, sink)
 	if err != nil {
@@ -267,6 +270,7 @@ func (q *Queries) LookAtHeld(ctx context.Context, queue string, sink string) ([]
 			&i.Key,
 			&i.IsOver,
 			&i.Blocks,
+			&i.IsOpen,
 		); err != nil {
 			return nil, err
 		}

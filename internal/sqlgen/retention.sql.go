@@ -126,7 +126,8 @@ WITH rule AS MATERIALIZED (
     SELECT unnest($1::text[])::outbox.job_status AS status, unnest($2::text[]) AS queue, unnest($3::interval[]) AS keep
 ), letter AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch,
-           coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < now() - coalesce(
+           NOT (starts_with(jobs.kind, 'relay:') AND jobs.key IS NOT NULL AND jobs.on_death IS DISTINCT FROM 'skip')
+           AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < now() - coalesce(
                (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = jobs.queue),
                (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = '')) AS is_past
     FROM outbox.jobs
@@ -177,6 +178,8 @@ type TrimDeadLettersRow struct {
 // TrimDeadLetters deletes, of up to @max_rows dead letters after the given one,
 // those that nobody has done anything about within their retention, frees their
 // idempotency keys, and tells where it stopped. Rules are those of TrimHistory.
+// A message that a sink has refused and that holds up its key stays, whatever the
+// rules are: without it the key would go on.
 func (q *Queries) TrimDeadLetters(ctx context.Context, arg TrimDeadLettersParams) (TrimDeadLettersRow, error) {
 	row := q.db.QueryRow(ctx, TrimDeadLetters,
 		arg.Statuses,
