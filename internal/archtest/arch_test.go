@@ -52,8 +52,8 @@ var allowed = map[string]string{
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
 	"relay":               "lifecycle dispatcher internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
-	"relay/amqp":          "relay relay/internal/credentials",
-	"relay/kafka":         "relay bridge relay/internal/credentials",
+	"relay/amqp":          "internal/invalid relay relay/internal/credentials",
+	"relay/kafka":         "internal/invalid relay bridge relay/internal/credentials",
 	"relay/redis":         "relay relay/internal/credentials",
 	"relay/nats":          "relay bridge relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
 	"relay/nats/presence": "dispatcher relay relay/nats",
