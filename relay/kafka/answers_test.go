@@ -3,6 +3,8 @@ package kafka
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -44,6 +46,27 @@ func TestAClientWithoutAProducerIDIsDropped(t *testing.T) {
 		p.end(0, err)
 		if got := code(p.outcomes[0]); got != want || !p.over || s.client != nil {
 			t.Errorf("%v: %s, want %s; over %t, client kept %t", err, got, want, p.over, s.client != nil)
+		}
+	}
+}
+
+func TestSettingsThatDeleteWhatNobodyHasRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ ms, bytes, want string }{
+		{"604800000", "-1", ""},
+		{"-1", "", ""},
+		{"86400000", "-1", "topic t: retention.ms is 86400000 (24h0m0s): a consumer that is away for longer misses messages"},
+		{"9223372036854775807", "1000", "topic t: retention.bytes is 1000: beyond that it deletes messages of a partition that no consumer has read"},
+	} {
+		all := (&Sink{}).ofSettings(kadm.ResourceConfig{Name: "t", Configs: []kadm.Config{
+			{Key: "min.insync.replicas", Value: new("0")}, {Key: "retention.ms", Value: &c.ms}, {Key: "retention.bytes", Value: &c.bytes},
+		}}, kadm.TopicDetail{})
+		got := ""
+		for _, f := range all {
+			got += f.What
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c, diff)
 		}
 	}
 }
