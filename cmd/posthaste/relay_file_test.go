@@ -41,6 +41,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a pattern":                  {sinks + "routes:\n  - {topics: [\"a*\"], to: a}\n", []string{`line 5: routes[0]: `, `pattern "a*"`}},
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
+		"a variable in a value":      {"source: \"s-${RELAY_TEST_TOKEN}\"\n" + sinks + routes, []string{"line 1: ${RELAY_TEST_TOKEN} is a part of a value"}},
 		"rpc without a server":       {"rpc: {}\n", []string{"line 1: rpc: want nats, with the url of a server"}},
 		"a prefix that is a pattern": {"presence:\n  nats: {url: \"nats://h:1\"}\n  subjectPrefix: \"a.>\"\n", []string{`line 2: presence: SubjectPrefix is "a.>"`}},
 		"an unknown field of rpc":    {"rpc: {nats: {url: \"nats://h:1\"}, prefix: x}\n", []string{"line 1: unknown field prefix"}},
@@ -60,8 +61,8 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a bridge's tenant":           {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{"line 2: bridges.b: tenant: "}},
 		"two documents":               {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
 		"a key that adds parameters":  {"sinks:\n  a: {webhook: {url: \"https://h\"}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"orders/{key}\"}\n", []string{"line 4: routes[0]: ", "{key} may have a ? in it"}},
-		"no exchange":                {"sinks:\n  a: {amqp: {url: \"amqp://h\", user: u}}\n" + routes, []string{"line 4: routes[0]: ", "want an exchange, / and a routing key"}},
-		"a topic of Kafka's":         {"sinks:\n  a: {kafka: {brokers: [\"h:1\"]}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"shop:{topic}\"}\n", []string{"line 4: routes[0]: ", `topic "shop:x"`}},
+		"no exchange":                 {"sinks:\n  a: {amqp: {url: \"amqp://h\", user: u}}\n" + routes, []string{"line 4: routes[0]: ", "want an exchange, / and a routing key"}},
+		"a topic of Kafka's":          {"sinks:\n  a: {kafka: {brokers: [\"h:1\"]}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"shop:{topic}\"}\n", []string{"line 4: routes[0]: ", `topic "shop:x"`}},
 		"no room for what is refused": {"sinks:\n  a: {nats: {url: \"nats://h:1\"}, maxHeld: 0}\n" + routes, []string{"line 2: sinks.a: maxHeld is 0: want at least 1"}},
 		"a list":                      {"- a\n", []string{"line 1: "}},
 	} {
