@@ -21,8 +21,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Args is a file to fetch. Jobs of all tenants share the root: a program that lets tenants choose the Path gives each of
-// them a folder of its own.
+// Args is a file to fetch. Jobs of all tenants share the root: a program that lets tenants choose the Path gives each
+// tenant a folder.
 type Args struct {
 	outbox.Returns[Result]
 

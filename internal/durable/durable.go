@@ -16,8 +16,8 @@ type Root interface {
 	Open(name string) (*os.File, error)
 }
 
-// MkdirAll makes a folder and those above it. When it returns nil the folder is in root for good, whoever made it. What
-// is put into it is not, until [Sync].
+// MkdirAll makes a folder and those above it. When it returns nil the folder is in root for good, also if it was
+// there before. What is put into it is not, until [Sync].
 func MkdirAll(root Root, folder string, perm fs.FileMode) error {
 	if err := root.MkdirAll(folder, perm); err != nil {
 		return err

@@ -19,7 +19,8 @@ func (r *recorder) Open(name string) (*os.File, error) {
 	return r.Root.Open(name)
 }
 
-// Each folder's name is in the one above. Nobody says who made them: another process may have, and not have synced yet.
+// Each folder's name is in the one above. One that is there another process may have
+// made, and not have synced yet.
 func TestEveryFolderAboveIsSynced(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(t.TempDir())

@@ -7,7 +7,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -38,17 +37,6 @@ func split(destination string) (exchange, key string, err error) {
 		return "", "", fmt.Errorf("destination %q names neither an exchange nor a queue", destination)
 	}
 	return exchange, key, nil
-}
-
-// CheckRoute refuses a destination that names no exchange, whatever the event. Of a route without one, which has "*" for
-// a topic, that is assumed: where topics themselves are exchanges and routing keys, its destination is {topic}.
-func (s *Sink) CheckRoute(r relay.Route) error {
-	for _, d := range r.Destinations() {
-		if _, _, err := split(d); err != nil && (r.Destination == "" || !strings.Contains(d, "*")) {
-			return invalid.Field("Destination", "%q: %s", r.Destination, err)
-		}
-	}
-	return nil
 }
 
 // encode returns a message in frames of so many bytes. Its error is a [*relay.RefusedError], of what would end the

@@ -46,8 +46,8 @@ type Mapping struct {
 // Handle registers the handler of a kind, by which jobs are messages to the sink. It is called by several workers at a
 // time, and so is the sink's Publish, which those of package relay's folders allow; several kinds, and a relay, may
 // have one sink. The caller closes it after the dispatcher has ended. A mapping that is not valid is a bug in the
-// program and panics, as [dispatcher.HandleMany] does, and so is a sink by which one process at a time may publish, such
-// as Kafka's with a TransactionalID: every worker would take it from the others.
+// program and panics, as [dispatcher.HandleMany] does, and so does a sink by which one process at a time may
+// publish, such as Kafka's with a TransactionalID: every worker would take it from the others.
 func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, config ...dispatcher.KindConfig) {
 	mapper, err := relay.NewMapper(relay.Route{Destination: mapping.Destination, CloudEvents: mapping.CloudEvents}, mapping.Source)
 	if err != nil {

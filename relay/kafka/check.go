@@ -13,11 +13,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // shortestAge is the least for which messages should be kept: consumers may be away for a weekend.
 const shortestAge = 3 * 24 * time.Hour
+
+// CheckRoute refuses a destination that is no topic's name, whatever the event.
+func (s *Sink) CheckRoute(r relay.Route) error {
+	for _, d := range r.Destinations() {
+		if err := checkTopic(strings.ReplaceAll(d, "*", "x")); err != nil {
+			return invalid.Field("Destination", "%q: %s", r.Destination, err)
+		}
+	}
+	return nil
+}
 
 // Check is [relay.Sink]'s. A topic with a * or > in its name, which stand for what events fill in, is not looked for.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -70,16 +69,6 @@ func checkTopic(name string) error {
 	for _, c := range []byte(name) {
 		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-') {
 			return fmt.Errorf("topic %q: a name has letters, digits, dots, _ and - only; the filter |kafka makes one", name)
-		}
-	}
-	return nil
-}
-
-// CheckRoute refuses a destination that is no topic's name, whatever the event.
-func (s *Sink) CheckRoute(r relay.Route) error {
-	for _, d := range r.Destinations() {
-		if err := checkTopic(strings.ReplaceAll(d, "*", "x")); err != nil {
-			return invalid.Field("Destination", "%q: %s", r.Destination, err)
 		}
 	}
 	return nil
