@@ -66,6 +66,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		{"workers", true, (*examination).workers},
 		{"jobs", true, (*examination).jobs},
 		{"sinks", true, (*examination).sinks},
+		{"bridges", true, (*examination).bridges},
 		{"events", true, (*examination).events},
 	} {
 		if question.needs && !e.migrated {

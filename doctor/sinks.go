@@ -44,3 +44,31 @@ func (e *examination) sinks(ctx context.Context) error {
 	}
 	return nil
 }
+
+// bridgePatience is for how long a bridge stores nothing before that is a finding, and bridgeMemory for how long one
+// that nobody fetches is: its row stays when it is gone from the relay-config.
+const (
+	bridgePatience = time.Minute
+	bridgeMemory   = 7 * 24 * time.Hour
+)
+
+// bridges asks whether messages become jobs.
+func (e *examination) bridges(ctx context.Context) error {
+	bridges, err := operator.New(e.patient.Pool).Bridges(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range bridges {
+		switch {
+		case b.Fetching && !b.AwaySince.IsZero() && time.Since(b.AwaySince) > bridgePatience:
+			e.find(Problem, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name, b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
+				"mend the broker or the database; if its queue is full, add dispatchers or see why its jobs wait: posthaste queues list")
+		case b.Fetching:
+			e.find(OK, fmt.Sprintf("bridge %s: %s stored", b.Name, Count(b.Stored, "message")), "")
+		case time.Since(b.MovedAt) < bridgeMemory:
+			e.find(Warning, fmt.Sprintf("nobody fetches the messages of bridge %s, which stored some at %s", b.Name, b.MovedAt.UTC().Format(time.RFC3339)),
+				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on, unless it is not wanted any more")
+		}
+	}
+	return nil
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 const (
@@ -82,10 +83,13 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 		r.Until = now.Time
 	}
 	row, err := o.db.CountHistory(ctx, sqlgen.CountHistoryParams{
-		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
+		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key, SealedPrefix: protect.SealedPrefix,
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return HistoryPlan{}, fmt.Errorf("count the jobs of a replay: %w", err)
+	case row.Sealed > 0:
+		return HistoryPlan{}, invalid.Field("kind", "has %d jobs in that time of which the payload is sealed, for the job itself: no handler could open a copy", row.Sealed)
 	}
 	plan := HistoryPlan{Jobs: row.Jobs, Bytes: row.Bytes, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Until: r.Until}
 	if r.PerSecond > 0 {
@@ -98,8 +102,8 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 // succeeded: with their kind, queue, payload, headers and key, and as many attempts. Their header posthaste-replay has
 // the id that is returned; posthaste-original-id, unless Again is set, that of the job. Those with a key are ordered
 // among themselves and behind what the key has already; one that becomes a dead letter holds up nothing. Deadlines,
-// results and idempotency keys are not repeated. It returns [ErrNoJobsToReplay], [ErrTooManyToReplay] and
-// [*outbox.InvalidError]s.
+// results and idempotency keys are not repeated. If the payload of one is sealed, nothing is enqueued: no handler could
+// open the copy. It returns [ErrNoJobsToReplay], [ErrTooManyToReplay] and [*outbox.InvalidError]s.
 func (o *Operator) ReplayHistory(ctx context.Context, r HistoryReplay) (outbox.ID, HistoryPlan, error) {
 	fail := func(err error) (outbox.ID, HistoryPlan, error) {
 		return outbox.ID{}, HistoryPlan{}, fmt.Errorf("replay jobs of kind %s: %w", r.Kind, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // succeed stores n jobs of the tenant in the history, which succeeded a minute after each other, up to now; jobs whose
@@ -123,6 +124,10 @@ func TestAReplayOfJobsThatIsNoneOrTooMuch(t *testing.T) {
 	exec(t, db, `INSERT INTO outbox.history SELECT (jsonb_populate_record(h, jsonb_build_object('id', gen_random_uuid()))).* FROM outbox.history AS h, generate_series(1, 3)`)
 	if _, _, err := o.ReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Since: hour}); !errors.Is(err, operator.ErrTooManyToReplay) {
 		t.Errorf("of 20 jobs of 4 MiB: %v", err)
+	}
+	exec(t, db, `UPDATE outbox.history SET payload = '', content_type = $1 WHERE finished_at = (SELECT min(finished_at) FROM outbox.history)`, protect.SealedType)
+	if _, err := o.WouldReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Since: hour}); err == nil || !strings.Contains(err.Error(), "kind has 4 jobs") {
+		t.Errorf("of jobs of which some are sealed: %v", err)
 	}
 	if left := copies(t, db); len(left) > 0 {
 		t.Errorf("it has made %d", len(left))

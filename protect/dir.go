@@ -8,6 +8,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+
+	"github.com/posthaste-dev/posthaste/internal/durable"
 )
 
 // Dir is a [Store] in a folder that all processes share. Files are written beside
@@ -29,13 +31,13 @@ func OpenDir(folder string) (*Dir, error) {
 // Close gives the folder up.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// Put stores content under name.
+// Put stores content under name. When it returns nil, a power cut takes neither the content nor the name.
 func (d *Dir) Put(ctx context.Context, name string, content []byte) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	name = filepath.FromSlash(path.Clean(name))
-	if err := d.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+	if err := durable.MkdirAll(d.root, filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
 	beside := fmt.Sprintf("%s.%s.part", name, rand.Text())
@@ -50,16 +52,7 @@ func (d *Dir) Put(ctx context.Context, name string, content []byte) (err error) 
 	if err != nil {
 		return errors.Join(err, d.root.Remove(beside))
 	}
-	return d.sync(filepath.Dir(name))
-}
-
-// sync makes the name durable, as far as the system can.
-func (d *Dir) sync(folder string) error {
-	f, err := d.root.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return durable.Sync(d.root, filepath.Dir(name))
 }
 
 // Get returns the content stored under name.

@@ -133,9 +133,9 @@ WHERE sink = @sink
   AND epoch = @epoch;
 
 -- name: CountHistory :one
--- CountHistory returns what ReplayHistory would store again: how many jobs, and their bytes.
--- Copies are no jobs to be copied.
-SELECT count(*) AS jobs, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
+-- CountHistory returns what ReplayHistory would store again: how many jobs, how many of them
+-- with a sealed payload, and their bytes. Copies are no jobs to be copied.
+SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, @sealed_prefix)) AS sealed, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
        min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
 FROM outbox.history
 WHERE finished_at >= @since::timestamptz

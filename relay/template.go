@@ -172,8 +172,9 @@ func (r Route) Unfiltered() (all []string) {
 // Destinations are the names that a route's template gives, as far as they are known before there is an event: a * is
 // for what events fill in.
 func (r Route) Destinations() (all []string) {
+	r, unknown := r.withPreset()
 	t, err := parseTemplate(cmp.Or(r.Destination, "{topic}"))
-	if err != nil {
+	if err != nil || unknown != nil {
 		return nil
 	}
 	for _, topic := range r.Topics {

@@ -72,6 +72,9 @@ func TestDestinationsThatAreKnownBeforeThereIsAnEvent(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", template, got, want)
 		}
 	}
+	if got := strings.Join(Route{Preset: PresetDebezium, Topics: []string{"a/b", "*"}}.Destinations(), " "); got != "outbox.event.a_b outbox.event.*" {
+		t.Errorf("a preset's: got %q", got)
+	}
 }
 
 // Topics that are spread over a few destinations are meant to share them.

@@ -60,7 +60,7 @@ const (
 	ScheduleOverdue = "schedule_overdue" // a tick that has not fired
 	WorkerMissing   = "worker_missing"   // a dispatcher that is silent
 	WorkerDeaf      = "worker_deaf"      // a dispatcher that wake-ups do not reach
-	Installation    = "installation"     // of the server, the schema, vacuum, tables or sinks
+	Installation    = "installation"     // of the server, the schema, vacuum, tables, sinks or bridges
 	Unanswered      = "unanswered"       // a question that could not be answered: nobody knows
 )
 

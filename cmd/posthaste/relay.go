@@ -40,7 +40,7 @@ func withRelay(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	config := relay.Config{Sinks: sinks, Source: s.relayConfig.Source, Logger: s.app.Logger, Registerer: s.app.Registry}
+	config := relay.Config{Sinks: sinks, Source: string(s.relayConfig.Source), Logger: s.app.Logger, Registerer: s.app.Registry}
 	heard := func(context.Context) error { return nil }
 	if !s.noListen {
 		wake := listener.NewSignal()

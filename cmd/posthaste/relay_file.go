@@ -18,7 +18,7 @@ import (
 
 // relayConfig is the file relay.yaml. Fields that it does not know are mistakes.
 type relayConfig struct {
-	Source string              `yaml:"source"`
+	Source text                `yaml:"source"`
 	Sinks  map[string]sinkSpec `yaml:"sinks"`
 	Routes []routeSpec         `yaml:"routes"`
 	Topics []string            `yaml:"topics"` // that are published: each has a route and a name of its own
@@ -54,8 +54,11 @@ func (t *text) UnmarshalYAML(node *yaml.Node) error {
 		return err
 	}
 	name := variable.FindStringSubmatch(string(*t))
-	if name == nil {
+	switch found := reference.FindString(string(*t)); {
+	case found == "":
 		return nil
+	case name == nil: // it would be taken as it is written
+		return fmt.Errorf("line %d: %s is a part of a value: want the whole value in the variable", node.Line, found)
 	}
 	value := os.Getenv(name[1])
 	if value == "" { // with an empty secret requests would not be signed, and nobody would log in

@@ -41,6 +41,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a pattern":                  {sinks + "routes:\n  - {topics: [\"a*\"], to: a}\n", []string{`line 5: routes[0]: `, `pattern "a*"`}},
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
+		"a variable in a value":      {"source: \"s-${RELAY_TEST_TOKEN}\"\n" + sinks + routes, []string{"line 1: ${RELAY_TEST_TOKEN} is a part of a value"}},
 		"rpc without a server":       {"rpc: {}\n", []string{"line 1: rpc: want nats, with the url of a server"}},
 		"a prefix that is a pattern": {"presence:\n  nats: {url: \"nats://h:1\"}\n  subjectPrefix: \"a.>\"\n", []string{`line 2: presence: SubjectPrefix is "a.>"`}},
 		"an unknown field of rpc":    {"rpc: {nats: {url: \"nats://h:1\"}, prefix: x}\n", []string{"line 1: unknown field prefix"}},
@@ -60,6 +61,8 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a bridge's tenant":           {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{"line 2: bridges.b: tenant: "}},
 		"two documents":               {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
 		"a key that adds parameters":  {"sinks:\n  a: {webhook: {url: \"https://h\"}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"orders/{key}\"}\n", []string{"line 4: routes[0]: ", "{key} may have a ? in it"}},
+		"no exchange":                 {"sinks:\n  a: {amqp: {url: \"amqp://h\", user: u}}\n" + routes, []string{"line 4: routes[0]: ", "want an exchange, / and a routing key"}},
+		"a topic of Kafka's":          {"sinks:\n  a: {kafka: {brokers: [\"h:1\"]}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"shop:{topic}\"}\n", []string{"line 4: routes[0]: ", `topic "shop:x"`}},
 		"no room for what is refused": {"sinks:\n  a: {nats: {url: \"nats://h:1\"}, maxHeld: 0}\n" + routes, []string{"line 2: sinks.a: maxHeld is 0: want at least 1"}},
 		"a list":                      {"- a\n", []string{"line 1: "}},
 	} {
@@ -84,9 +87,10 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	all := "sinks:\n  n: {nats: {url: \"nats://h:1\"}}\n  k: {kafka: {brokers: [\"h:1\"], mechanism: SCRAM-SHA-512, user: u, passwordFile: f}}\n" +
 		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {maxHeld: 7, redis: {url: \"redis://h:1/0\"}}\n" +
 		"  w: {webhook: {url: \"https://h\", hosts: [\"i\"], secretFile: f, allow: [\"10.0.0.0/8\"], concurrency: 3, timeout: 2s, caFile: c}}\nroutes:\n"
-	for _, to := range []string{"n", "k", "a", "r", "w"} {
+	for _, to := range []string{"n", "k", "r", "w"} {
 		all += "  - {topics: [\"*\"], to: " + to + "}\n"
 	}
+	all += "  - {topics: [\"*\"], to: a, destination: \"{topic}\"}\n"
 	if c, err := parseRelayConfig(writeRelayConfig(t, all)); err != nil || !c.Sinks["a"].AMQP.Pipelined || c.Sinks["a"].AMQP.Password != "s3cret" {
 		t.Errorf("sinks of every kind: %+v, %v", c, err)
 	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 {

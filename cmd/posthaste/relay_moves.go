@@ -13,6 +13,7 @@ import (
 type sinkMoves interface {
 	WouldSeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
 	SeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
+	Sink(ctx context.Context, name string) (operator.Sink, error)
 	RemoveSink(ctx context.Context, sink string, giveUp bool) error
 }
 
@@ -100,6 +101,7 @@ sink has refused are jobs ("relay held"): --force gives them up. A sink that is 
 holds the days of the log that it has not read.`,
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.BoolFlag{Name: "force", Usage: "cancel and dismiss messages that are jobs: they are never published"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one message is given up; scripts must pass it"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 1, 1); err != nil {
@@ -107,6 +109,15 @@ holds the days of the log that it has not read.`,
 			}
 			sink := c.Args().First()
 			return operate(ctx, p, c, func(ctx context.Context, o sinkMoves) error {
+				if c.Bool("force") {
+					s, err := o.Sink(ctx, sink)
+					if err != nil {
+						return err
+					}
+					if err := p.sure(ctx, c, "give up", int(s.HeldMessages), "messages"); err != nil {
+						return err
+					}
+				}
 				if err := o.RemoveSink(ctx, sink, c.Bool("force")); err != nil {
 					return err
 				}

@@ -195,6 +195,7 @@ const replayLook = 500 * time.Millisecond
 func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Replay) error {
 	bar := isTerminal(p.stderr)
 	said := ""
+	goesOn := fmt.Errorf("replay %s goes on; posthaste relay replays %s shows it, and relay replays stop %[2]s %[1]s ends it", r.ID, r.Sink)
 	for r.EndedAt.IsZero() {
 		if bar {
 			fmt.Fprintf(p.stderr, "\r%s", progressBar(operator.BulkProgress{Matched: r.Events, Done: r.Published, Passed: r.Refused}))
@@ -205,14 +206,14 @@ func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Rep
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("replay %s goes on; posthaste relay replays %s shows it, and relay replays stop %[2]s %[1]s ends it", r.ID, r.Sink)
+			return goesOn
 		case <-time.After(replayLook):
 		}
 		now, err := o.Replay(ctx, r.Sink, r.ID, r.Tenant)
 		if err == nil {
 			r = now
 		} else if ctx.Err() == nil {
-			return err
+			return fmt.Errorf("%w: %w", goesOn, err)
 		}
 	}
 	if bar {

@@ -158,7 +158,10 @@ func TestHeldMessagesAreListed(t *testing.T) {
 	if r := posthaste(t, direct, "", "relay", "remove", "orders"); r.code != exitFailed || !strings.Contains(r.errOut, "2 messages that it has refused") {
 		t.Errorf("remove of a sink that holds messages: %+v", r)
 	}
-	if out := ok(t, direct, "relay", "remove", "orders", "--force"); out != "removed: orders\n" {
+	if r := posthaste(t, direct, "", "relay", "remove", "orders", "--force"); r.code != exitUsage || !strings.Contains(r.errOut, "give up 2 messages?") {
+		t.Errorf("remove --force of two messages, without --yes: %+v", r)
+	}
+	if out := ok(t, direct, "relay", "remove", "orders", "--force", "--yes"); out != "removed: orders\n" {
 		t.Errorf("remove --force printed %q", out)
 	}
 }

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/durable"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Args is a file to fetch.
+// Args is a file to fetch. Jobs of all tenants share the root: a program that lets tenants choose the Path gives each
+// tenant a folder.
 type Args struct {
 	outbox.Returns[Result]
 
@@ -124,6 +126,9 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 		return nil, invalidArgs("Args.MaxBytes", "is %d, want 1 to %d, or 0 for that", args.MaxBytes, d.maxBytes)
 	}
 	name := path.Clean(args.Path)
+	if strings.HasPrefix(path.Base(name), partMark) {
+		return nil, invalidArgs("Args.Path", "is %q: files that begin with %s are ours", args.Path, partMark)
+	}
 	if args.Path == "" || name == "." || strings.HasSuffix(args.Path, "/") || strings.Contains(args.Path, "\x00") || !filepath.IsLocal(filepath.FromSlash(name)) {
 		return nil, invalidArgs("Args.Path", "is %q, want a file below the root", args.Path)
 	}
@@ -140,7 +145,7 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 // openDir makes and opens the target's folder. What the operating system refuses
 // may be mended; what os.Root itself refuses leads out of the root.
 func (d *Downloader) openDir(name string) (*os.Root, error) {
-	err := d.root.MkdirAll(name, 0o755)
+	err := durable.MkdirAll(d.root, name, 0o755)
 	if err == nil {
 		var dir *os.Root
 		if dir, err = d.root.OpenRoot(name); err == nil {

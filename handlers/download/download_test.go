@@ -524,6 +524,7 @@ func TestArgsThatAreNotAcceptable(t *testing.T) {
 		`Args.URL has the scheme "file"`:         {URL: "file:///etc/passwd", Path: "f"},
 		`Args.URL has the scheme "http" and the`: {URL: "http:///x", Path: "f"},
 		"Args.SHA256":                            {URL: "http://a", Path: "f", SHA256: "12"},
+		`Args.Path is "a/.posthaste-`:            {URL: "http://a", Path: "a/.posthaste-1-1-0.part"},
 		"Args.MaxBytes is 101, want 1 to 100":    {URL: "http://a", Path: "f", MaxBytes: 101},
 		"Args.MaxBytes is -1":                    {URL: "http://a", Path: "f", MaxBytes: -1},
 	} {

@@ -21,7 +21,10 @@ type part struct {
 	hash hash.Hash
 }
 
-func partPrefix(id outbox.ID) string { return ".posthaste-" + id.String() + "-" }
+// partMark begins the name of every part file, and of no other file of ours.
+const partMark = ".posthaste-"
+
+func partPrefix(id outbox.ID) string { return partMark + id.String() + "-" }
 
 // partEpoch is the epoch of the attempt that a part file belongs to.
 func partEpoch(id outbox.ID, name string) (epoch int64, ok bool) {

@@ -11,6 +11,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/durable"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -178,22 +179,9 @@ func (t *transfer) publish(ctx context.Context) (Result, error) {
 		}
 		return Result{}, fmt.Errorf("move the file to its place: %w", err)
 	}
-	if err := syncDir(t.dir); err != nil {
+	if err := durable.Sync(t.dir, "."); err != nil {
 		return Result{}, err
 	}
 	t.tidy() // a worker that lost the job may have begun anew meanwhile
 	return Result{Path: t.job.Args.Path, Bytes: t.part.size, SHA256: hex.EncodeToString(t.part.hash.Sum(nil))}, nil
-}
-
-// syncDir makes the move survive a power cut.
-func syncDir(dir *os.Root) error {
-	f, err := dir.Open(".")
-	if err != nil {
-		return fmt.Errorf("open the folder: %w", err)
-	}
-	defer f.Close()
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync the folder: %w", err)
-	}
-	return nil
 }

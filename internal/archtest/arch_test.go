@@ -27,6 +27,7 @@ var allowed = map[string]string{
 	"internal/backoff":     "",
 	"internal/fingerprint": "",
 	"internal/dsn":         "",
+	"internal/durable":     "",
 	"internal/gctune":      "",
 	"internal/jobcolumns":  "",
 	"internal/pgvalue":     "",
@@ -43,7 +44,7 @@ var allowed = map[string]string{
 	"lifecycle":        "outbox",
 	"internal/invalid": "outbox",
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
-	"protect":          "internal/engine outbox",
+	"protect":          "internal/durable internal/engine outbox",
 	"await":            "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
 	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/report dispatcher/internal/scheduler",
 
@@ -51,8 +52,8 @@ var allowed = map[string]string{
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
 	"relay":               "lifecycle dispatcher internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
-	"relay/amqp":          "relay relay/internal/credentials",
-	"relay/kafka":         "relay bridge relay/internal/credentials",
+	"relay/amqp":          "internal/invalid relay relay/internal/credentials",
+	"relay/kafka":         "internal/invalid relay bridge relay/internal/credentials",
 	"relay/redis":         "relay relay/internal/credentials",
 	"relay/nats":          "relay bridge relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
 	"relay/nats/presence": "dispatcher relay relay/nats",
@@ -75,7 +76,7 @@ var allowed = map[string]string{
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "internal/engine outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
 
-	"handlers/download":   "outbox dispatcher internal/backoff internal/invalid",
+	"handlers/download":   "outbox dispatcher internal/backoff internal/durable internal/invalid",
 	"internal/changefeed": "outbox internal/sqlgen internal/pgvalue",
 	"internal/callers":    "access outbox",
 

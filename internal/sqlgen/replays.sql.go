@@ -74,37 +74,40 @@ func (q *Queries) AdvanceReplay(ctx context.Context, arg AdvanceReplayParams) ([
 }
 
 const CountHistory = `-- name: CountHistory :one
-SELECT count(*) AS jobs, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
+SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, $1)) AS sealed, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
        min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
 FROM outbox.history
-WHERE finished_at >= $1::timestamptz
-  AND finished_at < $2::timestamptz
+WHERE finished_at >= $2::timestamptz
+  AND finished_at < $3::timestamptz
   AND status = 'succeeded'
-  AND kind = $3
-  AND ($4::uuid IS NULL OR tenant_id = $4)
-  AND ($5::text = '' OR key = $5)
+  AND kind = $4
+  AND ($5::uuid IS NULL OR tenant_id = $5)
+  AND ($6::text = '' OR key = $6)
   AND NOT coalesce(jsonb_exists(headers, 'posthaste-replay'), false)
 `
 
 type CountHistoryParams struct {
-	Since    pgtype.Timestamptz
-	Until    pgtype.Timestamptz
-	Kind     string
-	TenantID pgtype.UUID
-	Key      string
+	SealedPrefix string
+	Since        pgtype.Timestamptz
+	Until        pgtype.Timestamptz
+	Kind         string
+	TenantID     pgtype.UUID
+	Key          string
 }
 
 type CountHistoryRow struct {
 	Jobs   int64
+	Sealed int64
 	Bytes  int64
 	Oldest pgtype.Timestamptz
 	Newest pgtype.Timestamptz
 }
 
-// CountHistory returns what ReplayHistory would store again: how many jobs, and their bytes.
-// Copies are no jobs to be copied.
+// CountHistory returns what ReplayHistory would store again: how many jobs, how many of them
+// with a sealed payload, and their bytes. Copies are no jobs to be copied.
 func (q *Queries) CountHistory(ctx context.Context, arg CountHistoryParams) (CountHistoryRow, error) {
 	row := q.db.QueryRow(ctx, CountHistory,
+		arg.SealedPrefix,
 		arg.Since,
 		arg.Until,
 		arg.Kind,
@@ -114,6 +117,7 @@ func (q *Queries) CountHistory(ctx context.Context, arg CountHistoryParams) (Cou
 	var i CountHistoryRow
 	err := row.Scan(
 		&i.Jobs,
+		&i.Sealed,
 		&i.Bytes,
 		&i.Oldest,
 		&i.Newest,

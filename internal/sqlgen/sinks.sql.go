@@ -51,8 +51,10 @@ func (q *Queries) FindUnpublished(ctx context.Context, sink string, iD pgtype.UU
 }
 
 const ListSinks = `-- name: ListSinks :many
-SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN lease_expires_at > clock_timestamp() THEN owner END, '')::text AS owner, published, moved_at,
-       away_since, coalesce(away_code, '')::text AS away_code, coalesce(away_message, '')::text AS away_message, paused_at,
+SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned THEN owner END, '')::text AS owner, published, moved_at,
+       (CASE WHEN state.owned THEN away_since END)::timestamptz AS away_since,
+       coalesce(CASE WHEN state.owned THEN away_code END, '')::text AS away_code,
+       coalesce(CASE WHEN state.owned THEN away_message END, '')::text AS away_message, paused_at,
        (SELECT last_value FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
@@ -64,6 +66,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN lease_expires
             ORDER BY hole
             LIMIT 1))::timestamptz AS oldest
 FROM outbox.sinks
+CROSS JOIN LATERAL (SELECT coalesce(owner IS NOT NULL AND lease_expires_at > clock_timestamp(), false)::boolean AS owned) AS state
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
 ) AS holes_are
@@ -94,7 +97,7 @@ type ListSinksRow struct {
 
 // ListSinks returns all sinks by name, with the end of the log and the oldest event that
 // waits: behind the sink's position, or at one of its first hundred holes. A process whose
-// lease has lapsed is no owner.
+// lease has lapsed is no owner, and what it has said does not count.
 func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 	rows, err := q.db.Query(ctx, ListSinks)
 	if err != nil {

@@ -8,8 +8,20 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 )
+
+// CheckRoute refuses a destination that names no exchange, whatever the event. A route to topics that are exchanges and
+// routing keys themselves says so with the destination {topic}, unless it has no pattern.
+func (s *Sink) CheckRoute(r relay.Route) error {
+	for _, d := range r.Destinations() {
+		if _, _, err := split(d); err != nil && (r.Destination == "" || !strings.Contains(d, "*")) {
+			return invalid.Field("Destination", "%q: %s", r.Destination, err)
+		}
+	}
+	return nil
+}
 
 // Check is [relay.Sink]'s. What stands for what events fill in, a * or >, is not looked for.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {

@@ -48,6 +48,8 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("URLs[%d] has credentials in it: put them into User and PasswordFile", i))
 		case u.RawQuery != "":
 			errs = append(errs, fmt.Errorf("URLs[%d] has parameters in it, of which there are none", i))
+		case u.Scheme == "amqp" && c.certificates().Any():
+			errs = append(errs, fmt.Errorf("certificates are given, and URLs[%d] is not amqps://", i))
 		default:
 			if _, err := amqp.ParseURI(text); err != nil {
 				errs = append(errs, fmt.Errorf("URLs[%d]: %w", i, withoutURL(err)))

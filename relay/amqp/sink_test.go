@@ -318,14 +318,14 @@ func check(t *testing.T, b *broker) {
 func TestConfigReportsEveryMistakeAndNoSecret(t *testing.T) {
 	t.Parallel()
 	_, err := Open(Config{
-		URLs: []string{"amqp://joe:s3cret@host", "http://host", "amqp://host?heartbeat=1", "amqp://host:x"}, Password: "s3cret", PasswordFile: "f", KeyFile: "k",
+		URLs: []string{"amqp://joe:s3cret@host", "http://host", "amqp://host?heartbeat=1", "amqps://host:x", "amqp://host"}, Password: "s3cret", PasswordFile: "f", KeyFile: "k",
 	})
 	if err == nil || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "joe") {
 		t.Errorf("%v", err)
 	}
 	for _, want := range []string{
 		"URLs[0] has credentials", "URLs[1] is not", "URLs[2] has parameters", "URLs[3]", "neither User nor CertificateFile", "without User",
-		"both Password and PasswordFile", "go together",
+		"both Password and PasswordFile", "go together", "certificates are given, and URLs[4] is not amqps",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("the error does not say %q: %v", want, err)

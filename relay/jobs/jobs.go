@@ -46,11 +46,15 @@ type Mapping struct {
 // Handle registers the handler of a kind, by which jobs are messages to the sink. It is called by several workers at a
 // time, and so is the sink's Publish, which those of package relay's folders allow; several kinds, and a relay, may
 // have one sink. The caller closes it after the dispatcher has ended. A mapping that is not valid is a bug in the
-// program and panics, as [dispatcher.HandleMany] does.
+// program and panics, as [dispatcher.HandleMany] does, and so does a sink by which one process at a time may
+// publish, such as Kafka's with a TransactionalID: every worker would take it from the others.
 func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, config ...dispatcher.KindConfig) {
 	mapper, err := relay.NewMapper(relay.Route{Destination: mapping.Destination, CloudEvents: mapping.CloudEvents}, mapping.Source)
 	if err != nil {
 		panic(fmt.Errorf("jobs: %w", err))
+	}
+	if s, ok := sink.(interface{ Exclusive() bool }); ok && s.Exclusive() {
+		panic(fmt.Errorf("jobs: by the sink of kind %s one process at a time may publish: open it without a TransactionalID", kind))
 	}
 	h := &handler{sink: sink, mapper: mapper, varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{")}
 	m.HandleManyRaw(kind, h.publish, mapping.Batch, config...)

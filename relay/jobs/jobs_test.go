@@ -20,6 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/jobs"
+	"github.com/posthaste-dev/posthaste/relay/kafka"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
@@ -298,4 +299,19 @@ func TestAMappingThatIsNotValidPanics(t *testing.T) {
 		}
 	}()
 	jobs.Handle(new(dispatcher.Mux), "k", &sink{}, jobs.Mapping{Destination: "{nothing}"})
+}
+
+func TestASinkForOneProcessIsNotForWorkers(t *testing.T) {
+	t.Parallel()
+	s, err := kafka.Open(kafka.Config{Brokers: []string{"h:1"}, TransactionalID: "posthaste-x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if fault := fmt.Sprint(recover()); !strings.Contains(fault, "one process at a time") {
+			t.Errorf("Handle: %s", fault)
+		}
+	}()
+	var mux dispatcher.Mux
+	jobs.Handle(&mux, "order.announce", s, jobs.Mapping{})
 }

@@ -8,12 +8,27 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 )
+
+// shortestAge is the least for which messages should be kept: consumers may be away for a weekend.
+const shortestAge = 3 * 24 * time.Hour
+
+// CheckRoute refuses a destination that is no topic's name, whatever the event.
+func (s *Sink) CheckRoute(r relay.Route) error {
+	for _, d := range r.Destinations() {
+		if err := checkTopic(strings.ReplaceAll(d, "*", "x")); err != nil {
+			return invalid.Field("Destination", "%q: %s", r.Destination, err)
+		}
+	}
+	return nil
+}
 
 // Check is [relay.Sink]'s. A topic with a * or > in its name, which stand for what events fill in, is not looked for.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
@@ -106,6 +121,13 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 	add(err == nil && most < s.config.MaxBytes, relay.Warning,
 		fmt.Sprintf("max.message.bytes is %d, less than the sink's MaxBytes, %d: batches that are refused are sent again one by one", most, s.config.MaxBytes),
 		"raise it, or set MaxBytes lower")
+	kept, err := strconv.ParseInt(value["retention.ms"], 10, 64)
+	age := time.Duration(kept) * time.Millisecond
+	add(err == nil && kept >= 0 && kept < shortestAge.Milliseconds(), relay.Warning,
+		fmt.Sprintf("retention.ms is %d (%s): a consumer that is away for longer misses messages", kept, age), "set it longer")
+	bytes, err := strconv.ParseInt(value["retention.bytes"], 10, 64)
+	add(err == nil && bytes >= 0, relay.Warning,
+		fmt.Sprintf("retention.bytes is %d: beyond that it deletes messages of a partition that no consumer has read", bytes), "set it to -1")
 	add(strings.Contains(value["cleanup.policy"], "compact"), relay.Note,
 		"cleanup.policy is compact: of each key the last message is kept, and a message without a key is refused", "set it to delete, unless that is meant")
 	return all

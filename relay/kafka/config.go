@@ -39,7 +39,8 @@ type Config struct {
 
 	// TransactionalID has messages published in transactions, such as posthaste-NAME for a sink of this name; "" does
 	// not. The broker then refuses what a process sends that another one has taken the sink over from. It is one for
-	// each sink, the same in every process, and consumers have to read what is committed (read_committed).
+	// each sink, the same in every process, and consumers have to read what is committed (read_committed). Such a
+	// sink is for a relay, of which one process publishes: package relay/jobs refuses it.
 	TransactionalID string
 }
 

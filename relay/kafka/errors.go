@@ -16,14 +16,13 @@ import (
 // outcomes of what brokers answer. What is not here is unknown.
 var (
 	refusals = map[*kerr.Error]string{
-		kerr.MessageTooLarge:            relay.CodeTooLarge,
-		kerr.RecordListTooLarge:         relay.CodeTooLarge,
-		kerr.InvalidTopicException:      relay.CodeBadDestination,
-		kerr.TopicAuthorizationFailed:   relay.CodeForbidden,
-		kerr.ClusterAuthorizationFailed: relay.CodeForbidden,
-		kerr.PolicyViolation:            relay.CodeRefused,
-		kerr.InvalidRecord:              relay.CodeRefused,
-		kerr.InvalidTimestamp:           relay.CodeRefused,
+		kerr.MessageTooLarge:          relay.CodeTooLarge,
+		kerr.RecordListTooLarge:       relay.CodeTooLarge,
+		kerr.InvalidTopicException:    relay.CodeBadDestination,
+		kerr.TopicAuthorizationFailed: relay.CodeForbidden,
+		kerr.PolicyViolation:          relay.CodeRefused,
+		kerr.InvalidRecord:            relay.CodeRefused,
+		kerr.InvalidTimestamp:         relay.CodeRefused,
 	}
 	outages = map[*kerr.Error]string{
 		kerr.UnknownTopicOrPartition:      relay.CodeNoDestination,
@@ -41,6 +40,7 @@ var (
 		kerr.SaslAuthenticationFailed:     relay.CodeForbidden,
 		kerr.UnsupportedSaslMechanism:     relay.CodeForbidden,
 		kerr.IllegalSaslState:             relay.CodeForbidden,
+		kerr.ClusterAuthorizationFailed:   relay.CodeForbidden, // we may not have a producer ID
 
 		kerr.TransactionalIDAuthorizationFailed: relay.CodeForbidden,
 	}

@@ -148,12 +148,14 @@ func (p *publication) end(i int, err error) {
 		return
 	}
 	outcome, known := classify(err)
-	if !known {
-		p.over = true
-	}
 	unavailable, isUnavailable := errors.AsType[*relay.UnavailableError](outcome)
 	refused, isRefused := errors.AsType[*relay.RefusedError](outcome)
-	if isUnavailable && known && unavailable.Code != relay.CodeForbidden || isRefused && refused.Code == relay.CodeForbidden {
+	switch {
+	case !known || isUnavailable && unavailable.Code == relay.CodeForbidden:
+		// A client that was given no producer ID never asks again.
+		p.over = true
+		p.sink.drop()
+	case isUnavailable || isRefused && refused.Code == relay.CodeForbidden:
 		p.refusing[p.batch[i].Destination] = outcome
 	}
 	p.settle(i, outcome)

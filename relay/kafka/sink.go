@@ -35,6 +35,10 @@ func (s *Sink) Limits() relay.Limits {
 	return relay.Limits{Bytes: s.config.MaxBytes - perBatch - perRecord}
 }
 
+// Exclusive reports whether one process at a time may publish, because each that does takes the TransactionalID from
+// the one before.
+func (s *Sink) Exclusive() bool { return s.config.TransactionalID != "" }
+
 // DataLosses is how many times since Open a broker has forgotten what it had of us (OUT_OF_ORDER_SEQUENCE_NUMBER,
 // UNKNOWN_PRODUCER_ID): after an unclean election of a leader this means that acknowledged messages are lost.
 func (s *Sink) DataLosses() int64 { return s.losses.Load() }

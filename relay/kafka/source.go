@@ -29,7 +29,7 @@ const (
 // Source fetches messages of a topic for a [bridge.Bridges], as a member of a group, and commits their offsets.
 //
 // A message's ID is posthaste-id; without it ce_source and ce_id; and without these the topic's ID with partition and
-// offset. Its key is the record's, its position the offset and one.
+// offset, and the time where brokers name no topic's ID. Its key is the record's, its position the offset and one.
 type Source struct {
 	config Config
 	of     SourceConfig
@@ -133,17 +133,21 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 		m.ID = ours
 	case id != "":
 		m.ID = source + "/" + id
+	case topicID == [16]byte{}: // the broker names none: offsets begin anew when the topic is made anew
+		m.ID = fmt.Sprintf("%s/%d/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset, r.Timestamp.UnixMilli())
 	default:
 		m.ID = fmt.Sprintf("%s/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset)
 	}
 	return m
 }
 
-// Ack is [bridge.Source]'s.
+// Ack is [bridge.Source]'s. If it fails the group goes on from what is committed: of a partition in which nothing more
+// comes, nobody would commit the rest.
 func (s *Source) Ack(ctx context.Context) error {
 	records := s.uncommitted
 	s.uncommitted = nil
 	if err := s.client.CommitRecords(ctx, records...); err != nil {
+		s.drop()
 		return fmt.Errorf("commit offsets of group %s: %w", s.of.Group, err)
 	}
 	return nil

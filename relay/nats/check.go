@@ -81,6 +81,13 @@ func (s *stream) findings() (all []relay.Finding) {
 		"discard is old: at its limits it deletes messages that no consumer has read", "set discard to new: then publishing waits")
 	add(c.MaxAge > 0 && c.MaxAge < shortestAge, relay.Warning,
 		fmt.Sprintf("max_age is %s: a consumer that is away for longer misses messages", c.MaxAge), "set it longer")
+	interest := c.Retention == jetstream.InterestPolicy
+	add(interest && s.consumers == 0, relay.Problem,
+		"retention is interest, and it has no consumer: it drops every message", "create the consumers, or set retention to limits")
+	add(interest && s.consumers > 0, relay.Warning,
+		"retention is interest: a consumer that is created later misses what was published before", "set it to limits, unless that is meant")
+	add(c.Retention == jetstream.WorkQueuePolicy, relay.Note,
+		"retention is workqueue: a message is gone when one consumer has acknowledged it", "set it to limits, unless that is meant")
 	add(c.Duplicates < shortestWindow, relay.Warning,
 		fmt.Sprintf("duplicate_window is %s: a message that is sent again later is stored twice", c.Duplicates),
 		fmt.Sprintf("set it to %s at least", shortestWindow))

@@ -438,6 +438,8 @@ func TestCheckSaysWhatLosesMessages(t *testing.T) {
 			NoAck: true, MaxMsgs: 10, MaxAge: time.Hour, Duplicates: time.Second, Storage: jetstream.MemoryStorage, Discard: jetstream.DiscardOld,
 		},
 		"ASYNC": {PersistMode: jetstream.AsyncPersistMode},
+		"EAGER": {AllowBatchPublish: true, Retention: jetstream.InterestPolicy},
+		"QUEUE": {AllowBatchPublish: true, Retention: jetstream.WorkQueuePolicy},
 	} {
 		config.Name, config.Subjects = name, []string{strings.ToLower(name) + ".>"}
 		if _, err := js.CreateStream(t.Context(), config); err != nil {
@@ -453,6 +455,8 @@ func TestCheckSaysWhatLosesMessages(t *testing.T) {
 			"warning: stream POOR: duplicate_window is 1s", "warning: stream POOR: its storage is memory", "note: stream POOR: it has one",
 			"note: stream POOR: it allows neither",
 		},
+		"eager.x": {"problem: stream EAGER: retention is interest, and it has no consumer", "note: stream EAGER: it has one", "note: unless"},
+		"queue.x": {"note: stream QUEUE: retention is workqueue", "note: stream QUEUE: it has one", "note: unless"},
 		"async.x": {
 			"warning: stream ASYNC: persist_mode is async", "note: stream ASYNC: it has one", "note: stream ASYNC: it allows neither",
 			"note: unless",
@@ -471,6 +475,9 @@ func TestCheckSaysWhatLosesMessages(t *testing.T) {
 		if len(findings) != len(want) {
 			t.Errorf("%s: %d findings, want %d: %v", destination, len(findings), len(want), findings)
 		}
+	}
+	if all := (&stream{name: "EAGER", config: jetstream.StreamConfig{Retention: jetstream.InterestPolicy, Duplicates: time.Hour}, consumers: 1}).findings(); all[0].Severity != relay.Warning {
+		t.Errorf("interest of a consumer: %v", all)
 	}
 	if outcome := s.Publish(t.Context(), messagesTo("poor.x", 0, 1, 1))[0]; outcome == nil || !strings.Contains(outcome.Error(), "no_ack") {
 		t.Errorf("a message to a stream that acknowledges nothing: %v", outcome)

@@ -15,10 +15,11 @@ import (
 
 // stream is where messages go, as far as we may know it.
 type stream struct {
-	name    string // "" if we may not ask
-	config  jetstream.StreamConfig
-	refusal error     // nil, or the outcome of every message: there is no such stream
-	seen    time.Time // when we asked for its settings
+	name      string // "" if we may not ask
+	config    jetstream.StreamConfig
+	consumers int       // when we asked
+	refusal   error     // nil, or the outcome of every message: there is no such stream
+	seen      time.Time // when we asked for its settings
 
 	// How long a message takes until it is acknowledged, and how long the way there and back: the shortest of samples,
 	// which are noise above it.
@@ -158,7 +159,7 @@ func (c *conn) find(ctx context.Context, subject string) (found []*stream, err e
 		if err := c.question(ctx, apiStream+name, struct{}{}, &info); err != nil {
 			return nil, fmt.Errorf("look at stream %s: %w", name, err)
 		}
-		found = append(found, &stream{name: name, config: info.Config})
+		found = append(found, &stream{name: name, config: info.Config, consumers: info.State.Consumers})
 	}
 	return found, nil
 }

@@ -201,7 +201,7 @@ type host struct {
 const (
 	leastPause = 500 * time.Millisecond
 	mostPause  = 15 * time.Second
-	mostAsked  = time.Hour // that a receiver may ask for
+	mostAsked  = time.Minute // that a receiver may ask for: one message is tried then, for it may have been a mistake
 )
 
 // refusal is why nothing may be sent now; nil if something may.

@@ -394,6 +394,16 @@ func TestEachHostHasItsCircuit(t *testing.T) {
 	}
 }
 
+// What a receiver asks for by mistake does not stop a sink for long.
+func TestAReceiverIsTriedAfterAMinute(t *testing.T) {
+	var h host
+	now := time.Now()
+	h.fell(now, errors.New("429"), 24*time.Hour)
+	if h.refusal(now.Add(59*time.Second)) == nil || h.refusal(now.Add(time.Minute)) != nil || h.most(10) != 1 {
+		t.Errorf("it is tried at %s, by %d requests at a time", h.until.Sub(now), h.most(10))
+	}
+}
+
 // What does not fit into the time of a batch is left for the next one, and nothing of it is broken off.
 func TestABatchEndsBeforeItsTime(t *testing.T) {
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
