@@ -57,7 +57,9 @@ func TestAJobsTransactionIsOfItsTenant(t *testing.T) {
 func TestATransactionIsOfItsOwnTenantAgainAfterASavepointOfAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	seen := func(tx pgx.Tx) string { return ask[string](t, tx, `SELECT coalesce(current_setting('app.tenant_id', true), '')`) }
+	seen := func(tx pgx.Tx) string {
+		return ask[string](t, tx, `SELECT coalesce(current_setting('app.tenant_id', true), '')`)
+	}
 	outer, inner := NewID(), NewID()
 	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		before := seen(tx)
