@@ -131,6 +131,10 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	job.Check = s.check
 	kept, err := outbox.Encode(s.args, job)
 	o := kept.Options
+	o.IdempotencyKey = "" // the kind's: each tick has its own
+	if s.opts.Key.MaxQueued == 0 {
+		o.Key.MaxQueued = 0 // the kind's: for producers, which would get the error
+	}
 	errs = append(errs, storable(o))
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return p, err
@@ -194,7 +198,6 @@ func storable(o outbox.Options) error {
 			errs = append(errs, invalid.Field("Options."+field, "is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
 		}
 	}
-	refuse(o.IdempotencyKey != "", "IdempotencyKey")
 	refuse(!o.Deadline.IsZero(), "Deadline")
 	refuse(o.Key.Sequence != 0, "Key.Sequence")
 	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued")
