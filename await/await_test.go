@@ -205,6 +205,15 @@ func TestWaitBeforeTheCommit(t *testing.T) {
 	wantSeven(t, receive(t, answer, "the end of the job"))
 }
 
+func TestAReferenceWithoutAWaiterIsAnError(t *testing.T) {
+	t.Parallel()
+	ref := RefTo[doubled](nil, outbox.NewID())
+	_, waited := ref.Wait(t.Context())
+	if _, looked := ref.Result(t.Context()); waited == nil || looked == nil {
+		t.Errorf("Wait = %v, Result = %v; want errors", waited, looked)
+	}
+}
+
 func TestAJobThatIsNowhereIsNotFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(w *Waiter, _ *Config) { w.poll, w.missing = 20*time.Millisecond, 200*time.Millisecond })

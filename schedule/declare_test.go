@@ -226,6 +226,9 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 			t.Errorf("%s: New says %v", name, err)
 		}
 	}
+	if _, err := (Schedule{}).Next(time.Now()); err == nil {
+		t.Error("the zero schedule has a next tick")
+	}
 	for _, fine := range []string{"@daily", "0 0 l * *", "0 0 15W * *", "0 0 * * FRI#2", "0 0 * * 5L", "0 0 1,15 jan-mar,12 *", "*/5,3 * * * *", "0 0 29 2 1-7/2"} {
 		if err := Cron("s", fine, "UTC", reportArgs{}, Options{}).Validate(); err != nil {
 			t.Errorf("%q: %v", fine, err)

@@ -117,6 +117,9 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 	if s.err != nil {
 		return time.Time{}, s.err
 	}
+	if s.timing == (timing{}) {
+		return time.Time{}, errors.New("the schedule has no timing: make it with Cron or Every")
+	}
 	return s.timing.next(after)
 }
 
