@@ -70,6 +70,10 @@ func (p *process) supervise(ctx context.Context, c *component) {
 			}
 			return
 		}
+		if errors.Is(err, backoff.ErrRanBefore) && c.failure.Load() != nil { // it stays failed, for its reason
+			<-ctx.Done()
+			return
+		}
 		if err == nil {
 			err = errStopped
 		}

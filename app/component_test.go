@@ -3,11 +3,15 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 func TestAComponentThatStopsByItselfIsStartedAgain(t *testing.T) {
@@ -32,6 +36,37 @@ func TestAComponentThatStopsByItselfIsStartedAgain(t *testing.T) {
 		synctest.Wait()
 		if got := c.state(); got.State != stateStopped {
 			t.Errorf("got %+v after the stop, want stopped", got)
+		}
+	})
+}
+
+func TestAComponentThatRunsOnceStaysFailedForItsReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		p := &process{log: slog.New(slog.DiscardHandler)}
+		runs := 0
+		c := &component{name: "once", run: func(context.Context) error {
+			if runs++; runs > 1 {
+				return fmt.Errorf("once: %w", backoff.ErrRanBefore)
+			}
+			return errors.New("a reason")
+		}}
+		go p.supervise(ctx, c)
+		time.Sleep(10 * time.Minute) // virtual
+		synctest.Wait()
+		if got := c.state(); runs != 2 || got != (State{State: stateFailed, Detail: "a reason"}) {
+			t.Errorf("got %+v after %d runs, want failed with the reason after 2", got, runs)
+		}
+		stop()
+	})
+}
+
+// A migration that goes on after its context has ended holds the process up as a component does.
+func TestAMigrationThatDoesNotStopIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &process{gate: newGate(nil, Config{})}
+		if err := p.awaitEnd(make(chan struct{})); err == nil || !strings.Contains(err.Error(), "migration") {
+			t.Errorf("got %v, want that it has not stopped", err)
 		}
 	})
 }

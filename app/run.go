@@ -145,6 +145,11 @@ func (p *process) awaitEnd(ended <-chan struct{}) error {
 		return ErrCut
 	case <-patience.C:
 		var errs []error
+		select {
+		case <-p.gate.ended:
+		default:
+			errs = append(errs, fmt.Errorf("the wait for the schema, or its migration, has not stopped %s after the grace period", stopMargin))
+		}
 		for _, c := range p.components {
 			if c.running.Load() {
 				errs = append(errs, fmt.Errorf("%s has not stopped %s after the grace period", c.name, stopMargin))

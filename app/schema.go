@@ -25,14 +25,16 @@ type gate struct {
 	log     *slog.Logger
 	open    chan struct{} // closed when it opens
 	refused chan error    // of one: why it never will
+	ended   chan struct{} // closed when nobody looks any more
 }
 
 func newGate(pool *pgxpool.Pool, c Config) *gate {
-	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1)}
+	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1), ended: make(chan struct{})}
 }
 
 // run looks until the gate opens, this build turns out to be too old, or ctx ends.
 func (g *gate) run(ctx context.Context) {
+	defer close(g.ended)
 	var retry backoff.Backoff
 	var said time.Time
 	var last State

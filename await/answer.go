@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -57,6 +58,10 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 			continue // nobody waits: the next wait sets the timer again
 		}
 		err := w.ask(ctx, pool, ids)
+		if pgsession.IsForbidden(err) { // no outage, which would end
+			w.refuse(ids, err)
+			err = nil
+		}
 		now := time.Now()
 		rest := max(coalesce, now.Sub(began))
 		next := now.Add(w.pollInterval(&deaf))
@@ -161,6 +166,18 @@ func (w *Waiter) tell(id outbox.ID, e end) {
 	}
 	if len(job.waits) == 0 {
 		delete(w.waits, id)
+	}
+}
+
+// refuse ends the waits for jobs that nobody can ask for.
+func (w *Waiter) refuse(ids []outbox.ID, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		if job := w.waits[id]; job != nil {
+			job.finish(result{err: err})
+			delete(w.waits, id)
+		}
 	}
 }
 

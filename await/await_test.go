@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -204,6 +205,15 @@ func TestWaitBeforeTheCommit(t *testing.T) {
 	wantSeven(t, receive(t, answer, "the end of the job"))
 }
 
+func TestAReferenceWithoutAWaiterIsAnError(t *testing.T) {
+	t.Parallel()
+	ref := RefTo[doubled](nil, outbox.NewID())
+	_, waited := ref.Wait(t.Context())
+	if _, looked := ref.Result(t.Context()); waited == nil || looked == nil {
+		t.Errorf("Wait = %v, Result = %v; want errors", waited, looked)
+	}
+}
+
 func TestAJobThatIsNowhereIsNotFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(w *Waiter, _ *Config) { w.poll, w.missing = 20*time.Millisecond, 200*time.Millisecond })
@@ -222,6 +232,12 @@ func TestAJobThatIsNowhereIsNotFound(t *testing.T) {
 	exec(t, r.db, `DELETE FROM outbox.jobs`)
 	if a := receive(t, answer, "an answer"); !errors.Is(a.err, ErrNotFound) {
 		t.Errorf("Wait for a job that is gone = %v, want %v", a.err, ErrNotFound)
+	}
+
+	// Nor does one that cannot be asked for: no wait would end that.
+	exec(t, r.db, `ALTER SCHEMA outbox RENAME TO moved`)
+	if a := receive(t, start(RefTo[doubled](r.Waiter, outbox.NewID())), "an answer"); pgsession.State(a.err) != pgsession.UndefinedTable {
+		t.Errorf("Wait without the tables = %v, want SQLSTATE %s", a.err, pgsession.UndefinedTable)
 	}
 }
 

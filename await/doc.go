@@ -34,7 +34,8 @@
 //     the notification was lost) is found by polling, after about a second.
 //   - A wake-up is a hint. Any number may be lost or forged: the poll finds what
 //     was lost, and queries are at least 5 ms and as long as the last one took apart.
-//   - An outage of the database is waited out. Only ctx bounds a Wait.
+//   - An outage of the database is waited out. Only ctx bounds a Wait. The database's refusal is no outage (SQLSTATE
+//     classes 3F and 42: no such table, no right to it) and is returned.
 //   - A job that ended otherwise than by success is an [*JobError]. Dead
 //     letters, which are failed or dead, count as ended although they may be
 //     retried: then wait again.
@@ -42,7 +43,19 @@
 //     is announced if that was enqueued as watched.
 //   - [ErrNotFound] says that Wait has not found the job for 10 seconds: its
 //     transaction rolled back or is still open, or the history has trimmed it. A job
-//     that was seen and is gone is not found at once.
+//     that was seen and is gone is not found at once. Nor is one found that the pool's role does not see.
+//
+// # Whose pool
+//
+// The pool's role has to be a member of outbox_worker, or of outbox_api or outbox_reader in the job's tenant
+// (app.tenant_id, which is the role's own setting or the connection's: no transaction is the caller's here). A member
+// of outbox_producer alone may not read jobs.
+//
+// # Waiting in a handler
+//
+// A handler that waits for a job keeps its worker meanwhile. If the other job is of the same queue, and enough handlers
+// wait, none is left to run what they wait for, until their timeouts. Enqueue it in another queue, or have it follow:
+// see outbox.Claimed.Then.
 //
 // Results are kept as long as closed jobs are: 14 days, unless the reaper is
 // configured otherwise. Keep succeeded jobs for a day at least where somebody waits

@@ -36,6 +36,8 @@ func Watched(opts outbox.Options) outbox.Options {
 	return opts
 }
 
+var errNoWaiter = errors.New("the reference has no waiter: make it with await.Enqueue or await.RefTo")
+
 // RefTo makes a reference from the id of a job whose handler returns an R. For a
 // job without a result, R is struct{}.
 func RefTo[R any](w *Waiter, id outbox.ID) Ref[R] { return Ref[R]{ID: id, waiter: w} }
@@ -48,6 +50,9 @@ func RefTo[R any](w *Waiter, id outbox.ID) Ref[R] { return Ref[R]{ID: id, waiter
 // protect.ErrUnreadable, or an [*protect.SealedError] if there is no Protect.
 // The waiter has to run.
 func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
+	if r.waiter == nil {
+		return result, errNoWaiter
+	}
 	end, err := r.waiter.wait(ctx, r.ID)
 	if err != nil {
 		return result, fmt.Errorf("wait for job %s: %w", r.ID, err)
@@ -75,6 +80,9 @@ func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
 }
 
 func (r Ref[R]) look(ctx context.Context) (end, error) {
+	if r.waiter == nil {
+		return end{}, errNoWaiter
+	}
 	found, err := sqlgen.New(r.waiter.user).FindOutcome(ctx, pgvalue.UUID(r.ID))
 	if err != nil {
 		return end{}, fmt.Errorf("look at job %s: %w", r.ID, err)

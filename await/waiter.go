@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -100,7 +101,7 @@ func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
 // for it.
 func (w *Waiter) Run(ctx context.Context) error {
 	if w.started.Swap(true) {
-		return errors.New("waiter: Run was called before")
+		return fmt.Errorf("waiter: %w", backoff.ErrRanBefore)
 	}
 	defer w.stop()
 	pool, err := openPool(ctx, w.user)

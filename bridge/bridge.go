@@ -77,7 +77,7 @@ func (r *Bridges) Ready() error {
 // acknowledged; what was fetched only is given back. It may be called once.
 func (r *Bridges) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
-		return errors.New("bridge: Run was called before")
+		return fmt.Errorf("bridge: %w", backoff.ErrRanBefore)
 	}
 	pool, err := pgsession.Open(ctx, r.user, pgsession.Config{
 		Conns: len(r.bridges), Needs: "store jobs", Timeout: 2 * statementTimeout, ByIndex: true,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -113,7 +114,7 @@ func (d *Dispatcher) Ready() error {
 // longer works beside this one; a database that is away is no error.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
-		return errors.New("dispatcher: Run was called before")
+		return fmt.Errorf("dispatcher: %w", backoff.ErrRanBefore)
 	}
 	pool, extending, err := d.openPools(ctx)
 	if err != nil {

@@ -241,8 +241,12 @@ func TestThenRefuses(t *testing.T) {
 	for field, try := range map[string]func() error{
 		"Options.IdempotencyKey": func() error { _, err := job.Then(next{}, outbox.Options{IdempotencyKey: "k"}); return err },
 		"Options.Tenant":         func() error { _, err := job.Then(next{}, outbox.Options{Tenant: outbox.NewID()}); return err },
-		"Options.Queue":          func() error { _, err := job.Then(next{}, outbox.Options{Queue: "no queue"}); return err },
-		"Args":                   func() error { _, err := job.Then(nil, outbox.Options{}); return err },
+		"Options.Key.MaxQueued": func() error {
+			_, err := job.Then(next{}, outbox.Options{Key: outbox.KeyRules{Name: "k", MaxQueued: 1}})
+			return err
+		},
+		"Options.Queue": func() error { _, err := job.Then(next{}, outbox.Options{Queue: "no queue"}); return err },
+		"Args":          func() error { _, err := job.Then(nil, outbox.Options{}); return err },
 	} {
 		err := try()
 		if bad, ok := errors.AsType[*outbox.InvalidError](err); !ok || bad.Field != field {

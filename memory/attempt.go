@@ -41,13 +41,7 @@ type record struct {
 	timer             *time.Timer             // while it waits for another attempt
 }
 
-type recordKey struct{}
-
-// running is a record and its store, for Progress.
-type running struct {
-	store  *store
-	record *record
-}
+type recorderKey struct{}
 
 // attempt is a job that runs.
 type attempt struct {
@@ -92,18 +86,20 @@ func (w *workers) take() *attempt {
 
 // begin marks a job as running. The store's mu is held.
 func (w *workers) begin(r *record) *attempt {
-	ctx, cancel := context.WithCancelCause(context.WithValue(w.base, recordKey{}, running{w.store, r}))
+	reports := &recorder{w.store, r}
+	ctx, cancel := context.WithCancelCause(context.WithValue(w.base, recorderKey{}, reports))
 	ctx, stop := context.WithTimeoutCause(ctx, r.timeout, dispatcher.ErrTimeout)
 	r.status, r.cancel, r.started = outbox.Running, cancel, time.Now()
 	r.attempt++
-	r.reports = &recorder{w.store, r}
+	r.reports = reports
 	w.store.running[r] = struct{}{}
 	w.store.metrics.running.Inc()
 	job := &outbox.Claimed{
 		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
 	}
-	engine.Of(job).Recorder = r.reports
+	kept := engine.Of(job)
+	kept.Recorder, kept.FollowUps.Refused = reports, engine.ErrNotStored
 	return &attempt{r, ctx, stop, job}
 }
 

@@ -2,23 +2,24 @@ package memory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 var (
 	// ErrNotFound says that no job has the id: it is of another process, or what
-	// became of it is no longer known.
-	ErrNotFound = errors.New("job not found in memory")
+	// became of it is no longer known. It is that of packages await and operator.
+	ErrNotFound = engine.ErrNotFound
 	// ErrNotStored says that a method of a job was called that works on its row in the
-	// database, Complete or Guard: a job in memory has none.
+	// database, Complete, Guard or Then: a job in memory has none.
 	ErrNotStored = engine.ErrNotStored
-	// ErrCancelled is the cause with which a handler's context ends after Cancel.
-	ErrCancelled = errors.New("job cancelled")
+	// ErrCancelled is the cause with which a handler's context ends after Cancel. It is
+	// dispatcher.ErrCancelled.
+	ErrCancelled = outcome.ErrCancelled
 )
 
 // Job is how a job is, or what became of it.
@@ -110,16 +111,11 @@ func Result[R any](q *Queue, id outbox.ID) (R, error) {
 func (q *Queue) Cancel(id outbox.ID) (was outbox.Status, err error) { return q.store.cancel(id) }
 
 // ReportProgress notes how far the job of a handler's context is; the latest word
-// counts. It reports false outside of the handlers of this package.
+// counts. It reports false, and notes nothing, outside of the handlers of this package
+// and once the handler has returned.
 func ReportProgress(ctx context.Context, p Progress) bool {
-	r, ok := ctx.Value(recordKey{}).(running)
-	if !ok {
-		return false
-	}
-	r.store.mu.Lock()
-	defer r.store.mu.Unlock()
-	r.record.progress = p
-	return true
+	r, ok := ctx.Value(recorderKey{}).(*recorder)
+	return ok && r.Progress(p.Current, p.Total, p.Message) == nil
 }
 
 // job is the record as callers see it. The store's mu is held.

@@ -162,10 +162,11 @@ func TestWhatTheHandlerSees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mux Mux
 		var seen *outbox.Claimed
-		var refused [2]error
+		var refused []error
 		mux.HandleRaw("raw", func(ctx context.Context, job *outbox.Claimed) error {
 			seen = job
-			refused = [2]error{job.Complete(ctx, nil), job.Guard(ctx, nil)}
+			_, err := job.Then(outbox.Raw{KindName: "next", Payload: []byte("1")}, outbox.Options{})
+			refused = []error{job.Complete(ctx, nil), job.Guard(ctx, nil), err}
 			return nil
 		})
 		q, err := New(&mux, Config{})
@@ -365,8 +366,8 @@ func TestCancel(t *testing.T) {
 		r := start(t, Config{Workers: 1})
 		running := r.submit(do(func(ctx context.Context) error {
 			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), ErrCancelled) {
-				t.Errorf("the context ended by %v, want %v", context.Cause(ctx), ErrCancelled)
+			if !errors.Is(context.Cause(ctx), dispatcher.ErrCancelled) {
+				t.Errorf("the context ended by %v, want %v", context.Cause(ctx), dispatcher.ErrCancelled)
 			}
 			return ctx.Err()
 		}), Options{MaxAttempts: 5})
@@ -451,7 +452,9 @@ func TestProgressIsTheLatestWord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, Config{})
+		var late context.Context
 		id := r.submit(do(func(ctx context.Context) error {
+			late = ctx
 			for i := range int64(3) {
 				if !ReportProgress(ctx, Progress{Current: i, Total: 3, Message: "reading"}) {
 					t.Error("progress was not noted")
@@ -467,6 +470,10 @@ func TestProgressIsTheLatestWord(t *testing.T) {
 		}
 		if ReportProgress(t.Context(), Progress{}) {
 			t.Error("progress was noted outside of a handler")
+		}
+		time.Sleep(time.Minute)
+		if job, _ := r.Job(id); ReportProgress(late, Progress{Current: 9}) || job.Status != outbox.Succeeded || job.Progress.Current != 2 {
+			t.Errorf("progress was noted of a job that has ended: %+v", job)
 		}
 	})
 }

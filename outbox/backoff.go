@@ -15,8 +15,11 @@ import (
 type Backoff []time.Duration
 
 // Exponential is the back-off that waits first after the first failed attempt and
-// twice as long after each further one, up to limit.
+// twice as long after each further one, up to limit. Enqueue refuses a back-off without a limit.
 func Exponential(first, limit time.Duration) Backoff {
+	if limit <= 0 { // a zero that was left out would have all attempts at once
+		return Backoff{-1}
+	}
 	if first <= 0 || first >= limit {
 		return Backoff{min(first, limit)}
 	}

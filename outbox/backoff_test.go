@@ -38,6 +38,7 @@ func TestDoublingOfOddTimes(t *testing.T) {
 	}{
 		{0, time.Hour, Backoff{0}},
 		{-1, time.Hour, Backoff{-1}}, // which Enqueue refuses
+		{time.Second, 0, Backoff{-1}},
 		{time.Hour, time.Minute, Backoff{time.Minute}},
 		{time.Second, 8 * time.Second, Backoff{1e9, 2e9, 4e9, 8e9}},
 		{time.Second, 7 * time.Second, Backoff{1e9, 2e9, 4e9, 7e9}},

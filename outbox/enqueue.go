@@ -45,29 +45,36 @@ func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (
 	if opts.Key.MaxQueued != 0 {
 		return enqueueIfRoom(ctx, db, args, opts, notify)
 	}
-	if t := engine.Tracing(); t != nil && args != nil {
-		ctx, span := traceEnqueue(ctx, t, args, &opts)
-		id, err := enqueueOne(ctx, db, args, &opts, notify)
-		endTrace(span, id, err)
-		return id, err
-	}
-	return enqueueOne(ctx, db, args, &opts, notify)
+	id, _, err := enqueueAnyway(ctx, db, args, &opts, notify)
+	return id, err
 }
 
-func enqueueOne(ctx context.Context, db DB, args Args, opts *Options, notify bool) (ID, error) {
+// enqueueAnyway is Enqueue without MaxQueued, with the defaults of args in opts. stored is false where the id is that
+// of the idempotency key's first job.
+func enqueueAnyway(ctx context.Context, db DB, args Args, opts *Options, notify bool) (id ID, stored bool, err error) {
+	if t := engine.Tracing(); t != nil && args != nil {
+		ctx, span := traceEnqueue(ctx, t, args, opts)
+		id, stored, err := enqueueOne(ctx, db, args, opts, notify)
+		endTrace(span, id, err)
+		return id, stored, err
+	}
+	return enqueueOne(ctx, db, args, opts, notify)
+}
+
+func enqueueOne(ctx context.Context, db DB, args Args, opts *Options, notify bool) (id ID, stored bool, err error) {
 	job, err := newRow(ctx, args, opts)
 	if err != nil {
-		return ID{}, err
+		return ID{}, false, err
 	}
 	job.Notify = notify
 	if tx, ok := db.(*producerTx); ok && opts.IdempotencyKey == "" {
 		db = tx.defers(&job)
 	}
-	id, err := store(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
+	id, err = store(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
 	if err != nil {
-		return ID{}, fmt.Errorf("enqueue %s: %w", job.Kind, explain(err))
+		return ID{}, false, fmt.Errorf("enqueue %s: %w", job.Kind, explain(err))
 	}
-	return id, nil
+	return id, id == ID(job.ID.Bytes), nil
 }
 
 func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, idempotencyKey string) (ID, error) {

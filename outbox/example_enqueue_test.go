@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -88,7 +89,11 @@ func ExampleProducer() {
 	pool, end := pgtest.Example()
 	defer end()
 	producer := outbox.NewProducer(pool, outbox.NotifyCoalesced)
-	defer func() { _ = producer.Flush(ctx) }() // sends the last notification
+	defer func() { // sends the last notification, before the pool is closed and although ctx has ended
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = producer.Flush(ctx)
+	}()
 
 	err := producer.InTx(ctx, func(tx pgx.Tx) error { // commits, and notifies after the commit
 		_, err := producer.Enqueue(ctx, tx, SyncTickets{"acme"}, outbox.Options{})

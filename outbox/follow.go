@@ -15,26 +15,25 @@ import (
 // adds what it wants anew.
 //
 // The follow-up belongs to this job's tenant and remembers it as its parent. Without
-// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on. An idempotency key is
-// refused: a follow-up exists once as it is.
+// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on. An idempotency key, another
+// tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's DefaultOptions may have them for
+// other jobs; a follow-up leaves them out.
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
 // than 100 follow-ups, or than 4 MiB of payloads and headers. Once the handler has returned, or Complete was called,
 // Then is too late and returns an error. It may be called concurrently.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
-	opts.fillFrom(args)
 	var errs []error
 	if opts.IdempotencyKey != "" {
 		errs = append(errs, invalid("Options.IdempotencyKey", "is set, which a follow-up cannot have: it exists once, with its parent's settlement"))
-		opts.IdempotencyKey = ""
 	}
-	if opts.Key.MaxQueued != 0 {
-		errs = append(errs, invalid("Options.Key.MaxQueued", "is set, which a follow-up cannot have: no caller would get the error when the key is full"))
-		opts.Key.MaxQueued, opts.Key.WhenFull = 0, ""
+	if opts.Key.MaxQueued != 0 || opts.Key.WhenFull != "" {
+		errs = append(errs, invalid("Options.Key.MaxQueued", "or WhenFull is set, which a follow-up cannot have: no caller would get the error when the key is full"))
 	}
 	if !opts.Tenant.IsZero() && opts.Tenant != c.Tenant {
 		errs = append(errs, invalid("Options.Tenant", "is %s, want none: a follow-up belongs to the tenant of its parent, %s", opts.Tenant, c.Tenant))
 	}
+	opts.fillFrom(args) // of which the row has no idempotency key and no MaxQueued
 	opts.Tenant = c.Tenant
 	job, err := newRow(context.Background(), args, &opts)
 	if opts.Headers == nil && opts.Caller == (Caller{}) {

@@ -10,6 +10,24 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
+// What their kind says of an idempotency key, a bound of a key or the tenant is for producers.
+func TestFollowUpsOfAnyKindCanBeAdded(t *testing.T) {
+	t.Parallel()
+	job := &Claimed{ID: NewID(), Tenant: tenant}
+	for _, kind := range []defaulting{
+		{Options{Tenant: NewID(), IdempotencyKey: "i"}}, {Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: ReplaceOldest}}},
+	} {
+		if _, err := job.Then(kind, Options{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+type defaulting struct{ defaults Options }
+
+func (defaulting) Kind() string              { return "defaulting" }
+func (d defaulting) DefaultOptions() Options { return d.defaults }
+
 // Behind a connection pooler pgx guesses the types of parameters.
 func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 	t.Parallel()

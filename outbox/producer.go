@@ -82,8 +82,8 @@ func (p *Producer) Publish(ctx context.Context, db DB, event Event, opts EventOp
 
 // Flush waits until the wake-ups for all commits before it have been sent; one that
 // fails for 5 seconds is given up. It returns an error only when ctx ends first.
-// Call it before the process exits; without it a wake-up may be lost, and the poll
-// covers that.
+// Call it before the process exits and before the pool is closed, with a context that the end of the process has not
+// ended; without it a wake-up may be lost, and the poll covers that.
 func (p *Producer) Flush(ctx context.Context) error { return p.wake.flush(ctx) }
 
 // committed wakes those that listen to the channels after a commit that returned err.

@@ -14,7 +14,7 @@ import (
 //
 //	outbox.Enqueue(ctx, outbox.FromSQL(tx), args, outbox.Options{})
 //
-// [EnqueueMany] sends arrays and needs pgx's own driver (pgx/v5/stdlib).
+// [EnqueueMany], [PublishMany] and [Claimed.Complete] send arrays and need pgx's own driver (pgx/v5/stdlib).
 //
 // db is a *sql.Tx, *sql.Conn or *sql.DB. Only a transaction ties the job to your business change.
 func FromSQL(db interface {

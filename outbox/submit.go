@@ -28,7 +28,7 @@ const (
 // stands for it, or, with a zero ID, the key is full and it was rejected.
 type Submitted struct {
 	Stored   bool // the request's own job is stored
-	ID       ID   // of the job that stands for the request, also one it was coalesced into; zero if rejected
+	ID       ID   // of its own job, the one it was coalesced into, or the idempotency key's first; zero if rejected
 	Replaced ID   // of the job that was closed to make room; zero if none was
 	Queued   int  // jobs of the key that waited before
 }
@@ -62,11 +62,8 @@ func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, err
 func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (Submitted, error) {
 	opts.fillFrom(args)
 	if opts.Key.MaxQueued == 0 {
-		id, err := enqueue(ctx, db, args, opts, notify)
-		if err != nil {
-			return Submitted{}, err
-		}
-		return Submitted{Stored: true, ID: id}, nil
+		id, stored, err := enqueueAnyway(ctx, db, args, &opts, notify)
+		return Submitted{Stored: stored, ID: id}, err
 	}
 	if t := engine.Tracing(); t != nil && args != nil {
 		ctx, span := traceEnqueue(ctx, t, args, &opts)

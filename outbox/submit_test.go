@@ -94,6 +94,11 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want accepted", name, done, err)
 		}
 	}
+	once, err1 := Submit(t.Context(), db, greet{"ada"}, Options{IdempotencyKey: "i"})
+	again, err2 := Submit(t.Context(), db, greet{"ada"}, Options{IdempotencyKey: "i"})
+	if err := errors.Join(err1, err2); err != nil || !once.Stored || again != (Submitted{ID: once.ID}) {
+		t.Errorf("a repeat: %+v after %+v, %v; want the first job, and not stored", again, once, err)
+	}
 }
 
 // The error is typed, and the transaction of the caller goes on.

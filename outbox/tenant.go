@@ -18,7 +18,8 @@ type Beginner interface {
 // InTenant runs fn in a transaction that is tied to a tenant: row-level security,
 // ours and that of your own tables, sees app.tenant_id = tenant until the
 // transaction ends, and nothing of it is left on the connection. It commits if fn
-// returns nil; otherwise it rolls back and returns fn's error.
+// returns nil; otherwise it rolls back and returns fn's error. Where db is a pgx.Tx, that goes for the savepoint: the
+// transaction around it has its own app.tenant_id again.
 //
 // A policy of yours is, for example
 //

@@ -54,6 +54,36 @@ func TestAJobsTransactionIsOfItsTenant(t *testing.T) {
 	}
 }
 
+func TestATransactionIsOfItsOwnTenantAgainAfterASavepointOfAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	seen := func(tx pgx.Tx) string {
+		return ask[string](t, tx, `SELECT coalesce(current_setting('app.tenant_id', true), '')`)
+	}
+	outer, inner := NewID(), NewID()
+	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		before := seen(tx)
+		err := InTenant(t.Context(), tx, outer, func(tx pgx.Tx) error {
+			err := InTenant(t.Context(), tx, inner, func(tx pgx.Tx) error {
+				if got := seen(tx); got != inner.String() {
+					t.Errorf("inside it is %q, want %s", got, inner)
+				}
+				return nil
+			})
+			if got := seen(tx); got != outer.String() {
+				t.Errorf("after the inner savepoint it is %q, want %s", got, outer)
+			}
+			return err
+		})
+		if got := seen(tx); got != before {
+			t.Errorf("after the outer savepoint it is %q, want %q", got, before)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAJobsTransactionNeedsADispatcher(t *testing.T) {
 	t.Parallel()
 	never := func(pgx.Tx) error { t.Error("it was begun"); return nil }

@@ -30,7 +30,7 @@ func TestWithoutTracingNothingIsPaidForIt(t *testing.T) {
 	for name, call := range map[string]struct{ all, bare func() error }{
 		"Enqueue": {
 			func() error { _, err := Enqueue(ctx, db, args, Options{}); return err },
-			func() error { _, err := enqueueOne(ctx, db, args, new(Options), true); return err },
+			func() error { _, _, err := enqueueOne(ctx, db, args, new(Options), true); return err },
 		},
 		"Publish": {
 			func() error { _, err := Publish(ctx, db, event, EventOptions{}); return err },

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -354,11 +355,11 @@ func (t *producerTx) commit(ctx context.Context) error {
 		return ctx.Err() // nothing was done
 	case len(t.later) == 0:
 		return t.tx.Commit(ctx)
-	case t.tx == nil:
+	case t.tx == nil && t.options == pgx.TxOptions{}:
 		return t.commitAlone(ctx)
 	}
 	b, sent := t.ahead()
-	b.Queue("commit")
+	b.Queue(cmp.Or(t.options.CommitQuery, "commit"))
 	answers, err := t.begin(ctx, b, sent)
 	if err == nil {
 		var tag pgconn.CommandTag
@@ -366,13 +367,13 @@ func (t *producerTx) commit(ctx context.Context) error {
 			err = pgx.ErrTxCommitRollback
 		}
 	}
-	if err = t.end(answers, err); err != nil {
+	if err = t.end(answers, err); err != nil && t.tx != nil {
 		_ = t.tx.Rollback(ctx) // or the connection is closed
 	}
 	return err
 }
 
-// commitAlone commits a transaction that has done nothing but enqueue. What is sent
+// commitAlone commits a transaction without options that has done nothing but enqueue. What is sent
 // together is one transaction to Postgres, all of it or nothing: BEGIN and COMMIT would
 // say no more. What a deferred trigger refuses is the error of the end.
 func (t *producerTx) commitAlone(ctx context.Context) error {

@@ -16,6 +16,35 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
+// What is sent alone needs no BEGIN, unless the options are to be in it.
+func TestJobsAloneAreStoredInATransactionOfItsOptions(t *testing.T) {
+	t.Parallel()
+	var count trips
+	p, pool := producerWith(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &count })
+	enqueue := func(opts pgx.TxOptions) error {
+		return pgx.BeginTxFunc(t.Context(), p, opts, func(tx pgx.Tx) error { return add(t, tx) })
+	}
+	if err := enqueue(pgx.TxOptions{AccessMode: pgx.ReadOnly}); err == nil || !strings.Contains(err.Error(), "read-only transaction") {
+		t.Errorf("read only: %v, want a refusal", err)
+	}
+	if err := enqueue(pgx.TxOptions{CommitQuery: "rollback"}); !errors.Is(err, pgx.ErrTxCommitRollback) {
+		t.Errorf("with a commit that rolls back: %v", err)
+	}
+	if got := countJobs(t, pool); got != 0 {
+		t.Errorf("%d jobs are stored, want none", got)
+	}
+	before := count.n.Load()
+	if err := enqueue(pgx.TxOptions{IsoLevel: pgx.Serializable, BeginQuery: "begin isolation level serializable"}); err != nil {
+		t.Error(err)
+	}
+	if trips := count.n.Load() - before; trips != 1 {
+		t.Errorf("%d round trips, want 1", trips)
+	}
+	if got := countJobs(t, pool); got != 1 {
+		t.Errorf("%d jobs are stored, want 1", got)
+	}
+}
+
 // trips counts what pgx sends: a batch is one.
 type trips struct{ n atomic.Int64 }
 

@@ -71,16 +71,8 @@ func RequireNotPublished(t testing.TB, db outbox.DB, topic string) {
 
 func wantedEvent(t testing.TB, event outbox.Event, o outbox.EventOptions) []string {
 	t.Helper()
-	contentType, payload := "application/json", []byte(nil)
-	if raw, ok := any(event).(outbox.Raw); ok {
-		contentType, payload = cmp.Or(raw.ContentType, contentType), raw.Payload
-	} else {
-		var err error
-		if payload, err = json.Marshal(event); err != nil {
-			t.Fatalf("the wanted event: %v", err)
-		}
-	}
-	wanted := storedEvent{contentType: contentType, payload: payload, key: o.Key, headers: o.Headers, tenant: o.Tenant, id: o.ID}
+	content := plain(t, "event", event)
+	wanted := storedEvent{contentType: content.Type, payload: content.Bytes, key: o.Key, headers: o.Headers, tenant: o.Tenant, id: o.ID}
 	return wanted.lines(o)
 }
 

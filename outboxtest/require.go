@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -58,7 +57,7 @@ func Enqueued[T outbox.Args](t testing.TB, db outbox.DB) []Job[T] {
 		if _, raw := any(zero).(outbox.Raw); raw {
 			continue
 		}
-		if err := json.Unmarshal(s.payload, &jobs[n].Args); err != nil {
+		if err := json.Unmarshal(s.opened(protectorOf(zero)).Bytes, &jobs[n].Args); err != nil {
 			t.Fatalf("decode the payload of job %s of kind %s: %v", s.id, kind, err)
 		}
 	}
@@ -66,9 +65,13 @@ func Enqueued[T outbox.Args](t testing.TB, db outbox.DB) []Job[T] {
 }
 
 // RequireEnqueued fails the test unless the transaction has stored a job with this payload, and with what is set in
-// the options; what is left to its zero value there is not compared. Delay and RunAt are met to the second, Headers if
-// the job has these among others. It returns the first such job. db is a [DB], or any pgx.Tx.
+// the options; what is left to its zero value there is not compared. Delay and RunAt are met to the second, Headers and
+// Caller if the job has these headers among others. Protect, or that of the DefaultOptions of T, opens the payload. It
+// returns the first such job. db is a [DB], or any pgx.Tx.
 //
+// Compare the rules of a key, Hold and Delay before the job is worked: the rules of one that has closed are not kept,
+// and the others change. Check, Key.MaxQueued and Key.WhenFull are not stored with a job, and fail the test if they are
+// set.
 // The failure shows what was enqueued instead, line by line.
 func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...outbox.Options) Job[T] {
 	t.Helper()
@@ -138,63 +141,39 @@ func expected(t testing.TB, args outbox.Args, opts []outbox.Options) expectation
 	if len(opts) == 1 {
 		o = opts[0]
 	}
-	encoded, err := outbox.Encode(args, outbox.Options{})
-	if err != nil {
-		t.Fatalf("the wanted job: %v", err)
+	if o.Check != nil || o.Key.MaxQueued != 0 || o.Key.WhenFull != "" {
+		t.Fatal("RequireEnqueued cannot compare Check, Key.MaxQueued and Key.WhenFull: they are not stored with a job")
 	}
-	raw := encoded.Args.(outbox.Raw)
-	fields := optionFields(o)
+	wanted := plain(t, "job", args)
+	fields, protector := optionFields(o), cmp.Or(o.Protect, protectorOf(args))
 	return expectation{
-		lines: append(spelled(cmp.Or(raw.ContentType, "application/json"), raw.Payload), valuesOf(fields, func(f field) string { return f.want })...),
+		lines: append(spelled(wanted.Type, wanted.Bytes), valuesOf(fields, func(f field) string { return f.want })...),
 		of: func(s storedJob) []string {
-			return append(spelled(s.contentType, s.payload), valuesOf(fields, func(f field) string { return f.got(s) })...)
+			got := s.opened(protector)
+			return append(spelled(got.Type, got.Bytes), valuesOf(fields, func(f field) string { return f.got(s) })...)
 		},
 	}
 }
 
-// field is an option that a test wants to see.
-type field struct {
-	name, want string
-	got        func(storedJob) string
+// plain is what is stored of arguments or of an event, unless it is sealed.
+func plain(t testing.TB, what string, value any) outbox.Content {
+	t.Helper()
+	if raw, ok := value.(outbox.Raw); ok {
+		return outbox.Content{Type: cmp.Or(raw.ContentType, "application/json"), Bytes: raw.Payload}
+	}
+	payload, err := json.Marshal(value)
+	if err != nil {
+		t.Fatalf("the wanted %s: %v", what, err)
+	}
+	return outbox.Content{Type: "application/json", Bytes: payload}
 }
 
-func valuesOf(fields []field, value func(field) string) (lines []string) {
-	for _, f := range fields {
-		lines = append(lines, f.name+": "+value(f))
+// protectorOf is what seals the payloads of the arguments' kind; nil for none.
+func protectorOf(args outbox.Args) outbox.Protector {
+	if kind, ok := args.(outbox.Defaulter); ok {
+		return kind.DefaultOptions().Protect
 	}
-	return lines
-}
-
-// optionFields are those that are set.
-func optionFields(o outbox.Options) (fields []field) {
-	add := func(set bool, name string, want any, got func(storedJob) any) {
-		if set {
-			fields = append(fields, field{name, fmt.Sprint(want), func(s storedJob) string { return fmt.Sprint(got(s)) }})
-		}
-	}
-	second := func(at time.Time) string { return at.UTC().Round(time.Second).Format(time.RFC3339) }
-	add(o.Queue != "", "Queue", o.Queue, func(s storedJob) any { return s.queue })
-	add(o.Priority != 0, "Priority", o.Priority, func(s storedJob) any { return s.priority })
-	add(o.Delay != 0, "Delay", o.Delay.Round(time.Second), func(s storedJob) any { return s.runAt.Sub(s.created).Round(time.Second) })
-	add(!o.RunAt.IsZero(), "RunAt", second(o.RunAt), func(s storedJob) any { return second(s.runAt) })
-	add(o.MaxAttempts != 0, "MaxAttempts", o.MaxAttempts, func(s storedJob) any { return s.maxAttempts })
-	add(o.Timeout != 0, "Timeout", o.Timeout, func(s storedJob) any { return time.Duration(s.timeout * float64(time.Second)) })
-	add(o.Key.Name != "", "Key.Name", o.Key.Name, func(s storedJob) any { return s.key })
-	add(o.Key.MaxActive != 0, "Key.MaxActive", o.Key.MaxActive, func(s storedJob) any { return s.maxActive })
-	add(o.Key.Ordered, "Key.Ordered", true, func(s storedJob) any { return s.ordered })
-	add(o.IdempotencyKey != "", "IdempotencyKey", o.IdempotencyKey, func(s storedJob) any { return s.idempotencyKey })
-	add(!o.Tenant.IsZero(), "Tenant", o.Tenant, func(s storedJob) any { return s.tenant })
-	add(!o.Deadline.IsZero(), "Deadline", second(o.Deadline), func(s storedJob) any {
-		if s.deadline == nil {
-			return "none"
-		}
-		return second(*s.deadline)
-	})
-	add(o.Hold, "Hold", true, func(s storedJob) any { return s.status == outbox.Created })
-	for _, name := range slices.Sorted(maps.Keys(o.Headers)) {
-		add(true, fmt.Sprintf("Headers[%q]", name), o.Headers[name], func(s storedJob) any { return s.headers[name] })
-	}
-	return fields
+	return nil
 }
 
 // storedJob is a row of outbox.jobs or outbox.history.
@@ -209,10 +188,24 @@ type storedJob struct {
 	runAt, created   time.Time
 	deadline         *time.Time
 	status           outbox.Status
-	timeout          float64 // in seconds
-	maxActive        int
-	ordered, closed  bool
+	timeout          time.Duration
+	backoff          outbox.Backoff
+	streamed, closed bool
+	rules            outbox.KeyRules // zero for a job that has closed: nothing is kept of them
 	idempotencyKey   string
+}
+
+// opened is the payload as it was before a protector, which may be nil, has sealed it, if it did.
+func (s storedJob) opened(p outbox.Protector) outbox.Content {
+	stored := outbox.Content{Type: s.contentType, Bytes: s.payload}
+	if p == nil {
+		return stored
+	}
+	content, err := p.Open(context.Background(), outbox.Part{Tenant: s.tenant, Job: s.id, Column: "payload"}, stored)
+	if err != nil { // it was not sealed, or by another
+		return stored
+	}
+	return content
 }
 
 func mustStored(t testing.TB, db outbox.DB, kind string) []storedJob {
@@ -237,16 +230,18 @@ func ours(table string) string {
 func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, error) {
 	rows, err := db.Query(ctx, `
 		SELECT job.id, job.tenant_id, job.kind, job.queue, coalesce(job.key, ''), job.priority, job.max_attempts, job.payload, job.content_type,
-		       coalesce(job.headers, '{}')::text, job.run_at, job.created_at, job.deadline, job.status::text, coalesce(extract(epoch FROM job.timeout), 0)::double precision,
-		       job.max_active, job.ordered, job.closed,
+		       coalesce(job.headers, '{}')::text, job.run_at, job.created_at, job.deadline, job.status::text, `+micros("job.timeout")+`,
+		       ARRAY(SELECT `+micros("wait")+` FROM unnest(job.backoff) WITH ORDINALITY AS waits (wait, n) ORDER BY n), job.streamed IS NOT NULL, job.closed,
+		       coalesce(job.max_active, 0), coalesce(job.ordered, false), coalesce(job.line_position, 0), coalesce(job.on_death, ''),
+		       `+micros("job.park_after")+`, coalesce(job.on_lapse, ''),
 		       coalesce((SELECT k.key FROM outbox.idempotency_keys AS k WHERE k.tenant_id = job.tenant_id AND k.kind = job.kind AND k.job_id = job.id), '')
 		FROM (
-			SELECT id, tenant_id, kind, queue, key, priority, max_attempts, payload, content_type, headers, run_at, created_at, deadline, status, timeout,
-			       coalesce(max_active, 0) AS max_active, coalesce(ordered, false) AS ordered, false AS closed
+			SELECT id, tenant_id, kind, queue, key, priority, max_attempts, payload, content_type, headers, run_at, created_at, deadline, status, timeout, backoff, streamed,
+			       false AS closed, CASE WHEN key IS NOT NULL THEN coalesce(max_active, 1) END AS max_active, ordered, line_position, on_death, park_after, on_lapse
 			FROM outbox.jobs WHERE ($1::text = '' OR kind = $1) AND `+ours("jobs")+`
 			UNION ALL
-			SELECT id, tenant_id, kind, queue, key, priority, max_attempts, payload, content_type, headers, run_at, created_at, deadline, status, timeout,
-			       0, false, true
+			SELECT id, tenant_id, kind, queue, key, priority, max_attempts, payload, content_type, headers, run_at, created_at, deadline, status, timeout, backoff, streamed,
+			       true, NULL, NULL, NULL, NULL, NULL, NULL
 			FROM outbox.history WHERE ($1::text = '' OR kind = $1) AND `+ours("history")+`
 		) AS job
 		ORDER BY job.created_at, job.id`, kind)
@@ -255,10 +250,17 @@ func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, er
 	}
 	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j storedJob, err error) {
 		var headers string
+		var timeout, parkAfter int64
+		var waits []int64
 		err = row.Scan((*[16]byte)(&j.id), (*[16]byte)(&j.tenant), &j.kind, &j.queue, &j.key, &j.priority, &j.maxAttempts, &j.payload, &j.contentType,
-			&headers, &j.runAt, &j.created, &j.deadline, (*string)(&j.status), &j.timeout, &j.maxActive, &j.ordered, &j.closed, &j.idempotencyKey)
+			&headers, &j.runAt, &j.created, &j.deadline, (*string)(&j.status), &timeout, &waits, &j.streamed, &j.closed,
+			&j.rules.MaxActive, &j.rules.Ordered, &j.rules.Sequence, (*string)(&j.rules.OnDeath), &parkAfter, (*string)(&j.rules.OnLapse), &j.idempotencyKey)
 		if err == nil {
 			_ = json.Unmarshal([]byte(headers), &j.headers) // of other types by outbox.enqueue: not for us
+		}
+		j.timeout, j.rules.ParkAfter = time.Duration(timeout)*time.Microsecond, time.Duration(parkAfter)*time.Microsecond
+		for _, wait := range waits {
+			j.backoff = append(j.backoff, time.Duration(wait)*time.Microsecond)
 		}
 		return j, err
 	})
@@ -266,6 +268,11 @@ func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, er
 		return nil, fmt.Errorf("look for jobs: %w", err)
 	}
 	return jobs, nil
+}
+
+// micros is an interval in microseconds, 0 for NULL.
+func micros(interval string) string {
+	return "coalesce((1000000 * extract(epoch FROM " + interval + "))::bigint, 0)"
 }
 
 // listed is jobs for people, a line each.

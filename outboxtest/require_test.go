@@ -2,6 +2,9 @@ package outboxtest_test
 
 import (
 	"context"
+	"errors"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +20,8 @@ import (
 func everything() outbox.Options {
 	return outbox.Options{
 		Queue: "mail", Priority: 3, Delay: time.Hour, MaxAttempts: 4, Timeout: time.Minute, IdempotencyKey: "order 7",
-		Key: outbox.KeyRules{Name: "ada", MaxActive: 2}, Headers: map[string]string{"trace": "1", "other": "2"},
+		Key: outbox.KeyRules{Name: "ada", MaxActive: 2, OnLapse: outbox.FailStale}, Backoff: outbox.Backoff{0, 90 * time.Second}, Streamed: true,
+		Caller: outbox.Caller{Service: "shop", User: "7"}, Headers: map[string]string{"trace": "1", "other": "2"},
 		Deadline: time.Date(2090, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
 }
@@ -39,8 +43,75 @@ func TestRequireEnqueued(t *testing.T) {
 	if n := len(outboxtest.Enqueued[receipt](t, db)); n != 2 {
 		t.Errorf("%d jobs", n)
 	}
+	for order, key := range []outbox.KeyRules{
+		{Name: "one at once", MaxActive: 1},
+		{Name: "a line", Ordered: true, Sequence: 3, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed},
+	} {
+		enqueue(t, db, receipt{Order: 10 + order}, outbox.Options{Key: key})
+		outboxtest.RequireEnqueued(t, db, receipt{Order: 10 + order}, outbox.Options{Key: key})
+	}
+	enqueue(t, db, secret{"x"}, outbox.Options{})
+	outboxtest.RequireEnqueued(t, db, secret{"x"})
+	outboxtest.RequireNotEnqueued(t, db, secret{"y"})
 	outboxtest.RequireNotEnqueued[sum](t, db)
 	outboxtest.RequireNotEnqueued(t, db, receipt{Order: 2}, receipt{Order: 7})
+}
+
+// secret is a job whose payload is sealed: written backwards.
+type secret struct{ Word string }
+
+func (secret) Kind() string                   { return "secret" }
+func (secret) DefaultOptions() outbox.Options { return outbox.Options{Protect: backwards{}} }
+
+type backwards struct{}
+
+func (backwards) Check(string, outbox.Content) error { return nil }
+
+func (backwards) Seal(_ context.Context, _ outbox.Part, plain outbox.Content) (outbox.Content, error) {
+	slices.Reverse(plain.Bytes)
+	return outbox.Content{Type: "backwards", Bytes: plain.Bytes}, nil
+}
+
+func (backwards) Open(_ context.Context, of outbox.Part, sealed outbox.Content) (outbox.Content, error) {
+	if of.Job.IsZero() || of.Tenant != outbox.RootTenant || of.Column != "payload" || sealed.Type != "backwards" {
+		return outbox.Content{}, errors.New("not sealed by this")
+	}
+	plain := slices.Clone(sealed.Bytes)
+	slices.Reverse(plain)
+	return outbox.Content{Type: "application/json", Bytes: plain}, nil
+}
+
+// A job that was stored without any option is not what a test wants that sets one, whichever it is.
+func noOptionIsPassedOver(t *testing.T, db *outboxtest.DB) {
+	enqueue(t, db, receipt{Order: 8}, outbox.Options{})
+	values := []any{"x", int64(1e9), true, outbox.ID{15: 9}, outbox.Backoff{1e9}, map[string]string{"a": "b"}, outbox.Caller{User: "ada"}, time.Unix(4e9, 0), backwards{}}
+	var want outbox.Options
+	var try func(of reflect.Value)
+	try = func(of reflect.Value) {
+		for n := range of.NumField() {
+			f, name := of.Field(n), of.Type().Field(n).Name
+			switch {
+			case name == "watched" || name == "Protect": // which are not set by hand, and open the payload
+				continue
+			case name == "Key":
+				try(f)
+				continue
+			}
+			at := slices.IndexFunc(values, func(v any) bool {
+				of := reflect.TypeOf(v)
+				return of.ConvertibleTo(f.Type()) && (of.Kind() == f.Kind() || f.CanInt() || f.Kind() == reflect.Interface)
+			})
+			if at < 0 {
+				t.Fatalf("no value for %s: add one", name)
+			}
+			f.Set(reflect.ValueOf(values[at]).Convert(f.Type()))
+			t.Run(name, func(t *testing.T) {
+				fails(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, db, receipt{Order: 8}, want) })
+			})
+			f.SetZero()
+		}
+	}
+	try(reflect.ValueOf(&want).Elem())
 }
 
 func TestEachOptionIsCompared(t *testing.T) {
@@ -59,6 +130,8 @@ func TestEachOptionIsCompared(t *testing.T) {
 		"Key.Ordered: true":          {Key: outbox.KeyRules{Name: "ada", Ordered: true}},
 		"IdempotencyKey: order 8":    {IdempotencyKey: "order 8"},
 		`Headers["trace"]: 2`:        {Headers: map[string]string{"trace": "2"}},
+		"Backoff: [0s]":              {Backoff: outbox.Backoff{0}},
+		`Headers["caller-user"]: 8`:  {Caller: outbox.Caller{User: "8"}},
 		"Deadline: 2091":             {Deadline: time.Date(2091, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"Hold: true":                 {Hold: true},
 		"Tenant: 00000000-0000-0000": {Tenant: outbox.ID{15: 9}},
@@ -70,6 +143,7 @@ func TestEachOptionIsCompared(t *testing.T) {
 			}
 		})
 	}
+	noOptionIsPassedOver(t, db)
 }
 
 func TestAFailureShowsWhatWasEnqueued(t *testing.T) {

@@ -87,7 +87,7 @@ func (r *Reaper) Ready() error {
 // for an error that a retry cannot mend.
 func (r *Reaper) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
-		return errors.New("reaper: Run was called before")
+		return fmt.Errorf("reaper: %w", backoff.ErrRanBefore)
 	}
 	if err := r.open(ctx); err != nil {
 		return fmt.Errorf("reaper: %w", err)

@@ -75,7 +75,7 @@ func (r *Relay) Ready() error {
 // closed. It may be called once.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
-		return errors.New("relay: Run was called before")
+		return fmt.Errorf("relay: %w", backoff.ErrRanBefore)
 	}
 	pool, err := pgsession.Open(ctx, r.user, pgsession.Config{
 		Conns: connsPerSink * len(r.publishers), Needs: "relay", Timeout: 2 * statementTimeout, ByIndex: true,

@@ -213,8 +213,8 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 		"a header of ours":    {Cron("s", valid, "UTC", reportArgs{}, Options{Headers: map[string]string{"schedule": "x"}}), []string{"Options.Headers"}},
 		"options of one job": {Cron("s", valid, "UTC", auditArgs{outbox.Options{
 			RunAt: time.Unix(1, 0), Deadline: time.Unix(2, 0), IdempotencyKey: "i", Key: outbox.KeyRules{Name: "k", Ordered: true, Sequence: 1}, Headers: map[string]string{"scheduled_for": "x"},
-		}}, Options{}), []string{"Options.IdempotencyKey", "Options.Deadline", "Options.Key.Sequence", "Options.Headers"}},
-		"a key's depth": {Cron("s", valid, "UTC", auditArgs{outbox.Options{Key: outbox.KeyRules{Name: "k", MaxQueued: 1}}}, Options{}), []string{"Options.Key.MaxQueued"}},
+		}}, Options{}), []string{"Options.Deadline", "Options.Key.Sequence", "Options.Headers"}},
+		"a key's depth": {Cron("s", valid, "UTC", reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", MaxQueued: 1}}), []string{"Options.Key.MaxQueued"}},
 		"all of it":     {Cron("", "x", "x", reportArgs{}, Options{Queue: "a b", Missed: "x"}), []string{"zone", "expression", "name", "Options.Missed", "Options.Queue"}},
 	}
 	for name, tt := range tests {
@@ -225,6 +225,9 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 		if _, err := New(nil, Config{Schedules: []Schedule{tt.schedule}}); len(invalidFields(err)) != len(tt.fields) {
 			t.Errorf("%s: New says %v", name, err)
 		}
+	}
+	if _, err := (Schedule{}).Next(time.Now()); err == nil {
+		t.Error("the zero schedule has a next tick")
 	}
 	for _, fine := range []string{"@daily", "0 0 l * *", "0 0 15W * *", "0 0 * * FRI#2", "0 0 * * 5L", "0 0 1,15 jan-mar,12 *", "*/5,3 * * * *", "0 0 29 2 1-7/2"} {
 		if err := Cron("s", fine, "UTC", reportArgs{}, Options{}).Validate(); err != nil {
@@ -248,6 +251,11 @@ func TestAScheduleKeepsTheRulesOfItsKind(t *testing.T) {
 	kind := auditArgs{outbox.Options{Queue: "audits", MaxAttempts: 3, Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}, Caller: outbox.Caller{Service: "ledger"}}}
 	declare(t, newScheduler(t, db, Every("s", time.Hour, kind, Options{MaxAttempts: 4})))
 	got := askAll[string](t, db, `SELECT concat_ws(' ', queue, max_attempts, key, ordered, on_death, headers) FROM outbox.schedules`)
+	for _, left := range []outbox.Options{{IdempotencyKey: "i", RunAt: time.Unix(1, 0)}, {Key: outbox.KeyRules{Name: "k", MaxQueued: 1, WhenFull: outbox.CoalesceFull}}} {
+		if err := Every("s", time.Hour, auditArgs{left}, Options{}).Validate(); err != nil {
+			t.Errorf("what a schedule leaves out of its kind's options: %v", err)
+		}
+	}
 	if diff := cmp.Diff([]string{`audits 4 k t skip {"caller-service": "ledger"}`}, got); diff != "" {
 		t.Errorf("stored (-want +got):\n%s", diff)
 	}

@@ -49,15 +49,22 @@ func plan(r row, now time.Time) (firing, error) {
 	if f.ticks, err = timing.latest(from, now, n); err != nil {
 		return firing{}, err
 	}
+	if f.next, err = timing.next(now); err != nil {
+		return firing{}, err
+	}
+	// A schedule that SQL has made is due at its Since, which is no tick.
+	if at := r.NextAt.Time; len(f.ticks) == 0 && r.Since.Time.Before(at) && !at.After(now) {
+		if f.ticks, err = timing.stands(at, f.next); err != nil {
+			return firing{}, err
+		}
+	}
 	if len(f.ticks) > 0 && Missed(r.Missed) == Skip && now.Sub(f.ticks[0]) >= lateAfter {
 		f.ticks = nil
 	}
 	if most := max(maxFiringBytes/max(len(r.Payload), 1), 1); len(f.ticks) > most { // the others come next
 		f.ticks, f.next = f.ticks[:most], f.ticks[most]
-		return f, nil
 	}
-	f.next, err = timing.next(now)
-	return f, err
+	return f, nil
 }
 
 // Bounds of what one transaction enqueues, so that it fits into its time.

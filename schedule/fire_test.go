@@ -121,21 +121,25 @@ func TestWhatBecomesOfMissedTicks(t *testing.T) {
 	tests := map[string]struct {
 		missed Missed
 		limit  int32
+		nextAt string // "" is noon
 		since  string // "" is the beginning
 		now    string
 		want   []string
 	}{
-		"on time, skip":                        {Skip, 1, "", "2026-06-01T12:00:00.01Z", []string{noon}},
-		"a little late, skip":                  {Skip, 1, "", "2026-06-01T12:00:59Z", []string{noon}},
-		"a minute late, skip":                  {Skip, 1, "", "2026-06-01T12:01:00Z", nil},
-		"hours late, skip the last is on time": {Skip, 1, "", "2026-06-01T15:00:05Z", []string{"2026-06-01T15:00:00Z"}},
-		"on time, once":                        {Once, 1, "", noon, []string{noon}},
-		"hours late, once is the latest":       {Once, 1, "", "2026-06-01T15:59:00Z", []string{"2026-06-01T15:00:00Z"}},
-		"on time, all":                         {All, 3, "", noon, []string{noon}},
-		"hours late, all in order":             {All, 3, "", "2026-06-01T14:30:00Z", []string{noon, "2026-06-01T13:00:00Z", "2026-06-01T14:00:00Z"}},
-		"days late, all up to the limit":       {All, 2, "", "2026-06-03T00:30:00Z", []string{"2026-06-02T23:00:00Z", "2026-06-03T00:00:00Z"}},
-		"none before it was resumed":           {All, 10, "2026-06-01T13:30:00Z", "2026-06-01T14:30:00Z", []string{"2026-06-01T14:00:00Z"}},
-		"none since it was resumed":            {Once, 10, "2026-06-01T13:30:00Z", "2026-06-01T13:30:00Z", nil},
+		"on time, skip":                        {Skip, 1, "", "", "2026-06-01T12:00:00.01Z", []string{noon}},
+		"a little late, skip":                  {Skip, 1, "", "", "2026-06-01T12:00:59Z", []string{noon}},
+		"a minute late, skip":                  {Skip, 1, "", "", "2026-06-01T12:01:00Z", nil},
+		"hours late, skip the last is on time": {Skip, 1, "", "", "2026-06-01T15:00:05Z", []string{"2026-06-01T15:00:00Z"}},
+		"on time, once":                        {Once, 1, "", "", noon, []string{noon}},
+		"hours late, once is the latest":       {Once, 1, "", "", "2026-06-01T15:59:00Z", []string{"2026-06-01T15:00:00Z"}},
+		"on time, all":                         {All, 3, "", "", noon, []string{noon}},
+		"hours late, all in order":             {All, 3, "", "", "2026-06-01T14:30:00Z", []string{noon, "2026-06-01T13:00:00Z", "2026-06-01T14:00:00Z"}},
+		"days late, all up to the limit":       {All, 2, "", "", "2026-06-03T00:30:00Z", []string{"2026-06-02T23:00:00Z", "2026-06-03T00:00:00Z"}},
+		"none before it was resumed":           {All, 10, "", "2026-06-01T13:30:00Z", "2026-06-01T14:30:00Z", []string{"2026-06-01T14:00:00Z"}},
+		"none since it was resumed":            {Once, 10, "", "2026-06-01T13:30:00Z", "2026-06-01T13:30:00Z", nil},
+		"of other rules, ours had it before":   {Skip, 1, "2026-06-01T12:10:00Z", "", "2026-06-01T12:10:01Z", []string{"2026-06-01T12:10:00Z"}},
+		"of other rules, ours have it next":    {Once, 1, "2026-06-01T12:50:00Z", "", "2026-06-01T12:50:01Z", nil},
+		"of other rules, resumed since":        {Once, 1, "2026-06-01T12:10:00Z", "2026-06-01T12:10:01Z", "2026-06-01T12:10:02Z", nil},
 	}
 	for name, tt := range tests {
 		r := row{
@@ -144,6 +148,9 @@ func TestWhatBecomesOfMissedTicks(t *testing.T) {
 		}
 		if tt.since != "" {
 			r.Since = timestamp(instant(t, tt.since))
+		}
+		if tt.nextAt != "" {
+			r.NextAt = timestamp(instant(t, tt.nextAt))
 		}
 		now := instant(t, tt.now)
 		f, err := plan(r, now)

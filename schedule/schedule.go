@@ -117,6 +117,9 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 	if s.err != nil {
 		return time.Time{}, s.err
 	}
+	if s.timing == (timing{}) {
+		return time.Time{}, errors.New("the schedule has no timing: make it with Cron or Every")
+	}
 	return s.timing.next(after)
 }
 
@@ -131,6 +134,10 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	job.Check = s.check
 	kept, err := outbox.Encode(s.args, job)
 	o := kept.Options
+	o.IdempotencyKey = "" // the kind's: each tick has its own
+	if s.opts.Key.MaxQueued == 0 {
+		o.Key.MaxQueued = 0 // the kind's: for producers, which would get the error
+	}
 	errs = append(errs, storable(o))
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return p, err
@@ -194,7 +201,6 @@ func storable(o outbox.Options) error {
 			errs = append(errs, invalid.Field("Options."+field, "is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
 		}
 	}
-	refuse(o.IdempotencyKey != "", "IdempotencyKey")
 	refuse(!o.Deadline.IsZero(), "Deadline")
 	refuse(o.Key.Sequence != 0, "Key.Sequence")
 	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued")

@@ -104,7 +104,7 @@ func (s *Scheduler) Ready() error {
 // cannot mend.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
-		return errors.New("scheduler: Run was called before")
+		return fmt.Errorf("scheduler: %w", backoff.ErrRanBefore)
 	}
 	if err := s.open(ctx); err != nil {
 		return fmt.Errorf("scheduler: %w", err)

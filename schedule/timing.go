@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // zones are known wherever the program runs, by the same rules in every process of a build
+	_ "time/tzdata" // zones are known wherever the program runs; the host's own rules come first, if it has some
 
 	"github.com/adhocore/gronx"
 
@@ -13,8 +13,8 @@ import (
 )
 
 // timing says when a schedule ticks: by a cron expression in a zone, or every so
-// long. It is a pure function of time: all processes agree on the ticks, and a
-// restart, a pause or a declaration that comes and goes does not move them.
+// long. It is a pure function of time: all processes with the same time zone rules
+// agree on the ticks, and a restart, a pause or a declaration that comes and goes does not move them.
 type timing struct {
 	expression string // "" for an interval
 	zone       string // an IANA name
@@ -103,6 +103,16 @@ func (t timing) latest(from, to time.Time, n int) ([]time.Time, error) {
 			return ticks, nil
 		}
 	}
+}
+
+// stands returns the one tick at, which other rules of the zone have stored and ours do not have, or none. Where ours
+// had it earlier, nobody has fired it; where they have it later, next is it. The nearer one of ours is taken for it.
+func (t timing) stands(at, next time.Time) ([]time.Time, error) {
+	before, err := t.latest(at.Add(-maxLookBack), at, 1)
+	if err != nil || len(before) == 0 || next.Sub(at) < at.Sub(before[0]) {
+		return nil, err
+	}
+	return []time.Time{at}, nil
 }
 
 const maxLookBack = 50 * 365 * 24 * time.Hour

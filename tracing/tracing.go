@@ -59,8 +59,7 @@ func Install(config Config) (remove func(), err error) {
 	if config.Baggage {
 		t.wire = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 	}
-	engine.SetTracing(t)
-	return func() { engine.SetTracing(nil) }, nil
+	return engine.SetTracing(t), nil
 }
 
 type tracer struct {

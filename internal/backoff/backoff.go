@@ -17,6 +17,7 @@ package backoff
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -26,6 +27,9 @@ const (
 	DefaultMin = 100 * time.Millisecond
 	DefaultMax = 5 * time.Second
 )
+
+// ErrRanBefore is what a Run that may be called once says the second time. No wait mends that.
+var ErrRanBefore = errors.New("Run was called before")
 
 // Backoff is a capped exponential back-off with jitter. The zero value is ready
 // to use. It belongs to one loop: it is not safe for concurrent use.

@@ -66,6 +66,9 @@ type FollowUps struct {
 	// Hook makes the row of the kind's success hook; nil for none. It is set before the handler
 	// is called.
 	Hook func() Row
+	// Refused is why Add takes none; nil for a job whose success can be followed. It is set before the handler is
+	// called.
+	Refused error
 
 	mu    sync.Mutex
 	rows  []Row
@@ -86,6 +89,8 @@ func (f *FollowUps) Add(row Row, completed bool) (bytes int, err error) {
 	defer f.mu.Unlock()
 	bytes = f.bytes + Size(&row)
 	switch {
+	case f.Refused != nil:
+		return bytes, f.Refused
 	case f.ended || completed:
 		return bytes, ErrEnded
 	case len(f.rows) == MaxFollowUps:

@@ -16,9 +16,20 @@ func InTenant(ctx context.Context, db interface {
 }, tenant string, fn func(tx pgx.Tx) error,
 ) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, tenant); err != nil {
+		var was, is string
+		set := tx.QueryRow(ctx, `SELECT coalesce(was, ''), set_config('app.tenant_id', $1, true) FROM current_setting('app.tenant_id', true) AS was`, tenant)
+		if err := set.Scan(&was, &is); err != nil {
 			return fmt.Errorf("set the transaction's tenant: %w", err)
 		}
-		return fn(tx)
+		if err := fn(tx); err != nil {
+			return err
+		}
+		if _, outer := db.(pgx.Tx); !outer { // a setting outlives the savepoint that made it
+			return nil
+		}
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, was); err != nil {
+			return fmt.Errorf("set back the transaction's tenant: %w", err)
+		}
+		return nil
 	})
 }

@@ -64,13 +64,11 @@ const (
 
 var tracing atomic.Pointer[Tracer]
 
-// SetTracing has t make the spans of this process; nil makes none.
-func SetTracing(t Tracer) {
-	if t == nil {
-		tracing.Store(nil)
-		return
-	}
-	tracing.Store(&t)
+// SetTracing has t make the spans of this process, until remove is called or another is set.
+func SetTracing(t Tracer) (remove func()) {
+	mine := &t
+	tracing.Store(mine)
+	return func() { tracing.CompareAndSwap(mine, nil) }
 }
 
 // Tracing is what makes spans, or nil.

@@ -15,3 +15,16 @@ func BenchmarkNoTracing(b *testing.B) {
 		}
 	}
 }
+
+// Of two that were installed, the end of the first does not end the second.
+func TestATracerIsRemovedByItsOwnInstallation(t *testing.T) {
+	type none struct{ engine.Tracer }
+	before := engine.SetTracing(none{})
+	after := engine.SetTracing(none{})
+	if before(); engine.Tracing() == nil {
+		t.Error("the first removal has removed the second tracer")
+	}
+	if after(); engine.Tracing() != nil {
+		t.Error("the tracer is still there")
+	}
+}

@@ -27,7 +27,7 @@ var access = []Mutant{
 		Name:      "a tenant stays on the connection",
 		Breaks:    "whoever gets the connection next sees the tenant that it served last",
 		Invariant: "Tenants see their own",
-		Edits:     []Edit{{"internal/engine.InTenant", `set_config('app.tenant_id', $1, true)`, `set_config('app.tenant_id', $1, false)`}},
+		Edits:     []Edit{{"internal/engine.InTenant", `set_config('app.tenant_id', $1, true) FROM`, `set_config('app.tenant_id', $1, false) FROM`}},
 		Checks: []Check{
 			test("access", "TestAConnectionKeepsNothingOfATenant", "are seen without a tenant"),
 			test("outbox", "TestAJobsTransactionIsOfItsTenant", "want none"),

@@ -318,6 +318,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
 		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("23514", ""), pg("P0001", ""), pg("55P03", "")}},
+		"IsForbidden":    {IsForbidden, []error{pg("42501", ""), pg("42P01", ""), pg("3F000", "")}, []error{errors.New("cut"), pg("42P05", ""), pg("57P01", "")}},
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
 		// What a server answers while we connect is about no statement.

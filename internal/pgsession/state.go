@@ -66,6 +66,13 @@ func RefusesTheRow(err error) bool {
 	return true
 }
 
+// IsForbidden reports whether the server has no such schema, table or function, or gives us no right to it (3F, 42). A
+// repeat helps only once somebody has changed that.
+func IsForbidden(err error) bool {
+	state := State(err)
+	return len(state) == 5 && (state[:2] == "3F" || state[:2] == "42") && state != DuplicateStatement
+}
+
 // IsRefusal reports whether a statement failed because of some of its rows and will fail for as long as it has them: a
 // trigger or a constraint refuses one, or a value of one cannot be computed with. Unlike RefusesTheRow it leaves out
 // locks, which end, and missing partitions, which are made.

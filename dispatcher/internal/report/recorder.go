@@ -299,10 +299,8 @@ func (r *Recorder) retryLater(batch *batch, err error) answer {
 // isUnreachable reports whether an error is the database's trouble, which passes, and not
 // that of what was to be stored.
 func isUnreachable(err error) bool {
-	if state := pgsession.State(err); len(state) == 5 && (state[:2] == "3F" || state[:2] == "42") {
-		return false // a schema or rights that are not there would hold the reports back for ever
-	}
-	return !pgsession.RefusesTheRow(err)
+	// A schema or rights that are not there would hold the reports back for ever.
+	return !pgsession.IsForbidden(err) && !pgsession.RefusesTheRow(err)
 }
 
 // claimKey names a claim of a job.
