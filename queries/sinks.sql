@@ -159,8 +159,9 @@ WHERE sink = @sink;
 -- SeekSink has a sink go on behind a position. To go forward is to count all events as
 -- published that can be seen up to there; of the last ten thousand positions those without
 -- an event become holes, whose transactions may run. To go back is to let events become jobs
--- again whose jobs are closed, if the sink refuses them again. The sink has no owner then: the one that
--- it had reads the cursor anew, and what it has under way is refused.
+-- again whose jobs are closed, if the sink refuses them again. A failover undoes neither: the sink's marks
+-- are where it goes. The sink has no owner then: the one that it had reads the cursor anew, and what it has
+-- under way is refused.
 WITH target AS (
     SELECT @position::bigint AS position
 ), found AS MATERIALIZED (
@@ -180,6 +181,8 @@ WITH target AS (
     UPDATE outbox.sinks
     SET top    = target.position,
         top_id = (SELECT id FROM outbox.events WHERE events.position = target.position),
+        rewind_top = target.position,
+        mark_top   = target.position,
         holes  = passed.positions - seen.positions,
         epoch            = epoch + 1,
         owner            = NULL,

@@ -79,7 +79,13 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 			return nil, fmt.Errorf("own sink: %w", err)
 		case len(rows) == 0:
 			continue // another process was faster
-		case rows[0].Behind > 0:
+		}
+		if was, top := rows[0].Was, rows[0].Top; top < was {
+			p.metrics.rewinds.Inc()
+			p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
+				slog.Int64("from", was), slog.Int64("to", top))
+		}
+		if rows[0].Behind > 0 {
 			return nil, fmt.Errorf("the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
 				"Run: SELECT setval('outbox.events_position_seq', %[1]d)", rows[0].Behind)
 		}
@@ -91,11 +97,6 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 		}
 		if p.shared != nil {
 			p.shared.forget()
-		}
-		if rows[0].Rewind {
-			if err := o.rewind(ctx, q); err != nil {
-				return nil, err
-			}
 		}
 		return o, o.lookAtHeld(ctx)
 	}
@@ -150,26 +151,6 @@ func (p *publisher) awaitRelease(ctx context.Context, most time.Duration) error 
 	case <-lapse.C:
 	case <-p.released:
 	}
-	return nil
-}
-
-// rewind goes back to what was published shortly before positions changed their origin.
-func (o *ownership) rewind(ctx context.Context, q *sqlgen.Queries) error {
-	p := o.publisher
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	rows, err := q.RewindSink(ctx, sqlgen.RewindSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Since: pgvalue.Interval(p.config.FailoverRewind)})
-	switch {
-	case err != nil:
-		return fmt.Errorf("rewind sink: %w", err)
-	case len(rows) == 0:
-		return errNotOurs
-	}
-	was := o.cursor.top
-	o.cursor, o.kept = cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), rows[0].Top
-	p.metrics.rewinds.Inc()
-	p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
-		slog.Int64("from", was), slog.Int64("to", o.cursor.top))
 	return nil
 }
 
@@ -359,7 +340,7 @@ func (o *ownership) step() *step {
 	p := o.publisher
 	s := &step{published: o.published, away: o.away, params: sqlgen.AdvanceSinkParams{
 		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
-		Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval,
+		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval,
 	}}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
