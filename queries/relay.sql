@@ -65,14 +65,17 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           goal.was::bigint AS was,
-          goal.behind::bigint AS behind;
+          goal.behind::bigint AS behind,
+          (SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+           FROM jsonb_each_text(sinks.missing))::text AS missing;
 
 -- name: AdvanceSink :many
 -- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
 -- somebody else owns the sink now, or if positions come from another timeline. A lazy commit
 -- waits for no disk: what it loses is published again, under the same ids. It says for how long the
 -- oldest event that is not published waits: what is shown of time is by this clock alone. Once the
--- newer mark is as old as a rewind is to go back, it becomes the older one.
+-- newer mark is as old as a rewind is to go back, it becomes the older one. Missing is for how many seconds
+-- destinations are, as in OwnSink; NULL if that is stored.
 UPDATE outbox.sinks
 SET top      = @top,
     top_id   = (SELECT id FROM outbox.events WHERE position = @top),
@@ -83,6 +86,9 @@ SET top      = @top,
     away_since       = clock_timestamp() - sqlc.narg(away_for)::interval,
     away_code        = sqlc.narg(away_code)::text,
     away_message     = sqlc.narg(away_message)::text,
+    missing          = CASE WHEN sqlc.narg(missing)::text IS NULL THEN missing ELSE (
+        SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+        FROM jsonb_each_text(sqlc.narg(missing)::text::jsonb)) END,
     rewind_top       = CASE WHEN mark_at > statement_timestamp() - @rewind::interval THEN rewind_top ELSE mark_top END,
     mark_top         = CASE WHEN mark_at > statement_timestamp() - @rewind::interval THEN mark_top ELSE @top END,
     mark_at          = CASE WHEN mark_at > statement_timestamp() - @rewind::interval THEN mark_at ELSE statement_timestamp() END

@@ -49,6 +49,7 @@ type ownership struct {
 	published    int64     // since it was stored
 	looked       time.Time // for the oldest event that is not published
 	away         *away     // nil while the broker takes messages
+	missing      *string   // destinations, as suspicions say it; nil once that is stored
 	until        time.Time // the end of the lease, by our clock
 	paused       bool
 	alone        string // the replay that runs and stops what is new; "" if there is none
@@ -94,6 +95,9 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), kept: rows[0].Top, until: sent.Add(p.config.LeaseTTL), paused: rows[0].Paused, alone: rows[0].Alone,
 			suspicions: suspicions{now: p.config.now},
 			held:       held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
+		}
+		if err := o.suspicions.load(rows[0].Missing); err != nil {
+			return nil, err
 		}
 		if p.shared != nil {
 			p.shared.forget()
@@ -188,6 +192,14 @@ func (o *ownership) count() {
 func (o *ownership) stand(why *away) {
 	o.mu.Lock()
 	o.away = why
+	o.mu.Unlock()
+	o.poke()
+}
+
+// keepMissing has keep store for how long destinations are missing: the next owner does not wait for another hour.
+func (o *ownership) keepMissing(missing string) {
+	o.mu.Lock()
+	o.missing = &missing
 	o.mu.Unlock()
 	o.poke()
 }
@@ -340,7 +352,7 @@ func (o *ownership) step() *step {
 	p := o.publisher
 	s := &step{published: o.published, away: o.away, params: sqlgen.AdvanceSinkParams{
 		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
-		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval,
+		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval, Missing: o.missing,
 	}}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
@@ -375,6 +387,9 @@ func (o *ownership) stored(s *step) {
 	}
 	o.kept = s.params.Top
 	o.published -= s.published
+	if o.missing == s.params.Missing {
+		o.missing = nil
+	}
 	o.until = s.sent.Add(o.publisher.config.LeaseTTL)
 	if o.paused != s.row.Paused {
 		o.paused = s.row.Paused

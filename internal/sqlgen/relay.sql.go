@@ -22,16 +22,19 @@ SET top      = $1,
     away_since       = clock_timestamp() - $6::interval,
     away_code        = $7::text,
     away_message     = $8::text,
-    rewind_top       = CASE WHEN mark_at > statement_timestamp() - $9::interval THEN rewind_top ELSE mark_top END,
-    mark_top         = CASE WHEN mark_at > statement_timestamp() - $9::interval THEN mark_top ELSE $1 END,
-    mark_at          = CASE WHEN mark_at > statement_timestamp() - $9::interval THEN mark_at ELSE statement_timestamp() END
-WHERE sink = $10
-  AND owner = $11::text
-  AND epoch = $12
+    missing          = CASE WHEN $9::text IS NULL THEN missing ELSE (
+        SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+        FROM jsonb_each_text($9::text::jsonb)) END,
+    rewind_top       = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN rewind_top ELSE mark_top END,
+    mark_top         = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN mark_top ELSE $1 END,
+    mark_at          = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN mark_at ELSE statement_timestamp() END
+WHERE sink = $11
+  AND owner = $12::text
+  AND epoch = $13
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN $13::boolean THEN clock_timestamp() - least(
+          (CASE WHEN $14::boolean THEN clock_timestamp() - least(
               (SELECT at FROM outbox.events WHERE position > $1 ORDER BY position LIMIT 1),
               (SELECT event.at
                FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
@@ -41,7 +44,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
                ORDER BY hole
                LIMIT 1)
           ) END)::interval AS waits,
-          set_config('synchronous_commit', CASE WHEN $14::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
+          set_config('synchronous_commit', CASE WHEN $15::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
 
 type AdvanceSinkParams struct {
@@ -53,6 +56,7 @@ type AdvanceSinkParams struct {
 	AwayFor     pgtype.Interval
 	AwayCode    *string
 	AwayMessage *string
+	Missing     *string
 	Rewind      pgtype.Interval
 	Sink        string
 	Owner       string
@@ -72,7 +76,8 @@ type AdvanceSinkRow struct {
 // somebody else owns the sink now, or if positions come from another timeline. A lazy commit
 // waits for no disk: what it loses is published again, under the same ids. It says for how long the
 // oldest event that is not published waits: what is shown of time is by this clock alone. Once the
-// newer mark is as old as a rewind is to go back, it becomes the older one.
+// newer mark is as old as a rewind is to go back, it becomes the older one. Missing is for how many seconds
+// destinations are, as in OwnSink; NULL if that is stored.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
 		arg.Top,
@@ -83,6 +88,7 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 		arg.AwayFor,
 		arg.AwayCode,
 		arg.AwayMessage,
+		arg.Missing,
 		arg.Rewind,
 		arg.Sink,
 		arg.Owner,
@@ -367,7 +373,9 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           goal.was::bigint AS was,
-          goal.behind::bigint AS behind
+          goal.behind::bigint AS behind,
+          (SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+           FROM jsonb_each_text(sinks.missing))::text AS missing
 `
 
 type OwnSinkParams struct {
@@ -386,6 +394,7 @@ type OwnSinkRow struct {
 	Highs    []int64
 	Was      int64
 	Behind   int64
+	Missing  string
 }
 
 // OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
@@ -425,6 +434,7 @@ func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow,
 			&i.Highs,
 			&i.Was,
 			&i.Behind,
+			&i.Missing,
 		); err != nil {
 			return nil, err
 		}
