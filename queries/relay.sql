@@ -28,6 +28,12 @@ WHERE sink = @sink;
 -- In the moment in which a mark becomes the older one it is as old as a rewind is to go back,
 -- and when the next one does, about twice as old. That is counted from the last AdvanceSink, so
 -- it does not matter for how long nobody has owned the sink, and no event is read to find it.
+--
+-- If positions that the log has are yet to be given out, as after a logical copy without its
+-- sequences, behind is the last of those. What was stored since the copy, and what will be until
+-- the sequence is put right, lies below the sink's top: the sink goes back to before all of it.
+-- The newer mark is older than the copy, and of the days since then the first position is found
+-- at once. So too where the sink has passed positions that are yet to be given out.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top AS was, coalesce(sinks.rewind_top, 0) AS rewind_top, sinks.mark_at,
            sinks.timeline NOT IN ('', outbox.timeline())
@@ -37,11 +43,20 @@ WITH found AS MATERIALIZED (
       AND (owner IS NULL OR owner = @owner::text OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
     FOR UPDATE
 ), log AS MATERIALIZED (
-    SELECT found.sink, (SELECT last_value FROM outbox.events_position_seq) AS last, (SELECT max(position) FROM outbox.events) AS newest
+    SELECT found.sink, (SELECT max(position) FROM outbox.events) AS newest,
+           (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq) AS last
     FROM found
 ), goal AS MATERIALIZED (
     SELECT found.sink, found.was, CASE WHEN log.newest > log.last THEN log.newest ELSE 0 END AS behind,
-           CASE WHEN found.lost OR found.was > log.last THEN least(found.was, found.rewind_top) ELSE found.was END AS top
+           CASE
+               WHEN greatest(found.was, log.newest) > log.last THEN least(found.was, found.rewind_top, log.last, (
+                   SELECT position - 1 FROM outbox.events
+                   WHERE at >= date_trunc('day', coalesce(found.mark_at, '-infinity'), 'UTC')
+                   ORDER BY position
+                   LIMIT 1))
+               WHEN found.lost THEN least(found.was, found.rewind_top)
+               ELSE found.was
+           END AS top
     FROM found
     JOIN log USING (sink)
 )

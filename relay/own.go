@@ -88,7 +88,8 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 		}
 		if rows[0].Behind > 0 {
 			return nil, fmt.Errorf("the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
-				"Run: SELECT setval('outbox.events_position_seq', %[1]d)", rows[0].Behind)
+				"Run: SELECT setval('outbox.events_position_seq', %[1]d). Then events that were stored since are published, and those of the day of the copy once more",
+				rows[0].Behind)
 		}
 		o := &ownership{
 			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
