@@ -102,8 +102,8 @@ SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipp
 
 -- name: RemoveSink :many
 -- RemoveSink forgets a sink that no process has had for a minute and whose messages are no
--- open jobs, and which of its events were jobs: under its name another one may begin. It
--- returns the sink, if there is one, and whether it is gone.
+-- open jobs, which of its events were jobs, and which keys were parked: under its name another
+-- one may begin. It returns the sink, if there is one, and whether it is gone.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
            (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
@@ -126,6 +126,10 @@ WITH found AS MATERIALIZED (
     DELETE FROM outbox.idempotency_keys
     USING removed
     WHERE idempotency_keys.kind = 'relay:' || removed.sink
+), unblocked AS (
+    DELETE FROM outbox.keys
+    USING removed
+    WHERE keys.queue = 'relay:' || removed.sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.remove', found.sink,

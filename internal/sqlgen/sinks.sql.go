@@ -221,6 +221,10 @@ WITH found AS MATERIALIZED (
     DELETE FROM outbox.idempotency_keys
     USING removed
     WHERE idempotency_keys.kind = 'relay:' || removed.sink
+), unblocked AS (
+    DELETE FROM outbox.keys
+    USING removed
+    WHERE keys.queue = 'relay:' || removed.sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
     SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'sink.remove', found.sink,
@@ -244,8 +248,8 @@ type RemoveSinkRow struct {
 }
 
 // RemoveSink forgets a sink that no process has had for a minute and whose messages are no
-// open jobs, and which of its events were jobs: under its name another one may begin. It
-// returns the sink, if there is one, and whether it is gone.
+// open jobs, which of its events were jobs, and which keys were parked: under its name another
+// one may begin. It returns the sink, if there is one, and whether it is gone.
 func (q *Queries) RemoveSink(ctx context.Context, arg RemoveSinkParams) ([]RemoveSinkRow, error) {
 	rows, err := q.db.Query(ctx, RemoveSink,
 		arg.Sink,
