@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // owned makes a process the owner of the sink "s".
@@ -67,4 +69,39 @@ func TestARewindGoesBackToAMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	failover("an operator has had the sink go on behind events that are there no more", 1000)
+}
+
+// A server that crashes and is back before a sink stores its cursor may have lost commits: that another sink of the
+// process has met the broken connection, and has connected anew, does not let this one store what it knew before.
+func TestACrashThatAnotherSinkHasMetEndsOwnerships(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	config := db.Config()
+	config.ConnConfig.RuntimeParams["application_name"] = "crashes"
+	crashes, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(crashes.Close)
+	var a, b recorder
+	start(t, crashes, &a, func(c *relay.Config) {
+		c.Sinks = append(c.Sinks, relay.SinkConfig{Name: "b", Sink: &b, Routes: c.Sinks[0].Routes})
+		c.SetBeat(time.Minute)
+	})
+	publish(t, db, "t", "k", "1")
+	b.await(t, "1")
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = now() WHERE sink = 'b'`)
+	publish(t, db, "t", "k", "2") // b stores that it has come so far, and hears of the pause
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT min(top) = 2 FROM outbox.sinks`) }, func() string { return "both have stored that" })
+	exec(t, db, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'crashes' AND datname = current_database()`)
+	publish(t, db, "t", "k", "3")
+	a.await(t, "1", "2", "3")
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = NULL`)
+	waitFor(t, func() bool {
+		exec(t, db, `SELECT pg_notify('outbox_events', '')`)
+		return slices.Contains(b.bodies(), "3")
+	}, func() string { return "the other one goes on" })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.sinks WHERE epoch > 1`); n != 2 {
+		t.Errorf("%d sinks have begun anew after a crash, want both", n)
+	}
 }

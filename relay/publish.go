@@ -58,6 +58,7 @@ func (p *publisher) run(ctx context.Context) {
 			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch), slog.Int64("top", o.cursor.top))
 			began := time.Now()
 			err = p.publish(ctx, o)
+			o.conn.Release()
 			if time.Since(began) > 3*p.config.beat {
 				retry.Reset()
 			}
@@ -66,7 +67,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		}
 		p.complain(ctx, "sink not owned", err)
-		if pgsession.State(err) == "" {
+		if pgsession.State(err) == "" && !errors.Is(err, errNotOurs) {
 			p.pool.Reset() // the other connections are as good as broken: no answer would come for minutes
 		}
 		pgsession.LeaveReadOnly(err, p.pool, p.user)

@@ -151,6 +151,13 @@ var relayed = []Mutant{
 		Checks:    []Check{test("relay", "TestARewindGoesBackToAMark", "the newer mark is too new")},
 	},
 	{
+		Name:      "a cursor is stored on any connection",
+		Breaks:    "after a crash of the server that has lost commits a sink stores that it has come past positions that are given out again",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"relay.ownership.storeOnce", `sqlgen.New(o.conn)`, `sqlgen.New(o.publisher.pool)`}},
+		Checks:    []Check{test("relay", "TestACrashThatAnotherSinkHasMetEndsOwnerships", "1 sinks have begun anew")},
+	},
+	{
 		Name:      "fewer positions are nothing new",
 		Breaks:    "events at positions that are given out again after a restore are never published",
 		Invariant: "No event is lost",
