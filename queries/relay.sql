@@ -81,6 +81,9 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           goal.was::bigint AS was,
           goal.behind::bigint AS behind,
+          coalesce(extract(epoch FROM clock_timestamp() - sinks.away_since), 0)::float8 AS away_for,
+          coalesce(sinks.away_code, '')::text AS away_code,
+          coalesce(sinks.away_message, '')::text AS away_message,
           (SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
            FROM jsonb_each_text(sinks.missing))::text AS missing;
 

@@ -126,6 +126,11 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 		suspicions: suspicions{now: p.config.now},
 		held:       held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
 	}
+	switch row.AwayCode {
+	case "", CodeGaps, CodeReplay: // what the broker has no part in, this owner finds out by itself
+	default:
+		o.away = &away{time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode, row.AwayMessage}
+	}
 	if err := o.suspicions.load(row.Missing); err != nil {
 		return nil, err
 	}
@@ -231,6 +236,13 @@ func (o *ownership) keepMissing(missing string) {
 	o.missing = &missing
 	o.mu.Unlock()
 	o.poke()
+}
+
+// outage is why and since when the sink stands still, nil if it does not.
+func (o *ownership) outage() *away {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.away
 }
 
 // wait has keep store that the sink waits for transactions that are open, or that it does not any more.

@@ -383,6 +383,9 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           goal.was::bigint AS was,
           goal.behind::bigint AS behind,
+          coalesce(extract(epoch FROM clock_timestamp() - sinks.away_since), 0)::float8 AS away_for,
+          coalesce(sinks.away_code, '')::text AS away_code,
+          coalesce(sinks.away_message, '')::text AS away_message,
           (SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
            FROM jsonb_each_text(sinks.missing))::text AS missing
 `
@@ -394,16 +397,19 @@ type OwnSinkParams struct {
 }
 
 type OwnSinkRow struct {
-	Epoch    int64
-	Top      int64
-	Timeline string
-	Paused   bool
-	Alone    string
-	Lows     []int64
-	Highs    []int64
-	Was      int64
-	Behind   int64
-	Missing  string
+	Epoch       int64
+	Top         int64
+	Timeline    string
+	Paused      bool
+	Alone       string
+	Lows        []int64
+	Highs       []int64
+	Was         int64
+	Behind      int64
+	AwayFor     float64
+	AwayCode    string
+	AwayMessage string
+	Missing     string
 }
 
 // OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
@@ -449,6 +455,9 @@ func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow,
 			&i.Highs,
 			&i.Was,
 			&i.Behind,
+			&i.AwayFor,
+			&i.AwayCode,
+			&i.AwayMessage,
 			&i.Missing,
 		); err != nil {
 			return nil, err
