@@ -51,14 +51,14 @@ var relayed = []Mutant{
 		Name:      "the next owner has yet to hear that the sink is paused",
 		Breaks:    "a process that becomes the owner of a paused sink publishes a page to it",
 		Invariant: "A sink has one owner",
-		Edits:     []Edit{{"relay.publisher.own", `paused: rows[0].Paused`, `paused: false`}},
+		Edits:     []Edit{{"relay.publisher.take", `paused: row.Paused`, `paused: false`}},
 		Checks:    []Check{test("relay", "TestTheNextOwnerPublishesNothingOfAPausedSink", `got ["1" "2"], want ["1"]`)},
 	},
 	{
 		Name:      "the next owner has yet to hear of a replay that stops what is new",
 		Breaks:    "a consumer gets new messages between those of a replay with --stop-live when the sink changes its owner",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.publisher.own", `alone: rows[0].Alone`, `alone: ""`}},
+		Edits:     []Edit{{"relay.publisher.take", `alone: row.Alone`, `alone: ""`}},
 		Checks:    []Check{test("relay", "TestTheNextOwnerPublishesNothingNewBesideAReplay", "messages of the replay")},
 	},
 	{
@@ -175,7 +175,7 @@ var relayed = []Mutant{
 		Name:      "an owner takes what was read before",
 		Breaks:    "after a crash that has lost commits a sink passes events at the same positions by",
 		Invariant: "Sinks that share what they read stay independent",
-		Edits: []Edit{{"relay.publisher.own", `			p.shared.forget()
+		Edits: []Edit{{"relay.publisher.take", `		p.shared.forget()
 `, ``}},
 		Checks: []Check{test("relay", "TestAnOwnerTakesNothingThatWasReadBefore", `want ["lost" "found"]`)},
 	},
