@@ -16,54 +16,84 @@ WHERE sink = @sink;
 -- If positions come from another timeline, a failover may have lost events that the sink has
 -- passed, and their positions are given out again. It has not if the event that was published
 -- last is still there: what gave it its position reached the disk before its commit did, so
--- that all positions to come are higher. After a planned switchover nothing is repeated. If
--- positions that the log has are yet to be given out, as after a logical copy, behind is the
--- last of those.
+-- that all positions to come are higher. After a planned switchover nothing is repeated.
+-- Otherwise the sink goes back to the older one of two marks, which AdvanceSink moves on:
+--
+--	                        marks
+--	09:00                      0     100 of 09:00
+--	09:05                    100     900 of 09:05
+--	09:09    failover: what was stored since 09:08 is lost, and 1500 to 1700 are given out again
+--	09:09    100 is the top
+--
+-- In the moment in which a mark becomes the older one it is as old as a rewind is to go back,
+-- and when the next one does, about twice as old. That is counted from the last AdvanceSink, so
+-- it does not matter for how long nobody has owned the sink, and no event is read to find it.
+--
+-- If positions that the log has are yet to be given out, as after a logical copy without its
+-- sequences, behind is the last of those. What was stored since the copy, and what will be until
+-- the sequence is put right, lies below the sink's top: the sink goes back to before all of it.
+-- The newer mark is older than the copy, and of the days since then the first position is found
+-- at once. So too where the sink has passed positions that are yet to be given out.
+WITH found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.top AS was, coalesce(sinks.rewind_top, 0) AS rewind_top, sinks.mark_at,
+           sinks.timeline NOT IN ('', outbox.timeline())
+           AND NOT EXISTS (SELECT FROM outbox.events WHERE position = sinks.top AND id = sinks.top_id) AS lost
+    FROM outbox.sinks
+    WHERE sinks.sink = @sink
+      AND (owner IS NULL OR owner = @owner::text OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+    FOR UPDATE
+), log AS MATERIALIZED (
+    SELECT found.sink, (SELECT max(position) FROM outbox.events) AS newest,
+           (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq) AS last
+    FROM found
+), goal AS MATERIALIZED (
+    SELECT found.sink, found.was, CASE WHEN log.newest > log.last THEN log.newest ELSE 0 END AS behind,
+           CASE
+               WHEN greatest(found.was, log.newest) > log.last THEN least(found.was, found.rewind_top, log.last, (
+                   SELECT position - 1 FROM outbox.events
+                   WHERE at >= date_trunc('day', coalesce(found.mark_at, '-infinity'), 'UTC')
+                   ORDER BY position
+                   LIMIT 1))
+               WHEN found.lost THEN least(found.was, found.rewind_top)
+               ELSE found.was
+           END AS top
+    FROM found
+    JOIN log USING (sink)
+)
 UPDATE outbox.sinks
 SET owner            = @owner::text,
     epoch            = epoch + 1,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
-    timeline         = CASE WHEN timeline = '' OR EXISTS (SELECT FROM outbox.events WHERE position = top AND id = top_id) THEN outbox.timeline() ELSE timeline END
-WHERE sinks.sink = @sink
-  AND (owner IS NULL OR owner = @owner OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-RETURNING epoch, top, outbox.timeline() AS timeline,
+    timeline         = outbox.timeline(),
+    top              = goal.top,
+    top_id           = CASE WHEN goal.top = goal.was THEN sinks.top_id END,
+    holes            = sinks.holes * int8multirange(int8range(NULL, goal.top, '[]')),
+    rewind_top       = least(sinks.rewind_top, goal.top),
+    mark_top         = least(sinks.mark_top, goal.top)
+FROM goal
+WHERE sinks.sink = goal.sink
+RETURNING sinks.epoch, sinks.top, sinks.timeline,
           (paused_at IS NOT NULL)::boolean AS paused,
           coalesce((SELECT replays.id::text FROM outbox.replays
                     WHERE replays.sink = @sink AND replays.stop_live AND replays.finished_at IS NULL AND replays.last_position <= sinks.top
                     ORDER BY replays.id LIMIT 1), '')::text AS alone,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
-          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,
-          (SELECT CASE WHEN max(position) > (SELECT last_value FROM outbox.events_position_seq) THEN max(position) ELSE 0 END
-           FROM outbox.events)::bigint AS behind;
-
--- name: RewindSink :many
--- RewindSink has a sink begin again with the first event of the time before a failover: from
--- then on positions may have been given out a second time.
-WITH first AS (
-    SELECT coalesce(
-        (SELECT min(position) - 1 FROM outbox.events WHERE at >= clock_timestamp() - @since::interval),
-        (SELECT max(position) FROM outbox.events),
-        0) AS top
-)
-UPDATE outbox.sinks
-SET top      = least(sinks.top, first.top),
-    top_id   = NULL,
-    holes    = sinks.holes * int8multirange(int8range(NULL, least(sinks.top, first.top), '[]')),
-    timeline = outbox.timeline()
-FROM first
-WHERE sink = @sink
-  AND owner = @owner::text
-  AND epoch = @epoch
-RETURNING sinks.top,
-          ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
-          ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs;
+          goal.was::bigint AS was,
+          goal.behind::bigint AS behind,
+          coalesce(extract(epoch FROM clock_timestamp() - sinks.away_since), 0)::float8 AS away_for,
+          coalesce(sinks.away_code, '')::text AS away_code,
+          coalesce(sinks.away_message, '')::text AS away_message,
+          (SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+           FROM jsonb_each_text(sinks.missing))::text AS missing;
 
 -- name: AdvanceSink :many
 -- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
 -- somebody else owns the sink now, or if positions come from another timeline. A lazy commit
 -- waits for no disk: what it loses is published again, under the same ids. It says for how long the
--- oldest event that is not published waits: what is shown of time is by this clock alone.
+-- oldest event that is not published waits: what is shown of time is by this clock alone. Once the
+-- newer mark is as old as a rewind is to go back, it becomes the older one. Missing is for how many seconds
+-- destinations are, as in OwnSink; NULL if that is stored.
 UPDATE outbox.sinks
 SET top      = @top,
     top_id   = (SELECT id FROM outbox.events WHERE position = @top),
@@ -73,7 +103,13 @@ SET top      = @top,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     away_since       = clock_timestamp() - sqlc.narg(away_for)::interval,
     away_code        = sqlc.narg(away_code)::text,
-    away_message     = sqlc.narg(away_message)::text
+    away_message     = sqlc.narg(away_message)::text,
+    missing          = CASE WHEN sqlc.narg(missing)::text IS NULL THEN missing ELSE (
+        SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+        FROM jsonb_each_text(sqlc.narg(missing)::text::jsonb)) END,
+    rewind_top       = CASE WHEN mark_at > statement_timestamp() - @rewind::interval THEN rewind_top ELSE mark_top END,
+    mark_top         = CASE WHEN mark_at > statement_timestamp() - @rewind::interval THEN mark_top ELSE @top END,
+    mark_at          = CASE WHEN mark_at > statement_timestamp() - @rewind::interval THEN mark_at ELSE statement_timestamp() END
 WHERE sink = @sink
   AND owner = @owner::text
   AND epoch = @epoch

@@ -105,8 +105,8 @@ SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipp
 
 -- name: RemoveSink :many
 -- RemoveSink forgets a sink that no process has had for a minute and whose messages are no
--- open jobs, and which of its events were jobs: under its name another one may begin. It
--- returns the sink, if there is one, and whether it is gone.
+-- open jobs, which of its events were jobs, and which keys were parked: under its name another
+-- one may begin. It returns the sink, if there is one, and whether it is gone.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
            (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
@@ -129,6 +129,10 @@ WITH found AS MATERIALIZED (
     DELETE FROM outbox.idempotency_keys
     USING removed
     WHERE idempotency_keys.kind = 'relay:' || removed.sink
+), unblocked AS (
+    DELETE FROM outbox.keys
+    USING removed
+    WHERE keys.queue = 'relay:' || removed.sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.remove', found.sink,
@@ -162,8 +166,9 @@ WHERE sink = @sink;
 -- SeekSink has a sink go on behind a position. To go forward is to count all events as
 -- published that can be seen up to there; of the last ten thousand positions those without
 -- an event become holes, whose transactions may run. To go back is to let events become jobs
--- again whose jobs are closed, if the sink refuses them again. The sink has no owner then: the one that
--- it had reads the cursor anew, and what it has under way is refused.
+-- again whose jobs are closed, if the sink refuses them again. A failover undoes neither: the sink's marks
+-- are where it goes. The sink has no owner then: the one that it had reads the cursor anew, and what it has
+-- under way is refused.
 WITH target AS (
     SELECT @position::bigint AS position
 ), found AS MATERIALIZED (
@@ -183,6 +188,8 @@ WITH target AS (
     UPDATE outbox.sinks
     SET top    = target.position,
         top_id = (SELECT id FROM outbox.events WHERE events.position = target.position),
+        rewind_top = target.position,
+        mark_top   = target.position,
         holes  = passed.positions - seen.positions,
         epoch            = epoch + 1,
         owner            = NULL,

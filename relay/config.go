@@ -27,8 +27,8 @@ type Config struct {
 	LeaseTTL time.Duration
 	// FailoverRewind is how far back a sink begins when positions come from another timeline
 	// than before, and the event that was published last is not there any more: what was
-	// published within this time is published again, with the same ids; 0 is 5 min. A
-	// switchover that loses nothing repeats nothing.
+	// published within this time before the failover, and up to twice of it, is published again,
+	// with the same ids; 0 is 5 min. A switchover that loses nothing repeats nothing.
 	FailoverRewind time.Duration
 	// MaxHeld is how many open jobs of a sink there may be: messages that it has refused, those
 	// behind them of the same key, and dead letters. Beyond it the sink stands still; 0 is 10,000.

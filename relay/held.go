@@ -192,13 +192,13 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	defer o.storing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	s := o.step()
+	s, _ := o.step()
 	s.to(c)
 	s.params.Published += int64(published)
 	s.params.Lazily = false
 	var made []sqlgen.KeepHeldRow
 	open := keep.Positions
-	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) (err error) {
+	err := pgx.BeginFunc(ctx, o.conn, func(tx pgx.Tx) (err error) {
 		q := sqlgen.New(tx)
 		if err := s.advance(ctx, q); err != nil {
 			return err

@@ -34,6 +34,7 @@ const (
 // keep stores, and until when the lease is ours. Its methods are safe for concurrent use.
 type ownership struct {
 	publisher *publisher
+	conn      connection // on which the sink was owned, and the cursor is stored
 	epoch     int64
 	timeline  string        // where positions come from
 	changed   chan struct{} // has something when there is more to store
@@ -49,6 +50,7 @@ type ownership struct {
 	published    int64     // since it was stored
 	looked       time.Time // for the oldest event that is not published
 	away         *away     // nil while the broker takes messages
+	missing      *string   // destinations, as suspicions say it; nil once that is stored
 	until        time.Time // the end of the lease, by our clock
 	paused       bool
 	alone        string // the replay that runs and stops what is new; "" if there is none
@@ -63,42 +65,79 @@ type away struct {
 	code, message string
 }
 
+// connection is what an ownership does with one of a pool.
+type connection interface {
+	sqlgen.DBTX
+	Begin(context.Context) (pgx.Tx, error)
+	Release()
+}
+
 // own waits until this process is the owner of the sink.
 func (p *publisher) own(ctx context.Context) (*ownership, error) {
-	q := sqlgen.New(p.pool)
 	for {
-		if err := p.awaitLapse(ctx, q); err != nil {
+		if err := p.awaitLapse(ctx, sqlgen.New(p.pool)); err != nil {
 			return nil, err
 		}
-		sent := time.Now()
-		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		rows, err := q.OwnSink(bound, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
-		cancel()
+		o, err := p.take(ctx)
 		switch {
-		case err != nil:
-			return nil, fmt.Errorf("own sink: %w", err)
-		case len(rows) == 0:
-			continue // another process was faster
-		case rows[0].Behind > 0:
-			return nil, fmt.Errorf("the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
-				"Run: SELECT setval('outbox.events_position_seq', %[1]d)", rows[0].Behind)
+		case err == nil:
+			return o, nil
+		case !errors.Is(err, errNotOurs): // another process was faster
+			return nil, err
 		}
-		o := &ownership{
-			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
-			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), kept: rows[0].Top, until: sent.Add(p.config.LeaseTTL), paused: rows[0].Paused, alone: rows[0].Alone,
-			suspicions: suspicions{now: p.config.now},
-			held:       held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
-		}
-		if p.shared != nil {
-			p.shared.forget()
-		}
-		if rows[0].Rewind {
-			if err := o.rewind(ctx, q); err != nil {
-				return nil, err
-			}
-		}
-		return o, o.lookAtHeld(ctx)
 	}
+}
+
+// take makes this process the owner of a sink that nobody has.
+func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
+	sent := time.Now()
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	conn, err := p.pool.Acquire(bound)
+	if err != nil {
+		return nil, fmt.Errorf("own sink: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			conn.Release()
+		}
+	}()
+	rows, err := sqlgen.New(conn).OwnSink(bound, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("own sink: %w", err)
+	case len(rows) == 0:
+		return nil, errNotOurs
+	}
+	row := rows[0]
+	if row.Top < row.Was {
+		p.metrics.rewinds.Inc()
+		p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
+			slog.Int64("from", row.Was), slog.Int64("to", row.Top))
+	}
+	if row.Behind > 0 {
+		return nil, fmt.Errorf("the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
+			"Run: SELECT setval('outbox.events_position_seq', %[1]d). Then events that were stored since are published, and those of the day of the copy once more",
+			row.Behind)
+	}
+	o := &ownership{
+		publisher: p, conn: conn, epoch: row.Epoch, timeline: row.Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
+		cursor: cursorOf(row.Top, row.Lows, row.Highs), kept: row.Top, until: sent.Add(p.config.LeaseTTL), paused: row.Paused, alone: row.Alone,
+		suspicions: suspicions{now: p.config.now},
+		held:       held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
+	}
+	switch row.AwayCode {
+	case "", CodeGaps, CodeReplay: // what the broker has no part in, this owner finds out by itself
+	default:
+		o.away = &away{time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode, row.AwayMessage}
+	}
+	if err := o.suspicions.load(row.Missing); err != nil {
+		return nil, err
+	}
+	if p.shared != nil {
+		p.shared.forget()
+	}
+	return o, o.lookAtHeld(ctx)
 }
 
 // awaitLapse waits for as long as another process has the sink.
@@ -153,26 +192,6 @@ func (p *publisher) awaitRelease(ctx context.Context, most time.Duration) error 
 	return nil
 }
 
-// rewind goes back to what was published shortly before positions changed their origin.
-func (o *ownership) rewind(ctx context.Context, q *sqlgen.Queries) error {
-	p := o.publisher
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	rows, err := q.RewindSink(ctx, sqlgen.RewindSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Since: pgvalue.Interval(p.config.FailoverRewind)})
-	switch {
-	case err != nil:
-		return fmt.Errorf("rewind sink: %w", err)
-	case len(rows) == 0:
-		return errNotOurs
-	}
-	was := o.cursor.top
-	o.cursor, o.kept = cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), rows[0].Top
-	p.metrics.rewinds.Inc()
-	p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
-		slog.Int64("from", was), slog.Int64("to", o.cursor.top))
-	return nil
-}
-
 // current is how far the sink has come.
 func (o *ownership) current() cursor {
 	o.mu.Lock()
@@ -209,6 +228,21 @@ func (o *ownership) stand(why *away) {
 	o.away = why
 	o.mu.Unlock()
 	o.poke()
+}
+
+// keepMissing has keep store for how long destinations are missing: the next owner does not wait for another hour.
+func (o *ownership) keepMissing(missing string) {
+	o.mu.Lock()
+	o.missing = &missing
+	o.mu.Unlock()
+	o.poke()
+}
+
+// outage is why and since when the sink stands still, nil if it does not.
+func (o *ownership) outage() *away {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.away
 }
 
 // wait has keep store that the sink waits for transactions that are open, or that it does not any more.
@@ -275,27 +309,29 @@ func (o *ownership) storePause() time.Duration {
 // store stores the cursor, and tries again for as long as the lease lasts. After an error of
 // the connection it does not: the server may have crashed, and have lost what was committed
 // without waiting for the disk. Then the cursor in memory is ahead of the log, and the one in
-// the database is not.
+// the database is not. Others of this process may have met that error, and the server answer
+// again, so an ownership stores on the connection that it began with, and ends with it:
+//
+//	another sink                     meets the error, connects anew
+//	server           crashes, loses 7, is back                       gives 7 out again
+//	this sink                                                                          stores that it has come to 7?
 func (o *ownership) store(ctx context.Context) error {
-	o.mu.Lock()
-	until := o.until
-	o.mu.Unlock()
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
 	for {
 		err := o.storeOnce(ctx)
 		switch {
-		case err == nil || errors.Is(err, errNotOurs) || pgsession.State(err) == "":
+		case err == nil || errors.Is(err, errNotOurs):
 			return err
-		case ctx.Err() != nil:
+		case !o.isOurs():
 			return fmt.Errorf("%w: %w", errLapsed, err)
+		case pgsession.State(err) == "":
+			return err
 		case pgsession.State(err) == pgsession.NotInEncoding && o.spellInASCII():
 			continue
 		}
 		o.publisher.complain(ctx, "cursor not stored", err)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", errLapsed, err)
+			return ctx.Err()
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -316,8 +352,8 @@ func (o *ownership) spellInASCII() bool {
 	return changed
 }
 
-// storeOnce goes on after the end of ctx, though not beyond its deadline. A statement that is given up may come to the
-// server all the same, and late:
+// storeOnce goes on after the end of ctx, though not beyond that of the lease. A statement that is given up may come to
+// the server all the same, and late:
 //
 //	keep     stores 0, is given up                                  the server stores 0
 //	leave                            stores 2: the last batch                            leaves the sink
@@ -326,14 +362,13 @@ func (o *ownership) spellInASCII() bool {
 func (o *ownership) storeOnce(ctx context.Context) error {
 	o.storing.Lock()
 	defer o.storing.Unlock()
-	s := o.step()
-	until := time.Now().Add(statementTimeout)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
-		until = deadline
+	s, until := o.step()
+	if most := time.Now().Add(statementTimeout); most.Before(until) {
+		until = most
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
-	if err := s.advance(ctx, sqlgen.New(o.publisher.pool)); err != nil {
+	if err := s.advance(ctx, sqlgen.New(o.conn)); err != nil {
 		return err
 	}
 	o.mu.Lock()
@@ -352,21 +387,21 @@ type step struct {
 	row       sqlgen.AdvanceSinkRow // the answer
 }
 
-// step is the one to where the sink is.
-func (o *ownership) step() *step {
+// step is the one to where the sink is; the lease lasts until then.
+func (o *ownership) step() (_ *step, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.publisher
 	s := &step{published: o.published, away: o.away, params: sqlgen.AdvanceSinkParams{
 		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
-		Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval,
+		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval, Missing: o.missing,
 	}}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
 		s.params.AwayFor = pgvalue.Interval(time.Since(why.since))
 		s.params.AwayCode, s.params.AwayMessage = &why.code, &why.message
 	}
-	return s
+	return s, o.until
 }
 
 func (s *step) to(c cursor) {
@@ -394,6 +429,9 @@ func (o *ownership) stored(s *step) {
 	}
 	o.kept = s.params.Top
 	o.published -= s.published
+	if o.missing == s.params.Missing {
+		o.missing = nil
+	}
 	o.until = s.sent.Add(o.publisher.config.LeaseTTL)
 	if o.paused != s.row.Paused {
 		o.paused = s.row.Paused
@@ -451,7 +489,7 @@ func (o *ownership) leave() {
 	p := o.publisher
 	err := o.storeOnce(ctx)
 	if err == nil {
-		err = sqlgen.New(p.pool).LeaveSink(ctx, sqlgen.LeaveSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch})
+		err = sqlgen.New(o.conn).LeaveSink(ctx, sqlgen.LeaveSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch})
 	}
 	if err != nil && !errors.Is(err, errNotOurs) {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "sink not left: another process has it when the lease has lapsed", slog.Any("err", err))

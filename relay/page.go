@@ -2,10 +2,12 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -60,6 +62,10 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 		}
 	}
 	p.metrics.accepted(d.published)
+	if s := &o.suspicions; s.changed {
+		s.changed = false
+		o.keepMissing(s.missingNow())
+	}
 	if err := d.store(ctx, read); err != nil {
 		return err
 	}
@@ -305,8 +311,9 @@ type suspicions struct {
 	apart   bool   // another one is tried, and neither it nor those of its key
 	others  int    // how many times that was done
 
-	now   func() time.Time
-	since map[string]time.Time // that destinations are not there
+	now     func() time.Time
+	since   map[string]time.Time // that destinations are not there
+	changed bool                 // since it was given to the ownership, which has it stored
 }
 
 // unanswered notes that a message was alone in its batch and is unknown, if the sink has answered just now.
@@ -329,9 +336,6 @@ func (s *suspicions) forget() { s.id, s.err, s.unknown, s.apart, s.others = "", 
 // remembered, a new one takes the place of one whose messages are refused by now, or is not remembered yet. It takes no
 // other's place: if a page had more of them than are remembered, each would be forgotten before its hour is over.
 func (s *suspicions) missing(destination string) time.Duration {
-	if s.since == nil {
-		s.since = map[string]time.Time{}
-	}
 	since, known := s.since[destination]
 	if known {
 		return s.now().Sub(since)
@@ -341,14 +345,43 @@ func (s *suspicions) missing(destination string) time.Duration {
 	})
 	if len(s.since) < maxBatch {
 		s.since[destination] = s.now()
+		s.changed = true
 	}
 	return 0
 }
 
+// load takes what the owner before had stored.
+func (s *suspicions) load(missing string) error {
+	var ages map[string]float64
+	if err := json.Unmarshal([]byte(missing), &ages); err != nil {
+		return fmt.Errorf("read which destinations are missing: %w", err)
+	}
+	s.since = make(map[string]time.Time, len(ages))
+	for quoted, age := range ages {
+		if destination, err := strconv.Unquote(`"` + quoted + `"`); err == nil {
+			s.since[destination] = s.now().Add(-time.Duration(age * float64(time.Second)))
+		}
+	}
+	return nil
+}
+
+// missingNow is what load takes: for how many seconds destinations are missing. Names are quoted as in Go, so that
+// every database can store them.
+func (s *suspicions) missingNow() string {
+	ages := make(map[string]float64, len(s.since))
+	for destination, since := range s.since {
+		quoted := strconv.QuoteToASCII(destination)
+		ages[quoted[1:len(quoted)-1]] = s.now().Sub(since).Seconds()
+	}
+	object, _ := json.Marshal(ages) // texts and numbers
+	return string(object)
+}
+
 // reached notes that a message was accepted.
 func (s *suspicions) reached(m *outgoing) {
-	if len(s.since) > 0 {
+	if _, was := s.since[m.Destination]; was {
 		delete(s.since, m.Destination)
+		s.changed = true
 	}
 	if s.id == m.ID {
 		s.forget()

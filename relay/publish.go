@@ -58,6 +58,7 @@ func (p *publisher) run(ctx context.Context) {
 			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch), slog.Int64("top", o.cursor.top))
 			began := time.Now()
 			err = p.publish(ctx, o)
+			o.conn.Release()
 			if time.Since(began) > 3*p.config.beat {
 				retry.Reset()
 			}
@@ -66,7 +67,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		}
 		p.complain(ctx, "sink not owned", err)
-		if pgsession.State(err) == "" {
+		if pgsession.State(err) == "" && !errors.Is(err, errNotOurs) {
 			p.pool.Reset() // the other connections are as good as broken: no answer would come for minutes
 		}
 		pgsession.LeaveReadOnly(err, p.pool, p.user)
@@ -121,7 +122,14 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 // A batch that has no answer in time is not tried again as it was, and a page that was not read in time is not read
 // again: it may be too much for the time. Pages are half as large then, also of the next ownership, and twice as large
 // after each that was published.
+//
+// An outage that the owner before has met goes on until a trial ends it, and the first one is made at once.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
+	if why := o.outage(); why != nil {
+		if err := p.outlast(ctx, ours, o, &failure{code: why.code, err: errors.New(why.message)}); err != nil {
+			return err
+		}
+	}
 	for ctx.Err() == nil {
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
@@ -184,16 +192,19 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 }
 
 // outlast waits until the sink takes messages again. It tries with one message, then with
-// ten.
+// ten. If it ends before, what is stored of the outage is left to the next owner.
 func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
 	_, _ = p.complaints.Due("sink stands still", began)
-	defer o.stand(nil)
 	retry := p.config.outage
-	for {
+	wait := retry.Next()
+	if why := o.outage(); why != nil { // of the owner before
+		began, wait = why.since, 0
+	}
+	for ; ; wait = retry.Next() {
 		o.stand(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
-		if err := p.rest(ctx, retry.Next(), failure); err != nil {
+		if err := p.rest(ctx, wait, failure); err != nil {
 			return err
 		}
 		if err := o.awaitPause(ctx, false); err != nil {
@@ -202,6 +213,7 @@ func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *fa
 		err := p.trial(ctx, ours, o)
 		switch next := failure; {
 		case err == nil:
+			o.stand(nil)
 			p.log.LogAttrs(ctx, slog.LevelInfo, "sink goes on", slog.Duration("stood", time.Since(began)))
 			return nil
 		case errors.As(err, &next):

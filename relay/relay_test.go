@@ -330,14 +330,20 @@ func TestAnOutageLosesNothingAndShows(t *testing.T) {
 		}
 		return nil
 	}, away)
-	start(t, db, &sink, nil)
+	stop := start(t, db, &sink, nil)
 	publish(t, db, "t", "k", "1", "2", "3", "4")
 	code := `SELECT coalesce(away_code || ': ' || away_message, '') FROM outbox.sinks`
 	waitFor(t, func() bool { return strings.Contains(ask[string](t, db, code), "relay_unavailable") }, func() string { return "the outage is in outbox.sinks" })
 	if got := ask[string](t, db, code); !strings.HasSuffix(got, "connection refused") {
 		t.Errorf("outbox.sinks says %q", got)
 	}
-	time.Sleep(time.Second)
+	stop() // the next owner knows since when the sink is away
+	exec(t, db, `UPDATE outbox.sinks SET away_since = away_since - interval '1 hour'`)
+	start(t, db, &sink, nil)
+	twoBeats(t, db)
+	if got := ask[string](t, db, code+` WHERE away_since < now() - interval '59 minutes'`); !strings.HasSuffix(got, "connection refused") {
+		t.Errorf("with the next owner outbox.sinks says %q of the last hour", got)
+	}
 	sink.set(nil, nil)
 	sink.await(t, "1", "2", "3", "4")
 	waitFor(t, func() bool { return ask[string](t, db, code) == "" }, func() string { return "the end of the outage is in outbox.sinks" })

@@ -21,14 +21,20 @@ SET top      = $1,
     lease_expires_at = clock_timestamp() + $5::interval,
     away_since       = clock_timestamp() - $6::interval,
     away_code        = $7::text,
-    away_message     = $8::text
-WHERE sink = $9
-  AND owner = $10::text
-  AND epoch = $11
+    away_message     = $8::text,
+    missing          = CASE WHEN $9::text IS NULL THEN missing ELSE (
+        SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+        FROM jsonb_each_text($9::text::jsonb)) END,
+    rewind_top       = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN rewind_top ELSE mark_top END,
+    mark_top         = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN mark_top ELSE $1 END,
+    mark_at          = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN mark_at ELSE statement_timestamp() END
+WHERE sink = $11
+  AND owner = $12::text
+  AND epoch = $13
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN $12::boolean THEN clock_timestamp() - least(
+          (CASE WHEN $14::boolean THEN clock_timestamp() - least(
               (SELECT at FROM outbox.events WHERE position > $1 ORDER BY position LIMIT 1),
               (SELECT event.at
                FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
@@ -38,7 +44,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
                ORDER BY hole
                LIMIT 1)
           ) END)::interval AS waits,
-          set_config('synchronous_commit', CASE WHEN $13::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
+          set_config('synchronous_commit', CASE WHEN $15::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
 
 type AdvanceSinkParams struct {
@@ -50,6 +56,8 @@ type AdvanceSinkParams struct {
 	AwayFor     pgtype.Interval
 	AwayCode    *string
 	AwayMessage *string
+	Missing     *string
+	Rewind      pgtype.Interval
 	Sink        string
 	Owner       string
 	Epoch       int64
@@ -67,7 +75,9 @@ type AdvanceSinkRow struct {
 // AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
 // somebody else owns the sink now, or if positions come from another timeline. A lazy commit
 // waits for no disk: what it loses is published again, under the same ids. It says for how long the
-// oldest event that is not published waits: what is shown of time is by this clock alone.
+// oldest event that is not published waits: what is shown of time is by this clock alone. Once the
+// newer mark is as old as a rewind is to go back, it becomes the older one. Missing is for how many seconds
+// destinations are, as in OwnSink; NULL if that is stored.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
 		arg.Top,
@@ -78,6 +88,8 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 		arg.AwayFor,
 		arg.AwayCode,
 		arg.AwayMessage,
+		arg.Missing,
+		arg.Rewind,
 		arg.Sink,
 		arg.Owner,
 		arg.Epoch,
@@ -324,23 +336,58 @@ func (q *Queries) NewTransaction(ctx context.Context) (int64, error) {
 }
 
 const OwnSink = `-- name: OwnSink :many
+WITH found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.top AS was, coalesce(sinks.rewind_top, 0) AS rewind_top, sinks.mark_at,
+           sinks.timeline NOT IN ('', outbox.timeline())
+           AND NOT EXISTS (SELECT FROM outbox.events WHERE position = sinks.top AND id = sinks.top_id) AS lost
+    FROM outbox.sinks
+    WHERE sinks.sink = $3
+      AND (owner IS NULL OR owner = $1::text OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+    FOR UPDATE
+), log AS MATERIALIZED (
+    SELECT found.sink, (SELECT max(position) FROM outbox.events) AS newest,
+           (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq) AS last
+    FROM found
+), goal AS MATERIALIZED (
+    SELECT found.sink, found.was, CASE WHEN log.newest > log.last THEN log.newest ELSE 0 END AS behind,
+           CASE
+               WHEN greatest(found.was, log.newest) > log.last THEN least(found.was, found.rewind_top, log.last, (
+                   SELECT position - 1 FROM outbox.events
+                   WHERE at >= date_trunc('day', coalesce(found.mark_at, '-infinity'), 'UTC')
+                   ORDER BY position
+                   LIMIT 1))
+               WHEN found.lost THEN least(found.was, found.rewind_top)
+               ELSE found.was
+           END AS top
+    FROM found
+    JOIN log USING (sink)
+)
 UPDATE outbox.sinks
 SET owner            = $1::text,
     epoch            = epoch + 1,
     lease_expires_at = clock_timestamp() + $2::interval,
-    timeline         = CASE WHEN timeline = '' OR EXISTS (SELECT FROM outbox.events WHERE position = top AND id = top_id) THEN outbox.timeline() ELSE timeline END
-WHERE sinks.sink = $3
-  AND (owner IS NULL OR owner = $1 OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-RETURNING epoch, top, outbox.timeline() AS timeline,
+    timeline         = outbox.timeline(),
+    top              = goal.top,
+    top_id           = CASE WHEN goal.top = goal.was THEN sinks.top_id END,
+    holes            = sinks.holes * int8multirange(int8range(NULL, goal.top, '[]')),
+    rewind_top       = least(sinks.rewind_top, goal.top),
+    mark_top         = least(sinks.mark_top, goal.top)
+FROM goal
+WHERE sinks.sink = goal.sink
+RETURNING sinks.epoch, sinks.top, sinks.timeline,
           (paused_at IS NOT NULL)::boolean AS paused,
           coalesce((SELECT replays.id::text FROM outbox.replays
                     WHERE replays.sink = $3 AND replays.stop_live AND replays.finished_at IS NULL AND replays.last_position <= sinks.top
                     ORDER BY replays.id LIMIT 1), '')::text AS alone,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
-          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,
-          (SELECT CASE WHEN max(position) > (SELECT last_value FROM outbox.events_position_seq) THEN max(position) ELSE 0 END
-           FROM outbox.events)::bigint AS behind
+          goal.was::bigint AS was,
+          goal.behind::bigint AS behind,
+          coalesce(extract(epoch FROM clock_timestamp() - sinks.away_since), 0)::float8 AS away_for,
+          coalesce(sinks.away_code, '')::text AS away_code,
+          coalesce(sinks.away_message, '')::text AS away_message,
+          (SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
+           FROM jsonb_each_text(sinks.missing))::text AS missing
 `
 
 type OwnSinkParams struct {
@@ -350,15 +397,19 @@ type OwnSinkParams struct {
 }
 
 type OwnSinkRow struct {
-	Epoch    int64
-	Top      int64
-	Timeline string
-	Paused   bool
-	Alone    string
-	Lows     []int64
-	Highs    []int64
-	Rewind   bool
-	Behind   int64
+	Epoch       int64
+	Top         int64
+	Timeline    string
+	Paused      bool
+	Alone       string
+	Lows        []int64
+	Highs       []int64
+	Was         int64
+	Behind      int64
+	AwayFor     float64
+	AwayCode    string
+	AwayMessage string
+	Missing     string
 }
 
 // OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
@@ -367,9 +418,24 @@ type OwnSinkRow struct {
 // If positions come from another timeline, a failover may have lost events that the sink has
 // passed, and their positions are given out again. It has not if the event that was published
 // last is still there: what gave it its position reached the disk before its commit did, so
-// that all positions to come are higher. After a planned switchover nothing is repeated. If
-// positions that the log has are yet to be given out, as after a logical copy, behind is the
-// last of those.
+// that all positions to come are higher. After a planned switchover nothing is repeated.
+// Otherwise the sink goes back to the older one of two marks, which AdvanceSink moves on:
+//
+//	                        marks
+//	09:00                      0     100 of 09:00
+//	09:05                    100     900 of 09:05
+//	09:09    failover: what was stored since 09:08 is lost, and 1500 to 1700 are given out again
+//	09:09    100 is the top
+//
+// In the moment in which a mark becomes the older one it is as old as a rewind is to go back,
+// and when the next one does, about twice as old. That is counted from the last AdvanceSink, so
+// it does not matter for how long nobody has owned the sink, and no event is read to find it.
+//
+// If positions that the log has are yet to be given out, as after a logical copy without its
+// sequences, behind is the last of those. What was stored since the copy, and what will be until
+// the sequence is put right, lies below the sink's top: the sink goes back to before all of it.
+// The newer mark is older than the copy, and of the days since then the first position is found
+// at once. So too where the sink has passed positions that are yet to be given out.
 func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow, error) {
 	rows, err := q.db.Query(ctx, OwnSink, arg.Owner, arg.LeaseTtl, arg.Sink)
 	if err != nil {
@@ -387,70 +453,13 @@ func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow,
 			&i.Alone,
 			&i.Lows,
 			&i.Highs,
-			&i.Rewind,
+			&i.Was,
 			&i.Behind,
+			&i.AwayFor,
+			&i.AwayCode,
+			&i.AwayMessage,
+			&i.Missing,
 		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const RewindSink = `-- name: RewindSink :many
-WITH first AS (
-    SELECT coalesce(
-        (SELECT min(position) - 1 FROM outbox.events WHERE at >= clock_timestamp() - $4::interval),
-        (SELECT max(position) FROM outbox.events),
-        0) AS top
-)
-UPDATE outbox.sinks
-SET top      = least(sinks.top, first.top),
-    top_id   = NULL,
-    holes    = sinks.holes * int8multirange(int8range(NULL, least(sinks.top, first.top), '[]')),
-    timeline = outbox.timeline()
-FROM first
-WHERE sink = $1
-  AND owner = $2::text
-  AND epoch = $3
-RETURNING sinks.top,
-          ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
-          ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs
-`
-
-type RewindSinkParams struct {
-	Sink  string
-	Owner string
-	Epoch int64
-	Since pgtype.Interval
-}
-
-type RewindSinkRow struct {
-	Top   int64
-	Lows  []int64
-	Highs []int64
-}
-
-// RewindSink has a sink begin again with the first event of the time before a failover: from
-// then on positions may have been given out a second time.
-func (q *Queries) RewindSink(ctx context.Context, arg RewindSinkParams) ([]RewindSinkRow, error) {
-	rows, err := q.db.Query(ctx, RewindSink,
-		arg.Sink,
-		arg.Owner,
-		arg.Epoch,
-		arg.Since,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []RewindSinkRow
-	for rows.Next() {
-		var i RewindSinkRow
-		if err := rows.Scan(&i.Top, &i.Lows, &i.Highs); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

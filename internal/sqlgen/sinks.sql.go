@@ -224,6 +224,10 @@ WITH found AS MATERIALIZED (
     DELETE FROM outbox.idempotency_keys
     USING removed
     WHERE idempotency_keys.kind = 'relay:' || removed.sink
+), unblocked AS (
+    DELETE FROM outbox.keys
+    USING removed
+    WHERE keys.queue = 'relay:' || removed.sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
     SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'sink.remove', found.sink,
@@ -247,8 +251,8 @@ type RemoveSinkRow struct {
 }
 
 // RemoveSink forgets a sink that no process has had for a minute and whose messages are no
-// open jobs, and which of its events were jobs: under its name another one may begin. It
-// returns the sink, if there is one, and whether it is gone.
+// open jobs, which of its events were jobs, and which keys were parked: under its name another
+// one may begin. It returns the sink, if there is one, and whether it is gone.
 func (q *Queries) RemoveSink(ctx context.Context, arg RemoveSinkParams) ([]RemoveSinkRow, error) {
 	rows, err := q.db.Query(ctx, RemoveSink,
 		arg.Sink,
@@ -351,6 +355,8 @@ WITH target AS (
     UPDATE outbox.sinks
     SET top    = target.position,
         top_id = (SELECT id FROM outbox.events WHERE events.position = target.position),
+        rewind_top = target.position,
+        mark_top   = target.position,
         holes  = passed.positions - seen.positions,
         epoch            = epoch + 1,
         owner            = NULL,
@@ -389,8 +395,9 @@ type SeekSinkRow struct {
 // SeekSink has a sink go on behind a position. To go forward is to count all events as
 // published that can be seen up to there; of the last ten thousand positions those without
 // an event become holes, whose transactions may run. To go back is to let events become jobs
-// again whose jobs are closed, if the sink refuses them again. The sink has no owner then: the one that
-// it had reads the cursor anew, and what it has under way is refused.
+// again whose jobs are closed, if the sink refuses them again. A failover undoes neither: the sink's marks
+// are where it goes. The sink has no owner then: the one that it had reads the cursor anew, and what it has
+// under way is refused.
 func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkRow, error) {
 	rows, err := q.db.Query(ctx, SeekSink,
 		arg.Position,

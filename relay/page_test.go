@@ -1,0 +1,38 @@
+package relay
+
+import (
+	"testing"
+	"time"
+)
+
+// What is remembered of missing destinations is what the next owner reads, whatever their names are.
+func TestMissingDestinationsAreHandedOn(t *testing.T) {
+	now := time.Now()
+	clock := func() time.Time { return now }
+	first, next := suspicions{now: clock}, suspicions{now: clock}
+	names := []string{"orders", "a\x00b", "\xff", `"\`, "☃"}
+	if err := first.load("{}"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		first.missing(name)
+	}
+	now = now.Add(59 * time.Minute)
+	if err := next.load(first.missingNow()); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(2 * time.Minute)
+	for _, name := range names {
+		if since := next.missing(name).Round(time.Second); since != 61*time.Minute {
+			t.Errorf("%q is missing for %v, want 61 minutes", name, since)
+		}
+		next.changed = false
+		next.reached(&outgoing{Message: Message{Destination: name}})
+		if !next.changed {
+			t.Errorf("that %q is there again is not stored", name)
+		}
+	}
+	if left := next.missingNow(); left != "{}" {
+		t.Errorf("%s are missing, and all were reached", left)
+	}
+}
