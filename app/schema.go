@@ -18,34 +18,52 @@ const (
 )
 
 // gate opens once the database is there and its schema is one that this build can
-// work with.
+// work with. It goes on to look whether it still is.
 type gate struct {
 	pool    *pgxpool.Pool
 	migrate func(context.Context, *pgxpool.Pool) error // nil leaves that to others
 	log     *slog.Logger
 	open    chan struct{} // closed when it opens
-	refused chan error    // of one: why it never will
+	refused chan error    // of one: why this build may not work, or not any longer
+	between time.Duration // the looks once it is open
 }
 
 func newGate(pool *pgxpool.Pool, c Config) *gate {
-	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1)}
+	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1), between: reminder}
 }
 
-// run looks until the gate opens, this build turns out to be too old, or ctx ends.
+// run opens the gate when it can. It looks until this build turns out to be too old, or ctx ends.
 func (g *gate) run(ctx context.Context) {
+	if !g.await(ctx) {
+		return
+	}
+	close(g.open)
+	g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(g.between):
+			if _, schema := look(ctx, g.pool); schema.State == schemaTooNew {
+				g.refused <- errors.New(schema.Detail)
+				return
+			}
+		}
+	}
+}
+
+// await reports whether the gate may open; if not, this build is too old or ctx has ended.
+func (g *gate) await(ctx context.Context) bool {
 	var retry backoff.Backoff
 	var said time.Time
 	var last State
 	for ctx.Err() == nil {
 		database, schema := look(ctx, g.pool)
 		if schema.usable() {
-			close(g.open)
-			g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
-			return
+			return true
 		}
 		if schema.State == schemaTooNew {
 			g.refused <- errors.New(schema.Detail)
-			return
+			return false
 		}
 		if g.migrate != nil && (schema.State == schemaBehind || schema.State == schemaEdited) {
 			err := g.migrate(ctx, g.pool)
@@ -66,9 +84,10 @@ func (g *gate) run(ctx context.Context) {
 			said, last = time.Now(), obstacle
 		}
 		if retry.Wait(ctx) != nil {
-			return
+			return false
 		}
 	}
+	return false
 }
 
 // note logs what an operator ought to know of the database that was just migrated.
