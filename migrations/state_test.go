@@ -231,6 +231,23 @@ func TestALesserRoleNamesWhoHoldsAMigrationUp(t *testing.T) {
 	}
 }
 
+// An autovacuum has no user, no name and, for a lesser role, no type.
+func TestAnAutovacuumIsNamedAsOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	for what, want := range map[string]string{
+		`'', NULL::text, NULL::oid, 'autovacuum worker'`: "pid 7, autovacuum worker, for 400 s (if it is an autovacuum, a superuser ends it with SELECT pg_cancel_backend(7); wait for one to prevent wraparound, which begins again)",
+		`NULL, NULL::text, NULL::oid, NULL`:              "pid 7, a process of the server, for 400 s (if it is an autovacuum, a superuser ends it with SELECT pg_cancel_backend(7); wait for one to prevent wraparound, which begins again)",
+		`'', 'ada', 10::oid, 'client backend'`:           "pid 7, ada, for 400 s",
+	} {
+		var got string
+		err := db.QueryRow(t.Context(), `SELECT `+migrations.Named+` FROM (VALUES (7, now() - interval '400 s', `+what+`)) AS a (pid, xact_start, application_name, usename, usesysid, backend_type)`).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("%s is named %q, %v; want %q", what, got, err, want)
+		}
+	}
+}
+
 // A lock that nobody gives up, as a pooler may keep one, is not waited for without an end or a word.
 func TestAMigrationNamesWhoHasItsLock(t *testing.T) {
 	t.Parallel()
