@@ -32,12 +32,14 @@ WITH holder AS (
            coalesce(max(holder.age), 0) AS horizon_age_transactions,
            (SELECT min(days.ahead)
             FROM unnest('{history,events}'::text[]) AS parent
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS ahead
-                FROM pg_catalog.pg_inherits AS link
-                JOIN pg_catalog.pg_class AS child ON child.oid = link.inhrelid
-                WHERE link.inhparent = ('outbox.' || parent)::regclass
-                  AND child.relname > parent || to_char(now() AT TIME ZONE 'UTC', '_YYYYMMDD')) AS days) AS days_ahead
+            CROSS JOIN LATERAL ( -- the first day, from today on, that has none
+                SELECT greatest(coalesce(min(n), 401) - 1, 0) AS ahead
+                FROM generate_series(0, 400) AS n
+                WHERE NOT EXISTS (
+                    SELECT FROM pg_catalog.pg_inherits AS link
+                    JOIN pg_catalog.pg_class AS child ON child.oid = link.inhrelid
+                    WHERE link.inhparent = ('outbox.' || parent)::regclass
+                      AND child.relname = parent || to_char((now() AT TIME ZONE 'UTC') + n * interval '1 day', '_YYYYMMDD'))) AS days) AS days_ahead
     FROM holder
 )
 UPDATE outbox.chores
@@ -68,7 +70,8 @@ type EndSampleParams struct {
 //
 // The server tells how far behind vacuum is held, as far as this role may see: since when the oldest snapshot is, and
 // how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how many
-// days after today there are partitions; the latest migration; and of each sink whether a process publishes to it.
+// days after today there are partitions without a gap; the latest migration; and of each sink whether a process
+// publishes to it.
 func (q *Queries) EndSample(ctx context.Context, arg EndSampleParams) ([][]byte, error) {
 	rows, err := q.db.Query(ctx, EndSample,
 		arg.Rest,
