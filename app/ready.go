@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,7 +23,8 @@ type State struct {
 }
 
 // Ready reports whether the process does its work. A degraded one does: jobs are
-// found by polling instead of at once, or a component does without a part of its work.
+// found by polling instead of at once, a component does without a part of its work, or
+// the API and the console alone have lost their database, or can only read it.
 func (r Report) Ready() bool { return r.Status == statusReady || r.Status == statusDegraded }
 
 const (
@@ -73,7 +75,10 @@ func (p *process) report(ctx context.Context) Report {
 		"database": database, "schema": schema,
 		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule), "listener": off(true),
 	}}
-	unready := database.State != databaseUp || !schema.usable()
+	unready := !schema.usable()
+	if database.State != databaseUp && p.answersWithoutDatabase() {
+		r.Status, unready = statusDegraded, false
+	}
 	for _, c := range p.components {
 		state := c.state()
 		r.Components[c.name] = state
@@ -91,6 +96,18 @@ func (p *process) report(ctx context.Context) Report {
 		r.Status = statusDraining
 	}
 	return r
+}
+
+// answersWithoutDatabase reports whether the process is for people and requests alone, which get an answer that says why
+// their database is away, or pages of one that is read-only. Until its database was there once it may be configured
+// wrongly, and must not replace a process that works.
+func (p *process) answersWithoutDatabase() bool {
+	select {
+	case <-p.gate.open:
+		return !slices.ContainsFunc(p.components, func(c *component) bool { return c.needSchema })
+	default:
+		return false
+	}
 }
 
 // off is a component that was not made: switched off, or nothing for it to do.

@@ -85,7 +85,17 @@ func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	api := start(t, nil, Config{
+		DatabaseURL: pool.Config().ConnString(), NoDispatch: true, NoReap: true, NoSchedule: true, NoListen: true,
+		Components: []Component{{Name: "api", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}},
+	})
+	alone := map[string]string{"dispatcher": "off", "reaper": "off", "scheduler": "off", "listener": "off", "api": "working"}
+	api.awaitReadyz(200, "ready", alone)
 	alter("SET default_transaction_read_only = on")
+	api.pool.Reset()
+	alone["database"], alone["schema"] = "read-only", "unknown"
+	api.awaitReadyz(200, "degraded", alone)
+	api.end(nil)
 	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
 	r.awaitReadyz(503, "unready", map[string]string{
 		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "deaf",
