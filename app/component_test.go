@@ -66,7 +66,7 @@ func TestAComponentWaitsForTheSchema(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		p := &process{log: slog.New(slog.DiscardHandler), gate: newGate(nil, Config{})}
+		p := &process{log: slog.New(slog.DiscardHandler), gate: newGate(nil, Config{}, new(readiness))}
 		c := &component{
 			name: "worker", needSchema: true, look: func() State { return State{State: stateWorking} },
 			run: func(ctx context.Context) error { <-ctx.Done(); return nil },

@@ -68,6 +68,13 @@ func (r *readiness) look(ctx context.Context, p *process) (database, schema Stat
 	return r.database, r.schema
 }
 
+// note remembers a look of the gate's.
+func (r *readiness) note(database, schema State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.database, r.schema, r.at = database, schema, time.Now()
+}
+
 // report asks every component.
 func (p *process) report(ctx context.Context) Report {
 	database, schema := p.readiness.look(ctx, p)

@@ -26,10 +26,11 @@ type gate struct {
 	open    chan struct{} // closed when it opens
 	refused chan error    // of one: why this build may not work, or not any longer
 	between time.Duration // the looks once it is open
+	looks   *readiness    // is told of each look
 }
 
-func newGate(pool *pgxpool.Pool, c Config) *gate {
-	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1), between: reminder}
+func newGate(pool *pgxpool.Pool, c Config, looks *readiness) *gate {
+	return &gate{pool: pool, looks: looks, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1), between: reminder}
 }
 
 // run opens the gate when it can. It looks until this build turns out to be too old, or ctx ends.
@@ -43,7 +44,7 @@ func (g *gate) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(g.between):
-			if _, schema := look(ctx, g.pool); schema.State == schemaTooNew {
+			if _, schema := g.look(ctx); schema.State == schemaTooNew {
 				g.refused <- errors.New(schema.Detail)
 				return
 			}
@@ -57,7 +58,7 @@ func (g *gate) await(ctx context.Context) bool {
 	var said time.Time
 	var last State
 	for ctx.Err() == nil {
-		database, schema := look(ctx, g.pool)
+		database, schema := g.look(ctx)
 		if schema.usable() {
 			return true
 		}
@@ -88,6 +89,14 @@ func (g *gate) await(ctx context.Context) bool {
 		}
 	}
 	return false
+}
+
+func (g *gate) look(ctx context.Context) (database, schema State) {
+	database, schema = look(ctx, g.pool)
+	if ctx.Err() == nil {
+		g.looks.note(database, schema)
+	}
+	return database, schema
 }
 
 // note logs what an operator ought to know of the database that was just migrated.

@@ -95,6 +95,24 @@ func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
 	api.pool.Reset()
 	alone["database"], alone["schema"] = "read-only", "unknown"
 	api.awaitReadyz(200, "degraded", alone)
+	families, err := api.config.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "outbox_ready" {
+				shown++
+				if m.GetGauge().GetValue() != 0 {
+					t.Errorf("outbox_ready of %s is %v beside a read-only server", m.GetLabel()[0].GetValue(), m.GetGauge().GetValue())
+				}
+			}
+		}
+	}
+	if shown != 2 {
+		t.Errorf("outbox_ready is shown of %d components, want database and schema", shown)
+	}
 	api.end(nil)
 	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
 	r.awaitReadyz(503, "unready", map[string]string{
