@@ -105,9 +105,9 @@ func (p *process) report(ctx context.Context) Report {
 	return r
 }
 
-// answersWithoutDatabase reports whether the process is for people and requests alone, which get an answer that says why
-// their database is away, or pages of one that is read-only. Until its database was there once it may be configured
-// wrongly, and must not replace a process that works.
+// answersWithoutDatabase reports whether the process only serves requests, and has reached its database before. People
+// then read why it does not answer, or pages of one that is read-only. A process that has never reached its database may
+// be configured wrongly, and must not replace one that works.
 func (p *process) answersWithoutDatabase() bool {
 	select {
 	case <-p.gate.open:

@@ -26,7 +26,7 @@ type gate struct {
 	open    chan struct{} // closed when it opens
 	refused chan error    // of one: why this build may not work, or not any longer
 	between time.Duration // the looks once it is open
-	looks   *readiness    // is told of each look
+	looks   *readiness    // gets each look
 }
 
 func newGate(pool *pgxpool.Pool, c Config, looks *readiness) *gate {

@@ -66,8 +66,8 @@ func waiting(ctx context.Context, patience time.Duration, try func() (bool, erro
 	}
 }
 
-// named names the session a of pg_stat_activity, as far as this role is shown it. An autovacuum has no user. It gives way
-// to those who wait for longer than deadlock_timeout, as no statement of ours does.
+// named names the session a of pg_stat_activity, as far as this role is shown it. An autovacuum has no user. It gives
+// way to those who wait for longer than deadlock_timeout, as no statement of ours does.
 const named = `
 	format('pid %s, %s%s%s', a.pid, coalesce(nullif(a.application_name, ''), a.usename::text, a.backend_type, 'a process of the server'),
 	    ', for ' || extract(epoch FROM now() - a.xact_start)::integer || ' s',

@@ -3,8 +3,8 @@
 //
 // Numbered files make tables and indexes, and are applied once. The files in functions make
 // functions and their triggers, those in views make views: they hold what is wanted, and
-// an Up that finds one of them changed makes all of it so again. What a database was made of is recorded in it with checksums;
-// see Look.
+// an Up that finds one of them changed makes all of it so again. What a database was made of is
+// recorded in it with checksums; see Look.
 package migrations
 
 import (

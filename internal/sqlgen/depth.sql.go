@@ -69,8 +69,8 @@ type EndSampleParams struct {
 // sample from @rest on. It returns what it has stored, or nothing if the turn was over before.
 //
 // The server tells how far behind vacuum is held, as far as this role may see: since when the oldest transaction is (a
-// standby with feedback is for ever connected, and its snapshot moves on: it has an age, as a slot has, and no time), and
-// how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how many
+// standby with feedback is for ever connected, and its snapshot moves on: it has an age, as a slot has, and no time),
+// and how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how many
 // days after today there are partitions without a gap; the latest migration; and of each sink whether a process
 // publishes to it.
 func (q *Queries) EndSample(ctx context.Context, arg EndSampleParams) ([][]byte, error) {
@@ -175,8 +175,8 @@ type SampleDepthRow struct {
 // SampleDepth counts what waits, for each of the @max_kinds deepest kinds and for the rest together, which is called
 // other; and the same for queues, of which those come first that are worked, paused or limited. Dispatchers seen within
 // @fresh count. It reads the whole table once. due and oldest_due_age_seconds are 0 for what a paused queue has, and
-// unhandled are the due jobs for which no dispatcher of their queue has a handler. What a sink has not taken is not due:
-// the relay tells what it holds, and a sink that is paused or away keeps nobody else's jobs waiting.
+// unhandled are the due jobs for which no dispatcher of their queue has a handler. Messages that a sink has not taken
+// are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs waiting.
 func (q *Queries) SampleDepth(ctx context.Context, fresh pgtype.Interval, maxKinds int32) ([]SampleDepthRow, error) {
 	rows, err := q.db.Query(ctx, SampleDepth, fresh, maxKinds)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations"
 )
 
-// Up brings the schema to the state of this build, and takes no lock where it is in it. It is safe to call from many processes
-// at once: one migrates, the others wait, for two minutes at most. A database that a newer build has migrated is
+// Up brings the schema to the state of this build, and takes no lock where it is in it. It is safe to call from many
+// processes at once: one migrates, the others wait, for two minutes at most. A database that a newer build has migrated is
 // left as it is, and so is one that was made by other texts of numbered files than ours,
 // which is an error.
 //
