@@ -106,8 +106,8 @@ func (p *process) report(ctx context.Context) Report {
 }
 
 // answersWithoutDatabase reports whether the process only serves requests, and has reached its database before. People
-// then read why it does not answer, or pages of one that is read-only. A process that has never reached its database may
-// be configured wrongly, and must not replace one that works.
+// then read why it does not answer, or pages of one that is read-only. A process that has never reached its database
+// may be configured wrongly, and must not replace one that works.
 func (p *process) answersWithoutDatabase() bool {
 	select {
 	case <-p.gate.open:

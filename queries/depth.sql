@@ -87,8 +87,8 @@ LIMIT 10000;
 --
 -- The server tells how far behind vacuum is held, as far as this role may see: since when the oldest transaction is (a
 -- standby with feedback is for ever connected, and its snapshot moves on: it has an age, as a slot has, and no time),
--- and how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how many
--- days after today there are partitions without a gap; the latest migration; and of each sink whether a process
+-- and how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how
+-- many days after today there are partitions without a gap; the latest migration; and of each sink whether a process
 -- publishes to it.
 WITH holder AS (
     SELECT activity.xact_start AS since, pg_catalog.age(activity.backend_xmin)::bigint AS age
