@@ -64,7 +64,7 @@ func TestAComponentThatRunsOnceStaysFailedForItsReason(t *testing.T) {
 // A migration that goes on after its context has ended holds the process up as a component does.
 func TestAMigrationThatDoesNotStopIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &process{gate: newGate(nil, Config{})}
+		p := &process{gate: newGate(nil, Config{}, new(readiness))}
 		if err := p.awaitEnd(make(chan struct{})); err == nil || !strings.Contains(err.Error(), "migration") {
 			t.Errorf("got %v, want that it has not stopped", err)
 		}
@@ -101,7 +101,7 @@ func TestAComponentWaitsForTheSchema(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		p := &process{log: slog.New(slog.DiscardHandler), gate: newGate(nil, Config{})}
+		p := &process{log: slog.New(slog.DiscardHandler), gate: newGate(nil, Config{}, new(readiness))}
 		c := &component{
 			name: "worker", needSchema: true, look: func() State { return State{State: stateWorking} },
 			run: func(ctx context.Context) error { <-ctx.Done(); return nil },

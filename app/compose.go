@@ -165,6 +165,7 @@ func (p *process) addScheduler(wake <-chan struct{}) error {
 func (p *process) registerCollectors() {
 	register := func(c prometheus.Collector) { _ = p.config.Registry.Register(c) } // only fails if it is there already
 	register(newBuildInfo())
+	register(newReadyMetric(&p.readiness))
 	register(collectors.NewGoCollector())
 	register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	publish := func(pool *pgxpool.Pool, name string) {

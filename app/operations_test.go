@@ -54,7 +54,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	}
 	defer pool.Close()
 	reg := descriptions{}
-	reg.MustRegister(newBuildInfo())
+	reg.MustRegister(newBuildInfo(), newReadyMetric(nil))
 	if _, err := dispatcher.New(pool, &dispatcher.Mux{}, dispatcher.Config{Registerer: reg}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,7 +23,8 @@ type State struct {
 }
 
 // Ready reports whether the process does its work. A degraded one does: jobs are
-// found by polling instead of at once, or a component does without a part of its work.
+// found by polling instead of at once, a component does without a part of its work, or
+// the API and the console alone have lost their database, or can only read it.
 func (r Report) Ready() bool { return r.Status == statusReady || r.Status == statusDegraded }
 
 const (
@@ -66,6 +68,13 @@ func (r *readiness) look(ctx context.Context, p *process) (database, schema Stat
 	return r.database, r.schema
 }
 
+// note remembers a look of the gate's.
+func (r *readiness) note(database, schema State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.database, r.schema, r.at = database, schema, time.Now()
+}
+
 // report asks every component.
 func (p *process) report(ctx context.Context) Report {
 	database, schema := p.readiness.look(ctx, p)
@@ -73,7 +82,10 @@ func (p *process) report(ctx context.Context) Report {
 		"database": database, "schema": schema,
 		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule), "listener": off(true),
 	}}
-	unready := database.State != databaseUp || !schema.usable()
+	unready := !schema.usable()
+	if database.State != databaseUp && p.answersWithoutDatabase() {
+		r.Status, unready = statusDegraded, false
+	}
 	for _, c := range p.components {
 		state := c.state()
 		r.Components[c.name] = state
@@ -91,6 +103,18 @@ func (p *process) report(ctx context.Context) Report {
 		r.Status = statusDraining
 	}
 	return r
+}
+
+// answersWithoutDatabase reports whether the process only serves requests, and has reached its database before. People
+// then read why it does not answer, or pages of one that is read-only. A process that has never reached its database
+// may be configured wrongly, and must not replace one that works.
+func (p *process) answersWithoutDatabase() bool {
+	select {
+	case <-p.gate.open:
+		return !slices.ContainsFunc(p.components, func(c *component) bool { return c.needSchema })
+	default:
+		return false
+	}
 }
 
 // off is a component that was not made: switched off, or nothing for it to do.

@@ -71,7 +71,8 @@ func newProcess(mux *dispatcher.Mux, config Config) (_ *process, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure: %w", err)
 	}
-	p := &process{config: config, log: config.Logger, pool: pool, handlers: handlers, gate: newGate(pool, config)}
+	p := &process{config: config, log: config.Logger, pool: pool, handlers: handlers}
+	p.gate = newGate(pool, config, &p.readiness)
 	if err := p.compose(mux); err != nil {
 		p.closePools()
 		return nil, fmt.Errorf("configure: %w", err)

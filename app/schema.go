@@ -18,36 +18,58 @@ const (
 )
 
 // gate opens once the database is there and its schema is one that this build can
-// work with.
+// work with. It goes on to look whether it still is.
 type gate struct {
 	pool    *pgxpool.Pool
 	migrate func(context.Context, *pgxpool.Pool) error // nil leaves that to others
 	log     *slog.Logger
 	open    chan struct{} // closed when it opens
-	refused chan error    // of one: why it never will
+	refused chan error    // of one: why this build may not work, or not any longer
 	ended   chan struct{} // closed when nobody looks any more
+	between time.Duration // the looks once it is open
+	looks   *readiness    // gets each look
 }
 
-func newGate(pool *pgxpool.Pool, c Config) *gate {
-	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{}), refused: make(chan error, 1), ended: make(chan struct{})}
+func newGate(pool *pgxpool.Pool, c Config, looks *readiness) *gate {
+	return &gate{
+		pool: pool, looks: looks, migrate: c.Migrate, log: c.Logger,
+		open: make(chan struct{}), refused: make(chan error, 1), ended: make(chan struct{}), between: reminder,
+	}
 }
 
-// run looks until the gate opens, this build turns out to be too old, or ctx ends.
+// run opens the gate when it can. It looks until this build turns out to be too old, or ctx ends.
 func (g *gate) run(ctx context.Context) {
 	defer close(g.ended)
+	if !g.await(ctx) {
+		return
+	}
+	close(g.open)
+	g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(g.between):
+			if _, schema := g.look(ctx); schema.State == schemaTooNew {
+				g.refused <- errors.New(schema.Detail)
+				return
+			}
+		}
+	}
+}
+
+// await reports whether the gate may open; if not, this build is too old or ctx has ended.
+func (g *gate) await(ctx context.Context) bool {
 	var retry backoff.Backoff
 	var said time.Time
 	var last State
 	for ctx.Err() == nil {
-		database, schema := look(ctx, g.pool)
+		database, schema := g.look(ctx)
 		if schema.usable() {
-			close(g.open)
-			g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
-			return
+			return true
 		}
 		if schema.State == schemaTooNew {
 			g.refused <- errors.New(schema.Detail)
-			return
+			return false
 		}
 		if g.migrate != nil && (schema.State == schemaBehind || schema.State == schemaEdited) {
 			err := g.migrate(ctx, g.pool)
@@ -68,9 +90,18 @@ func (g *gate) run(ctx context.Context) {
 			said, last = time.Now(), obstacle
 		}
 		if retry.Wait(ctx) != nil {
-			return
+			return false
 		}
 	}
+	return false
+}
+
+func (g *gate) look(ctx context.Context) (database, schema State) {
+	database, schema = look(ctx, g.pool)
+	if ctx.Err() == nil {
+		g.looks.note(database, schema)
+	}
+	return database, schema
 }
 
 // note logs what an operator ought to know of the database that was just migrated.

@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -83,7 +85,35 @@ func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	api := start(t, nil, Config{
+		DatabaseURL: pool.Config().ConnString(), NoDispatch: true, NoReap: true, NoSchedule: true, NoListen: true,
+		Components: []Component{{Name: "api", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}},
+	})
+	alone := map[string]string{"dispatcher": "off", "reaper": "off", "scheduler": "off", "listener": "off", "api": "working"}
+	api.awaitReadyz(200, "ready", alone)
 	alter("SET default_transaction_read_only = on")
+	api.pool.Reset()
+	alone["database"], alone["schema"] = "read-only", "unknown"
+	api.awaitReadyz(200, "degraded", alone)
+	families, err := api.config.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "outbox_ready" {
+				shown++
+				if m.GetGauge().GetValue() != 0 {
+					t.Errorf("outbox_ready of %s is %v beside a read-only server", m.GetLabel()[0].GetValue(), m.GetGauge().GetValue())
+				}
+			}
+		}
+	}
+	if shown != 2 {
+		t.Errorf("outbox_ready is shown of %d components, want database and schema", shown)
+	}
+	api.end(nil)
 	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
 	r.awaitReadyz(503, "unready", map[string]string{
 		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "deaf",
@@ -125,22 +155,29 @@ func TestReadyzNamesTheFileThatDiffers(t *testing.T) {
 }
 
 // A release that no longer works beside this build has migrated the schema: the process ends with a
-// sentence, also where it may migrate, and one that works already is unready.
+// sentence, also where it may migrate, and so does one that works already.
 func TestABuildThatIsTooOldEnds(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
-	working := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
+	working := startWith(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()}, func(p *process) { p.gate.between = 50 * time.Millisecond })
 	working.awaitReadyz(200, "ready", nil)
 	const raise = `INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`
 	if _, err := pool.Exec(t.Context(), raise); err != nil {
 		t.Fatal(err)
 	}
-	working.awaitReadyz(503, "unready", map[string]string{"schema": "too-new"})
-	working.end(nil)
-	for _, up := range []func(context.Context, *pgxpool.Pool) error{nil, migrate.Up} {
-		err := Run(t.Context(), greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: up})
+	check := func(which string, err error) {
 		if err == nil || !strings.Contains(err.Error(), "builds before 0.9.0 no longer work with it; run release 0.9.0 or a newer one") {
-			t.Errorf("with Migrate %t: %v, want a sentence that names the release", up != nil, err)
+			t.Errorf("%s: %v, want a sentence that names the release", which, err)
 		}
+	}
+	select {
+	case err := <-working.ended:
+		check("one that works", err)
+	case <-time.After(time.Minute):
+		t.Fatal("one that works goes on")
+	}
+	working.stopped = true
+	for _, up := range []func(context.Context, *pgxpool.Pool) error{nil, migrate.Up} {
+		check(fmt.Sprintf("with Migrate %t", up != nil), Run(t.Context(), greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: up}))
 	}
 }

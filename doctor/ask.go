@@ -36,7 +36,7 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
 // holder is somebody for whom vacuum keeps what was deleted.
 type holder struct {
 	What, Who string
-	Since     *time.Time // nil for a replication slot, and where it is not shown
+	Since     *time.Time // nil for a replication slot or a standby, and where it is not shown
 	Age       int64      // in transactions
 }
 
@@ -45,7 +45,7 @@ SELECT holder.what::text AS what, holder.who::text AS who, holder.since::timesta
 FROM (
     SELECT 'session'::text AS what,
            format('pid %s, %s, application %s, %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), coalesce(state, backend_type, 'state not shown')) AS who,
-           coalesce(xact_start, backend_start) AS since, age(backend_xmin)::bigint AS age
+           xact_start AS since, age(backend_xmin)::bigint AS age
     FROM pg_stat_activity
     WHERE backend_xmin IS NOT NULL
       AND pid <> pg_backend_pid()

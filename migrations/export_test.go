@@ -11,3 +11,6 @@ import (
 func ApplyWithin(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error, patience time.Duration) error {
 	return patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered, patience) })
 }
+
+// Named names the session a of pg_stat_activity.
+const Named = named

@@ -66,11 +66,18 @@ func waiting(ctx context.Context, patience time.Duration, try func() (bool, erro
 	}
 }
 
+// named names the session a of pg_stat_activity, as far as this role is shown it. An autovacuum has no user. It gives
+// way to those who wait for longer than deadlock_timeout, as no statement of ours does.
+const named = `
+	format('pid %s, %s%s%s', a.pid, coalesce(nullif(a.application_name, ''), a.usename::text, a.backend_type, 'a process of the server'),
+	    ', for ' || extract(epoch FROM now() - a.xact_start)::integer || ' s',
+	    CASE WHEN a.usesysid IS NULL THEN format(' (if it is an autovacuum, a superuser ends it with SELECT pg_cancel_backend(%s); wait for one to prevent wraparound, which begins again)', a.pid) END)`
+
 // lockHolder names the session that has the lock.
 const lockHolder = `
-	SELECT coalesce(string_agg(format('pid %s, %s', l.pid, coalesce(nullif(a.application_name, ''), a.usename)), '; '), 'it has just ended')
+	SELECT coalesce(string_agg(` + named + `, '; '), 'it has just ended')
 	FROM pg_locks AS l
-	LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+	JOIN pg_stat_activity AS a ON a.pid = l.pid
 	WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	  AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1`
 
@@ -114,11 +121,10 @@ func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, 
 	}
 }
 
-// holders names the oldest transactions that have locks of the schema's tables, and since when they are open, as far as
-// this role is shown that.
+// holders names the oldest transactions that have locks of the schema's tables, and since when they are open.
 func holders(ctx context.Context, pool *pgxpool.Pool) string {
 	rows, err := pool.Query(ctx, `
-		SELECT format('pid %s, %s%s', a.pid, coalesce(nullif(a.application_name, ''), a.usename), ', for ' || extract(epoch FROM now() - a.xact_start)::integer || ' s')
+		SELECT `+named+`
 		FROM pg_stat_activity AS a
 		WHERE a.pid <> pg_backend_pid() AND EXISTS (
 		    SELECT

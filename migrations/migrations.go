@@ -3,8 +3,8 @@
 //
 // Numbered files make tables and indexes, and are applied once. The files in functions make
 // functions and their triggers, those in views make views: they hold what is wanted, and
-// each Up makes it so again. What a database was made of is recorded in it with checksums;
-// see Look.
+// an Up that finds one of them changed makes all of it so again. What a database was made of is
+// recorded in it with checksums; see Look.
 package migrations
 
 import (
@@ -38,6 +38,15 @@ func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Contex
 }
 
 func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error, patience time.Duration) error {
+	state, err := Look(ctx, pool)
+	switch {
+	case err != nil:
+		return err
+	case state.Usable():
+		return nil // without a lock: each pod of a deployment may ask at its start
+	case state.Condition == TooNew || state.Condition == Edited && isNumbered(state.File):
+		return fmt.Errorf("%s; %s", state, state.Remedy())
+	}
 	if err := ensureSchema(ctx, pool); err != nil {
 		return err
 	}
@@ -46,17 +55,6 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 	}
 	if err := locked(ctx, pool, patience, takeOver); err != nil {
 		return err
-	}
-	state, err := Look(ctx, pool)
-	switch {
-	case err != nil:
-		return err
-	case state.Condition == Ahead:
-		return nil
-	case state.Condition == TooNew:
-		return fmt.Errorf("%s; %s", state, state.Remedy())
-	case state.Condition == Edited && isNumbered(state.File):
-		return fmt.Errorf("%s; %s", state, state.Remedy())
 	}
 	if err := refuseShared(ctx, pool); err != nil {
 		return err
@@ -67,12 +65,12 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 	return locked(ctx, pool, patience, recreate)
 }
 
-// recreate makes functions, triggers and views what their files say. If one of them has
-// changed it then sets grants and row security, and records of what the schema is made.
+// recreate makes functions, triggers and views what their files say, sets grants and row security, and records of what
+// the schema is made.
 func recreate(ctx context.Context, tx pgx.Tx) error {
 	state, recorded, err := look(ctx, tx)
-	if err != nil || state.Condition == Ahead || state.Condition == TooNew {
-		return err // a newer build has come between
+	if err != nil || state.Usable() || state.Condition == TooNew {
+		return err // another process, or a newer build, has come between
 	}
 	for _, f := range files() {
 		if f.numbered() || f.isView() && recorded[f.name].checksum == f.checksum {
@@ -81,9 +79,6 @@ func recreate(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, f.text); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-	}
-	if state.Condition == Current {
-		return nil // somebody may have changed row security on purpose
 	}
 	if _, err := tx.Exec(ctx, finish); err != nil {
 		return err

@@ -231,10 +231,21 @@ func (r recorded) floor() (revision int, name string) {
 	return revision, name
 }
 
-// compare compares what the database has of a file with the file.
+// revision is that of the newest build that made the functions and views.
+func (r recorded) revision() (newest int) {
+	for _, e := range r {
+		newest = max(newest, e.revision)
+	}
+	return newest
+}
+
+// compare compares what the database has of a file with the file. Where a newer build has made the functions, one that
+// is not recorded is one that it no longer has: what it made stays in the database.
 func (r recorded) compare(f file) Condition {
 	e, known := r[f.name]
 	switch {
+	case !known && !f.numbered() && r.revision() > revision:
+		return Ahead
 	case !known || !e.applied:
 		return Behind
 	case e.checksum == f.checksum && e.revision == f.revision():

@@ -12,6 +12,9 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
+// changed gives Up something to do.
+const changed = `UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = 'functions/secure.sql'`
+
 func TestLookNamesTheFile(t *testing.T) {
 	t.Parallel()
 	const files = `outbox.schema_files`
@@ -29,6 +32,7 @@ func TestLookNamesTheFile(t *testing.T) {
 		"an unfinished migration":    {`DELETE FROM ` + files + ` WHERE name IN ('00002_indexes.sql', 'functions/cancel.sql')`, migrations.State{Condition: migrations.Behind, File: "00002_indexes.sql"}, migrations.Current},
 		"another numbered file":      {`UPDATE ` + files + ` SET checksum = sha256('x') WHERE name IN ('00002_indexes.sql', 'functions/cancel.sql')`, migrations.State{Condition: migrations.Edited, File: "00002_indexes.sql"}, ""},
 		"a newer function":           {`UPDATE ` + files + ` SET checksum = sha256('x'), revision = 1000 WHERE name = 'functions/cancel.sql'`, migrations.State{Condition: migrations.Ahead, File: "functions/cancel.sql"}, migrations.Ahead},
+		"a function taken out since": {`DELETE FROM ` + files + ` WHERE name = 'functions/cancel.sql'; UPDATE ` + files + ` SET revision = revision + 1 WHERE name LIKE '%s/%'`, migrations.State{Condition: migrations.Ahead, File: "functions/all_tenants.sql"}, migrations.Ahead},
 		"a newer numbered file":      {`INSERT INTO ` + files + ` VALUES ('09999_x.sql', sha256('x'), 0); INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, migrations.State{Condition: migrations.Ahead, File: "09999_x.sql"}, migrations.Ahead},
 		"one that is not yet noted":  {`INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, migrations.State{Condition: migrations.Ahead, File: "09999"}, migrations.Ahead},
 		"the next release's floor":   {`UPDATE ` + files + ` SET name = 'floor/0.1.0', revision = 1 WHERE name LIKE 'floor/%'`, migrations.State{Condition: migrations.Current}, migrations.Current},
@@ -66,8 +70,9 @@ func TestUpStoresTheFloor(t *testing.T) {
 	}
 }
 
-// A newer build has made the functions: an older one that starts must not make its own again.
-func TestUpLeavesWhatIsAhead(t *testing.T) {
+// A schema that is this build's is left as it is, and so is one that a newer build has made: an older one that starts
+// must not make its own functions again.
+func TestUpLeavesWhatItNeedNotChange(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	const newer = `CREATE OR REPLACE FUNCTION outbox.uuid_v7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS 'SELECT gen_random_uuid()'`
@@ -75,7 +80,8 @@ func TestUpLeavesWhatIsAhead(t *testing.T) {
 		cause string
 		keeps bool
 	}{
-		{newer, false},
+		{newer, true},
+		{newer + `; UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = 'functions/uuid_v7.sql'`, false},
 		{newer + `; INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, true},
 	} {
 		run(t, db, c.cause)
@@ -104,7 +110,7 @@ func TestNobodyWaitsBehindAMigration(t *testing.T) {
 	// Nothing is to do that needs a strong lock.
 	up(t, db)
 
-	run(t, db, `ALTER TABLE outbox.keys NO FORCE ROW LEVEL SECURITY; UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = 'functions/secure.sql'`)
+	run(t, db, `ALTER TABLE outbox.keys NO FORCE ROW LEVEL SECURITY; `+changed)
 	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM outbox.keys`); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +203,7 @@ func TestRowsOfEveryTableHaveAnIdentity(t *testing.T) {
 		        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY DEFAULT', name);
 		    END LOOP;
 		END
-		$$`)
+		$$; `+changed)
 	up(t, db)
 	if err := db.QueryRow(t.Context(), without).Scan(&got); err != nil || got != "" {
 		t.Errorf("migrated: %s have no identity, %v", got, err)
@@ -210,7 +216,7 @@ func TestALesserRoleNamesWhoHoldsAMigrationUp(t *testing.T) {
 	db := pgtest.NewEmpty(t)
 	owner := asRole(t, db, `GRANT CREATE ON DATABASE %[2]I TO %[1]I`)
 	up(t, owner)
-	run(t, owner, `ALTER TABLE outbox.measures REPLICA IDENTITY DEFAULT`)
+	run(t, owner, `ALTER TABLE outbox.measures REPLICA IDENTITY DEFAULT; `+changed)
 	reader, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -222,6 +228,23 @@ func TestALesserRoleNamesWhoHoldsAMigrationUp(t *testing.T) {
 	holder := fmt.Sprintf("pid %d,", reader.Conn().PgConn().PID())
 	if err := migrations.ApplyWithin(t.Context(), owner, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "gave up", holder) {
 		t.Errorf("beside a reader: %v, want that it gives up and names %s", err, holder)
+	}
+}
+
+// An autovacuum has no user, no name and, for a lesser role, no type.
+func TestAnAutovacuumIsNamedAsOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	for what, want := range map[string]string{
+		`'', NULL::text, NULL::oid, 'autovacuum worker'`: "pid 7, autovacuum worker, for 400 s (if it is an autovacuum, a superuser ends it with SELECT pg_cancel_backend(7); wait for one to prevent wraparound, which begins again)",
+		`NULL, NULL::text, NULL::oid, NULL`:              "pid 7, a process of the server, for 400 s (if it is an autovacuum, a superuser ends it with SELECT pg_cancel_backend(7); wait for one to prevent wraparound, which begins again)",
+		`'', 'ada', 10::oid, 'client backend'`:           "pid 7, ada, for 400 s",
+	} {
+		var got string
+		err := db.QueryRow(t.Context(), `SELECT `+migrations.Named+` FROM (VALUES (7, now() - interval '400 s', `+what+`)) AS a (pid, xact_start, application_name, usename, usesysid, backend_type)`).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("%s is named %q, %v; want %q", what, got, err, want)
+		}
 	}
 }
 
@@ -240,6 +263,8 @@ func TestAMigrationNamesWhoHasItsLock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	holder := fmt.Sprintf("(pid %d,", other.Conn().PgConn().PID())
+	up(t, db) // there is nothing to do
+	run(t, db, changed)
 	if err := migrations.ApplyWithin(ctx, db, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "another session migrates", holder) {
 		t.Errorf("while another has the lock: %v, want that it gives up and names %s", err, holder)
 	}

@@ -22,12 +22,13 @@ LEFT JOIN outbox.chores AS before ON before.chore = asked.chore AND before.found
 -- SampleDepth counts what waits, for each of the @max_kinds deepest kinds and for the rest together, which is called
 -- other; and the same for queues, of which those come first that are worked, paused or limited. Dispatchers seen within
 -- @fresh count. It reads the whole table once. due and oldest_due_age_seconds are 0 for what a paused queue has, and
--- unhandled are the due jobs for which no dispatcher of their queue has a handler.
+-- unhandled are the due jobs for which no dispatcher of their queue has a handler. Messages that a sink has not taken
+-- are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs waiting.
 WITH depth AS MATERIALIZED (
     SELECT queue, kind,
            count(*) FILTER (WHERE status IN ('pending', 'retrying')) AS waiting,
-           count(*) FILTER (WHERE status IN ('pending', 'retrying') AND run_at <= now()) AS due,
-           min(run_at) FILTER (WHERE status IN ('pending', 'retrying') AND run_at <= now()) AS oldest_due,
+           count(*) FILTER (WHERE status IN ('pending', 'retrying') AND run_at <= now() AND kind NOT LIKE 'relay:%') AS due,
+           min(run_at) FILTER (WHERE status IN ('pending', 'retrying') AND run_at <= now() AND kind NOT LIKE 'relay:%') AS oldest_due,
            count(*) FILTER (WHERE status IN ('failed', 'dead'))      AS dead_letters,
            count(*) FILTER (WHERE status = 'blocked')                AS blocked,
            min(run_at) FILTER (WHERE status = 'blocked')             AS oldest_blocked
@@ -84,11 +85,13 @@ LIMIT 10000;
 -- EndSample ends a turn: it stores the rows of SampleDepth, and beside them what the server tells, and lets others
 -- sample from @rest on. It returns what it has stored, or nothing if the turn was over before.
 --
--- The server tells how far behind vacuum is held, as far as this role may see: since when the oldest snapshot is, and
--- how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how many
--- days after today there are partitions; the latest migration; and of each sink whether a process publishes to it.
+-- The server tells how far behind vacuum is held, as far as this role may see: since when the oldest transaction is (a
+-- standby with feedback is for ever connected, and its snapshot moves on: it has an age, as a slot has, and no time),
+-- and how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how
+-- many days after today there are partitions without a gap; the latest migration; and of each sink whether a process
+-- publishes to it.
 WITH holder AS (
-    SELECT coalesce(activity.xact_start, activity.backend_start) AS since, pg_catalog.age(activity.backend_xmin)::bigint AS age
+    SELECT activity.xact_start AS since, pg_catalog.age(activity.backend_xmin)::bigint AS age
     FROM pg_catalog.pg_stat_activity AS activity
     WHERE activity.backend_xmin IS NOT NULL
       AND activity.pid <> pg_catalog.pg_backend_pid()
@@ -107,12 +110,14 @@ WITH holder AS (
            coalesce(max(holder.age), 0) AS horizon_age_transactions,
            (SELECT min(days.ahead)
             FROM unnest('{history,events}'::text[]) AS parent
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS ahead
-                FROM pg_catalog.pg_inherits AS link
-                JOIN pg_catalog.pg_class AS child ON child.oid = link.inhrelid
-                WHERE link.inhparent = ('outbox.' || parent)::regclass
-                  AND child.relname > parent || to_char(now() AT TIME ZONE 'UTC', '_YYYYMMDD')) AS days) AS days_ahead
+            CROSS JOIN LATERAL ( -- the first day, from today on, that has none
+                SELECT greatest(coalesce(min(n), 401) - 1, 0) AS ahead
+                FROM generate_series(0, 400) AS n
+                WHERE NOT EXISTS (
+                    SELECT FROM pg_catalog.pg_inherits AS link
+                    JOIN pg_catalog.pg_class AS child ON child.oid = link.inhrelid
+                    WHERE link.inhparent = ('outbox.' || parent)::regclass
+                      AND child.relname = parent || to_char((now() AT TIME ZONE 'UTC') + n * interval '1 day', '_YYYYMMDD'))) AS days) AS days_ahead
     FROM holder
 )
 UPDATE outbox.chores

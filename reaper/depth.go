@@ -20,6 +20,7 @@ const (
 	sampleTurn  = depthTimeout + statementTimeout + 10*time.Second
 	seenOfLate  = 150 * time.Second // a dispatcher that was not seen for longer is not counted on
 	sampleChore = "sample"
+	forgetAfter = 30 * time.Minute // PosthasteNoReaper waits for as long
 )
 
 // sample is what one reaper counts, and all show. EndSample stores it in this form.
@@ -64,6 +65,7 @@ func (s *sampler) sample(ctx context.Context) (time.Duration, error) {
 		err = s.show(turn.Found, time.Duration(turn.AgeSeconds*float64(time.Second)))
 	}
 	if err != nil {
+		s.gauges.forget()
 		if isTimeout(err) { // to try again soon would spend what was to be saved
 			pause(ctx, jittered(s.interval))
 		}
@@ -124,10 +126,20 @@ type depthGauges struct {
 	metrics       *metrics
 	kinds, queues map[string]bool // shown; false: it went before the latest sample
 	sinks         map[string]bool // shown
+	taken         time.Time       // what is shown; zero before the first sample
+}
+
+// forget shows what a process shows that has not sampled yet, once no sample was to be had for longer than one takes to
+// come: what stands still in a process that is cut off would outweigh what the others see.
+func (g *depthGauges) forget() {
+	if !g.taken.IsZero() && time.Since(g.taken) > forgetAfter {
+		g.set(sample{}, time.UnixMilli(0))
+	}
 }
 
 func (g *depthGauges) set(s sample, taken time.Time) {
 	m := g.metrics
+	g.taken = taken
 	kinds, queues := map[string]bool{}, map[string]bool{}
 	var deadLetters, blocked int64
 	var oldest, oldestBlocked float64

@@ -97,20 +97,21 @@ func TestQueuesAreSampled(t *testing.T) {
 		INSERT INTO outbox.jobs (id, kind, queue, payload, status, run_at)
 		SELECT outbox.uuid_v7(), kind, queue, '', status::outbox.job_status, now() + due::interval
 		FROM (VALUES ('mail', 'default', 'pending', '-100 s'), ('mail', 'default', 'retrying', '1 hour'), ('bill', 'default', 'pending', '-1 s'),
-		             ('mail', 'paused', 'pending', '-1 day'), ('mail', 'limited', 'pending', '1 day')) AS job(kind, queue, status, due)`)
+		             ('mail', 'paused', 'pending', '-1 day'), ('mail', 'limited', 'pending', '1 day'), ('relay:orders', 'default', 'retrying', '-1 day')) AS job(kind, queue, status, due)`)
+	exec(t, db, `DO $$ BEGIN EXECUTE 'DROP TABLE outbox.events_' || to_char((now() + interval '5 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`)
 	takeSample(t, r, db)
 	want := map[string]float64{
 		"jobs_due default": 2, "jobs_due idle": 0, "jobs_due paused": 0, "jobs_due limited": 0,
 		"paused default": 0, "paused idle": 0, "paused paused": 1, "paused limited": 0,
 		"oldest_due_age_seconds default": 100, "oldest_due_age_seconds idle": 0, "oldest_due_age_seconds paused": 0, "oldest_due_age_seconds limited": 0,
 		"limit max_running limited": 7, "limit rate limited": 0.5,
-		"unhandled bill": 1, "unhandled mail": 1, // in the paused queue, which no dispatcher works
+		"unhandled relay:orders": 0, "unhandled bill": 1, "unhandled mail": 1, // the latter in the paused queue
 	}
 	if got := queueGauges(t, reg); !maps.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
-	if got := value(t, r.metrics.daysAhead); got < 7 {
-		t.Errorf("there are partitions for %v days, want 7", got)
+	if got := value(t, r.metrics.daysAhead); got != 4 {
+		t.Errorf("there are partitions for %v days, want 4 until the gap", got)
 	}
 	if got := time.Since(time.UnixMilli(int64(1000 * value(t, r.metrics.sampled)))); got < 0 || got > 20*time.Second {
 		t.Errorf("sampled %v ago", got)
@@ -119,7 +120,7 @@ func TestQueuesAreSampled(t *testing.T) {
 	exec(t, db, `DELETE FROM outbox.queues; DELETE FROM outbox.jobs; DELETE FROM outbox.workers WHERE worker = 'w-1'`)
 	takeSample(t, r, db)
 	got := queueGauges(t, reg)
-	if len(got) != 14 || got["jobs_due default"] != 0 || got["paused paused"] != 0 {
+	if len(got) != 15 || got["jobs_due default"] != 0 || got["paused paused"] != 0 {
 		t.Errorf("what vanished is shown as %v, want zeros and no limits", got)
 	}
 	takeSample(t, r, db)
@@ -154,6 +155,22 @@ func TestSinksAreSampled(t *testing.T) {
 	exec(t, db, `DELETE FROM outbox.sinks WHERE sink <> 'owned'`)
 	if got, want := sinks(), (map[string]float64{"owned": 1}); !maps.Equal(got, want) {
 		t.Errorf("owned: %v, want %v", got, want)
+	}
+
+	// A process that is cut off shows what it knows for half an hour.
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		age   time.Duration
+		shown int
+	}{{29 * time.Minute, 1}, {31 * time.Minute, 0}} {
+		r.sampler.gauges.taken = time.Now().Add(-c.age)
+		if _, err := r.sampler.sample(cut); err == nil {
+			t.Fatal("it samples without a database")
+		}
+		if got := bySink(t, r.metrics.sinkOwned); len(got) != c.shown || (value(t, r.metrics.sampled) > 0) != (c.shown > 0) {
+			t.Errorf("after %s it shows %v, sampled at %v; want %d sinks", c.age, got, value(t, r.metrics.sampled), c.shown)
+		}
 	}
 }
 

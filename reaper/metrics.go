@@ -79,7 +79,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		horizonTransactions: gauge("outbox_reaper_horizon_age_transactions",
 			"The same in transactions, replication slots included."),
 		schema:    gauge("outbox_schema_version", "Number of the latest migration of the database."),
-		daysAhead: gauge("outbox_history_partitions_ahead", "Days after today for which the history and the events have partitions."),
+		daysAhead: gauge("outbox_history_partitions_ahead", "Days after today for which the history and the events have partitions, up to the first that lacks one."),
 		sampled:   gauge("outbox_reaper_sample_timestamp_seconds", "When the gauges of queues, kinds and vacuum were sampled, by one process for all."),
 		promoted:  counter("outbox_reaper_keys_moved_on_total", "Blocked jobs that the reaper promoted because nobody else had; a process that died leaves some."),
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/api"
@@ -253,6 +254,7 @@ type login struct {
 	pool *pgxpool.Pool
 	mu   sync.Mutex
 	at   time.Time
+	took bool // at any time
 	err  error
 }
 
@@ -270,8 +272,13 @@ func (l *login) ask() error {
 		l.err = l.pool.Ping(ctx)
 	}
 	if l.err != nil {
+		pgErr, ok := errors.AsType[*pgconn.PgError](l.err)
+		if refused := ok && strings.HasPrefix(pgErr.Code, "28"); l.took && !refused { // the database is away
+			l.err = fmt.Errorf("%w: %w", app.ErrDegraded, l.err)
+		}
 		l.err = fmt.Errorf("the API's own database login: %w", l.err)
 	}
+	l.took = l.took || l.err == nil
 	l.at = time.Now()
 	return l.err
 }

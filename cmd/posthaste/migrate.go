@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
@@ -28,11 +31,13 @@ func (p *program) migrateCommand() *cli.Command {
 	}
 	status := onDatabase("status", "list the files of the schema and whether the database is behind, ahead or edited", p.migrateStatus)
 	status.Flags = append(status.Flags, outputFlag())
+	up := onDatabase("up", "apply what is missing and re-create all functions, or do nothing if nothing is missing; safe to run many times at once", p.migrateUp)
+	up.Flags = append(up.Flags, &cli.DurationFlag{Name: "wait", Usage: "`DURATION` to wait for a database that is away or read-only"})
 	return &cli.Command{
 		Name:  "migrate",
 		Usage: "apply the migrations of the schema \"outbox\", or show their status",
 		Commands: []*cli.Command{
-			onDatabase("up", "apply what is missing and re-create all functions; safe to run many times at once", p.migrateUp),
+			up,
 			onDatabase("down", "remove the schema, if there is nothing in it", p.migrateDown),
 			status,
 			p.migrateSQLCommand(),
@@ -40,7 +45,12 @@ func (p *program) migrateCommand() *cli.Command {
 	}
 }
 
-func (p *program) migrateUp(ctx context.Context, _ *cli.Command, pool *pgxpool.Pool) error {
+func (p *program) migrateUp(ctx context.Context, c *cli.Command, pool *pgxpool.Pool) error {
+	if wait := c.Duration("wait"); wait > 0 {
+		if err := p.awaitWritable(ctx, pool, wait); err != nil {
+			return err
+		}
+	}
 	if err := migrate.Up(ctx, pool); err != nil {
 		return err
 	}
@@ -50,6 +60,30 @@ func (p *program) migrateUp(ctx context.Context, _ *cli.Command, pool *pgxpool.P
 	}
 	fmt.Fprintln(p.stdout, state)
 	return p.noteOf(ctx, pool)
+}
+
+// awaitWritable waits until the database answers and accepts writes. It returns why it did not, if wait is over.
+func (p *program) awaitWritable(ctx context.Context, pool *pgxpool.Pool, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var retry backoff.Backoff
+	for said := false; ; said = true {
+		var readOnly bool
+		err := pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only') = 'on'`).Scan(&readOnly)
+		if err == nil && readOnly {
+			pool.Reset() // the next connection goes to whatever the address leads to then
+			err = errors.New("the server does not accept writes (a standby?)")
+		}
+		if err == nil {
+			return nil
+		}
+		if !said {
+			fmt.Fprintln(p.stderr, "waiting for the database:", err)
+		}
+		if retry.Wait(ctx) != nil {
+			return err
+		}
+	}
 }
 
 // noteOf says what an operator ought to know of the database, though all is well.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,6 +51,54 @@ func TestMigrateUpStatusDown(t *testing.T) {
 	ok(t, e, "migrate", "up")
 }
 
+// A pod may start while the address leads to a standby, or to nothing.
+func TestMigrateUpWaitsForADatabaseThatAcceptsWrites(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	conn, err := pool.Acquire(t.Context()) // opened before: it stays writable
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	name := pgx.Identifier{pool.Config().ConnConfig.Database}.Sanitize()
+	if _, err := conn.Exec(t.Context(), `ALTER DATABASE `+name+` SET default_transaction_read_only = on`); err != nil {
+		t.Fatal(err)
+	}
+	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	if got := posthaste(t, e, "", "migrate", "up", "--wait", "1ms"); got.code != 1 {
+		t.Errorf("it ends with %d and says %q, want 1", got.code, got.errOut)
+	}
+	ended := make(chan ran, 1)
+	waiting := &firstWrite{written: make(chan struct{})}
+	go func() {
+		var out bytes.Buffer
+		code := run(t.Context(), []string{"posthaste", "migrate", "up", "--wait", "1m"}, func(name string) string { return e[name] }, strings.NewReader(""), &out, waiting)
+		ended <- ran{code: code, out: out.String()}
+	}()
+	select {
+	case <-waiting.written:
+	case got := <-ended:
+		t.Fatalf("it ends with %d beside a read-only server", got.code)
+	}
+	if _, err := conn.Exec(t.Context(), `ALTER DATABASE `+name+` RESET default_transaction_read_only`); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-ended; got.code != 0 || !strings.Contains(got.out, "the schema is this build's") {
+		t.Errorf("it ends with %d and says %q, want the state of the schema", got.code, got.out)
+	}
+}
+
+// firstWrite tells when something was written.
+type firstWrite struct {
+	once    sync.Once
+	written chan struct{}
+}
+
+func (w *firstWrite) Write(b []byte) (int, error) {
+	w.once.Do(func() { close(w.written) })
+	return len(b), nil
+}
+
 func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.NewEmpty(t)
@@ -70,6 +120,23 @@ func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 	}
 	if err := applyScript(t, pool, rest); err != nil {
 		t.Error(err)
+	}
+	// What up would not do, the script does not either.
+	other, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Release()
+	for _, c := range []struct{ before, want string }{
+		{`SELECT pg_advisory_lock(x'6f7574626f78'::bigint)`, "another session migrates"},
+		{`SELECT pg_advisory_unlock_all(); UPDATE outbox.schema_files SET revision = revision + 1 WHERE name LIKE 'functions/%'`, "a newer release"},
+	} {
+		if _, err := other.Exec(t.Context(), c.before); err != nil {
+			t.Fatal(err)
+		}
+		if err := applyScript(t, pool, rest); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("after %s: %v, want %q", c.before, err, c.want)
+		}
 	}
 }
 

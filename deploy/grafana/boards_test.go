@@ -71,8 +71,8 @@ func TestQueriesParseAndNameMetricsThatExist(t *testing.T) {
 	_, recorded := rules(t)
 	for name, expr := range recorded {
 		known[name] = []string{}
-		if m := regexp.MustCompile(`by \(([a-z_]+)\)`).FindStringSubmatch(expr); m != nil {
-			known[name] = m[1:]
+		if m := regexp.MustCompile(`by \(([a-z_, ]+)\)`).FindStringSubmatch(expr); m != nil {
+			known[name] = strings.Split(m[1], ", ")
 		}
 	}
 	var queries strings.Builder

@@ -252,8 +252,11 @@ func TestWhatTheValuesSay(t *testing.T) {
 		}
 	}
 	migrate := deployment("behind a pooler", "dispatch").Spec.Template.Spec.InitContainers[0]
-	if got := strings.Join(migrate.Args, " ") + " on " + env(migrate)["OUTBOX_DATABASE_URL"]; got != "migrate up on pg/owner" {
+	if got := strings.Join(migrate.Args, " ") + " on " + env(migrate)["OUTBOX_DATABASE_URL"]; got != "migrate up --wait=10m on pg/owner" {
 		t.Errorf("the init container does %s", got)
+	}
+	if got := env(deployment("with files", "api").Spec.Template.Spec.InitContainers[0])["OUTBOX_API_SCHEMAS"]; got != "/etc/schemas" {
+		t.Errorf("the init container has OUTBOX_API_SCHEMAS %q, want that of every pod", got)
 	}
 	if n := len(deployment("migrated by hand", "dispatch").Spec.Template.Spec.InitContainers); n != 0 {
 		t.Errorf("%d init containers, though the schema is migrated by hand", n)

@@ -58,7 +58,7 @@ func Names(expr string, known map[string][]string) error {
 	}
 	rest = calls.ReplaceAllString(rest, "(")
 	var errs []error
-	has := []string{"instance", "job"} // Prometheus adds them
+	has := []string{"instance", "job", "namespace"} // Prometheus adds them, the last one in Kubernetes
 	anything := false
 	metrics := 0
 	for _, name := range words.FindAllString(rest, -1) {

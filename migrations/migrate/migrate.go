@@ -13,10 +13,9 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations"
 )
 
-// Up brings the schema to the state of this build. It is safe to call from many processes
-// at once: one migrates, the others wait, for two minutes at most. A database that a newer build has migrated is
-// left as it is, and so is one that was made by other texts of numbered files than ours,
-// which is an error.
+// Up brings the schema to the state of this build, and takes no lock where it is in it. It is safe to call from many
+// processes at once: one migrates, the others wait, for two minutes at most. A database that a newer build has
+// migrated is left as it is, and so is one that was made by other texts of numbered files than ours, which is an error.
 //
 // No statement waits longer for a lock than 10 ms, because everybody who
 // wants the same table would wait behind it. Up then undoes what it has begun and tries
