@@ -61,13 +61,14 @@ type replay struct {
 	position, last int64
 	perSecond      float64
 	again          bool
-	stopLive       bool      // nothing new is to be published once it has begun
-	begun          bool      // of one with stopLive
-	done           []int64   // of the events behind position: those of a page that has failed
-	counts         counts    // what is not stored
-	most           int       // events of the next page
-	unknown        int       // times in a row that a message was unknown when it was alone, and the sink answers
-	due            time.Time // of the next page
+	stopLive       bool            // nothing new is to be published once it has begun
+	begun          bool            // of one with stopLive
+	done           []int64         // of the events behind position: those of a page that has failed
+	counts         counts          // what is not stored
+	most           int             // events of the next page
+	unknown        int             // times in a row that a message was unknown when it was alone, and the sink answers
+	gone           map[string]bool // destinations of which that was the answer
+	due            time.Time       // of the next page
 	retry          backoff.Backoff
 }
 
@@ -91,6 +92,7 @@ type replayPage struct {
 	*publisher
 	o      *ownership
 	events []Event // those that are not done
+	gone   map[string]bool
 	counts counts
 	ended  chan error
 }
@@ -219,7 +221,7 @@ func (p *replayer) look(ctx context.Context) error {
 		p.running[id] = &replay{
 			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again, stopLive: row.StopLive,
 			begun: row.StopLive && p.o.hasKept(row.LastPosition),
-			most:  replayPageEvents, due: time.Now(), retry: p.config.outage,
+			most:  replayPageEvents, gone: map[string]bool{}, due: time.Now(), retry: p.config.outage,
 		}
 		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
 	}
@@ -294,7 +296,9 @@ func (r *replay) add(c counts) {
 // doubt deals with a page of which it is unknown what became of a message, and returns why the replay waits, if it
 // does. The next page is half as large as what was sent: it may have been too much for the time, or one of its messages
 // breaks the receiver. A message that is alone is passed by once it was unknown again and again while the sink answers:
-// a replay that stops what is new would wait for it for ever, and everybody else for the replay.
+// a replay that stops what is new would wait for it for ever, and everybody else for the replay. So is one whose
+// destination is missing each time, as it may be for a moment while a stream's leader is elected; others to that
+// destination then follow it at once.
 func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *failure) error {
 	r.most = max(1, f.messages/2)
 	if f.messages > 1 || p.probe(ctx) != nil {
@@ -304,6 +308,9 @@ func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *fa
 		return f
 	}
 	p.complain(ctx, "replay passes a message by", f)
+	if f.code == CodeNoDestination {
+		r.gone[page.messages()[0].Destination] = true
+	}
 	page.counts.refused++
 	page.events = nil
 	return nil
@@ -335,7 +342,7 @@ func (p *replayer) read(ctx context.Context, r *replay) (page *replayPage, exami
 	if len(found) == most || bytesOf(found) >= replayPageBytes {
 		examined = found[len(found)-1].Position
 	}
-	page = &replayPage{publisher: p.publisher, o: p.o, ended: make(chan error, 1)}
+	page = &replayPage{publisher: p.publisher, o: p.o, gone: r.gone, ended: make(chan error, 1)}
 	for _, e := range found {
 		if !c.isHole(e.Position) && !slices.Contains(r.done, e.Position) {
 			e.replay, e.again = r.id.String(), r.again
@@ -409,14 +416,14 @@ func (page *replayPage) send(ctx context.Context) error {
 			case err == nil:
 				page.counts.published++
 				page.metrics.replayed.Inc()
-			case refused, isAway && away.Code == CodeNoDestination:
+			case refused, isAway && away.Code == CodeNoDestination && page.gone[messages[i].Destination]:
 				page.counts.refused++
 				page.complain(ctx, "replay passes a message by", named(e, err))
 			default:
 				left = append(left, *e)
 				if failed == nil && !errors.Is(err, ErrNotTried) {
 					failed = failureOf(named(e, err))
-					failed.unknown, failed.messages = !isAway, len(messages)
+					failed.unknown, failed.messages = !isAway || away.Code == CodeNoDestination, len(messages)
 				}
 			}
 		}

@@ -212,7 +212,7 @@ func TestNewEventsDoNotWaitForAReplay(t *testing.T) {
 	publish(t, db, "t", "k", "1", "2")
 	away := func(m relay.Message) error {
 		if replayOf(m) != "" {
-			return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such stream")}
+			return &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("the stream is full")}
 		}
 		return nil
 	}
@@ -223,7 +223,7 @@ func TestNewEventsDoNotWaitForAReplay(t *testing.T) {
 	sink.await(t, "1", "2")
 	r := startReplay(t, db, operator.ReplayEvents{})
 	waits := func() string { return ask[string](t, db, `SELECT coalesce(failure, '') FROM outbox.replays`) }
-	waitFor(t, func() bool { return strings.Contains(waits(), "no such stream") }, func() string { return "the replay says what it waits for; it says " + waits() })
+	waitFor(t, func() bool { return strings.Contains(waits(), "the stream is full") }, func() string { return "the replay says what it waits for; it says " + waits() })
 	var took []time.Duration
 	for i := range 20 {
 		publish(t, db, "t", "k", fmt.Sprint(3+i))
