@@ -28,7 +28,7 @@ const (
 )
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the
-// order of the requests. If one is not acceptable, a [*RequestError] names the first
+// order of the requests, which is also that of the jobs of a key. If one is not acceptable, a [*RequestError] names the first
 // that is not, and nothing is stored. Jobs whose idempotency key was used before are left
 // out and answer with the first job's id.
 //
@@ -202,12 +202,17 @@ func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows
 // their key: each statement takes its keys in the order of their bytes, and so
 // have all statements of one call to, or two calls with the same keys deadlock.
 // Of requests with the same key, the first stays first.
+//
+// If a job has a [KeyRules.Name], all stay as they were: jobs of a key are ordered as they
+// are stored. Two such calls of several statements that repeat each other's idempotency keys
+// in another order may deadlock, which Postgres ends with an error; a wrong order has none.
 func insertOrder(requests []Request, rows []row) []int {
 	order := make([]int, len(rows))
 	for i := range order {
 		order[i] = i
 	}
-	if len(rows) > chunkSize || size(rows) > chunkBytes {
+	keyed := func(r Request) bool { return r.Options.Key.Name != "" }
+	if (len(rows) > chunkSize || size(rows) > chunkBytes) && !slices.ContainsFunc(requests, keyed) {
 		slices.SortStableFunc(order, func(a, b int) int {
 			keyA, keyB := requests[a].Options.IdempotencyKey, requests[b].Options.IdempotencyKey
 			if keyA == "" || keyB == "" {

@@ -426,6 +426,10 @@ func TestKeysAreInOrderAcrossChunksOfFewJobs(t *testing.T) {
 	if diff := cmp.Diff([]int{5, 4, 3, 2, 1, 0}, insertOrder(requests, rows)); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
+	requests[3].Options.Key = KeyRules{Name: "k", Ordered: true}
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5}, insertOrder(requests, rows)); diff != "" {
+		t.Errorf("order beside a job of an ordered key (-want +got):\n%s", diff)
+	}
 }
 
 // insertSpy counts the statements that store jobs.
