@@ -68,6 +68,7 @@ type replay struct {
 	most           int             // events of the next page
 	unknown        int             // times in a row that a message was unknown when it was alone, and the sink answers
 	gone           map[string]bool // destinations of which that was the answer
+	passed         bool            // one was passed by for that, and none was accepted since
 	due            time.Time       // of the next page
 	retry          backoff.Backoff
 }
@@ -263,6 +264,9 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 		wait = time.Duration(float64(len(meant)-len(page.events)) / r.perSecond * float64(time.Second))
 	}
 	r.due = latest(r.due, time.Now()).Add(wait)
+	if page.counts.published > 0 {
+		r.passed = false
+	}
 	if f, ok := errors.AsType[*failure](failed); ok && f.unknown {
 		failed = p.doubt(ctx, r, page, f)
 	}
@@ -296,20 +300,25 @@ func (r *replay) add(c counts) {
 // doubt deals with a page of which it is unknown what became of a message, and returns why the replay waits, if it
 // does. The next page is half as large as what was sent: it may have been too much for the time, or one of its messages
 // breaks the receiver. A message that is alone is passed by once it was unknown again and again while the sink answers:
-// a replay that stops what is new would wait for it for ever, and everybody else for the replay. So is one whose
-// destination is missing each time, as it may be for a moment while a stream's leader is elected; others to that
-// destination then follow it at once.
+// a replay that stops what is new would wait for it for ever, and everybody else for the replay. The next one is not,
+// until the sink has accepted another: a receiver that fails at all of them is away, whatever it answers.
+//
+// So is a message passed by whose destination is missing each time, as it may be for a moment while the leader of a
+// stream is elected. Others to that destination then follow it at once.
 func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *failure) error {
 	r.most = max(1, f.messages/2)
-	if f.messages > 1 || p.probe(ctx) != nil {
+	missing := f.code == CodeNoDestination
+	if f.messages > 1 || errors.Is(f, ErrMaybeAway) || r.passed && !missing || p.probe(ctx) != nil {
 		return f
 	}
 	if r.unknown++; r.unknown < unansweredLimit {
 		return f
 	}
 	p.complain(ctx, "replay passes a message by", f)
-	if f.code == CodeNoDestination {
+	if missing {
 		r.gone[page.messages()[0].Destination] = true
+	} else {
+		r.passed = true
 	}
 	page.counts.refused++
 	page.events = nil
@@ -378,9 +387,9 @@ func (p *replayer) store(ctx context.Context, r *replay, position int64, failure
 		return errStopped
 	}
 	r.counts = counts{}
-	if position > r.position {
-		r.position, r.done = position, nil
-	}
+	r.position = position
+	r.done = slices.DeleteFunc(r.done, func(done int64) bool { return done <= position }) // the next page may be shorter
+
 	return nil
 }
 

@@ -190,17 +190,45 @@ func TestAReplayPassesByWhatIsRefused(t *testing.T) {
 		"no destination":                   &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such topic")},
 		"unknown, though the sink answers": errors.New("500"),
 	} {
-		before := len(sink.replayed())
-		sink.set(func(m relay.Message) error {
-			if replayOf(m) != "" && string(m.Body) == "2" {
-				return outcome
+		for _, onward := range []bool{false, true} { // what comes behind it in a batch is accepted once all the same
+			before := len(sink.replayed())
+			sink.set(func(m relay.Message) error {
+				if replayOf(m) != "" && string(m.Body) == "2" {
+					return outcome
+				}
+				return nil
+			}, nil)
+			sink.goOn(onward)
+			r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{StopLive: true}))
+			got := bodiesOf(sink.replayed()[before:])
+			slices.Sort(got)
+			if !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
+				t.Errorf("%s, onward %t: it published %q, and is %+v", name, onward, got, r)
 			}
-			return nil
-		}, nil)
-		r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{StopLive: true}))
-		if got := bodiesOf(sink.replayed()[before:]); !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
-			t.Errorf("%s: it published %q, and is %+v", name, got, r)
 		}
+	}
+}
+
+// A receiver that answers each message with an error is away: of a replay it costs one message at most.
+func TestAReplayWaitsForAReceiverThatFailsAtAll(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3")
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.SetOutage(time.Millisecond, time.Millisecond) })
+	sink.await(t, "1", "2", "3")
+	sink.set(func(relay.Message) error { return errors.New("500") }, nil)
+	r := startReplay(t, db, operator.ReplayEvents{StopLive: true})
+	refused := func() int { return ask[int](t, db, `SELECT refused FROM outbox.replays`) }
+	waitFor(t, func() bool { return refused() == 1 }, func() string { return "one is passed by" })
+	calls := sink.called()
+	waitFor(t, func() bool { return sink.called() > calls+20 }, func() string { return "it is tried again and again" })
+	if n := refused(); n != 1 {
+		t.Errorf("%d messages are passed by, want 1", n)
+	}
+	sink.set(nil, nil)
+	if r := awaitReplay(t, db, r); r.Published != 2 || r.Refused != 1 {
+		t.Errorf("it is %+v", r)
 	}
 }
 

@@ -28,6 +28,7 @@ type recorder struct {
 	mu      sync.Mutex
 	got     []relay.Message
 	outcome func(relay.Message) error // nil accepts all; an error stops the batch
+	onward  bool                      // it does not
 	probe   error
 	calls   int
 	closed  bool
@@ -41,8 +42,10 @@ func (r *recorder) Publish(_ context.Context, batch []relay.Message) []error {
 	var failed error
 	for i, m := range batch {
 		if failed == nil && r.outcome != nil {
-			if failed = r.outcome(m); failed != nil {
-				outcomes[i] = failed
+			if outcomes[i] = r.outcome(m); outcomes[i] != nil {
+				if !r.onward {
+					failed = outcomes[i]
+				}
 				continue
 			}
 		}
@@ -79,6 +82,19 @@ func (r *recorder) set(outcome func(relay.Message) error, probe error) {
 }
 
 // bodies are those of the messages so far.
+// goOn has an error not stop the batch, or stop it.
+func (r *recorder) goOn(onward bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onward = onward
+}
+
+func (r *recorder) called() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls
+}
+
 func (r *recorder) bodies() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
