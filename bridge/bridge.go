@@ -32,6 +32,7 @@ type bridge struct {
 	complaints outage.Complaints
 	answered   atomic.Bool // the database has
 	room       room
+	most       int    // messages of the next transaction
 	away       *away  // nil unless something keeps it from storing messages
 	lag        *int64 // nil if the broker does not say so
 }
@@ -55,7 +56,7 @@ func New(pool *pgxpool.Pool, config Config) (*Bridges, error) {
 	r := &Bridges{user: pool}
 	for _, c := range config.Bridges {
 		r.bridges = append(r.bridges, &bridge{
-			BridgeConfig: c, user: pool, metrics: all.of(c.Name),
+			BridgeConfig: c, user: pool, metrics: all.of(c.Name), most: maxBatch,
 			log: config.Logger.With(slog.String("component", "bridge"), slog.String("bridge", c.Name)),
 		})
 	}

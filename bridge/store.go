@@ -19,20 +19,25 @@ import (
 // it tries no more.
 func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Message) error {
 	retry := backoff.Backoff{Max: leaseTTL / 4}
-	for most := len(batch); len(batch) > 0; {
-		part := batch[:min(most, len(batch))]
+	grows := true // not again in a batch of which a part was too much
+	for len(batch) > 0 {
+		part := batch[:min(b.most, len(batch))]
 		err := b.store(ctx, epoch, part)
 		if pgsession.IsUnacceptable(err) {
 			err = b.storeEach(ctx, epoch, part)
 		}
 		switch {
 		case err == nil:
-			batch, most = batch[len(part):], 2*most
+			batch = batch[len(part):]
+			if grows {
+				b.most = min(2*b.most, maxBatch)
+			}
+			retry.Reset()
 			continue
 		case errors.Is(err, errNotOurs):
 			return err
 		case errors.Is(err, context.DeadlineExceeded) || pgsession.State(err) == pgsession.QueryCanceled:
-			most = max(1, len(part)/2)
+			b.most, grows = max(1, len(part)/2), false
 		}
 		b.complain(ctx, "jobs not stored, messages wait", err)
 		pgsession.LeaveReadOnly(err, b.pool, b.user)

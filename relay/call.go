@@ -23,7 +23,7 @@ var errHangs = errors.New("the sink has not returned from an earlier call, altho
 // Sinks carry out one call after the other, and the time of a call runs while it waits for others. So a call waits
 // here, before its time begins: those who wait for turn get it in the order in which they came. Of the held messages,
 // each of which is a call, the one that has heldTurn waits for turn, so that the owner's batch waits for one of them
-// at most, however many there are.
+// at most, however many there are, and for a probe or two.
 type caller struct {
 	name     string
 	sink     Sink
