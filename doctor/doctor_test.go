@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +96,8 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"nobody's sink":      {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', NULL, NULL, now() - interval '2 minutes', 'relay_full', 'no room', NULL)`, "sinks", Problem, "nobody publishes to sink s"},
 		"a bridge away":      {`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, lease_expires_at, away_since, away_message) VALUES ('-bridge', 'b', 0, 7, now() + interval '1 hour', now() - interval '2 minutes', 'no room')`, "bridges", Problem, "bridge b has stored nothing since"},
 		"nobody's bridge":    {`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, moved_at) VALUES ('-bridge', 'b', 0, 7, now())`, "bridges", Warning, "nobody fetches the messages of bridge b"},
+		"a full queue":       {`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, lease_expires_at, away_since, away_message) VALUES ('-bridge', 'b', 0, 7, now() + interval '1 hour', now() - interval '2 minutes', 'bridge waits for its queue: 9 jobs of queue q wait, and MaxQueued is 9')`, "bridges", Warning, "MaxQueued is 9"},
+		"an unused bridge":   {`INSERT INTO outbox.inbox_positions (consumer, source, partition, position) VALUES ('-bridge', 'b', 0, 0)`, "bridges", Warning, "bridge b, which has never stored any"},
 		"a refused message":  {`INSERT INTO outbox.sinks (sink) VALUES ('s'); INSERT INTO outbox.held_messages VALUES ('s', outbox.uuid_v7(), outbox.uuid_v7(), 'k', 7)`, "sinks", Warning, "sink s has refused messages: 1 job of 1 key"},
 		"a late sink":        {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '1 hour', NULL, NULL, NULL, NULL)`, "sinks", Warning, "sink s is 1 position behind"},
 	} {
@@ -116,6 +119,18 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 			}
 			t.Errorf("found %+v, want a %s about %s: %s", findings, c.severity, c.question, c.want)
 		})
+	}
+}
+
+// What a bridge says of a full queue is only known by its words.
+func TestABridgesWordsAreKnown(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("../bridge/move.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(source), `"`+queueFull+`"`) {
+		t.Errorf("package bridge does not say %q", queueFull)
 	}
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -52,6 +53,9 @@ const (
 	bridgeMemory   = 7 * 24 * time.Hour
 )
 
+// queueFull is how package bridge says that as many jobs as MaxQueued wait.
+const queueFull = "bridge waits for its queue"
+
 // bridges asks whether messages become jobs.
 func (e *examination) bridges(ctx context.Context) error {
 	bridges, err := operator.New(e.patient.Pool).Bridges(ctx)
@@ -59,14 +63,21 @@ func (e *examination) bridges(ctx context.Context) error {
 		return err
 	}
 	for _, b := range bridges {
-		switch {
-		case b.Fetching && !b.AwaySince.IsZero() && time.Since(b.AwaySince) > bridgePatience:
+		switch late := b.Fetching && !b.AwaySince.IsZero() && time.Since(b.AwaySince) > bridgePatience; {
+		case late && strings.HasPrefix(b.AwayReason, queueFull):
+			e.find(Warning, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name, b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
+				"add dispatchers, or see why the jobs of its queue wait: posthaste queues list")
+		case late:
 			e.find(Problem, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name, b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
-				"mend the broker or the database; if its queue is full, add dispatchers or see why its jobs wait: posthaste queues list")
+				"mend the broker or the database")
 		case b.Fetching:
 			e.find(OK, fmt.Sprintf("bridge %s: %s stored", b.Name, Count(b.Stored, "message")), "")
-		case time.Since(b.MovedAt) < bridgeMemory:
-			e.find(Warning, fmt.Sprintf("nobody fetches the messages of bridge %s, which stored some at %s", b.Name, b.MovedAt.UTC().Format(time.RFC3339)),
+		case time.Since(b.SeenAt) < bridgeMemory:
+			stored := "has never stored any"
+			if !b.MovedAt.IsZero() {
+				stored = "stored some at " + b.MovedAt.UTC().Format(time.RFC3339)
+			}
+			e.find(Warning, fmt.Sprintf("nobody fetches the messages of bridge %s, which %s", b.Name, stored),
 				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on, unless it is not wanted any more")
 		}
 	}

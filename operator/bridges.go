@@ -12,6 +12,7 @@ type Bridge struct {
 	Fetching bool      // by some process, whose lease lasts
 	Stored   int64     // messages that were stored as jobs or dead letters, repeats included
 	MovedAt  time.Time // when some were stored last; zero if never
+	SeenAt   time.Time // MovedAt, or if that is zero when a process had the bridge first
 
 	Lag        *int64    // messages behind those that it has fetched, when the broker said so last; nil if it never did
 	AwaySince  time.Time // since when it stores none although there are some, or the broker is away; zero unless so
@@ -41,7 +42,7 @@ func (o *Operator) Bridges(ctx context.Context) ([]Bridge, error) {
 	bridges := make([]Bridge, len(rows))
 	for i, row := range rows {
 		bridges[i] = Bridge{
-			Name: row.Bridge, Fetching: row.Fetching, Stored: row.Stored, MovedAt: row.MovedAt.Time,
+			Name: row.Bridge, Fetching: row.Fetching, Stored: row.Stored, MovedAt: row.MovedAt.Time, SeenAt: row.SeenAt.Time,
 			AwaySince: row.AwaySince.Time, AwayReason: row.AwayMessage,
 		}
 		if row.Lag >= 0 {

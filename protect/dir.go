@@ -14,7 +14,10 @@ import (
 
 // Dir is a [Store] in a folder that all processes share. Files are written beside
 // their place, synced and renamed, so that none is ever there in part.
-type Dir struct{ root *os.Root }
+type Dir struct {
+	root    *os.Root
+	folders durable.Folders
+}
 
 // OpenDir opens a folder, and makes it if it is not there.
 func OpenDir(folder string) (*Dir, error) {
@@ -25,7 +28,7 @@ func OpenDir(folder string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{root}, nil
+	return &Dir{root: root, folders: durable.Folders{Root: root}}, nil
 }
 
 // Close gives the folder up.
@@ -37,7 +40,7 @@ func (d *Dir) Put(ctx context.Context, name string, content []byte) (err error) 
 		return err
 	}
 	name = filepath.FromSlash(path.Clean(name))
-	if err := durable.MkdirAll(d.root, filepath.Dir(name), 0o700); err != nil {
+	if err := d.folders.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
 	beside := fmt.Sprintf("%s.%s.part", name, rand.Text())

@@ -31,9 +31,9 @@ type carrier struct {
 	o *ownership
 }
 
-// run carries out the sink's jobs, for as long as there are any but dead letters and the sink is not stopped. So a
-// sink that has nothing to be tried again needs no dispatcher, and a process that publishes to a
-// sink deals with what it refuses.
+// run carries out the sink's jobs, for as long as there are any but dead letters and those that wait for one, and the
+// sink is not stopped. So a sink that has nothing to be tried again needs no dispatcher, and a process that publishes
+// to a sink deals with what it refuses.
 func (c *carrier) run(ctx context.Context) {
 	for c.o.awaitHeld(ctx, true) == nil {
 		working, stop := context.WithCancel(ctx)

@@ -77,7 +77,7 @@ type held struct {
 type heldJob struct {
 	key    tenantKey
 	blocks bool // others of the key wait for it
-	open   bool // it is to be carried out: it is no dead letter
+	open   bool // it is to be carried out: it is no dead letter, and waits for none
 }
 
 // set adds a job, or changes it.
@@ -90,6 +90,12 @@ func (h *held) set(id [16]byte, j heldJob) {
 	if j.blocks {
 		h.keys[j.key]++
 	}
+}
+
+// add adds a job that was just made. Whether one behind others of its key is to be carried out is for the next look:
+// they may be dead letters.
+func (h *held) add(id [16]byte, key tenantKey) {
+	h.set(id, heldJob{key, key.key != "", h.keys[key] == 0})
 }
 
 func (h *held) forget(id [16]byte) {
@@ -229,7 +235,7 @@ func (o *ownership) noteHeld(c cursor, s *step, made []sqlgen.KeepHeldRow) {
 	defer o.mu.Unlock()
 	o.cursor = c
 	for _, row := range made {
-		o.held.set(row.JobID.Bytes, heldJob{tenantKey{row.TenantID.Bytes, row.Key}, row.Key != "", true})
+		o.held.add(row.JobID.Bytes, tenantKey{row.TenantID.Bytes, row.Key})
 	}
 	o.stored(s)
 	o.turn()

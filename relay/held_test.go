@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/protect"
@@ -109,6 +110,20 @@ func (p *picky) awaitKey(t *testing.T, key string, want ...string) {
 	waitFor(t, func() bool { return len(p.ofKey(key)) >= len(want) }, func() string { return fmt.Sprintf("got %q of %s, want %q", p.ofKey(key), key, want) })
 	if got := p.ofKey(key); !slices.Equal(got, want) {
 		t.Fatalf("got %q of key %s, want %q", got, key, want)
+	}
+}
+
+// nothingIsOpen checks that the sink needs no dispatcher.
+func nothingIsOpen(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	rows, err := sqlgen.New(db).LookAtHeld(t.Context(), "relay:s", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		if row.IsOpen {
+			t.Errorf("job %s waits for a person, and is to be carried out", row.JobID)
+		}
 	}
 }
 
@@ -207,6 +222,7 @@ func TestOnRefused(t *testing.T) {
 			case relay.Hold:
 				looked(t, db)
 				sink.awaitKey(t, "k", "1")
+				nothingIsOpen(t, db)
 				end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
 				sink.awaitKey(t, "k", "1", "3", "4")
 			case relay.Skip:
@@ -214,6 +230,7 @@ func TestOnRefused(t *testing.T) {
 			case relay.Park:
 				looked(t, db)
 				sink.awaitKey(t, "k", "1")
+				nothingIsOpen(t, db)
 				end(t, func(ctx context.Context) error {
 					_, err := operator.New(db).Unblock(ctx, operator.KeyName{Queue: "relay:s", Key: "k"})
 					return err
@@ -499,7 +516,7 @@ func TestARewindMakesNoJobTwice(t *testing.T) {
 	end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, gone) })
 	sink.awaitKey(t, "gone", "5")
 	tx := begin(t, db)
-	exec(t, tx, `LOCK TABLE outbox.sinks`) // a statement that waits for the row would go on with the function that it has read
+	exec(t, tx, `LOCK TABLE outbox.sinks`) // one that waits for the row would go on with the function that it has read
 	exec(t, tx, `CREATE OR REPLACE FUNCTION outbox.timeline() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'another' $$`)
 	exec(t, tx, `UPDATE outbox.sinks SET top_id = gen_random_uuid()`) // the event at top was lost
 	publish(t, tx, "t", "k", "6")

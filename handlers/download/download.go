@@ -57,6 +57,7 @@ const (
 // Downloader fetches files. It is safe for concurrent use.
 type Downloader struct {
 	root     *os.Root
+	folders  durable.Folders
 	client   *http.Client
 	maxBytes int64
 	stall    time.Duration
@@ -74,7 +75,7 @@ func New(config Config) (*Downloader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", misconfigured("Config.Root", "cannot be opened"), err)
 	}
-	d := &Downloader{root: root, client: config.Client, maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime}
+	d := &Downloader{root: root, folders: durable.Folders{Root: root}, client: config.Client, maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime}
 	if d.client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.ResponseHeaderTimeout = stallTime
@@ -145,7 +146,7 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 // openDir makes and opens the target's folder. What the operating system refuses
 // may be mended; what os.Root itself refuses leads out of the root.
 func (d *Downloader) openDir(name string) (*os.Root, error) {
-	err := durable.MkdirAll(d.root, name, 0o755)
+	err := d.folders.MkdirAll(name, 0o755)
 	if err == nil {
 		var dir *os.Root
 		if dir, err = d.root.OpenRoot(name); err == nil {

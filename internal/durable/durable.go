@@ -8,27 +8,68 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // Root is what is used of an [os.Root].
 type Root interface {
 	MkdirAll(name string, perm fs.FileMode) error
+	Stat(name string) (fs.FileInfo, error)
 	Open(name string) (*os.File, error)
 }
 
-// MkdirAll makes a folder and those above it. When it returns nil the folder is in root for good, also if it was
-// there before. What is put into it is not, until [Sync].
-func MkdirAll(root Root, folder string, perm fs.FileMode) error {
-	if err := root.MkdirAll(folder, perm); err != nil {
+// mostKnown is how many folders are remembered.
+const mostKnown = 1000
+
+// Folders makes folders in a root. Its methods may be called concurrently.
+type Folders struct {
+	Root Root
+
+	mu    sync.Mutex
+	known map[string]bool // their names are synced, and those of the folders above them
+}
+
+// MkdirAll makes a folder and those above it. When it returns nil the folder is in the root for good, also if it was
+// there before: another process may have made it, and have died before it synced it. So what this process has not
+// synced is synced once; a folder above that nobody may list is left to the system. What is put into the folder is not
+// durable until [Sync].
+func (f *Folders) MkdirAll(folder string, perm fs.FileMode) error {
+	var unknown []string
+	for at := filepath.Clean(folder); at != filepath.Dir(at) && !f.knows(at); at = filepath.Dir(at) {
+		unknown = append(unknown, at)
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	if err := f.Root.MkdirAll(folder, perm); err != nil {
 		return err
 	}
-	for folder = filepath.Clean(folder); folder != "."; {
-		folder = filepath.Dir(folder)
-		if err := Sync(root, folder); err != nil {
+	for _, at := range unknown {
+		if err := Sync(f.Root, filepath.Dir(at)); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known == nil || len(f.known) > mostKnown {
+		f.known = map[string]bool{}
+	}
+	for _, at := range unknown {
+		f.known[at] = true
+	}
 	return nil
+}
+
+// knows reports whether a folder was synced and is still there: one that is made anew is synced again.
+func (f *Folders) knows(folder string) bool {
+	f.mu.Lock()
+	known := f.known[folder]
+	f.mu.Unlock()
+	if !known {
+		return false
+	}
+	_, err := f.Root.Stat(folder)
+	return err == nil
 }
 
 // Sync makes the names in a folder durable, as far as the system can.

@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,25 +21,67 @@ func (r *recorder) Open(name string) (*os.File, error) {
 }
 
 // Each folder's name is in the one above. One that is there another process may have
-// made, and not have synced yet.
-func TestEveryFolderAboveIsSynced(t *testing.T) {
+// made, and not have synced yet; what this one has synced it does not sync again, unless the folder is made again.
+func TestEveryFolderAboveIsSyncedOnce(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	for folder, want := range map[string][]string{
-		".": nil, "a": {"."}, filepath.Join("b", "c", "d"): {filepath.Join("b", "c"), "b", "."},
+	if err := root.MkdirAll("there/before", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{Root: root}
+	folders := &Folders{Root: r}
+	for _, c := range []struct {
+		folder string
+		want   []string
+	}{
+		{".", nil},
+		{"a", []string{"."}},
+		{"a", nil},
+		{"there/before", []string{"there", "."}},
+		{"a/b/c", []string{"a/b", "a"}},
+		{"a/b/d/", []string{"a/b"}},
+		{"a/b", nil},
+		{"a/gone", []string{"a"}},
+		{"a/gone", []string{"a"}},
 	} {
-		for _, what := range []string{"made", "there"} {
-			r := &recorder{Root: root}
-			if err := MkdirAll(r, folder, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, r.opened); diff != "" {
-				t.Errorf("%s is %s: synced (-want +got):\n%s", folder, what, diff)
-			}
+		r.opened = nil
+		if err := folders.MkdirAll(filepath.FromSlash(c.folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range r.opened {
+			r.opened[i] = filepath.ToSlash(name)
+		}
+		if diff := cmp.Diff(c.want, r.opened); diff != "" {
+			t.Errorf("%s: synced (-want +got):\n%s", c.folder, diff)
+		}
+		if c.folder == "a/gone" {
+			_ = root.Remove(c.folder)
 		}
 	}
 }
+
+// A folder that may be passed through and written to, but not listed, cannot be opened.
+func TestAFolderThatNobodyMayListIsNoError(t *testing.T) {
+	t.Parallel()
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	folders := &Folders{Root: closed{root}}
+	if err := folders.MkdirAll("a/b", 0o700); err != nil {
+		t.Error(err)
+	}
+	if err := folders.MkdirAll("/a/b", 0o700); err == nil {
+		t.Error("a folder outside of the root is made")
+	}
+}
+
+// closed opens nothing; the tests may run as root, whom no mode stops.
+type closed struct{ *os.Root }
+
+func (closed) Open(string) (*os.File, error) { return nil, fs.ErrPermission }

@@ -103,7 +103,7 @@ func (q *Queries) LeaveBridge(ctx context.Context, bridge string, epoch int64) e
 }
 
 const ListBridges = `-- name: ListBridges :many
-SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at,
+SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at, moved_at AS seen_at,
        state.fetching, coalesce(CASE WHEN state.fetching THEN lag END, -1)::bigint AS lag,
        (CASE WHEN state.fetching THEN away_since END)::timestamptz AS away_since,
        coalesce(CASE WHEN state.fetching THEN away_message END, '')::text AS away_message
@@ -118,6 +118,7 @@ type ListBridgesRow struct {
 	Bridge      string
 	Stored      int64
 	MovedAt     pgtype.Timestamptz
+	SeenAt      pgtype.Timestamptz
 	Fetching    bool
 	Lag         int64
 	AwaySince   pgtype.Timestamptz
@@ -139,6 +140,7 @@ func (q *Queries) ListBridges(ctx context.Context) ([]ListBridgesRow, error) {
 			&i.Bridge,
 			&i.Stored,
 			&i.MovedAt,
+			&i.SeenAt,
 			&i.Fetching,
 			&i.Lag,
 			&i.AwaySince,

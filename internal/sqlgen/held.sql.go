@@ -225,7 +225,11 @@ WITH found AS MATERIALIZED (
     SELECT held.job_id, held.tenant_id, held.key, jobs.id IS NULL AND parked.key IS NULL AS is_over,
            held.key IS NOT NULL
            AND (parked.key IS NOT NULL OR jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip') AS blocks,
-           jobs.status NOT IN ('failed', 'dead') AS is_open
+           jobs.status NOT IN ('failed', 'dead')
+           AND (jobs.status <> 'blocked'
+                OR parked.key IS NULL
+                   AND NOT bool_or(jobs.status IN ('failed', 'dead') AND jobs.on_death IS DISTINCT FROM 'skip')
+                           OVER (PARTITION BY held.tenant_id, held.key ORDER BY jobs.line_position, jobs.id)) AS is_open
     FROM outbox.held_messages AS held
     LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id])
     LEFT JOIN outbox.keys AS parked
@@ -253,7 +257,8 @@ type LookAtHeldRow struct {
 }
 
 // LookAtHeld returns the messages of a sink that are jobs, whether the job is over, whether
-// it keeps others of its key from being published, and whether it is to be carried out. Of
+// it keeps others of its key from being published, and whether it is to be carried out: not
+// a dead letter, nor what is blocked until somebody deals with one or unblocks the key. Of
 // those that are over it deletes the rows. A key that an operator has to unblock stays blocked without a job, too.
 func (q *Queries) LookAtHeld(ctx context.Context, queue string, sink string) ([]LookAtHeldRow, error) {
 	rows, err := q.db.Query(ctx, LookAtHeld, queue, sink)

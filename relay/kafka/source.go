@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/posthaste-dev/posthaste/bridge"
@@ -35,8 +36,9 @@ type Source struct {
 	of     SourceConfig
 	client *client // nil until the next Fetch
 
-	uncommitted []*kgo.Record   // the last that was returned of each partition
-	behind      map[int32]int64 // it, in its partition: so many messages
+	returned []*kgo.Record   // by Fetch since the last Ack: the last of each partition
+	acked    []*kgo.Record   // those of which no commit has succeeded
+	behind   map[int32]int64 // the last that was returned, in its partition: so many messages
 }
 
 var (
@@ -65,10 +67,20 @@ func (s *Source) Probe(ctx context.Context) error {
 	return s.client.ask(ctx)
 }
 
-// Fetch is [bridge.Source]'s. It returns what has come as soon as something has.
+// Fetch is [bridge.Source]'s. It returns what has come as soon as something has. If the last Ack has failed it commits
+// again first, and fetches nothing while that fails: what a bridge stores meanwhile would all come again after a
+// failover.
 func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) {
 	if err := s.connected(); err != nil {
 		return nil, err
+	}
+	if len(s.acked) > 0 {
+		if err := s.commit(ctx); err != nil {
+			if _, answered := errors.AsType[*kerr.Error](err); answered { // such as that a partition is gone
+				s.drop()
+			}
+			return nil, err
+		}
 	}
 	fetches := s.client.PollRecords(ctx, most)
 	var errs []error
@@ -89,7 +101,7 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 			}
 			if n := len(p.Records); n > 0 {
 				last := p.Records[n-1]
-				s.uncommitted = append(s.uncommitted, last)
+				s.returned = append(s.returned, last)
 				s.behind[p.Partition] = max(0, p.HighWatermark-last.Offset-1)
 			}
 		})
@@ -141,15 +153,18 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 	return m
 }
 
-// Ack is [bridge.Source]'s. If it fails the group goes on from what is committed: of a partition in which nothing more
-// comes, nobody would commit the rest.
+// Ack is [bridge.Source]'s. If it fails the next Fetch commits again: of a partition in which nothing more comes, no
+// other commit would be for the rest.
 func (s *Source) Ack(ctx context.Context) error {
-	records := s.uncommitted
-	s.uncommitted = nil
-	if err := s.client.CommitRecords(ctx, records...); err != nil {
-		s.drop()
+	s.acked, s.returned = append(s.acked, s.returned...), nil
+	return s.commit(ctx)
+}
+
+func (s *Source) commit(ctx context.Context) error {
+	if err := s.client.CommitRecords(ctx, s.acked...); err != nil {
 		return fmt.Errorf("commit offsets of group %s: %w", s.of.Group, err)
 	}
+	s.acked = nil
 	return nil
 }
 
@@ -166,7 +181,7 @@ func (s *Source) drop() {
 	if s.client != nil {
 		s.client.Close()
 	}
-	s.client, s.uncommitted = nil, nil
+	s.client, s.returned, s.acked = nil, nil, nil
 }
 
 func (s *Source) connected() error {

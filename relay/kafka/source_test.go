@@ -23,21 +23,29 @@ func TestARecordsIDIsAnotherInATopicMadeAnew(t *testing.T) {
 	}
 }
 
-// What a commit that has failed was for comes again: in a partition in which nothing more comes, no other commit is for
-// it.
+// What a commit that has failed was for is committed before more is fetched: in a partition in which nothing more
+// comes, no other commit is for it. Another client would fetch the same again, in a group that begins anew.
 func TestACommitThatFailsIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	s, err := OpenSource(Config{Brokers: []string{"127.0.0.1:1"}}, SourceConfig{Topic: topic, Group: "g"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer s.Close()
 	if err := s.connected(); err != nil {
 		t.Fatal(err)
 	}
-	s.uncommitted = []*kgo.Record{{Topic: topic}}
+	s.returned = []*kgo.Record{{Topic: topic}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Ack(ctx); err == nil || s.client != nil {
-		t.Errorf("the commit: %v; the client is kept: %t", err, s.client != nil)
+	first := s.client
+	if err := s.Ack(ctx); err == nil || s.client != first {
+		t.Errorf("the commit: %v; the client is kept: %t", err, s.client == first)
+	}
+	if _, err := s.Fetch(ctx, 1); err == nil || !strings.Contains(err.Error(), "commit offsets of group g") || len(s.acked) != 1 || s.client != first {
+		t.Errorf("the next Fetch: %v; of %d records; the client is kept: %t", err, len(s.acked), s.client == first)
+	}
+	if s.Release(); s.acked != nil {
+		t.Error("what is given back is committed")
 	}
 }
