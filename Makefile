@@ -145,8 +145,8 @@ vet:
 
 .PHONY: mutants
 mutants: ## plant bugs into our own code, one at a time: which check catches each? Writes docs/mutants.md (RECORD=bin/mutants.jsonl goes on where a run was broken off)
-	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -timeout 30m -parallel 6 -run '^Test(Live|AMachineThatSleeps)$$' -planted .
 	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run -write docs/mutants.md $(if $(RECORD),-record $(RECORD))
+	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -timeout 30m -parallel 6 -run '^Test(Live|AMachineThatSleeps)$$' -planted .
 
 .PHONY: bench
 bench: ## this project and its peers, in turns: prints the table, writes docs/benchmarks.md (needs a quiet machine, a quarter of an hour)

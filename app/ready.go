@@ -20,6 +20,8 @@ type Report struct {
 type State struct {
 	State  string `json:"state"`
 	Detail string `json:"detail,omitempty"` // what is wrong, or what jobs wait for
+
+	refused bool // of the database: it answers, and does not let us in
 }
 
 // Ready reports whether the process does its work. A degraded one does: jobs are
@@ -83,7 +85,7 @@ func (p *process) report(ctx context.Context) Report {
 		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule), "listener": off(true),
 	}}
 	unready := !schema.usable()
-	if database.State != databaseUp && p.answersWithoutDatabase() {
+	if database.State != databaseUp && !database.refused && p.answersWithoutDatabase() {
 		r.Status, unready = statusDegraded, false
 	}
 	for _, c := range p.components {
@@ -107,14 +109,10 @@ func (p *process) report(ctx context.Context) Report {
 
 // answersWithoutDatabase reports whether the process only serves requests, and has reached its database before. People
 // then read why it does not answer, or pages of one that is read-only. A process that has never reached its database
-// may be configured wrongly, and must not replace one that works.
+// may be configured wrongly, and must not replace one that works; nor does one that the database does not let in any
+// more, which is no outage.
 func (p *process) answersWithoutDatabase() bool {
-	select {
-	case <-p.gate.open:
-		return !slices.ContainsFunc(p.components, func(c *component) bool { return c.needSchema })
-	default:
-		return false
-	}
+	return p.gate.isOpen() && !slices.ContainsFunc(p.components, func(c *component) bool { return c.needSchema })
 }
 
 // off is a component that was not made: switched off, or nothing for it to do.

@@ -26,12 +26,11 @@ const stopMargin = 10 * time.Second
 // ErrCut is what Run returns when [Config.Cut] ended a stop before its time.
 var ErrCut = errors.New("stopped at once: jobs that were running run again when their leases lapse")
 
-// Run works until ctx ends and then stops in good order; see the package's
-// guarantees. It returns nil after an orderly stop, an error before it has started
-// anything if the configuration is wrong or a release has migrated the database that
-// no longer works beside this build, and [ErrCut] or an error that names what
-// did not stop in good order, such as the dispatcher of a handler that ignores the end
-// of its context; the process should exit then.
+// Run works until ctx ends, or a release has migrated the database that no longer works beside this build, and then
+// stops in good order; see the package's guarantees. It returns nil after an orderly stop that ctx began, an error
+// before it has started anything if the configuration is wrong, an error that names the release if this build is too
+// old, and [ErrCut] or an error that names what did not stop in good order, such as the dispatcher of a handler that
+// ignores the end of its context; the process should exit then.
 func Run(ctx context.Context, mux *dispatcher.Mux, config Config) error {
 	p, err := newProcess(mux, config)
 	if err != nil {
@@ -107,7 +106,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	p.draining.Store(true) // unready comes first
 	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", cmp.Or(refused, context.Cause(ctx))), slog.String("grace_period", p.config.GracePeriod.String()))
-	if refused == nil {
+	if p.gate.isOpen() { // before, no proxy has seen it ready
 		p.awaitProxies()
 	}
 	stop()

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/migrations"
 )
 
@@ -54,6 +55,16 @@ func (g *gate) run(ctx context.Context) {
 				return
 			}
 		}
+	}
+}
+
+// isOpen reports whether the gate has opened.
+func (g *gate) isOpen() bool {
+	select {
+	case <-g.open:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -136,7 +147,7 @@ func look(ctx context.Context, pool *pgxpool.Pool) (database, schema State) {
 	schema.State = schemaUnknown
 	var readOnly bool
 	if err := pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only') = 'on'`).Scan(&readOnly); err != nil {
-		return State{State: databaseDown, Detail: err.Error()}, schema
+		return State{State: databaseDown, Detail: err.Error(), refused: pgsession.IsLoginRefused(err)}, schema
 	}
 	if readOnly {
 		pool.Reset()

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -159,7 +160,8 @@ func TestReadyzNamesTheFileThatDiffers(t *testing.T) {
 func TestABuildThatIsTooOldEnds(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
-	working := startWith(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()}, func(p *process) { p.gate.between = 50 * time.Millisecond })
+	cut := make(chan struct{})
+	working := startWith(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), DrainDelay: time.Hour, Cut: cut}, func(p *process) { p.gate.between = 50 * time.Millisecond })
 	working.awaitReadyz(200, "ready", nil)
 	const raise = `INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`
 	if _, err := pool.Exec(t.Context(), raise); err != nil {
@@ -170,6 +172,8 @@ func TestABuildThatIsTooOldEnds(t *testing.T) {
 			t.Errorf("%s: %v, want a sentence that names the release", which, err)
 		}
 	}
+	working.awaitReadyz(503, "draining", map[string]string{"schema": "too-new"}) // it answers the proxies that have not seen that yet
+	close(cut)
 	select {
 	case err := <-working.ended:
 		check("one that works", err)
@@ -178,6 +182,34 @@ func TestABuildThatIsTooOldEnds(t *testing.T) {
 	}
 	working.stopped = true
 	for _, up := range []func(context.Context, *pgxpool.Pool) error{nil, migrate.Up} {
-		check(fmt.Sprintf("with Migrate %t", up != nil), Run(t.Context(), greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: up}))
+		check(fmt.Sprintf("with Migrate %t", up != nil), Run(t.Context(), greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), DrainDelay: time.Hour, Migrate: up}))
+	}
+}
+
+// A process of the API alone goes on answering while its database is away. One that the database does not let in is
+// configured wrongly, whether it has worked before or not.
+func TestARefusedLoginIsNoOutage(t *testing.T) {
+	t.Parallel()
+	config := pgtest.New(t).Config()
+	for name, want := range map[string]string{"nobody_of_this_name": statusUnready, "": statusDegraded} {
+		to := config.Copy()
+		to.ConnConfig.User = cmp.Or(name, to.ConnConfig.User)
+		if name == "" {
+			to.ConnConfig.Host, to.ConnConfig.Port, to.ConnConfig.Fallbacks = "127.0.0.1", 1, nil
+		}
+		pool, err := pgxpool.NewWithConfig(t.Context(), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		p := &process{pool: pool}
+		p.gate = newGate(pool, Config{}, &p.readiness)
+		if r := p.report(t.Context()); r.Status != statusUnready {
+			t.Errorf("user %q, before the gate opens: %+v, want unready", name, r)
+		}
+		close(p.gate.open)
+		if r := p.report(t.Context()); r.Status != want || r.Components["database"].State != databaseDown {
+			t.Errorf("user %q: %+v, want %s and the database down", name, r, want)
+		}
 	}
 }

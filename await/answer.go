@@ -39,7 +39,8 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 	deaf, retry := backoff.Backoff{Max: deafPoll}, backoff.Backoff{Max: deafPoll}
 	poll := time.NewTimer(time.Hour)
 	defer poll.Stop()
-	var due time.Time // when everything is asked for, at the latest
+	var due time.Time       // when everything is asked for, at the latest
+	var forbidden time.Time // since when the database refuses to be asked; zero: it does not
 	for {
 		woken := false
 		select {
@@ -58,11 +59,15 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 			continue // nobody waits: the next wait sets the timer again
 		}
 		err := w.ask(ctx, pool, ids)
-		if pgsession.IsForbidden(err) { // no outage, which would end
-			w.refuse(ids, err)
-			err = nil
-		}
 		now := time.Now()
+		if !pgsession.IsForbidden(err) {
+			forbidden = time.Time{}
+		} else { // no outage, which would end
+			if forbidden.IsZero() {
+				forbidden = now
+			}
+			w.refuse(ids, err, now.Sub(forbidden))
+		}
 		rest := max(coalesce, now.Sub(began))
 		next := now.Add(w.pollInterval(&deaf))
 		switch {
@@ -155,27 +160,29 @@ func (w *Waiter) tell(id outbox.ID, e end) {
 	case job.seen:
 		job.finish(result{err: ErrNotFound})
 	default:
-		now := time.Now()
-		job.waits = slices.DeleteFunc(job.waits, func(one *wait) bool {
-			given := now.Sub(one.since) >= w.missing
-			if given {
-				one.done <- result{err: ErrNotFound}
-			}
-			return given
-		})
+		job.giveUp(w.missing, ErrNotFound)
 	}
 	if len(job.waits) == 0 {
 		delete(w.waits, id)
 	}
 }
 
-// refuse ends the waits for jobs that nobody can ask for.
-func (w *Waiter) refuse(ids []outbox.ID, err error) {
+// refuse ends the waits for jobs that nobody may ask for; or, where tables or functions are not there, those that have
+// waited long enough beside a database that has lacked them for so long: somebody may be about to migrate or restore it.
+func (w *Waiter) refuse(ids []outbox.ID, err error, lacked time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		if job := w.waits[id]; job != nil {
+		job := w.waits[id]
+		if job == nil {
+			continue
+		}
+		if pgsession.State(err) == pgsession.InsufficientPrivilege {
 			job.finish(result{err: err})
+		} else if lacked >= w.missing {
+			job.giveUp(w.missing, err)
+		}
+		if len(job.waits) == 0 {
 			delete(w.waits, id)
 		}
 	}

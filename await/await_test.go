@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -234,10 +235,15 @@ func TestAJobThatIsNowhereIsNotFound(t *testing.T) {
 		t.Errorf("Wait for a job that is gone = %v, want %v", a.err, ErrNotFound)
 	}
 
-	// Nor does one that cannot be asked for: no wait would end that.
+	// Tables that are not there may be about to be made.
+	r.mu.Lock()
+	r.missing = 200 * time.Millisecond
+	r.mu.Unlock()
 	exec(t, r.db, `ALTER SCHEMA outbox RENAME TO moved`)
-	if a := receive(t, start(RefTo[doubled](r.Waiter, outbox.NewID())), "an answer"); pgsession.State(a.err) != pgsession.UndefinedTable {
-		t.Errorf("Wait without the tables = %v, want SQLSTATE %s", a.err, pgsession.UndefinedTable)
+	began = time.Now()
+	a = receive(t, start(RefTo[doubled](r.Waiter, outbox.NewID())), "an answer")
+	if pgsession.State(a.err) != pgsession.UndefinedTable || time.Since(began) < 200*time.Millisecond {
+		t.Errorf("Wait without the tables = %v after %s, want SQLSTATE %s after 200 ms", a.err, time.Since(began), pgsession.UndefinedTable)
 	}
 }
 
@@ -309,11 +315,24 @@ func TestAWaitBeforeTheWaiterRuns(t *testing.T) {
 		t.Errorf("jobs still watched = %d, %d of them new, want none", len(w.waits), len(w.fresh))
 	}
 	answer := start(RefTo[doubled](w, outbox.NewID()))
-	awaitThat(t, "the wait has begun", func() bool {
+	begun := func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.waits) == 1
-	})
+	}
+	awaitThat(t, "the wait has begun", begun)
+	// A missing right ends it at once, a missing table does not.
+	for _, code := range []string{pgsession.UndefinedTable, pgsession.InsufficientPrivilege} {
+		w.refuse(w.ids(true), &pgconn.PgError{Code: code}, 0)
+		if begun() != (code == pgsession.UndefinedTable) {
+			t.Errorf("it waits after %s: %t", code, begun())
+		}
+	}
+	if a := receive(t, answer, "an answer"); pgsession.State(a.err) != pgsession.InsufficientPrivilege {
+		t.Errorf("Wait = %v, want the refusal", a.err)
+	}
+	answer = start(RefTo[doubled](w, outbox.NewID()))
+	awaitThat(t, "the next wait has begun", begun)
 	w.missing = 0
 	runs, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)

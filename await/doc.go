@@ -34,8 +34,9 @@
 //     the notification was lost) is found by polling, after about a second.
 //   - A wake-up is a hint. Any number may be lost or forged: the poll finds what
 //     was lost, and queries are at least 5 ms and as long as the last one took apart.
-//   - An outage of the database is waited out. Only ctx bounds a Wait. The database's refusal is no outage (SQLSTATE
-//     classes 3F and 42: no such table, no right to it) and is returned.
+//   - An outage of the database is waited out. Only ctx bounds a Wait. The database's refusal is no outage and is
+//     returned: that the role has no right to the jobs (42501) at once, that a table or function is not there (SQLSTATE
+//     classes 3F and 42) when it has been so for 10 seconds.
 //   - A job that ended otherwise than by success is an [*JobError]. Dead
 //     letters, which are failed or dead, count as ended although they may be
 //     retried: then wait again.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,4 +196,16 @@ func (j *watch) finish(r result) {
 		one.done <- r // has room: each is finished once
 	}
 	j.waits = nil
+}
+
+// giveUp ends the waits that have lasted for long enough.
+func (j *watch) giveUp(after time.Duration, err error) {
+	now := time.Now()
+	j.waits = slices.DeleteFunc(j.waits, func(one *wait) bool {
+		given := now.Sub(one.since) >= after
+		if given {
+			one.done <- result{err: err}
+		}
+		return given
+	})
 }

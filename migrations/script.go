@@ -23,6 +23,11 @@ BEGIN
             RAISE EXCEPTION 'a newer release than %s has migrated this schema: this script would take it back';
         END IF;
     END IF;
+    IF to_regclass('%[4]s') IS NOT NULL THEN
+        IF (SELECT max(version_id) FROM %[4]s) > %[5]d THEN
+            RAISE EXCEPTION 'a newer release than %[3]s has migrated this schema: this script would take it back';
+        END IF;
+    END IF;
     IF to_regnamespace('outbox') IS NULL THEN -- IF NOT EXISTS would ask for the privilege all the same
         CREATE SCHEMA outbox;
     END IF;
@@ -35,7 +40,7 @@ CREATE TABLE IF NOT EXISTS %[4]s (
 );
 INSERT INTO %[4]s (version_id, is_applied)
 SELECT 0, true WHERE NOT EXISTS (SELECT FROM %[4]s);
-`, int64(lockID), revision, release.Name(), VersionTable)
+`, int64(lockID), revision, release.Name(), VersionTable, Latest())
 
 // Script is what Up does as SQL, for people who apply it by hand: the numbered files after a
 // version, and all functions and views. It records what it applies as Up does. It is not for

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,8 +58,9 @@ func Enqueued[T outbox.Args](t testing.TB, db outbox.DB) []Job[T] {
 		if _, raw := any(zero).(outbox.Raw); raw {
 			continue
 		}
-		if err := json.Unmarshal(s.opened(protectorOf(zero)).Bytes, &jobs[n].Args); err != nil {
-			t.Fatalf("decode the payload of job %s of kind %s: %v", s.id, kind, err)
+		protector, unasked := protectorOfZero(zero)
+		if err := json.Unmarshal(s.opened(protector).Bytes, &jobs[n].Args); err != nil {
+			t.Fatalf("decode the payload of job %s of kind %s: %v", s.id, kind, errors.Join(err, unasked))
 		}
 	}
 	return jobs
@@ -174,6 +176,17 @@ func protectorOf(args outbox.Args) outbox.Protector {
 		return kind.DefaultOptions().Protect
 	}
 	return nil
+}
+
+// protectorOfZero is protectorOf of arguments that are not known yet. Their DefaultOptions may need what a zero value
+// lacks, and panic: that matters only if the payload is sealed.
+func protectorOfZero(args outbox.Args) (p outbox.Protector, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("DefaultOptions of a zero %T panics: %v", args, cause)
+		}
+	}()
+	return protectorOf(args), nil
 }
 
 // storedJob is a row of outbox.jobs or outbox.history.

@@ -53,9 +53,17 @@ func TestRequireEnqueued(t *testing.T) {
 	enqueue(t, db, secret{"x"}, outbox.Options{})
 	outboxtest.RequireEnqueued(t, db, secret{"x"})
 	outboxtest.RequireNotEnqueued(t, db, secret{"y"})
+	enqueue(t, db, parcel{[]string{"air"}}, outbox.Options{})
+	outboxtest.RequireEnqueued(t, db, parcel{[]string{"air"}}, outbox.Options{Queue: "air"})
 	outboxtest.RequireNotEnqueued[sum](t, db)
 	outboxtest.RequireNotEnqueued(t, db, receipt{Order: 2}, receipt{Order: 7})
 }
+
+// parcel is a job whose options need its arguments.
+type parcel struct{ Labels []string }
+
+func (parcel) Kind() string                     { return "parcel" }
+func (p parcel) DefaultOptions() outbox.Options { return outbox.Options{Queue: p.Labels[0]} }
 
 // secret is a job whose payload is sealed: written backwards.
 type secret struct{ Word string }

@@ -21,9 +21,10 @@ LEFT JOIN outbox.chores AS before ON before.chore = asked.chore AND before.found
 -- name: SampleDepth :many
 -- SampleDepth counts what waits, for each of the @max_kinds deepest kinds and for the rest together, which is called
 -- other; and the same for queues, of which those come first that are worked, paused or limited. Dispatchers seen within
--- @fresh count. It reads the whole table once. due and oldest_due_age_seconds are 0 for what a paused queue has, and
--- unhandled are the due jobs for which no dispatcher of their queue has a handler. Messages that a sink has not taken
--- are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs waiting.
+-- @fresh count. It reads the whole table once. due and oldest_due_age_seconds of a paused queue are 0, and unhandled are
+-- the due jobs, of queues that are not paused, for which no dispatcher of their queue has a handler. Messages that a
+-- sink has not taken are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs
+-- waiting.
 WITH depth AS MATERIALIZED (
     SELECT queue, kind,
            count(*) FILTER (WHERE status IN ('pending', 'retrying')) AS waiting,
@@ -42,6 +43,7 @@ WITH depth AS MATERIALIZED (
     SELECT kind, sum(waiting) AS waiting, sum(due) AS due, min(oldest_due) AS oldest_due, sum(dead_letters) AS dead_letters,
            sum(blocked) AS blocked, min(oldest_blocked) AS oldest_blocked,
            coalesce(sum(due) FILTER (WHERE due > 0 AND NOT EXISTS (
+               SELECT FROM outbox.queues WHERE queues.queue = depth.queue AND queues.paused_at IS NOT NULL) AND NOT EXISTS (
                SELECT FROM worker WHERE depth.queue = ANY (worker.queues) AND depth.kind = ANY (worker.kinds))), 0) AS unhandled,
            row_number() OVER (ORDER BY sum(waiting) DESC, kind) AS rank
     FROM depth

@@ -73,7 +73,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		queueOldest: gauges("outbox_queue_oldest_due_age_seconds", "Time since the queue's oldest waiting job became due, 0 when none is due or the queue is paused.", "queue"),
 		queuePaused: gauges("outbox_queue_paused", "1 while the queue is paused, else 0.", "queue"),
 		queueLimit:  gauges("outbox_queue_limit", "Jobs of the queue that may run at once (max_running) or start per second (rate), if that is limited.", "queue", "limit"),
-		unhandled:   gauges("outbox_unhandled_jobs", "Due jobs of the kind for which no dispatcher of their queue has a handler.", "job_type"),
+		unhandled:   gauges("outbox_unhandled_jobs", "Due jobs of the kind for which no dispatcher of their queue, which is not paused, has a handler.", "job_type"),
 		horizonSeconds: gauge("outbox_reaper_horizon_age_seconds",
 			"Age of the oldest snapshot or prepared transaction, beyond which vacuum removes nothing, as far as the role may see."),
 		horizonTransactions: gauge("outbox_reaper_horizon_age_transactions",

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
@@ -295,6 +297,17 @@ func TestALoginThatTheDatabaseRefusesIsUnready(t *testing.T) {
 	r := start(t, nil, alone(pool), Config{DatabaseURL: broken.String()})
 	if detail := r.awaitReadyz(http.StatusServiceUnavailable, "unready", "failing"); !strings.Contains(detail, "the API's own database login") || !strings.Contains(detail, "nobody_of_this_name") {
 		t.Errorf("the detail is %q, want the login", detail)
+	}
+	// Nor is one that was taken before and is refused now away.
+	refused := pool.Config()
+	refused.ConnConfig.Database = "no_such_database"
+	refusing, err := pgxpool.NewWithConfig(t.Context(), refused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer refusing.Close()
+	if err := (&login{pool: refusing, took: true}).ask(); err == nil || errors.Is(err, app.ErrDegraded) {
+		t.Errorf("beside no such database: %v, want it refused and not degraded", err)
 	}
 }
 

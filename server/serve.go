@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/api"
@@ -272,8 +271,7 @@ func (l *login) ask() error {
 		l.err = l.pool.Ping(ctx)
 	}
 	if l.err != nil {
-		pgErr, ok := errors.AsType[*pgconn.PgError](l.err)
-		if refused := ok && strings.HasPrefix(pgErr.Code, "28"); l.took && !refused { // the database is away
+		if l.took && !pgsession.IsLoginRefused(l.err) { // the database is away
 			l.err = fmt.Errorf("%w: %w", app.ErrDegraded, l.err)
 		}
 		l.err = fmt.Errorf("the API's own database login: %w", l.err)

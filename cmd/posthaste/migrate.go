@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
@@ -62,14 +63,17 @@ func (p *program) migrateUp(ctx context.Context, c *cli.Command, pool *pgxpool.P
 	return p.noteOf(ctx, pool)
 }
 
-// awaitWritable waits until the database answers and accepts writes. It returns why it did not, if wait is over.
+// awaitWritable waits until the database answers and accepts writes. It returns why it did not, if wait is over, or at
+// once if the database does not let us in.
 func (p *program) awaitWritable(ctx context.Context, pool *pgxpool.Pool, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var retry backoff.Backoff
 	for said := false; ; said = true {
-		var readOnly bool
-		err := pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only') = 'on'`).Scan(&readOnly)
+		readOnly, err := isReadOnly(ctx, pool)
+		if pgsession.IsLoginRefused(err) {
+			return err
+		}
 		if err == nil && readOnly {
 			pool.Reset() // the next connection goes to whatever the address leads to then
 			err = errors.New("the server does not accept writes (a standby?)")
@@ -84,6 +88,15 @@ func (p *program) awaitWritable(ctx context.Context, pool *pgxpool.Pool, wait ti
 			return err
 		}
 	}
+}
+
+// isReadOnly asks the database, and gives it little time: a server that was cut off does not answer, and the next
+// connection may go to another.
+func isReadOnly(ctx context.Context, pool *pgxpool.Pool) (is bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	err = pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only') = 'on'`).Scan(&is)
+	return is, err
 }
 
 // noteOf says what an operator ought to know of the database, though all is well.

@@ -68,6 +68,11 @@ func TestMigrateUpWaitsForADatabaseThatAcceptsWrites(t *testing.T) {
 	if got := posthaste(t, e, "", "migrate", "up", "--wait", "1ms"); got.code != 1 {
 		t.Errorf("it ends with %d and says %q, want 1", got.code, got.errOut)
 	}
+	refused := pool.Config().ConnConfig
+	nobody := env{"DATABASE_URL": fmt.Sprintf("host=%s port=%d dbname=%s user=nobody_of_this_name", refused.Host, refused.Port, refused.Database)}
+	if got := posthaste(t, nobody, "", "migrate", "up", "--wait", "1h"); got.code != 1 || strings.Contains(got.errOut, "waiting") {
+		t.Errorf("a login that is refused ends it with %d and says %q, want 1 at once", got.code, got.errOut)
+	}
 	ended := make(chan ran, 1)
 	waiting := &firstWrite{written: make(chan struct{})}
 	go func() {
@@ -130,6 +135,7 @@ func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 	for _, c := range []struct{ before, want string }{
 		{`SELECT pg_advisory_lock(x'6f7574626f78'::bigint)`, "another session migrates"},
 		{`SELECT pg_advisory_unlock_all(); UPDATE outbox.schema_files SET revision = revision + 1 WHERE name LIKE 'functions/%'`, "a newer release"},
+		{`UPDATE outbox.schema_files SET revision = revision - 1 WHERE name LIKE 'functions/%'; INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, "a newer release"},
 	} {
 		if _, err := other.Exec(t.Context(), c.before); err != nil {
 			t.Fatal(err)

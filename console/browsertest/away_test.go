@@ -206,6 +206,9 @@ func signal(profile string, s syscall.Signal) (sent int) {
 	return sent
 }
 
+// unwatched replaces what watches over the stream.
+var unwatched = []string{"> silence) connection.abort()", "> silence) ;"}
+
 // A machine may sleep for longer than any part of the console waits. Without what watches over the stream, its pages
 // would wait for ever for a connection that is gone.
 func TestAMachineThatSleeps(t *testing.T) {
@@ -216,7 +219,7 @@ func TestAMachineThatSleeps(t *testing.T) {
 		road   []string
 	}{
 		"catches up":      {asleep: 2 * time.Minute},
-		"without a watch": {25 * time.Second, "of 30 jobs that run the list shows", []string{"> silence) connection.abort()", "> silence) ;"}},
+		"without a watch": {25 * time.Second, "of 30 jobs that run the list shows", unwatched},
 	} {
 		if l.want != "" && !*planted {
 			continue

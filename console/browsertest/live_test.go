@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -520,40 +522,43 @@ var (
 	dies   = []string{`addEventListener("connect",`, `setTimeout(() => close(), 3000); addEventListener("connect",`}
 )
 
+// parts are those of the scripts that TestLive takes out.
+var parts = []struct {
+	name    string
+	check   func(*console, *road) []string
+	without []string // is replaced by what follows, in turns
+	want    string
+	always  []string // the same, in both
+}{
+	{"follows", follows, []string{"patch(row, c);", ""}, "the row of a job that runs says pending", nil},
+	{"waits", follows, []string{`note.hidden = !fresh.size`, `note.remove()`}, "two new jobs are announced", nil},
+	{"ordered", ordered, []string{"if (c.epoch < Number(row.dataset.epoch)) return;", "", "Number(to.dataset.epoch) < Number(row.dataset.epoch)", "false"}, "a late state has made it running", nil},
+	{"patient", patient, []string{"return !!selection &&", "return false &&"}, "the selection became", nil},
+	{"still", still, []string{"if (paused) leave();", "if (paused) ;"}, "paused, six pages made", nil},
+	{"still by itself", still, []string{"if (paused || busy", "if (busy"}, "paused, six pages made", nil},
+	{"shared", shared, []string{"new SharedWorker(", "new NoWorker("}, "tab 7 does not open", nil},
+	{"goes on", goesOn, []string{`this.#position = id;`, ""}, "it lists", nil},
+	{"once", once, []string{"if (!again && ", "if ("}, "it lists", nil},
+	{"whole", whole, []string{`this.#position = id;`, "", "resync: !this.#position", "resync: false"}, "of 20 jobs that run it shows", noPolls},
+	{"honest", honest, []string{"const silence = 18_000", "const silence = 180_000"}, "nothing comes through, and it says live", nil},
+	{"polls", polls, noPolls, "was not read again", nil},
+	{"leaves", leaves, []string{"if (!there.has(id) && !stale.has(id)) stale.set(id, -1);", ";"}, "the row that left the list says pending", nil},
+	{"wakes", leaves, []string{"	setClock(page?.documentElement.dataset.now);", ""}, "its clock is not the server's", behind},
+	{"outlives", outlives, []string{"++unheard > deaf", "false"}, "without its worker it says", dies},
+	{"demoted", demoted, noPolls, "was not read again", nil},
+	{"says so", demoted, []string{"`every ${Math.max(poll, every) / 1000} s`", `"live"`}, "it says live", nil},
+	{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
+	{"tails", tails, []string{"i.all ? !i.match || matches(i.match, c)", "i.all ? true"}, "it lists", nil},
+	{"keyed", keyed, []string{`if (from.closest("input,textarea,select,[contenteditable]")) return;`, ""}, "typed", nil},
+	{"selects", selects, []string{"if (some.length) sessionStorage.setItem", "if (false) sessionStorage.setItem"}, "after the theme", nil},
+	{"selects through updates", selects, []string{`"pick" in list.dataset`, `"nothing" in list.dataset`}, "after 100 updates", nil},
+	{"switched off", keyed, []string{`document.documentElement.dataset.keys`, `""`}, "switched off", nil},
+}
+
 // Each part of what makes pages live and of the keys works; and with that part taken out of the scripts, or of the
 // answers, the same check finds that.
 func TestLive(t *testing.T) {
-	for _, l := range []struct {
-		name    string
-		check   func(*console, *road) []string
-		without []string // is replaced by what follows, in turns
-		want    string
-		always  []string // the same, in both
-	}{
-		{"follows", follows, []string{"patch(row, c);", ""}, "the row of a job that runs says pending", nil},
-		{"waits", follows, []string{`note.hidden = !fresh.size`, `note.remove()`}, "two new jobs are announced", nil},
-		{"ordered", ordered, []string{"if (c.epoch < Number(row.dataset.epoch)) return;", "", "Number(to.dataset.epoch) < Number(row.dataset.epoch)", "false"}, "a late state has made it running", nil},
-		{"patient", patient, []string{"return !!selection &&", "return false &&"}, "the selection became", nil},
-		{"still", still, []string{"if (paused) leave();", "if (paused) ;"}, "paused, six pages made", nil},
-		{"still by itself", still, []string{"if (paused || busy", "if (busy"}, "paused, six pages made", nil},
-		{"shared", shared, []string{"new SharedWorker(", "new NoWorker("}, "tab 7 does not open", nil},
-		{"goes on", goesOn, []string{`this.#position = id;`, ""}, "it lists", nil},
-		{"once", once, []string{"if (!again && ", "if ("}, "it lists", nil},
-		{"whole", whole, []string{`this.#position = id;`, "", "resync: !this.#position", "resync: false"}, "of 20 jobs that run it shows", noPolls},
-		{"honest", honest, []string{"const silence = 18_000", "const silence = 180_000"}, "nothing comes through, and it says live", nil},
-		{"polls", polls, noPolls, "was not read again", nil},
-		{"leaves", leaves, []string{"if (!there.has(id) && !stale.has(id)) stale.set(id, -1);", ";"}, "the row that left the list says pending", nil},
-		{"wakes", leaves, []string{"	setClock(page?.documentElement.dataset.now);", ""}, "its clock is not the server's", behind},
-		{"outlives", outlives, []string{"++unheard > deaf", "false"}, "without its worker it says", dies},
-		{"demoted", demoted, noPolls, "was not read again", nil},
-		{"says so", demoted, []string{`["every ${Math.max`, `["live ${Math.max`, "`every ${Math.max(poll, every) / 1000} s`", `"live"`}, "it says live", nil},
-		{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
-		{"tails", tails, []string{"i.all ? !i.match || matches(i.match, c)", "i.all ? true"}, "it lists", nil},
-		{"keyed", keyed, []string{`if (from.closest("input,textarea,select,[contenteditable]")) return;`, ""}, "typed", nil},
-		{"selects", selects, []string{"if (some.length) sessionStorage.setItem", "if (false) sessionStorage.setItem"}, "after the theme", nil},
-		{"selects through updates", selects, []string{`"pick" in list.dataset`, `"nothing" in list.dataset`}, "after 100 updates", nil},
-		{"switched off", keyed, []string{`root.dataset.keys`, `root.dataset.keys_`, `document.documentElement.dataset.keys`, `""`}, "switched off", nil},
-	} {
+	for _, l := range parts {
 		for what, replace := range map[string][]string{"": nil, " without it": l.without} {
 			if what == "" && slices.Contains([]string{"waits", "still by itself", "says so", "switched off", "selects through updates"}, l.name) {
 				continue // it is the check before
@@ -578,6 +583,32 @@ func TestLive(t *testing.T) {
 					t.Errorf("found %q", found)
 				}
 			})
+		}
+	}
+}
+
+// What TestLive takes out of the scripts is in them. With -planted alone one would learn that it is not.
+func TestThePartsAreThere(t *testing.T) {
+	t.Parallel()
+	var scripts strings.Builder
+	files, err := filepath.Glob("../assets/*.js")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("scripts %v, %v", files, err)
+	}
+	for _, name := range files {
+		script, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts.Write(script)
+	}
+	replaced := slices.Clone(unwatched)
+	for _, l := range parts {
+		replaced = append(append(replaced, l.without...), l.always...)
+	}
+	for pair := range slices.Chunk(replaced, 2) {
+		if !strings.Contains(scripts.String(), pair[0]) {
+			t.Errorf("no script has %q", pair[0])
 		}
 	}
 }

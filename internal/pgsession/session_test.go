@@ -299,7 +299,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		return fmt.Errorf("claim: %w", &pgconn.PgError{Code: code, ConstraintName: constraint})
 	}
 	var connecting []error
-	for _, code := range []string{"22003", "22023", "23514", "28P01", "53300", "54000", "55P03", "57014"} {
+	for _, code := range []string{"22003", "22023", "23514", "28P01", "42501", "53300", "54000", "55P03", "57014"} {
 		connecting = append(connecting, fmt.Errorf("settle: %w", &sessionError{pg(code, "c")}))
 	}
 	bad := pgtest.New(t).Config().ConnConfig
@@ -319,12 +319,15 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
 		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("23514", ""), pg("P0001", ""), pg("55P03", "")}},
 		"IsForbidden":    {IsForbidden, []error{pg("42501", ""), pg("42P01", ""), pg("3F000", "")}, []error{errors.New("cut"), pg("42P05", ""), pg("57P01", "")}},
+		"IsLoginRefused": {IsLoginRefused, []error{pg("28P01", ""), pg("3D000", ""), &sessionError{pg("42501", "")}}, []error{errors.New("cut"), pg("42501", ""), pg("57P03", ""), &sessionError{pg("53300", "")}}},
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
 		// What a server answers while we connect is about no statement.
 		"IsUnreachable":  {IsUnreachable, connecting, []error{errors.New("cut"), pg("57P01", "")}},
 		"IsGone, IsAway": {func(err error) bool { return IsGone(err) && IsAway(err) }, connecting, nil},
-		"a refusal":      {func(err error) bool { return RefusesTheRow(err) || IsUnacceptable(err) || IsLockedOut(err) }, nil, connecting},
+		"a refusal": {func(err error) bool {
+			return RefusesTheRow(err) || IsForbidden(err) || IsUnacceptable(err) || IsLockedOut(err)
+		}, nil, connecting},
 	} {
 		for _, err := range c.yes {
 			if !c.judge(err) {

@@ -3,6 +3,7 @@ package pgsession
 import (
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -15,6 +16,7 @@ const (
 	DeadlockDetected      = "40P01"
 	InsufficientPrivilege = "42501"
 	UndefinedTable        = "42P01"
+	InvalidCatalogName    = "3D000" // there is no such database
 	InvalidSchema         = "3F000" // there is no such schema
 	ForeignKeyViolation   = "23503"
 	NoSuchStatement       = "26000" // invalid_sql_statement_name: it was prepared in another session
@@ -70,7 +72,14 @@ func RefusesTheRow(err error) bool {
 // repeat helps only once somebody has changed that.
 func IsForbidden(err error) bool {
 	state := State(err)
-	return len(state) == 5 && (state[:2] == "3F" || state[:2] == "42") && state != DuplicateStatement
+	return len(state) == 5 && !IsUnreachable(err) && (state[:2] == "3F" || state[:2] == "42") && state != DuplicateStatement
+}
+
+// IsLoginRefused reports whether the server answers and does not let us in: it refuses the role or the password (28),
+// has no such database, or gives the role no right to connect to it. A repeat helps only once somebody has changed that.
+func IsLoginRefused(err error) bool {
+	state := State(err)
+	return strings.HasPrefix(state, "28") || state == InvalidCatalogName || state == InsufficientPrivilege && IsUnreachable(err)
 }
 
 // IsRefusal reports whether a statement failed because of some of its rows and will fail for as long as it has them: a
