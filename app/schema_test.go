@@ -172,7 +172,8 @@ func TestABuildThatIsTooOldEnds(t *testing.T) {
 			t.Errorf("%s: %v, want a sentence that names the release", which, err)
 		}
 	}
-	working.awaitReadyz(503, "draining", map[string]string{"schema": "too-new"}) // it answers the proxies that have not seen that yet
+	// It answers the proxies that have not seen that yet.
+	working.awaitReadyz(503, "draining", map[string]string{"schema": "too-new"})
 	close(cut)
 	select {
 	case err := <-working.ended:

@@ -168,7 +168,8 @@ func (w *Waiter) tell(id outbox.ID, e end) {
 }
 
 // refuse ends the waits for jobs that nobody may ask for; or, where tables or functions are not there, those that have
-// waited long enough beside a database that has lacked them for so long: somebody may be about to migrate or restore it.
+// waited long enough beside a database that has lacked them for so long: somebody may be about to migrate or restore
+// it.
 func (w *Waiter) refuse(ids []outbox.ID, err error, lacked time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -27,10 +27,9 @@ const (
 	chunkBytes = 16 << 20 // of payloads and headers, so that no message grows without bound
 )
 
-// EnqueueMany stores any number of jobs, all or none, and returns their ids in the
-// order of the requests, which is also that of the jobs of a key. If one is not acceptable, a [*RequestError] names the first
-// that is not, and nothing is stored. Jobs whose idempotency key was used before are left
-// out and answer with the first job's id.
+// EnqueueMany stores any number of jobs, all or none, and returns their ids in the order of the requests, which is also
+// that of the jobs of a key. If one is not acceptable, a [*RequestError] names the first that is not, and nothing is
+// stored. Jobs whose idempotency key was used before are left out and answer with the first job's id.
 //
 // It costs one round trip for every 5 000 jobs or 16 MiB (INSERT). From 2 000 jobs on it is
 // one for all of them (COPY), when db is of pgx, no request has a Delay, an IdempotencyKey

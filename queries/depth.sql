@@ -21,9 +21,9 @@ LEFT JOIN outbox.chores AS before ON before.chore = asked.chore AND before.found
 -- name: SampleDepth :many
 -- SampleDepth counts what waits, for each of the @max_kinds deepest kinds and for the rest together, which is called
 -- other; and the same for queues, of which those come first that are worked, paused or limited. Dispatchers seen within
--- @fresh count. It reads the whole table once. due and oldest_due_age_seconds of a paused queue are 0, and unhandled are
--- the due jobs, of queues that are not paused, for which no dispatcher of their queue has a handler. Messages that a
--- sink has not taken are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs
+-- @fresh count. It reads the whole table once. due and oldest_due_age_seconds of a paused queue are 0, and unhandled
+-- are the due jobs, of queues that are not paused, for which no dispatcher of their queue has a handler. Messages that
+-- a sink has not taken are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs
 -- waiting.
 WITH depth AS MATERIALIZED (
     SELECT queue, kind,

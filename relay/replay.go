@@ -388,7 +388,8 @@ func (p *replayer) store(ctx context.Context, r *replay, position int64, failure
 	}
 	r.counts = counts{}
 	r.position = position
-	r.done = slices.DeleteFunc(r.done, func(done int64) bool { return done <= position }) // the next page may be shorter
+	// What lies beyond stays: the next page may be shorter than the one that failed.
+	r.done = slices.DeleteFunc(r.done, func(done int64) bool { return done <= position })
 
 	return nil
 }

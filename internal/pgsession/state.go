@@ -76,7 +76,8 @@ func IsForbidden(err error) bool {
 }
 
 // IsLoginRefused reports whether the server answers and does not let us in: it refuses the role or the password (28),
-// has no such database, or gives the role no right to connect to it. A repeat helps only once somebody has changed that.
+// has no such database, or gives the role no right to connect to it. A repeat helps only once somebody has changed
+// that.
 func IsLoginRefused(err error) bool {
 	state := State(err)
 	return strings.HasPrefix(state, "28") || state == InvalidCatalogName || state == InsufficientPrivilege && IsUnreachable(err)
