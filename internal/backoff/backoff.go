@@ -28,8 +28,8 @@ const (
 	DefaultMax = 5 * time.Second
 )
 
-// ErrRanBefore is what a Run that may be called once says the second time. No wait mends that.
-var ErrRanBefore = errors.New("Run was called before")
+// ErrRanBefore is what a Run that may be called once returns the second time. No wait mends that.
+var ErrRanBefore = errors.New("method Run was called before")
 
 // Backoff is a capped exponential back-off with jitter. The zero value is ready
 // to use. It belongs to one loop: it is not safe for concurrent use.
