@@ -57,7 +57,7 @@ func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 				wait(busy)
 			}
 			slices.Sort(waits)
-			if median, most := waits[len(waits)/2], waits[len(waits)-1]; median > 200*time.Millisecond || most > 5*time.Second {
+			if median, most := waits[len(waits)/2], waits[len(waits)-1]; median > 500*time.Millisecond || most > 5*time.Second {
 				t.Errorf("new tenants' jobs have waited for %s, the longest for %s", median, most)
 			}
 		})

@@ -472,6 +472,7 @@ func TestProgressIsTheLatestWord(t *testing.T) {
 			t.Error("progress was noted outside of a handler")
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if job, _ := r.Job(id); ReportProgress(late, Progress{Current: 9}) || job.Status != outbox.Succeeded || job.Progress.Current != 2 {
 			t.Errorf("progress was noted of a job that has ended: %+v", job)
 		}
