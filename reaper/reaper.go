@@ -28,10 +28,6 @@ const (
 	dropInterval      = time.Minute      // until a partition that could not be dropped is tried again
 )
 
-// firstTrim is when the first trim begins after the start: an increase of a counter that was not scraped before is not
-// seen, and alerts watch what is trimmed. The tests have less of it.
-var firstTrim = 2 * time.Minute
-
 // Reaper cleans up after workers. Make it with [New].
 type Reaper struct {
 	config    Config
@@ -108,10 +104,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	rare := backoff.Backoff{Max: time.Minute}
 	working.Go(func() { again.repeat(ctx, "partition", r.days.ensure, rare) })
 	working.Go(func() { again.repeat(ctx, "watch", r.watchdog.watch, rare) })
-	working.Go(func() {
-		pause(ctx, jittered(firstTrim))
-		again.repeat(ctx, "trim", r.trimmer.trim, rare)
-	})
+	working.Go(func() { again.repeat(ctx, "trim", r.trimmer.trim, rare) })
 	// A sample reads the whole table. Not at once: a process that has just started
 	// has jobs to claim, and many that start together would all read it together.
 	working.Go(func() {
