@@ -62,6 +62,7 @@ func TestNoRequestFailsWhileProcessesAreReplaced(t *testing.T) {
 	stop := make(chan struct{})
 	var sent, failed atomic.Int64
 	var requests sync.WaitGroup
+	underWay := make(chan struct{}, 20) // of one caller: more are refused on a machine that is too slow for them
 	requests.Go(func() {
 		each := time.NewTicker(5 * time.Millisecond)
 		defer each.Stop()
@@ -71,7 +72,9 @@ func TestNoRequestFailsWhileProcessesAreReplaced(t *testing.T) {
 				return
 			case <-each.C:
 			}
+			underWay <- struct{}{}
 			requests.Go(func() {
+				defer func() { <-underWay }()
 				sent.Add(1)
 				if err := enqueueAt(t, proxy.target(n), token); err != nil {
 					if failed.Add(1) == 1 {
