@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -89,10 +90,13 @@ func TestACrashThatAnotherSinkHasMetEndsOwnerships(t *testing.T) {
 		c.SetBeat(time.Minute)
 	})
 	publish(t, db, "t", "k", "1")
-	b.await(t, "1")
+	stored := func(top int) {
+		waitFor(t, func() bool { return ask[int](t, db, `SELECT min(top) FROM outbox.sinks`) == top }, func() string { return fmt.Sprint("both have stored ", top) })
+	}
+	stored(1)
 	exec(t, db, `UPDATE outbox.sinks SET paused_at = now() WHERE sink = 'b'`)
-	publish(t, db, "t", "k", "2") // b stores that it has come so far, and hears of the pause
-	waitFor(t, func() bool { return ask[bool](t, db, `SELECT min(top) = 2 FROM outbox.sinks`) }, func() string { return "both have stored that" })
+	publish(t, db, "t", "k", "2")
+	stored(2) // so b has heard of the pause
 	exec(t, db, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'crashes' AND datname = current_database()`)
 	publish(t, db, "t", "k", "3")
 	a.await(t, "1", "2", "3")
