@@ -264,8 +264,8 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	if len(b.claimed) > 0 {
 		c.workers.pause.noteOpen(b.claimed[0].claimed, now)
 	}
+	c.attribute(b.claimed, now)
 	for _, a := range b.claimed {
-		a.arrived = now
 		a.route.counts.claimed.Inc()
 		switch {
 		case a.returned:
@@ -288,10 +288,21 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	return nil
 }
 
+// attribute counts the jobs that go to the workers one by one as held by their tenants. It counts all of a claim before
+// the first is delivered: a tenant that has got more than a few with it has no express jobs.
+func (c *claimer) attribute(claimed []*attempt, now time.Time) {
+	for _, a := range claimed {
+		a.arrived = now
+		if !a.returned && a.route.many == nil {
+			a.tenant = c.sched.Tenant(a.job.Tenant, now)
+			a.tenant.InHand.Add(1)
+		}
+	}
+}
+
 // deliver gives a job to the workers, past the buffer if its tenant holds few.
 func (c *claimer) deliver(a *attempt) {
-	a.tenant = c.sched.Tenant(a.job.Tenant, a.arrived)
-	if held := a.tenant.InHand.Add(1); held <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
+	if a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
 		c.workers.express <- a
 		return
 	}

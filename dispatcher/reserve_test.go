@@ -185,6 +185,19 @@ func TestAReservedWorkerIsForWhatIsNew(t *testing.T) {
 	}
 }
 
+// A claim gets all jobs of a tenant, more than a few: none of them is for the reserved worker, also if that has waited
+// for longer than the others.
+func TestAReservedWorkerIsNotForPartOfAClaim(t *testing.T) {
+	besideEndless(t, outbox.RootTenant, 50*time.Millisecond, Config{}, func(r endless) {
+		r.another(numbered(1))
+		r.add(numbered(2), 60, 0)
+		r.capacity.poke()
+		r.sleep(time.Second)
+		r.add(outbox.RootTenant, 16, 0)
+		r.fill(15)
+	})
+}
+
 // Nobody wakes the queue, and no poll comes, when the time is over for which workers are
 // reserved behind the last job of another tenant.
 func TestReservedWorkersAreFreedInTime(t *testing.T) {

@@ -130,7 +130,10 @@ func (w *workers) nextExpressOnly() *attempt {
 		case a := <-w.express: // nil when it is closed
 			return a
 		case a := <-buffer:
-			return a
+			if a == nil || !w.expressOnly.state.Load().on {
+				return a
+			}
+			w.giveBack(a) // both were ready: the reserve began while this worker waited
 		case <-state.changed:
 		}
 	}
