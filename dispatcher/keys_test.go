@@ -132,39 +132,64 @@ func succeed(t *testing.T, db sqlgen.DBTX, id outbox.ID, epoch int64) {
 	}
 }
 
-// A is running; B is about to be blocked behind it while A ends.
+// A is running; B is about to be blocked behind it while A ends. The promotion waits for nobody: it names the key, so that
+// it is looked at again, and moves another one on.
 //
-//	claim     lock, look: A runs → B blocked              commit
-//	settle                                     A ends  lock …   look: B is blocked → promote
-func TestAPromotionWaitsForTheClaimThatIsBlocking(t *testing.T) {
+//	claim     lock, look: A runs → B blocked                        commit
+//	settle                                     A ends  look: locked          look: B is blocked → promote
+func TestAPromotionPassesByTheClaimThatIsBlocking(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	a := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
-	if got, want := claimKeyed(t, db, 10), (keyedClaim{Claimed: 1, Looked: 1}); got != want {
-		t.Fatalf("the claim of A did %+v, want %+v", got, want)
+	key := func(name string) outbox.Options { return outbox.Options{Key: outbox.KeyRules{Name: name}} }
+	a, other := enqueue(t, db, probe{1}, key("k")), enqueue(t, db, probe{1}, key("other"))
+	if got, want := claimKeyed(t, db, 10), (keyedClaim{Claimed: 2, Looked: 2}); got != want {
+		t.Fatalf("the claim of two jobs did %+v, want %+v", got, want)
 	}
-	b := enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
+	behind := enqueue(t, db, probe{2}, key("other"))
+	if got, want := claimKeyed(t, db, 10), (keyedClaim{Looked: 1, Blocked: 1}); got != want {
+		t.Fatalf("the claim of another key's did %+v, want %+v", got, want)
+	}
+	b := enqueue(t, db, probe{2}, key("k"))
 	claim := begin(t, db)
 	if got, want := claimKeyed(t, claim, 10), (keyedClaim{Looked: 1, Blocked: 1}); got != want {
 		t.Fatalf("the claim of B did %+v, want %+v", got, want)
 	}
 	succeed(t, db, a, 1)
-	promoted := make(chan int, 1)
-	go func() {
-		rows, err := promoteKey(t.Context(), db, 1)
-		if err != nil {
-			t.Error(err)
-		}
-		promoted <- len(rows)
-	}()
-	await(t, db, "the promotion waits for the claim", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)`)
+	succeed(t, db, other, 1)
+	const beside, after = "k: passed by; other: promoted", "k: promoted"
+	if got := promoteAtOnce(t, db, "k", "other"); got != beside {
+		t.Errorf("beside the claim: %s, want %s", got, beside)
+	}
+	wantState(t, db, behind, "pending attempt=0 epoch=0 lost=0 error=")
 	if err := claim.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := receive(t, promoted, "the promotion"); n != 1 {
-		t.Errorf("promoted jobs = %d, want 1", n)
+	if got := promoteAtOnce(t, db, "k", "other"); got != after {
+		t.Errorf("after the claim: %s, want %s", got, after)
 	}
 	wantState(t, db, b, "pending attempt=0 epoch=0 lost=0 error=")
+}
+
+// promoteAtOnce gives one slot of each key away, and says what became of each that it did something about.
+func promoteAtOnce(t *testing.T, db sqlgen.DBTX, keys ...string) string {
+	t.Helper()
+	var move sqlgen.PromoteKeysParams
+	for _, key := range keys {
+		move.TenantIds, move.Queues = append(move.TenantIds, pgID(outbox.RootTenant)), append(move.Queues, engine.DefaultQueue)
+		move.Keys, move.Counts = append(move.Keys, key), append(move.Counts, 1)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	rows, err := sqlgen.New(db).PromoteKeys(ctx, move)
+	if err != nil {
+		t.Fatalf("promote %s: %v", strings.Join(keys, " and "), err)
+	}
+	var done []string
+	for _, row := range rows {
+		done = append(done, row.Key+map[bool]string{true: ": promoted", false: ": passed by"}[row.ID.Valid])
+	}
+	slices.Sort(done)
+	return strings.Join(done, "; ")
 }
 
 // The other way round: A has ended, and its slot is being given away, but nobody

@@ -15,9 +15,22 @@ var keys = []Mutant{
 		Name:      "a promotion without its key's lock",
 		Breaks:    "a job that is being blocked behind one that has just ended is never promoted",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{"migrations.outbox.promote_keys", `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
-            FOR UPDATE OF keys`, `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"`}},
-		Checks: []Check{test("dispatcher", "TestAPromotionWaitsForTheClaimThatIsBlocking", "the promotion waits for the claim")},
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `        FOR UPDATE OF keys SKIP LOCKED`, ``}},
+		Checks:    []Check{test("dispatcher", "TestAPromotionPassesByTheClaimThatIsBlocking", "beside the claim")},
+	},
+	{
+		Name:      "a promotion that waits for who has a key",
+		Breaks:    "a transaction that holds a key's row for an hour stops all keys of all tenants in a process",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `        FOR UPDATE OF keys SKIP LOCKED`, `        FOR UPDATE OF keys`}},
+		Checks:    []Check{test("dispatcher", "TestAPromotionPassesByTheClaimThatIsBlocking", "promote k and other")},
+	},
+	{
+		Name:      "a promotion that does not tell which key was locked",
+		Breaks:    "a job that was being blocked when its slot became free waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `IF NOT patient AND cardinality`, `IF false AND cardinality`}},
+		Checks:    []Check{test("dispatcher", "TestAPromotionPassesByTheClaimThatIsBlocking", "beside the claim")},
 	},
 	{
 		Name:      "a claim that does not look again",

@@ -4,20 +4,20 @@
 -- policy says so. It returns what it promoted. It may be called at any time and by
 -- anybody: what is not due is not done.
 --
--- It waits for no job's row. A claim whose snapshot is older than the block of a job
--- locks that job's row, sees that it is no longer due, and keeps the lock until it
--- commits, though it does not have the key:
+-- It waits for no row, a key's or a job's: somebody may hold one for an hour, and the other keys must not wait for it.
+-- Two of those who hold one are claims. One that blocks a job holds its key's row until it commits. And one whose
+-- snapshot is older than the block of a job locks that job's row, sees that it is no longer due, and keeps the lock,
+-- though it does not have the key:
 --
 --	claim 1   B blocked, commit                                       look: A runs
 --	claim 2   snapshot, B is due            lock B, leave it alone ...               commit
 --	settle                                                 A ends, lock the key: B is locked
 --
--- So a row without an id names each key of which it passed by what somebody has
--- locked: the caller has to look at the key again.
+-- So a row without an id names each key that it passed by, or of which it passed by a job, because somebody has locked
+-- it: the caller has to look at the key again.
 --
--- patient is the reaper's, who comes back anyhow: it names no key that it passed by,
--- waits for nobody who has one, and leaves alone what will move by itself, because a
--- due job of the same kind will be claimed and promotes the next one when it ends.
+-- patient is the reaper's, who comes back anyhow: it names no key that it passed by, and leaves alone what will move by
+-- itself, because a due job of the same kind will be claimed and promotes the next one when it ends.
 CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
 RETURNS TABLE (id uuid, tenant_id uuid, queue text, key text, kind text)
 LANGUAGE plpgsql AS $$
@@ -28,25 +28,22 @@ DECLARE
     held_keys    text[];
     held_counts  integer[];
 BEGIN
-    IF patient THEN
-        SELECT array_agg(held.tenant_id), array_agg(held.queue), array_agg(held.key), array_agg(held.n)
-        INTO held_tenants, held_queues, held_keys, held_counts
-        FROM (
-            SELECT keys.tenant_id, keys.queue, keys.key, input.n
-            FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
-            FOR UPDATE OF keys SKIP LOCKED
-        ) AS held;
-    ELSE
-        SELECT array_agg(held.tenant_id), array_agg(held.queue), array_agg(held.key), array_agg(held.n)
-        INTO held_tenants, held_queues, held_keys, held_counts
-        FROM (
-            SELECT keys.tenant_id, keys.queue, keys.key, input.n
-            FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
-            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
-            FOR UPDATE OF keys -- a claim that is blocking is waited for
-        ) AS held;
+    SELECT array_agg(held.tenant_id), array_agg(held.queue), array_agg(held.key), array_agg(held.n)
+    INTO held_tenants, held_queues, held_keys, held_counts
+    FROM (
+        SELECT keys.tenant_id, keys.queue, keys.key, input.n
+        FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
+        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+        FOR UPDATE OF keys SKIP LOCKED
+    ) AS held;
+    IF NOT patient AND cardinality(held_tenants) IS DISTINCT FROM cardinality(tenant_ids) THEN
+        RETURN QUERY
+        SELECT NULL::uuid, keys.tenant_id, keys.queue::text, keys.key::text, NULL::text
+        FROM unnest(tenant_ids, queue_names, key_names) AS input(tenant_id, queue, key)
+        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+        WHERE NOT EXISTS (
+            SELECT FROM unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key)
+            WHERE held.tenant_id = keys.tenant_id AND held.queue = keys.queue COLLATE "C" AND held.key = keys.key COLLATE "C");
     END IF;
     IF held_tenants IS NULL THEN
         RETURN;
