@@ -111,19 +111,22 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
-// More priorities than a scan remembers.
+// More priorities than one survey finds. There is no survey for each of them: nobody else's jobs start meanwhile.
 func TestEveryPriorityIsServed(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	requests := make([]outbox.Request, 200)
+	db, surveys := pgtest.New(t), &counter{text: "name: SurveyQueue"}
+	requests := make([]outbox.Request, 400)
 	for n := range requests {
 		requests[n] = outbox.Request{Args: probe{n}, Options: outbox.Options{Priority: n * 31}}
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
 		t.Fatal(err)
 	}
-	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+	start(t, traced(t, db, surveys), handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
 	awaitSucceeded(t, db, len(requests))
+	if n := surveys.n.Load(); n > 50 {
+		t.Errorf("%d surveys for %d priorities, want no more than 50", n, len(requests))
+	}
 }
 
 func TestRowsOfTomorrowAreLeftAlone(t *testing.T) {

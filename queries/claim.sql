@@ -106,6 +106,9 @@ LIMIT 100000;
 -- carries the time of this survey; another one, whose wait is not a number, says that the
 -- queue is paused or limited.
 --
+-- At most @max_new tenants and priorities are found in the gaps between tenants, and as many in those between priorities,
+-- of jobs with and without a key each: if there are so many, there may be others.
+--
 -- A gap between two tenants with cursors is from the one after the first to the one before
 -- the second, both included: a range of one column, because PostgreSQL ends the scan of a
 -- comparison of rows at the first column only.
@@ -197,6 +200,68 @@ WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
         LIMIT 1
     ) AS next
     WHERE new_keyed_tenant.n < @max_new::integer
+), new_level (at, tenant_id, priority, n) AS (
+    SELECT gap.at, gap.tenant_id, first.priority, 1
+    FROM unnest(@level_tenant_ids::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= (@level_from::integer[])[gap.at]
+          AND jobs.priority <= (@level_to::integer[])[gap.at]
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_level.at, new_level.tenant_id, next.priority, new_level.n + 1
+    FROM new_level
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = new_level.tenant_id
+          AND jobs.priority > new_level.priority
+          AND jobs.priority <= (@level_to::integer[])[new_level.at]
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS next
+    WHERE new_level.n < @max_new::integer
+), new_keyed_level (at, tenant_id, priority, n) AS (
+    SELECT gap.at, gap.tenant_id, first.priority, 1
+    FROM unnest(@keyed_level_tenant_ids::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= (@keyed_level_from::integer[])[gap.at]
+          AND jobs.priority <= (@keyed_level_to::integer[])[gap.at]
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_keyed_level.at, new_keyed_level.tenant_id, next.priority, new_keyed_level.n + 1
+    FROM new_keyed_level
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = new_keyed_level.tenant_id
+          AND jobs.priority > new_keyed_level.priority
+          AND jobs.priority <= (@keyed_level_to::integer[])[new_keyed_level.at]
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS next
+    WHERE new_keyed_level.n < @max_new::integer
 )
 (
     SELECT false AS keyed, known.tenant_id::uuid AS tenant_id, known.priority::smallint AS priority,
@@ -234,39 +299,9 @@ UNION ALL
     ) AS next_due
 )
 UNION ALL
-(
-    SELECT false, gap.tenant_id, unknown.priority, '-infinity', statement_timestamp()
-    FROM (SELECT unnest(@level_tenant_ids::uuid[]) AS tenant_id, unnest(@level_from::integer[]) AS lowest, unnest(@level_to::integer[]) AS highest) AS gap
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = gap.tenant_id
-          AND jobs.priority >= gap.lowest
-          AND jobs.priority <= gap.highest
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS unknown
-)
+(SELECT false, new_level.tenant_id, new_level.priority, '-infinity', statement_timestamp() FROM new_level LIMIT @max_new)
 UNION ALL
-(
-    SELECT true, gap.tenant_id, unknown.priority, '-infinity', statement_timestamp()
-    FROM (SELECT unnest(@keyed_level_tenant_ids::uuid[]) AS tenant_id, unnest(@keyed_level_from::integer[]) AS lowest, unnest(@keyed_level_to::integer[]) AS highest) AS gap
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = gap.tenant_id
-          AND jobs.priority >= gap.lowest
-          AND jobs.priority <= gap.highest
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS unknown
-)
+(SELECT true, new_keyed_level.tenant_id, new_keyed_level.priority, '-infinity', statement_timestamp() FROM new_keyed_level LIMIT @max_new)
 UNION ALL
 (SELECT false, new_tenant.tenant_id, new_tenant.priority, '-infinity', statement_timestamp() FROM new_tenant LIMIT @max_new)
 UNION ALL

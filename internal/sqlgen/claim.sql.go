@@ -467,12 +467,74 @@ WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
         LIMIT 1
     ) AS next
     WHERE new_keyed_tenant.n < $4::integer
+), new_level (at, tenant_id, priority, n) AS (
+    SELECT gap.at, gap.tenant_id, first.priority, 1
+    FROM unnest($7::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= ($8::integer[])[gap.at]
+          AND jobs.priority <= ($9::integer[])[gap.at]
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_level.at, new_level.tenant_id, next.priority, new_level.n + 1
+    FROM new_level
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id = new_level.tenant_id
+          AND jobs.priority > new_level.priority
+          AND jobs.priority <= ($9::integer[])[new_level.at]
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS next
+    WHERE new_level.n < $4::integer
+), new_keyed_level (at, tenant_id, priority, n) AS (
+    SELECT gap.at, gap.tenant_id, first.priority, 1
+    FROM unnest($10::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= ($11::integer[])[gap.at]
+          AND jobs.priority <= ($12::integer[])[gap.at]
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_keyed_level.at, new_keyed_level.tenant_id, next.priority, new_keyed_level.n + 1
+    FROM new_keyed_level
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id = new_keyed_level.tenant_id
+          AND jobs.priority > new_keyed_level.priority
+          AND jobs.priority <= ($12::integer[])[new_keyed_level.at]
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS next
+    WHERE new_keyed_level.n < $4::integer
 )
 (
     SELECT false AS keyed, known.tenant_id::uuid AS tenant_id, known.priority::smallint AS priority,
            extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
            statement_timestamp()::timestamptz AS surveyed_at
-    FROM (SELECT unnest($7::uuid[]) AS tenant_id, unnest($8::smallint[]) AS priority) AS known
+    FROM (SELECT unnest($13::uuid[]) AS tenant_id, unnest($14::smallint[]) AS priority) AS known
     CROSS JOIN LATERAL (
         SELECT jobs.run_at
         FROM outbox.jobs
@@ -481,7 +543,7 @@ WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
           AND jobs.priority = known.priority
           AND jobs.key IS NULL
           AND jobs.status IN ('pending', 'retrying')
-          AND jobs.run_at > least($9::timestamptz, statement_timestamp())
+          AND jobs.run_at > least($15::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due
@@ -489,7 +551,7 @@ WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
 UNION ALL
 (
     SELECT true, known.tenant_id, known.priority, extract(epoch FROM next_due.run_at - clock_timestamp()), statement_timestamp()
-    FROM (SELECT unnest($10::uuid[]) AS tenant_id, unnest($11::smallint[]) AS priority) AS known
+    FROM (SELECT unnest($16::uuid[]) AS tenant_id, unnest($17::smallint[]) AS priority) AS known
     CROSS JOIN LATERAL (
         SELECT jobs.run_at
         FROM outbox.jobs
@@ -498,45 +560,15 @@ UNION ALL
           AND jobs.priority = known.priority
           AND jobs.key IS NOT NULL
           AND jobs.status IN ('pending', 'retrying')
-          AND jobs.run_at > least($9::timestamptz, statement_timestamp())
+          AND jobs.run_at > least($15::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due
 )
 UNION ALL
-(
-    SELECT false, gap.tenant_id, unknown.priority, '-infinity', statement_timestamp()
-    FROM (SELECT unnest($12::uuid[]) AS tenant_id, unnest($13::integer[]) AS lowest, unnest($14::integer[]) AS highest) AS gap
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.tenant_id = gap.tenant_id
-          AND jobs.priority >= gap.lowest
-          AND jobs.priority <= gap.highest
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS unknown
-)
+(SELECT false, new_level.tenant_id, new_level.priority, '-infinity', statement_timestamp() FROM new_level LIMIT $4)
 UNION ALL
-(
-    SELECT true, gap.tenant_id, unknown.priority, '-infinity', statement_timestamp()
-    FROM (SELECT unnest($15::uuid[]) AS tenant_id, unnest($16::integer[]) AS lowest, unnest($17::integer[]) AS highest) AS gap
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.tenant_id = gap.tenant_id
-          AND jobs.priority >= gap.lowest
-          AND jobs.priority <= gap.highest
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS unknown
-)
+(SELECT true, new_keyed_level.tenant_id, new_keyed_level.priority, '-infinity', statement_timestamp() FROM new_keyed_level LIMIT $4)
 UNION ALL
 (SELECT false, new_tenant.tenant_id, new_tenant.priority, '-infinity', statement_timestamp() FROM new_tenant LIMIT $4)
 UNION ALL
@@ -561,17 +593,17 @@ type SurveyQueueParams struct {
 	MaxNew              int32
 	KeyedGapFrom        []pgtype.UUID
 	KeyedGapTo          []pgtype.UUID
-	TenantIds           []pgtype.UUID
-	Priorities          []int16
-	Since               pgtype.Timestamptz
-	KeyedTenantIds      []pgtype.UUID
-	KeyedPriorities     []int16
 	LevelTenantIds      []pgtype.UUID
 	LevelFrom           []int32
 	LevelTo             []int32
 	KeyedLevelTenantIds []pgtype.UUID
 	KeyedLevelFrom      []int32
 	KeyedLevelTo        []int32
+	TenantIds           []pgtype.UUID
+	Priorities          []int16
+	Since               pgtype.Timestamptz
+	KeyedTenantIds      []pgtype.UUID
+	KeyedPriorities     []int16
 }
 
 type SurveyQueueRow struct {
@@ -594,6 +626,9 @@ type SurveyQueueRow struct {
 // carries the time of this survey; another one, whose wait is not a number, says that the
 // queue is paused or limited.
 //
+// At most @max_new tenants and priorities are found in the gaps between tenants, and as many in those between priorities,
+// of jobs with and without a key each: if there are so many, there may be others.
+//
 // A gap between two tenants with cursors is from the one after the first to the one before
 // the second, both included: a range of one column, because PostgreSQL ends the scan of a
 // comparison of rows at the first column only.
@@ -605,17 +640,17 @@ func (q *Queries) SurveyQueue(ctx context.Context, arg SurveyQueueParams) ([]Sur
 		arg.MaxNew,
 		arg.KeyedGapFrom,
 		arg.KeyedGapTo,
-		arg.TenantIds,
-		arg.Priorities,
-		arg.Since,
-		arg.KeyedTenantIds,
-		arg.KeyedPriorities,
 		arg.LevelTenantIds,
 		arg.LevelFrom,
 		arg.LevelTo,
 		arg.KeyedLevelTenantIds,
 		arg.KeyedLevelFrom,
 		arg.KeyedLevelTo,
+		arg.TenantIds,
+		arg.Priorities,
+		arg.Since,
+		arg.KeyedTenantIds,
+		arg.KeyedPriorities,
 	)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ type Scheduler struct {
 	stale    bool               // something was claimed since, here or by another process
 	woke     bool               // something may have come since
 	looked   time.Time          // when any flow might have new jobs, last
-	partial  bool               // the last survey found flows, and there may be others
+	partial  bool               // the last survey found as many flows as it may: there may be others
 	failure  func(away bool)    // notes what a statement has cost that failed; nil: none did
 }
 
@@ -540,13 +540,9 @@ func (s *Scheduler) SurveyDue(now time.Time) bool {
 }
 
 // Searches reports whether a survey that begins now is to look for what has no cursor. One
-// that has found something is followed by others whatever they cost: it finds one
-// priority in a gap only, and a claim must not begin with the second most urgent job.
+// that has found as much as it may is followed by others whatever they cost: a claim must
+// not begin with the second most urgent job.
 func (s *Scheduler) Searches(now time.Time) bool { return s.partial || s.search.allows(now) }
-
-// longSurvey is how long a survey takes after which what is left to be found has to wait
-// for the next one.
-const longSurvey = time.Second
 
 // SurveyRow is what a survey has found of a flow.
 type SurveyRow struct {
@@ -571,6 +567,7 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 			c.next = c.again
 		}
 	}
+	unknown := 0
 	for _, row := range rows {
 		cs := &s.plain
 		if row.Keyed {
@@ -578,7 +575,8 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 		}
 		if row.Unknown {
 			cs.add(row.Flow, now, s.served).state = due
-			s.partial, found = took < longSurvey && len(cs.sorted) < maxCursors, true
+			unknown++
+			s.partial, found = unknown >= MaxNewFlows && len(cs.sorted) < maxCursors, true
 			continue
 		}
 		c := cs.get(row.Flow)

@@ -234,10 +234,20 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 		t.Error("the timer has made another flow due than the one whose job is")
 	}
 	s.plain.get(Flow{Tenant: numbered(1)}).state = drained
-	if !survey(SurveyRow{Flow: Flow{Tenant: numbered(7), Priority: 3}, Unknown: true}) || !s.SurveyDue(now) {
-		t.Error("a tenant was found: want it claimed for, and others looked for at once")
+	if !survey(SurveyRow{Flow: Flow{Tenant: numbered(7), Priority: 3}, Unknown: true}) || s.SurveyDue(now) {
+		t.Error("a tenant was found: want it claimed for at once")
 	}
-	s.plain.get(Flow{numbered(7), 3}).state = drained
+	most := make([]SurveyRow, MaxNewFlows)
+	for n := range most {
+		most[n] = SurveyRow{Flow: Flow{Tenant: numbered(8), Priority: int16(n)}, Unknown: true}
+	}
+	if !survey(most...) || !s.SurveyDue(now) {
+		t.Error("as many priorities were found as may be: want others looked for at once, they may be more urgent")
+	}
+	survey()
+	for _, c := range s.plain.sorted {
+		c.state = drained
+	}
 	if s.Timer(now.Add(time.Hour)); s.plain.get(Flow{Tenant: numbered(0)}).state != unsure || !s.SurveyDue(now.Add(time.Hour)) {
 		t.Error("a poll does not look at every flow")
 	}
