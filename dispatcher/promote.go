@@ -33,7 +33,7 @@ import (
 // If the first look misses that B is blocked, B was blocked after it, and the
 // second look sees that A has ended.
 //
-// A promotion passes by what somebody has locked meanwhile (outbox.promote_keys says
+// A promotion passes by a key or a job that somebody has locked (outbox.promote_keys says
 // who that is), and looks at it again soon. A key that the database refuses to move on,
 // because a trigger does for example, holds up no other, and is tried again later.
 type promoter struct {
