@@ -132,8 +132,8 @@ func succeed(t *testing.T, db sqlgen.DBTX, id outbox.ID, epoch int64) {
 	}
 }
 
-// A is running; B is about to be blocked behind it while A ends. The promotion waits for nobody: it names the key, so that
-// it is looked at again, and moves another one on.
+// A is running; B is about to be blocked behind it while A ends. The promotion waits for nobody: it names the key, so
+// that it is looked at again, and moves another one on.
 //
 //	claim     lock, look: A runs → B blocked                        commit
 //	settle                                     A ends  look: locked          look: B is blocked → promote

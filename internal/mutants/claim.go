@@ -252,7 +252,7 @@ RETURNING`},
 		Checks:    []Check{test("dispatcher", "TestOfTooLargeAnAnswerTheFirstJobsAreKept/a_huge_one$", "goes back: true")},
 	},
 	{
-		Name:      "one flow a survey",
+		Name:      "one priority a survey",
 		Breaks:    "a claim begins with the second most urgent job",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{"internal/sqlgen.SurveyQueue", `WHERE new_level.n < $4::integer`, `WHERE false`}},
