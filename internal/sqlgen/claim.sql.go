@@ -626,8 +626,8 @@ type SurveyQueueRow struct {
 // carries the time of this survey; another one, whose wait is not a number, says that the
 // queue is paused or limited.
 //
-// At most @max_new tenants and priorities are found in the gaps between tenants, and as many in those between priorities,
-// of jobs with and without a key each: if there are so many, there may be others.
+// At most @max_new tenants and priorities are found in the gaps between tenants, and as many in those between
+// priorities, of jobs with and without a key each: if there are so many, there may be others.
 //
 // A gap between two tenants with cursors is from the one after the first to the one before
 // the second, both included: a range of one column, because PostgreSQL ends the scan of a

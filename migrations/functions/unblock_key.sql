@@ -55,8 +55,8 @@ BEGIN
     ) THEN
         RETURN NULL;
     END IF;
-    -- What lapsed since the look above is taken up, too. A statement that would park the key from here on waits for this
-    -- transaction or comes back after it, and then parks it again.
+    -- What lapsed since the look above is taken up, too. A statement that would park the key from here on waits for
+    -- this transaction or comes back after it, and then parks it again.
     SELECT * INTO stood
     FROM outbox.keys
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key
