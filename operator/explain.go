@@ -155,8 +155,12 @@ func (f *facts) due() bool {
 	return !f.job.RunAt.Time.After(f.job.Now.Time) && f.job.RunAt.InfinityModifier != pgtype.Infinity
 }
 
+// turnPatience bounds the count of the jobs that are before one: somebody waits for the answer, which says the rest
+// without it.
+const turnPatience = "2s"
+
 // facts asks what it takes: one statement for a job that has ended, two for one that runs or waits. Those that count
-// how many are before the job are given up after [oldestPatience].
+// how many are before the job are given up after [turnPatience].
 func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts, err error) {
 	f.everything = tiedTo(ctx).IsZero()
 	err = o.atOneMoment(ctx, func(tx pgx.Tx) error {
@@ -182,7 +186,7 @@ func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts
 		turn := f.due() && status != outbox.Blocked && status != outbox.Created
 		f.unknown = turn && !count
 		if turn && count {
-			if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true)`, oldestPatience); err != nil {
+			if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true)`, turnPatience); err != nil {
 				return err
 			}
 		}
