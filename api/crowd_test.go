@@ -205,6 +205,10 @@ func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 	if _, err := r.db.Exec(t.Context(), stored, []byte(large[:200<<10]+`"`), id); err != nil {
 		t.Fatal(err)
 	}
+	replaced := `INSERT INTO outbox.audit (actor, act, job_id, tenant_id, before) SELECT 'ada', 'job.replay_edited', id, tenant_id, jsonb_build_object('payload_base64', $1::text) FROM outbox.jobs WHERE id = $2`
+	if _, err := r.db.Exec(t.Context(), replaced, large, id); err != nil {
+		t.Fatal(err)
+	}
 	payload, result, steps := "/jobs/"+id, "/jobs/"+done+"/result", "/jobs/"+id+"/steps"
 	began, free := make(chan struct{}), make(chan struct{})
 	var reading sync.WaitGroup
@@ -224,13 +228,14 @@ func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 			}
 		}
 	}
-	is(429, r.get(payload), r.get(result), r.get(steps), r.post(payload+"/replay", `{"payload":1}`))
-	is(200, r.get("/jobs"), r.as("root").get(payload), r.as("no-payload.read").get(steps))
+	acts := "/audit?job_id=" + id
+	is(429, r.get(payload), r.get(result), r.get(steps), r.get(acts), r.post(payload+"/replay", `{"payload":1}`))
+	is(200, r.get("/jobs"), r.as("root").get(payload), r.as("no-payload.read").get(steps), r.as("no-payload.read").get(acts))
 	var status string
 	if err := r.db.QueryRow(t.Context(), `SELECT status::text FROM outbox.jobs WHERE id = $1`, id).Scan(&status); err != nil || status != "dead" {
 		t.Errorf("after a replay that found no room the job is %q, %v", status, err)
 	}
 	close(free)
 	reading.Wait()
-	is(200, r.get(payload), r.get(result), r.get(steps))
+	is(200, r.get(payload), r.get(result), r.get(steps), r.get(acts))
 }
