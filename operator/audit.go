@@ -158,8 +158,8 @@ type AuditPage struct {
 	Next    int64 // [AuditFilter.Before] of the next page; 0: this is the last one
 }
 
-// auditLate is how much older than an act those with a higher id may be: the time of an act is when its statement began,
-// and ids are given when they are stored.
+// auditLate is how much older than an act those with a higher id may be: the time of an act is when its statement
+// began, and ids are given when they are stored.
 const auditLate = time.Hour
 
 // AuditPage lists acts like [Operator.Audit], in a bounded time however many there are and however few are meant: a
@@ -189,8 +189,8 @@ func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage
 	return page, nil
 }
 
-// readAudit makes rounds, as readPage does, of which the first reads so many rows, until they have taken so long; with 0
-// rows it makes one that reads what it has to.
+// readAudit makes rounds, as readPage does, of which the first reads so many rows, until they have taken so long; with
+// 0 rows it makes one that reads what it has to.
 func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int32, most time.Duration) (page AuditPage, err error) {
 	params, begun := f.params(), time.Now()
 	for limit := int(params.MaxRows); ; rows *= 2 {

@@ -30,7 +30,7 @@ func begin[T any](within time.Duration, look func(context.Context) (T, error)) *
 	return l
 }
 
-// recovered, deferred, makes a panic the error of the look that panicked: those that wait for it are told, and the
+// recovered, deferred, makes a panic the error of the look that panicked: those that wait for it get that, and the
 // process goes on.
 func recovered(err *error) {
 	if v := recover(); v != nil {
