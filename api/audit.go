@@ -46,7 +46,7 @@ type auditInput struct {
 type auditOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
-		Acts []Act  `json:"acts" nullable:"false" doc:"Newest first"`
+		Acts []Act  `json:"acts" nullable:"false" doc:"Newest first; they may be fewer than the limit, even none, while there is a next page"`
 		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
 	}
 }
@@ -57,17 +57,27 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.operator.Audit(ctx, filter)
+	page, err := s.operator.AuditPage(ctx, filter)
+	payloads := 0
+	for _, e := range page.Entries {
+		payloads += e.PayloadBytes
+	}
+	if payloads > 0 && principal(ctx).Can(access.PayloadRead) {
+		if err = s.holdAnswer(ctx, payloads); err == nil {
+			filter.WithPayloads = true
+			page, err = s.operator.AuditPage(ctx, filter)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	out := &auditOutput{}
-	out.Body.Acts = make([]Act, len(entries))
-	for i, e := range entries {
+	out.Body.Acts = make([]Act, len(page.Entries))
+	for i, e := range page.Entries {
 		out.Body.Acts[i] = viewAct(principal(ctx), e)
 	}
-	if len(entries) == filter.Limit {
-		out.Body.Next = makeAuditCursor(entries[len(entries)-1].ID)
+	if page.Next > 0 {
+		out.Body.Next = makeAuditCursor(page.Next)
 		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
 	}
 	return out, nil
@@ -118,7 +128,7 @@ func viewAct(who access.Principal, e operator.AuditEntry) Act {
 	return a
 }
 
-// An audit cursor is the id of the last act of a page, with a version before it.
+// An audit cursor is the id below which the next page begins, with a version before it.
 const auditCursorVersion = 1
 
 func makeAuditCursor(id int64) string {

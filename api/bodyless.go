@@ -32,11 +32,13 @@ func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 	return nil
 }
 
-// keyless are the routes that store jobs and take no Idempotency-Key, and what to do
+// keyless are the routes that store what a repeat stores again, and take no Idempotency-Key, and what to do
 // instead: a client that sends one counts on it.
 var keyless = map[string]string{
 	"/jobs/batch":           "is not taken here: give each line its own idempotencyKey",
+	"/jobs/replay":          "is not taken here: every replay enqueues the jobs again",
 	"/schedules/{name}/run": "is not taken here: every run enqueues another job",
+	"/sinks/{sink}/replays": "is not taken here: every replay publishes the events again",
 }
 
 func refuseKey(op *huma.Operation, r *http.Request) *Problem {

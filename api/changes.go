@@ -114,9 +114,14 @@ func (s *server) streamJobChanges(ctx context.Context, in *jobChangesInput) (*so
 	return &source{sendTo: func(out *stream) { out.sendStates(job, in.LastEventID) }}, nil
 }
 
-// stateID identifies a state of a job. The attempt distinguishes a job that was snoozed from one that did not run.
+// stateID identifies a state of a job. The attempt distinguishes a job that was snoozed from one that did not run, and
+// the end one that was asked to stop.
 func stateID(j operator.Job) string {
-	return strconv.FormatInt(j.Epoch, 10) + "." + strconv.Itoa(j.Attempt) + "." + string(j.Status)
+	id := strconv.FormatInt(j.Epoch, 10) + "." + strconv.Itoa(j.Attempt) + "." + string(j.Status)
+	if !j.CancelRequestedAt.IsZero() {
+		id += ".stop"
+	}
+	return id
 }
 
 // sendStates sends a job's states from the present one on, except the one that the client has.

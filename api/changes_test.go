@@ -500,6 +500,10 @@ func TestAJobsStreamEndsWithTheJob(t *testing.T) {
 		t.Fatalf("told %+v", e)
 	}
 	running := l.lastID
+	r.post("/jobs/"+id+"/cancel", "").want(202, nil)
+	if e := l.job(); e.data.Status != "running" || e.id == running {
+		t.Fatalf("of a job that was asked to stop, told %+v", e)
+	}
 	r.succeed(r.db, id)
 	if e := l.job(); e.data.Status != "succeeded" {
 		t.Fatalf("told %+v", e)

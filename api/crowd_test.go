@@ -189,7 +189,7 @@ func TestWhoReadsSlowlyKeepsNoRoomForBodies(t *testing.T) {
 	reading.Wait()
 }
 
-// Payloads and results that one caller asks for and does not read leave room to others.
+// Payloads and results, of steps too, that one caller asks for and does not read leave room to others.
 func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 3<<20 }).as("operator-a")
@@ -201,7 +201,15 @@ func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 			t.Fatalf("%s: %v, %v", sql, tag, err)
 		}
 	}
-	payload, result := "/jobs/"+id, "/jobs/"+done+"/result"
+	stored := `INSERT INTO outbox.job_steps (job_id, name, epoch, took, result) SELECT $2, n, 1, '0', $1 FROM generate_series(1, 3) AS n`
+	if _, err := r.db.Exec(t.Context(), stored, []byte(large[:200<<10]+`"`), id); err != nil {
+		t.Fatal(err)
+	}
+	replaced := `INSERT INTO outbox.audit (actor, act, job_id, tenant_id, before) SELECT 'ada', 'job.replay_edited', id, tenant_id, jsonb_build_object('payload_base64', $1::text) FROM outbox.jobs WHERE id = $2`
+	if _, err := r.db.Exec(t.Context(), replaced, large, id); err != nil {
+		t.Fatal(err)
+	}
+	payload, result, steps := "/jobs/"+id, "/jobs/"+done+"/result", "/jobs/"+id+"/steps"
 	began, free := make(chan struct{}), make(chan struct{})
 	var reading sync.WaitGroup
 	for _, path := range []string{payload, result} {
@@ -220,13 +228,14 @@ func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 			}
 		}
 	}
-	is(429, r.get(payload), r.get(result), r.post(payload+"/replay", `{"payload":1}`))
-	is(200, r.get("/jobs"), r.as("root").get(payload))
+	acts := "/audit?job_id=" + id
+	is(429, r.get(payload), r.get(result), r.get(steps), r.get(acts), r.post(payload+"/replay", `{"payload":1}`))
+	is(200, r.get("/jobs"), r.as("root").get(payload), r.as("no-payload.read").get(steps), r.as("no-payload.read").get(acts))
 	var status string
 	if err := r.db.QueryRow(t.Context(), `SELECT status::text FROM outbox.jobs WHERE id = $1`, id).Scan(&status); err != nil || status != "dead" {
 		t.Errorf("after a replay that found no room the job is %q, %v", status, err)
 	}
 	close(free)
 	reading.Wait()
-	is(200, r.get(payload), r.get(result))
+	is(200, r.get(payload), r.get(result), r.get(steps), r.get(acts))
 }

@@ -143,6 +143,10 @@ func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutp
 	if request.Options.Key.MaxQueued != 0 {
 		return s.submit(ctx, request)
 	}
+	// Before it joins others': one that is not acceptable has theirs stored one by one.
+	if _, err := outbox.Encode(request.Args, request.Options); err != nil {
+		return nil, err
+	}
 	inserts := s.inserts
 	if request.Options.IdempotencyKey != "" {
 		inserts = s.keyedInserts // they may have to wait for others' transactions
@@ -269,9 +273,6 @@ func answersOf(requests []outbox.Request, jobs []stored, err error) []answerTo[s
 // wasRefused reports whether the fault may be of one of the jobs, and certainly
 // nothing was stored.
 func wasRefused(err error) bool {
-	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
-		return true
-	}
 	return pgsession.IsRepeatable(err) || pgsession.Refused(err) && !pgsession.IsAway(err) && !isSQL(err, queryCanceled)
 }
 

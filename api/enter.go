@@ -218,7 +218,7 @@ func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Princi
 func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refused *Problem) {
 	who, err := s.authenticate(r) // a request whose token is being looked up holds no slot
 	if err != nil {
-		p := s.explain(r.Context(), err).(*Problem)
+		p := s.explain(r.Context(), err)
 		if p.Status == http.StatusUnauthorized && s.unknown.Take(access.Principal{}) > 0 {
 			_ = s.admission.hold(r.Context()) // a client that has gone reads no answer
 		}
@@ -346,7 +346,7 @@ func printable(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(
 
 // explain logs what is not for clients, and says what is. An outage is logged once
 // in ten seconds.
-func (s *server) explain(ctx context.Context, err error) error {
+func (s *server) explain(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
 	level := slog.LevelWarn
 	switch p.Status {

@@ -156,6 +156,7 @@ func TestADatabaseThatIsAwayIsUnavailable(t *testing.T) {
 	}
 	defer pool.Close()
 	r := newRig(t, func(c *api.Config) { c.Pool, c.Producer = pool, outbox.NewProducer(pool, outbox.NotifyOff) })
+	r.post("/jobs", `{"kind":"not acceptable"}`).problem(422, "invalid_input") // before it joins a group, or asks
 	for _, answer := range []response{r.get("/jobs"), r.post("/jobs", `{"kind":"mail"}`), r.as("root").get("/stats")} {
 		answer.problem(503, "unavailable")
 		if answer.Header().Get("Retry-After") == "" || strings.Contains(answer.Body.String(), "127.0.0.1") {

@@ -33,6 +33,7 @@ type Problem struct {
 
 	retryAfter int    // seconds; 0 leaves the header out
 	allow      string // methods that the path takes
+	unsure     bool   // whether anything was changed is not known
 }
 
 // Fault is one mistake in a request, and where it is.
@@ -129,6 +130,27 @@ func (p *Problem) after(seconds int) *Problem {
 	return p
 }
 
+// unknown says that the request may have changed something all the same.
+func (p *Problem) unknown() *Problem {
+	p.unsure = true
+	return p
+}
+
+// of has the problem say what a client of the route may do if it is not known what became of the request: to try an
+// act again could do it twice.
+func (p *Problem) of(op *huma.Operation) *Problem {
+	if !p.unsure || op.Method == http.MethodGet {
+		return p
+	}
+	p.retryAfter = 0
+	if op.Path == "/jobs" || op.Path == "/jobs/batch" {
+		p.Detail += " Whether anything was stored is not known; a repeat with the same idempotency key is safe."
+	} else {
+		p.Detail += " Whether anything was changed is not known: look before you ask again."
+	}
+	return p
+}
+
 // problemOf maps an error to the problem that clients get. What they must not
 // know is an internal error without details.
 func problemOf(err error) *Problem {
@@ -171,13 +193,15 @@ func problemOf(err error) *Problem {
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled), isSQL(err, lockNotAvailable):
-		return timedOut.because("The server gave up. Whether anything was changed is not known; a repeat with the same idempotency key is safe.")
+		return timedOut.because("The server gave up.").unknown()
 	case errors.Is(err, access.ErrCrowd):
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):
 		return unavailable.because("The provider of the token does not answer; try again.").after(1)
 	case isSQL(err, pgsession.NotInEncoding):
 		return invalidInput.because("It has a character that the encoding of the database lacks, which is not UTF-8.")
+	case pgsession.IsAway(err) && !pgsession.ChangedNothing(err):
+		return unavailable.because("The connection to the database broke.").after(1).unknown()
 	case pgsession.IsAway(err):
 		return unavailable.because("Nothing is wrong with the request; try again.").after(1)
 	}

@@ -125,7 +125,16 @@ func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, err
 	if err != nil {
 		return nil, err
 	}
-	steps, err := s.operator.Steps(ctx, job.ID)
+	steps, err := s.operator.StepsWithoutResults(ctx, job.ID)
+	if err == nil && len(steps) > 0 && principal(ctx).Can(access.PayloadRead) {
+		total := 0
+		for _, step := range steps {
+			total += step.ResultBytes
+		}
+		if err = s.holdAnswer(ctx, total); err == nil {
+			steps, err = s.operator.Steps(ctx, job.ID)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +142,7 @@ func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, err
 	out.Body.Steps = make([]Step, len(steps))
 	for i, step := range steps {
 		out.Body.Steps[i] = Step{Name: step.Name, Epoch: step.Epoch, FinishedAt: utc(step.FinishedAt), TookSeconds: step.Took.Seconds()}
-		if principal(ctx).Can(access.PayloadRead) && json.Valid(step.Result) {
+		if json.Valid(step.Result) {
 			out.Body.Steps[i].Result = step.Result
 		}
 	}

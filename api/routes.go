@@ -149,7 +149,7 @@ func answering[I, O any](status int, handle func(*server, context.Context, *I) (
 		huma.Register(to, op, func(ctx context.Context, in *I) (*O, error) {
 			out, err := handle(s, ctx, in)
 			if err != nil {
-				return nil, s.explain(ctx, err)
+				return nil, s.explain(ctx, err).of(&op)
 			}
 			return out, nil
 		})

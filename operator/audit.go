@@ -66,6 +66,8 @@ type AuditEntry struct {
 	After     json.RawMessage // and as it became
 	Reason    string
 	RequestID string
+
+	PayloadBytes int // of a replaced payload, as Before has it: of [AuditFilter.WithPayloads], or left out
 }
 
 // WithoutPayload is the entry for a reader who may not see payloads. It has no payload that was replaced, of headers
@@ -103,6 +105,8 @@ type AuditFilter struct {
 	Until     time.Time // and before this instant; zero is to the last
 	Limit     int       // 0 is 50; more than 200 is 200
 	Before    int64     // only older ones than the entry with this ID; 0 is from the newest on
+
+	WithPayloads bool // payloads that were replaced, too, of up to 64 KiB each
 }
 
 func (f AuditFilter) validate() error {
@@ -118,39 +122,118 @@ func (f AuditFilter) validate() error {
 	})
 }
 
+// sparse says that much may have to be read for a page: what is asked for has no index.
+func (f AuditFilter) sparse() bool {
+	return f.JobID.IsZero() && (f.Actor != "" || f.Act != "" || f.Target != "" || f.RequestID != "" || !f.Since.IsZero() || !f.Until.IsZero())
+}
+
+func (f AuditFilter) params() sqlgen.ListAuditParams {
+	return sqlgen.ListAuditParams{
+		BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
+		Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
+		JobID: pgvalue.UUIDOrNull(f.JobID), TenantID: pgvalue.UUIDOrNull(f.Tenant),
+		WithPayloads: f.WithPayloads, MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+	}
+}
+
 // Audit lists what was done by operators, newest first. The next page begins with
-// Before as the last entry's ID.
-func (o *Operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
+// Before as the last entry's ID. It reads until it has found as many as are wanted, for as long as ctx lets it.
+func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, err error) {
+	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
+	for {
+		page, err := o.AuditPage(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, page.Entries...)
+		if f.Limit, f.Before = limit-len(entries), page.Next; f.Limit == 0 || f.Before == 0 {
+			return entries, nil
+		}
+	}
+}
+
+// AuditPage is a part of the audit, newest first.
+type AuditPage struct {
+	Entries []AuditEntry
+	Next    int64 // [AuditFilter.Before] of the next page; 0: this is the last one
+}
+
+// auditLate is how much older than an act those with a higher id may be: the time of an act is when its statement
+// began, and ids are given when they are stored.
+const auditLate = time.Hour
+
+// AuditPage lists acts like [Operator.Audit], in a bounded time however many there are and however few are meant: a
+// page may be shorter than the limit, even empty, while there are more.
+func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage, err error) {
 	if err := f.validate(); err != nil {
-		return nil, err
+		return page, err
+	}
+	rows := int32(0)
+	if f.sparse() {
+		rows = firstRows
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var rows []sqlgen.ListAuditRow
-	list := func(q *sqlgen.Queries) (err error) {
-		rows, err = q.ListAudit(ctx, sqlgen.ListAuditParams{
-			BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
-			Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
-			JobID: pgvalue.UUIDOrNull(f.JobID), TenantID: pgvalue.UUIDOrNull(f.Tenant),
-			MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
-		})
+	read := func(db *sqlgen.Queries) (err error) {
+		page, err = readAudit(ctx, db, f, rows, pageTime)
 		return err
 	}
-	ask := o.byIndex // by audit_tenant_idx, of which the page is the end
-	if !f.JobID.IsZero() {
-		ask = func(_ context.Context, ask func(*sqlgen.Queries) error) error { return ask(o.db) } // it has few
+	if f.JobID.IsZero() {
+		err = o.byIndex(ctx, read) // by audit_tenant_idx, of which the page is the end
+	} else {
+		err = read(o.db) // it has few
 	}
-	if err := ask(ctx, list); err != nil {
-		return nil, fmt.Errorf("list the audit: %w", err)
+	if err != nil {
+		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
 	}
-	entries := make([]AuditEntry, len(rows))
-	for i, row := range rows {
-		entries[i] = AuditEntry{
-			ID: row.ID, At: row.At.Time, Actor: row.Actor, Act: row.Act, Tenant: row.TenantID.Bytes, JobID: row.JobID.Bytes,
-			Queue: row.Queue, Target: row.Target, Before: row.Before, After: row.After, Reason: row.Reason, RequestID: row.RequestID,
+	return page, nil
+}
+
+// readAudit makes rounds, as readPage does, of which the first reads so many rows, until they have taken so long; with
+// 0 rows it makes one that reads what it has to.
+func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int32, most time.Duration) (page AuditPage, err error) {
+	params, begun := f.params(), time.Now()
+	for limit := int(params.MaxRows); ; rows *= 2 {
+		var reach []sqlgen.FindAuditReachRow
+		if rows > 0 {
+			reach, err = db.FindAuditReach(ctx, sqlgen.FindAuditReachParams{
+				BeforeID: params.BeforeID, Queue: params.Queue, TenantID: params.TenantID, MaxRows: rows,
+			})
+			if err != nil {
+				return page, err
+			}
+		}
+		if params.AfterID = 0; len(reach) > 0 {
+			params.AfterID = reach[0].ID
+		}
+		params.MaxRows = int32(limit - len(page.Entries))
+		found, err := db.ListAudit(ctx, params)
+		if err != nil {
+			return page, err
+		}
+		for _, row := range found {
+			page.Entries = append(page.Entries, auditEntry(row))
+		}
+		if len(page.Entries) == limit {
+			page.Next = page.Entries[limit-1].ID
+			return page, nil
+		}
+		if len(reach) == 0 || reach[0].At.Time.Before(f.Since.Add(-auditLate)) {
+			return page, nil
+		}
+		if params.BeforeID = reach[0].ID + 1; time.Since(begun) > most {
+			page.Next = params.BeforeID
+			return page, nil
 		}
 	}
-	return entries, nil
+}
+
+func auditEntry(row sqlgen.ListAuditRow) AuditEntry {
+	return AuditEntry{
+		ID: row.ID, At: row.At.Time, Actor: row.Actor, Act: row.Act, Tenant: row.TenantID.Bytes, JobID: row.JobID.Bytes,
+		Queue: row.Queue, Target: row.Target, Before: row.Before, PayloadBytes: int(row.PayloadBytes), After: row.After,
+		Reason: row.Reason, RequestID: row.RequestID,
+	}
 }
 
 // from is an instant from which on; the zero time is the beginning.

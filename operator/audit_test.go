@@ -169,6 +169,38 @@ func TestAnOddActorDoesNotStopTheAct(t *testing.T) {
 	}
 }
 
+// However long the audit is, a page reads a part of it; nothing is read of a time long before the one that is meant.
+func TestAPageOfTheAuditReadsAPartOfIt(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.audit (at, actor, act) SELECT now() - (10 - n) * interval '40 minutes',
+		CASE WHEN n IN (1, 9) THEN 'ada' ELSE 'bob' END, 'x.y' FROM generate_series(1, 9) AS n`); err != nil {
+		t.Fatal(err)
+	}
+	all := audit(t, o, operator.AuditFilter{})
+	for name, tt := range map[string]struct {
+		filter       operator.AuditFilter
+		found, pages int
+	}{
+		"all of it":      {operator.AuditFilter{Actor: "ada"}, 2, 5},
+		"by full pages":  {operator.AuditFilter{Actor: "ada", Limit: 1}, 2, 6},
+		"since a moment": {operator.AuditFilter{Actor: "ada", Since: all[0].At}, 1, 1},
+		"nothing":        {operator.AuditFilter{Actor: "eve"}, 0, 5},
+	} {
+		found, pages := 0, 0
+		for f := tt.filter; pages == 0 || f.Before > 0; pages++ {
+			page, err := o.FirstAuditPage(t.Context(), f, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, f.Before = found+len(page.Entries), page.Next
+		}
+		if whole := audit(t, o, tt.filter); found != tt.found || pages != tt.pages || tt.filter.Limit == 0 && len(whole) != tt.found {
+			t.Errorf("%s: %d acts on %d pages, and %d at once; want %d on %d", name, found, pages, len(whole), tt.found, tt.pages)
+		}
+	}
+}
+
 // A tenant's acts are found among those of others, of which there may be a million, by an index, root's too.
 func TestATenantsActsAreReadAlone(t *testing.T) {
 	t.Parallel()

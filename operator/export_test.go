@@ -25,6 +25,15 @@ func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (Page, e
 	return page, err
 }
 
+// FirstAuditPage is the same of the audit.
+func (o *Operator) FirstAuditPage(ctx context.Context, f AuditFilter, rows int32) (page AuditPage, err error) {
+	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		page, err = readAudit(ctx, db, f, rows, 0)
+		return err
+	})
+	return page, err
+}
+
 // Planned is the operator, with the server's plan of each statement that it runs by
 // index.
 func (o *Operator) Planned(plans *[]string) *Operator {

@@ -317,7 +317,10 @@ func TestAPayloadIsEdited(t *testing.T) {
 	if j := job(t, o, id); j.Status != outbox.Pending || string(j.Payload) != `{"n":2}` || j.Attempt != 0 {
 		t.Errorf("the job is %s, attempt %d: %s", j.Status, j.Attempt, j.Payload)
 	}
-	e := audit(t, o, operator.AuditFilter{JobID: id})[0]
+	if e := audit(t, o, operator.AuditFilter{JobID: id})[0]; field(t, e.Before, "payload_base64") != "<nil>" || e.PayloadBytes != 12 || field(t, e.Before, "status") != "failed" {
+		t.Errorf("the payload is listed unasked: %d bytes in %s", e.PayloadBytes, e.Before)
+	}
+	e := audit(t, o, operator.AuditFilter{JobID: id, WithPayloads: true})[0]
 	old, err := base64.StdEncoding.DecodeString(field(t, e.Before, "payload_base64"))
 	if err != nil || string(old) != `{"n":1}` || e.Actor != "ada" || field(t, e.Before, "payload_sha256") == field(t, e.After, "payload_sha256") {
 		t.Errorf("recorded as %+v, with the old payload %q, %v", e, old, err)

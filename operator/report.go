@@ -49,7 +49,9 @@ type Step struct {
 	Epoch      int64 // of the attempt that ran it
 	FinishedAt time.Time
 	Took       time.Duration // by the worker's clock
-	Result     json.RawMessage
+
+	ResultBytes int
+	Result      json.RawMessage // left out by [Operator.Reports] and [Operator.StepsWithoutResults]
 }
 
 // Progress returns the newest progress of a job, or [ErrNotFound].
@@ -97,10 +99,19 @@ func logLines(rows []sqlgen.ListLogsRow) []LogLine {
 }
 
 // Steps returns the steps that a job has finished, oldest first and a thousand at
-// most, or [ErrNotFound].
+// most, or [ErrNotFound]. All their results together may be 250 MiB.
 func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
+	return o.steps(ctx, id, true)
+}
+
+// StepsWithoutResults is [Operator.Steps] without the results, but with their sizes.
+func (o *Operator) StepsWithoutResults(ctx context.Context, id outbox.ID) ([]Step, error) {
+	return o.steps(ctx, id, false)
+}
+
+func (o *Operator) steps(ctx context.Context, id outbox.ID, results bool) ([]Step, error) {
 	rows, err := listOf(ctx, o, id, "the steps", func(ctx context.Context) ([]sqlgen.ListStepsRow, error) {
-		return o.db.ListSteps(ctx, pgvalue.UUID(id))
+		return o.db.ListSteps(ctx, results, pgvalue.UUID(id))
 	})
 	return stepsOf(rows), err
 }
@@ -108,7 +119,10 @@ func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
 func stepsOf(rows []sqlgen.ListStepsRow) []Step {
 	steps := make([]Step, 0, len(rows))
 	for _, row := range rows {
-		steps = append(steps, Step{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.FinishedAt.Time, Took: duration(row.Took), Result: row.Result})
+		steps = append(steps, Step{
+			Name: row.Name, Epoch: row.Epoch, FinishedAt: row.FinishedAt.Time, Took: duration(row.Took),
+			ResultBytes: int(row.ResultBytes), Result: row.Result,
+		})
 	}
 	return steps
 }
@@ -118,7 +132,7 @@ type Reports struct {
 	Progress   Progress
 	Checkpoint Checkpoint
 	Log        []LogLine // the newest 200 lines, oldest first
-	Steps      []Step
+	Steps      []Step    // without their results
 }
 
 // Reports returns all that a job has reported, in one statement; nothing of a job that does not exist.
@@ -140,7 +154,7 @@ func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err er
 		case "line":
 			lines = append(lines, sqlgen.ListLogsRow{Epoch: row.Epoch, Line: row.Line, LoggedAt: row.At, Level: row.Name, Message: row.Message})
 		case "step":
-			steps = append(steps, sqlgen.ListStepsRow{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.At, Took: row.Took, Result: row.Data})
+			steps = append(steps, sqlgen.ListStepsRow{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.At, Took: row.Took, ResultBytes: row.Current})
 		}
 	}
 	r.Log, r.Steps = logLines(lines), stepsOf(steps)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -57,6 +58,14 @@ func TestReportsAreFoundWhileTheJobIsOpenAndWhenItIsClosed(t *testing.T) {
 		if err != nil || len(steps) != 1 || steps[0].Name != "fetch" || steps[0].Took.Seconds() != 1.5 || string(steps[0].Result) != `{"n": 1}` ||
 			steps[0].Epoch != epoch || steps[0].FinishedAt.IsZero() {
 			t.Errorf("%s: steps = %+v, %v", when, steps, err)
+		}
+		without, err := o.StepsWithoutResults(t.Context(), id)
+		reports, err2 := o.Reports(t.Context(), id)
+		if err := errors.Join(err, err2); err != nil || !reflect.DeepEqual(reports.Steps, without) {
+			t.Fatalf("%s: of all reports %+v, of the steps %+v, %v", when, reports.Steps, without, err)
+		}
+		if steps[0].Result = nil; !reflect.DeepEqual(without, steps) || steps[0].ResultBytes != 8 {
+			t.Errorf("%s: without results %+v, want %+v", when, without, steps)
 		}
 	}
 	check("running")

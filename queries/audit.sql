@@ -8,11 +8,15 @@ VALUES (@actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), @act, 
     nullif(@queue::text, ''), nullif(@target::text, ''), sqlc.narg(before)::jsonb, sqlc.narg(after)::jsonb);
 
 -- name: ListAudit :many
--- ListAudit returns up to @max_rows acts with an id below @before_id, newest first.
+-- ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; payloads that were
+-- replaced only if @with_payloads is set.
 SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
-       before, after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
+       (CASE WHEN NOT @with_payloads::boolean AND jsonb_typeof(before) = 'object' THEN before - 'payload_base64' ELSE before END)::jsonb AS before,
+       coalesce(octet_length(before ->> 'payload_base64'), 0)::integer AS payload_bytes,
+       after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
 FROM outbox.audit
 WHERE audit.id < @before_id
+  AND audit.id > @after_id
   AND audit.at >= @since
   AND audit.at < @until
   AND (@actor::text = '' OR audit.actor = @actor)
@@ -24,6 +28,17 @@ WHERE audit.id < @before_id
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
 ORDER BY audit.id DESC
 LIMIT @max_rows;
+
+-- name: FindAuditReach :many
+-- FindAuditReach returns the act that comes after @max_rows of those of the same queue and tenant with an id below
+-- @before_id: ListAudit reads so many, if it stops there. It returns nothing if there are no more.
+SELECT id, at
+FROM outbox.audit
+WHERE audit.id < @before_id
+  AND (@queue::text = '' OR audit.queue = @queue)
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
+ORDER BY audit.id DESC
+LIMIT 1 OFFSET @max_rows::integer;
 
 -- name: TrimAudit :one
 -- TrimAudit deletes the oldest acts, up to @max_rows of them, that are older than

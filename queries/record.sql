@@ -174,7 +174,7 @@ LIMIT 1;
 
 -- name: ListReports :many
 -- ListReports returns all that a job has reported: its progress, its checkpoint, its lines and its steps, a row each;
--- lines and steps oldest first.
+-- lines and steps oldest first. Of a step's result it returns the size, as current: all of a job may be 250 MiB.
 SELECT 'progress'::text AS what, progress.epoch, 0::bigint AS line, ''::text AS name, coalesce(progress.message, '')::text AS message, progress.reported_at AS at,
        coalesce(progress.current, 0)::bigint AS current, coalesce(progress.total, 0)::bigint AS total, NULL::interval AS took, NULL::bytea AS data
 FROM outbox.progress
@@ -193,7 +193,7 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT 'step', job_steps.epoch, 0, job_steps.name, '', job_steps.finished_at, 0, 0, job_steps.took, job_steps.result
+    SELECT 'step', job_steps.epoch, 0, job_steps.name, '', job_steps.finished_at, octet_length(job_steps.result), 0, job_steps.took, NULL
     FROM outbox.job_steps
     WHERE job_steps.job_id = @job_id
     ORDER BY job_steps.finished_at, job_steps.name
@@ -212,8 +212,8 @@ ORDER BY epoch, line
 LIMIT 200;
 
 -- name: ListSteps :many
--- ListSteps returns the steps that a job has finished, oldest first.
-SELECT name, epoch, finished_at, took, result
+-- ListSteps returns the steps that a job has finished, oldest first; their results only if @with_results is set.
+SELECT name, epoch, finished_at, took, octet_length(result)::bigint AS result_bytes, (CASE WHEN @with_results::boolean THEN result END)::bytea AS result
 FROM outbox.job_steps
 WHERE job_id = @job_id
 ORDER BY finished_at, name

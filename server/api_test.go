@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -110,6 +111,19 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 	process, a, err := compose(process, config)
 	if err != nil || a != nil || len(process.Components) > 0 {
 		t.Errorf("compose = %v, %v with %d components, want a process without an API", a, err, len(process.Components))
+	}
+	var logged strings.Builder
+	process = alone(pool)
+	process.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	config.Addr, config.Console, config.ConsoleAddr = "127.0.0.1:0", &console.Config{}, ln.Addr().String()
+	process, a, err = compose(process, config)
+	if err != nil || a == nil || a.beside != nil || len(process.Components) != 1 {
+		t.Fatalf("compose = %v, %v with %d components, want an API without the console", a, err, len(process.Components))
+	}
+	a.close()
+	closePoolOf(a)
+	if !strings.Contains(logged.String(), `"no console: its address is taken"`) || !strings.Contains(logged.String(), ln.Addr().String()) {
+		t.Errorf("logged %s, want the console's address", &logged)
 	}
 }
 

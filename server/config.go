@@ -27,7 +27,7 @@ type Config struct {
 	// Connections is how many connections of clients there are at once; 0 is 4096.
 	// Others wait until one ends.
 	Connections int
-	// Optional goes on without them if an address is taken.
+	// Optional goes on without them if their address is taken, and without the console if only ConsoleAddr is.
 	Optional bool
 	// DatabaseURL is where the API connects to; "" is that of the process. With a login of
 	// its own, a member of outbox_api alone, row security keeps its tenants apart in a

@@ -82,8 +82,7 @@ func newAPI(process app.Config, config Config) (*apiServer, error) {
 		pool.Close() // nothing has connected yet
 	}
 	if config.Optional && errors.Is(err, syscall.EADDRINUSE) {
-		process.Logger.LogAttrs(background, slog.LevelWarn, "no API: its address is taken", slog.String("addr", config.Addr))
-		return nil, nil
+		return nil, nil // listen has logged it
 	}
 	return a, err
 }
@@ -137,7 +136,7 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 		}
 	}
 	a.place(c, pages, process.Logger)
-	if err := a.listen(); err != nil {
+	if err := a.listen(c.Optional); err != nil {
 		a.close()
 		return nil, err
 	}
@@ -160,14 +159,23 @@ func (a *apiServer) place(c Config, pages http.Handler, log *slog.Logger) {
 	}
 }
 
-// listen takes the addresses of the server and of the one beside it.
-func (a *apiServer) listen() (err error) {
+// listen takes the addresses of the server and of the one beside it, which is left out if it is optional and its
+// address is taken.
+func (a *apiServer) listen(optional bool) (err error) {
 	for _, one := range []*apiServer{a, a.beside} {
 		if one == nil {
 			continue
 		}
 		if one.listener, err = net.Listen("tcp", one.addr); err != nil {
-			return fmt.Errorf("%s address: %w", map[string]string{"api": "API", "console": "console"}[one.name], err)
+			name := map[string]string{"api": "API", "console": "console"}[one.name]
+			if optional && errors.Is(err, syscall.EADDRINUSE) {
+				one.log.LogAttrs(background, slog.LevelWarn, "no "+name+": its address is taken", slog.String("addr", one.addr))
+				if one == a.beside {
+					a.beside = nil
+					return nil
+				}
+			}
+			return fmt.Errorf("%s address: %w", name, err)
 		}
 		one.addr = one.listener.Addr().String()
 	}

@@ -74,10 +74,15 @@ func take(queue *[]*counts) *counts {
 // make makes a count, and begins the next.
 func (c *Counts) make(known *counts, rest bool) {
 	began := time.Now()
-	jobs, byTenant, err := c.count(known.tenant)
+	made := &Counted{AsOf: began.UTC()}
+	err := func() (err error) {
+		defer recovered(&err)
+		made.Jobs, made.byTenant, err = c.count(known.tenant)
+		return err
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note(known, &Counted{AsOf: began.UTC(), Jobs: jobs, byTenant: byTenant}, err)
+	c.note(known, made, err)
 	if rest {
 		c.rested = time.Now().Add(restAfterLook(time.Since(began)))
 	}

@@ -136,11 +136,12 @@ func (m *missed) lost(from Position) bool {
 // readMissed reads the changes since the positions that clients brought, once for all of
 // them. It ignores positions that are lost: they are another database's, and would leave
 // out what the others have missed.
-func (h *Changes) readMissed(f *feed, readers []*Reader) (*missed, error) {
+func (h *Changes) readMissed(f *feed, readers []*Reader) (m *missed, err error) {
+	defer recovered(&err)
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	m := &missed{batch: resync(f.position)}
-	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
+	m = &missed{batch: resync(f.position)}
+	err = h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
 		if m.snapshot, err = changefeed.TakeSnapshot(ctx, tx); err != nil {
 			return err
 		}

@@ -253,11 +253,7 @@ func (h *Changes) round(feeds []*feed) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	var now changefeed.Snapshot
-	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
-		now, err = changefeed.TakeSnapshot(ctx, tx)
-		return err
-	})
+	now, err := h.snapshot(ctx)
 	if err != nil {
 		h.complain(ctx, err)
 	}
@@ -267,6 +263,15 @@ func (h *Changes) round(feeds []*feed) error {
 		failed = cmp.Or(f.failed, failed)
 	}
 	return failed
+}
+
+func (h *Changes) snapshot(ctx context.Context) (now changefeed.Snapshot, err error) {
+	defer recovered(&err)
+	err = pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
+		now, err = changefeed.TakeSnapshot(ctx, tx)
+		return err
+	})
+	return now, err
 }
 
 // serve looks once for a feed, unless the snapshot failed.
@@ -385,7 +390,8 @@ func (h *Changes) joiners(f *feed) []*Reader {
 // visible to that look, and the feed moves on as if it had looked again. Statistics that
 // count no change prove nothing: they may not have counted what committed a moment ago. So
 // the feed stays where it is, and a later look finds it.
-func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapshot) (*Batch, error) {
+func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapshot) (found *Batch, err error) {
+	defer recovered(&err)
 	if !f.position.IsZero() && now.SameAs(f.snapshot) {
 		if after, err := f.position.At(now); err == nil { // a look reports a position that is too old
 			f.position = after
@@ -397,7 +403,7 @@ func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapsh
 	if !f.position.IsZero() && (rests || now.LikelySameAs(f.snapshot) && begun.Sub(f.looked) < h.rest(f.took)) {
 		return nil, nil
 	}
-	found, err := h.look(ctx, f, limit)
+	found, err = h.look(ctx, f, limit)
 	if err == nil {
 		f.snapshot, f.looked, f.took = now, begun, time.Since(begun)
 		f.burst = found != nil && found.AtLeast > 0

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -22,10 +23,19 @@ func begin[T any](within time.Duration, look func(context.Context) (T, error)) *
 		defer close(l.done)
 		ctx, cancel := context.WithTimeout(context.Background(), within)
 		defer cancel()
+		defer recovered(&l.err)
 		l.found, l.err = look(ctx)
 		l.took = time.Since(l.begun)
 	}()
 	return l
+}
+
+// recovered, deferred, makes a panic the error of the look that panicked: those that wait for it get that, and the
+// process goes on.
+func recovered(err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("panic: %v", v)
+	}
 }
 
 // serves reports whether it is under way, or has found something not long ago; what took long to find serves longer.

@@ -46,7 +46,7 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 	}
 	f := operator.AuditFilter{
 		Actor: c.String("actor"), Act: c.String("act"), Queue: c.String("queue"), Target: c.String("target"),
-		RequestID: c.String("request"), Before: int64(c.Int("before")),
+		RequestID: c.String("request"), Before: int64(c.Int("before")), WithPayloads: true,
 	}
 	limit := c.Int("limit")
 	var wrong error

@@ -152,6 +152,16 @@ func IsRepeatable(err error) bool {
 	return state == SerializationFailure || state == DeadlockDetected
 }
 
+// ChangedNothing reports whether it is certain that a statement or a commit that failed has changed nothing: it was not
+// sent, or the server has answered that it failed. A server that is stopped may say so after it has committed.
+func ChangedNothing(err error) bool {
+	if IsUnreachable(err) || pgconn.SafeToRetry(err) {
+		return true
+	}
+	state := State(err)
+	return len(state) == 5 && state[:2] != "08" && state[:2] != "57" && state[:2] != "58"
+}
+
 // IsAway reports whether the database could not be asked, is on its way down or up, has no
 // schema yet, or may do what it was asked for if it is asked again.
 func IsAway(err error) bool {

@@ -11,6 +11,55 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const FindAuditReach = `-- name: FindAuditReach :many
+SELECT id, at
+FROM outbox.audit
+WHERE audit.id < $1
+  AND ($2::text = '' OR audit.queue = $2)
+  AND ($3::uuid IS NULL OR audit.tenant_id = $3)
+ORDER BY audit.id DESC
+LIMIT 1 OFFSET $4::integer
+`
+
+type FindAuditReachParams struct {
+	BeforeID int64
+	Queue    string
+	TenantID pgtype.UUID
+	MaxRows  int32
+}
+
+type FindAuditReachRow struct {
+	ID int64
+	At pgtype.Timestamptz
+}
+
+// FindAuditReach returns the act that comes after @max_rows of those of the same queue and tenant with an id below
+// @before_id: ListAudit reads so many, if it stops there. It returns nothing if there are no more.
+func (q *Queries) FindAuditReach(ctx context.Context, arg FindAuditReachParams) ([]FindAuditReachRow, error) {
+	rows, err := q.db.Query(ctx, FindAuditReach,
+		arg.BeforeID,
+		arg.Queue,
+		arg.TenantID,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindAuditReachRow
+	for rows.Next() {
+		var i FindAuditReachRow
+		if err := rows.Scan(&i.ID, &i.At); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindUnchainedAudit = `-- name: FindUnchainedAudit :one
 WITH act AS MATERIALIZED (
     SELECT audit.id, NOT EXISTS (SELECT FROM outbox.audit_chain WHERE audit_chain.audit_id = audit.id) AS unchained
@@ -87,55 +136,64 @@ func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error 
 
 const ListAudit = `-- name: ListAudit :many
 SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
-       before, after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
+       (CASE WHEN NOT $1::boolean AND jsonb_typeof(before) = 'object' THEN before - 'payload_base64' ELSE before END)::jsonb AS before,
+       coalesce(octet_length(before ->> 'payload_base64'), 0)::integer AS payload_bytes,
+       after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
 FROM outbox.audit
-WHERE audit.id < $1
-  AND audit.at >= $2
-  AND audit.at < $3
-  AND ($4::text = '' OR audit.actor = $4)
-  AND ($5::text = '' OR audit.act = $5)
-  AND ($6::text = '' OR audit.queue = $6)
-  AND ($7::text = '' OR audit.target = $7)
-  AND ($8::text = '' OR audit.request_id = $8)
-  AND ($9::uuid IS NULL OR audit.job_id = $9)
-  AND ($10::uuid IS NULL OR audit.tenant_id = $10)
+WHERE audit.id < $2
+  AND audit.id > $3
+  AND audit.at >= $4
+  AND audit.at < $5
+  AND ($6::text = '' OR audit.actor = $6)
+  AND ($7::text = '' OR audit.act = $7)
+  AND ($8::text = '' OR audit.queue = $8)
+  AND ($9::text = '' OR audit.target = $9)
+  AND ($10::text = '' OR audit.request_id = $10)
+  AND ($11::uuid IS NULL OR audit.job_id = $11)
+  AND ($12::uuid IS NULL OR audit.tenant_id = $12)
 ORDER BY audit.id DESC
-LIMIT $11
+LIMIT $13
 `
 
 type ListAuditParams struct {
-	BeforeID  int64
-	Since     pgtype.Timestamptz
-	Until     pgtype.Timestamptz
-	Actor     string
-	Act       string
-	Queue     string
-	Target    string
-	RequestID string
-	JobID     pgtype.UUID
-	TenantID  pgtype.UUID
-	MaxRows   int32
+	WithPayloads bool
+	BeforeID     int64
+	AfterID      int64
+	Since        pgtype.Timestamptz
+	Until        pgtype.Timestamptz
+	Actor        string
+	Act          string
+	Queue        string
+	Target       string
+	RequestID    string
+	JobID        pgtype.UUID
+	TenantID     pgtype.UUID
+	MaxRows      int32
 }
 
 type ListAuditRow struct {
-	ID        int64
-	At        pgtype.Timestamptz
-	Actor     string
-	Act       string
-	TenantID  pgtype.UUID
-	JobID     pgtype.UUID
-	Queue     string
-	Target    string
-	Before    []byte
-	After     []byte
-	Reason    string
-	RequestID string
+	ID           int64
+	At           pgtype.Timestamptz
+	Actor        string
+	Act          string
+	TenantID     pgtype.UUID
+	JobID        pgtype.UUID
+	Queue        string
+	Target       string
+	Before       []byte
+	PayloadBytes int32
+	After        []byte
+	Reason       string
+	RequestID    string
 }
 
-// ListAudit returns up to @max_rows acts with an id below @before_id, newest first.
+// ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; payloads that were
+// replaced only if @with_payloads is set.
 func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]ListAuditRow, error) {
 	rows, err := q.db.Query(ctx, ListAudit,
+		arg.WithPayloads,
 		arg.BeforeID,
+		arg.AfterID,
 		arg.Since,
 		arg.Until,
 		arg.Actor,
@@ -164,6 +222,7 @@ func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]ListAud
 			&i.Queue,
 			&i.Target,
 			&i.Before,
+			&i.PayloadBytes,
 			&i.After,
 			&i.Reason,
 			&i.RequestID,

@@ -240,7 +240,7 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT 'step', job_steps.epoch, 0, job_steps.name, '', job_steps.finished_at, 0, 0, job_steps.took, job_steps.result
+    SELECT 'step', job_steps.epoch, 0, job_steps.name, '', job_steps.finished_at, octet_length(job_steps.result), 0, job_steps.took, NULL
     FROM outbox.job_steps
     WHERE job_steps.job_id = $1
     ORDER BY job_steps.finished_at, job_steps.name
@@ -264,7 +264,7 @@ type ListReportsRow struct {
 }
 
 // ListReports returns all that a job has reported: its progress, its checkpoint, its lines and its steps, a row each;
-// lines and steps oldest first.
+// lines and steps oldest first. Of a step's result it returns the size, as current: all of a job may be 250 MiB.
 func (q *Queries) ListReports(ctx context.Context, jobID pgtype.UUID) ([]ListReportsRow, error) {
 	rows, err := q.db.Query(ctx, ListReports, jobID)
 	if err != nil {
@@ -297,24 +297,25 @@ func (q *Queries) ListReports(ctx context.Context, jobID pgtype.UUID) ([]ListRep
 }
 
 const ListSteps = `-- name: ListSteps :many
-SELECT name, epoch, finished_at, took, result
+SELECT name, epoch, finished_at, took, octet_length(result)::bigint AS result_bytes, (CASE WHEN $1::boolean THEN result END)::bytea AS result
 FROM outbox.job_steps
-WHERE job_id = $1
+WHERE job_id = $2
 ORDER BY finished_at, name
 LIMIT 1000
 `
 
 type ListStepsRow struct {
-	Name       string
-	Epoch      int64
-	FinishedAt pgtype.Timestamptz
-	Took       pgtype.Interval
-	Result     []byte
+	Name        string
+	Epoch       int64
+	FinishedAt  pgtype.Timestamptz
+	Took        pgtype.Interval
+	ResultBytes int64
+	Result      []byte
 }
 
-// ListSteps returns the steps that a job has finished, oldest first.
-func (q *Queries) ListSteps(ctx context.Context, jobID pgtype.UUID) ([]ListStepsRow, error) {
-	rows, err := q.db.Query(ctx, ListSteps, jobID)
+// ListSteps returns the steps that a job has finished, oldest first; their results only if @with_results is set.
+func (q *Queries) ListSteps(ctx context.Context, withResults bool, jobID pgtype.UUID) ([]ListStepsRow, error) {
+	rows, err := q.db.Query(ctx, ListSteps, withResults, jobID)
 	if err != nil {
 		return nil, err
 	}
@@ -327,6 +328,7 @@ func (q *Queries) ListSteps(ctx context.Context, jobID pgtype.UUID) ([]ListSteps
 			&i.Epoch,
 			&i.FinishedAt,
 			&i.Took,
+			&i.ResultBytes,
 			&i.Result,
 		); err != nil {
 			return nil, err

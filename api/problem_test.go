@@ -1,0 +1,48 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Only a look is asked for again, and an act of which nothing was done: a commit may have gone through whose answer was
+// lost. That a repeat with the same key is safe is said where a key is taken.
+func TestAProblemSaysWhetherToAskAgain(t *testing.T) {
+	t.Parallel()
+	lost := fmt.Errorf("commit: %w", &net.OpError{Op: "read", Err: syscall.ECONNRESET})
+	for _, c := range []struct {
+		err    error
+		path   string
+		detail string
+		after  int
+	}{
+		{lost, "/jobs", "same idempotency key", 0},
+		{lost, "/jobs/batch", "same idempotency key", 0},
+		{lost, "/jobs/replay", "look before you ask again", 0},
+		{lost, "GET /jobs", "connection to the database broke.", 1},
+		{&pgconn.PgError{Code: "57P01"}, "/jobs/{id}/retry", "look before you ask again", 0},
+		{&pgconn.PgError{Code: "40001"}, "/jobs/replay", "; try again.", 1},
+		{&pgconn.PgError{Code: "53300"}, "/jobs", "; try again.", 1},
+		{&pgconn.ConnectError{}, "/jobs", "; try again.", 1},
+		{context.DeadlineExceeded, "/jobs", "same idempotency key", 0},
+		{context.DeadlineExceeded, "/sinks/{sink}/replays", "look before you ask again", 0},
+		{context.DeadlineExceeded, "GET /audit", "gave up.", 0},
+	} {
+		op := huma.Operation{Method: "POST", Path: c.path}
+		if path, get := strings.CutPrefix(c.path, "GET "); get {
+			op.Method, op.Path = "GET", path
+		}
+		p := problemOf(c.err).of(&op)
+		_, rest, said := strings.Cut(p.Detail, c.detail)
+		if !said || op.Method == "GET" && rest != "" || p.retryAfter != c.after {
+			t.Errorf("%s, %v: %q after %d s, want %q after %d s", c.path, c.err, p.Detail, p.retryAfter, c.detail, c.after)
+		}
+	}
+}
