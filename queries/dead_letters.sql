@@ -22,8 +22,8 @@ ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx ha
 LIMIT @max_rows;
 
 -- name: GroupDeadLetters :many
--- GroupDeadLetters counts the dead letters that failed alike, the most first, with
--- the newest of each as an example.
+-- GroupDeadLetters counts the dead letters that failed alike, with the newest of each as an example: first those that
+-- have grown within @growing, then the most.
 WITH letter AS MATERIALIZED (
     SELECT jobs.id, jobs.kind, coalesce(jobs.last_error_code, '') AS error_code, coalesce(jobs.error_fingerprint, '') AS fingerprint,
            coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) AS failed_at
@@ -43,18 +43,19 @@ WITH letter AS MATERIALIZED (
     ORDER BY jobs.id, jobs.error_fingerprint
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
+           max(letter.failed_at) > statement_timestamp() - @growing::interval AS grows,
            max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
-    ORDER BY jobs DESC, letter.kind, letter.fingerprint
+    ORDER BY grows DESC, jobs DESC, letter.kind, letter.fingerprint
     LIMIT @max_rows
 )
 SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::text AS error_code, alike.jobs,
-       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
+       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest, alike.grows::boolean AS grows,
        alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message
 FROM alike
 LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
-ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
+ORDER BY alike.grows DESC, alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT @max_rows;
 
 -- name: CountDeadLetters :one

@@ -312,18 +312,19 @@ WITH letter AS MATERIALIZED (
     ORDER BY jobs.id, jobs.error_fingerprint
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
+           max(letter.failed_at) > statement_timestamp() - $15::interval AS grows,
            max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
-    ORDER BY jobs DESC, letter.kind, letter.fingerprint
+    ORDER BY grows DESC, jobs DESC, letter.kind, letter.fingerprint
     LIMIT $1
 )
 SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::text AS error_code, alike.jobs,
-       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
+       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest, alike.grows::boolean AS grows,
        alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message
 FROM alike
 LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
-ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
+ORDER BY alike.grows DESC, alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT $1
 `
 
@@ -342,6 +343,7 @@ type GroupDeadLettersParams struct {
 	CreatedUntil pgtype.Timestamptz
 	FailedSince  pgtype.Timestamptz
 	FailedUntil  pgtype.Timestamptz
+	Growing      pgtype.Interval
 }
 
 type GroupDeadLettersRow struct {
@@ -351,12 +353,13 @@ type GroupDeadLettersRow struct {
 	Jobs        int64
 	Oldest      pgtype.Timestamptz
 	Newest      pgtype.Timestamptz
+	Grows       bool
 	Example     pgtype.UUID
 	Message     string
 }
 
-// GroupDeadLetters counts the dead letters that failed alike, the most first, with
-// the newest of each as an example.
+// GroupDeadLetters counts the dead letters that failed alike, with the newest of each as an example: first those that
+// have grown within @growing, then the most.
 func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersParams) ([]GroupDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, GroupDeadLetters,
 		arg.MaxRows,
@@ -373,6 +376,7 @@ func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersPara
 		arg.CreatedUntil,
 		arg.FailedSince,
 		arg.FailedUntil,
+		arg.Growing,
 	)
 	if err != nil {
 		return nil, err
@@ -388,6 +392,7 @@ func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersPara
 			&i.Jobs,
 			&i.Oldest,
 			&i.Newest,
+			&i.Grows,
 			&i.Example,
 			&i.Message,
 		); err != nil {
