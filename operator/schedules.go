@@ -67,9 +67,9 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	return schedules, nil
 }
 
-// OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that were to fire longer ago than
-// that and are not paused, those that wait longest first. Of each it has the name, the tenant, what it enqueues where,
-// and NextAt.
+// OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that were to fire longer ago
+// than that and are not paused, those that wait longest first. Of each it has the name, the tenant, what it enqueues
+// where, and NextAt.
 func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration, limit int) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

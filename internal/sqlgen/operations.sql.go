@@ -208,7 +208,8 @@ type StartOperationParams struct {
 }
 
 // StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
-// tenants, and forgets those that ended, or were stopped, long ago, with the jobs that they had left. An act on open jobs is kept from builds that do not know of it
+// tenants, and forgets those that ended, or were stopped, long ago, with the jobs that they had left. An act on open
+// jobs is kept from builds that do not know of it
 // (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
