@@ -129,6 +129,7 @@ SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead')
           AND NOT EXISTS (SELECT FROM outbox.lease_extensions AS e WHERE e.job_id = jobs.id AND e.epoch = jobs.epoch AND e.expires_at > statement_timestamp()))::bigint AS lapsed,
        (SELECT min(jobs.run_at) FROM outbox.jobs
         WHERE jobs.status IN ('pending', 'retrying')
+          AND jobs.kind NOT LIKE 'relay:%' -- the sink's finding says it
           AND jobs.queue NOT IN (SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL))::timestamptz AS oldest_due,
        statement_timestamp()::timestamptz AS now,
        (SELECT coalesce(string_agg(queues.queue, ', ' ORDER BY queues.queue), '') FROM outbox.queues WHERE queues.paused_at IS NOT NULL)::text AS paused`

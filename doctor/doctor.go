@@ -6,6 +6,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,8 @@ type Patient struct {
 	Pool *pgxpool.Pool
 	// Listen is how dispatchers connect to LISTEN; nil is as Pool does.
 	Listen *pgx.ConnConfig
+	// Except are questions that are not asked.
+	Except []string
 }
 
 const timeout = 10 * time.Second // of each question
@@ -63,13 +66,13 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		{"wake-ups", false, (*examination).wakeUps},
 		{"vacuum", false, (*examination).vacuum},
 		{"tables", true, (*examination).tables},
-		{"workers", true, (*examination).workers},
-		{"jobs", true, (*examination).jobs},
 		{"sinks", true, (*examination).sinks},
 		{"bridges", true, (*examination).bridges},
 		{"events", true, (*examination).events},
+		{"workers", true, (*examination).workers}, // these two read all that is due: the others have been answered
+		{"jobs", true, (*examination).jobs},
 	} {
-		if question.needs && !e.migrated {
+		if question.needs && !e.migrated || slices.Contains(p.Except, question.name) {
 			continue
 		}
 		e.question = question.name
@@ -89,8 +92,12 @@ type examination struct {
 	conn     *pgx.Conn
 	question string
 	migrated bool
+	ahead    time.Duration // the server's clock is, of ours
 	findings []Finding
 }
+
+// since is how long ago an instant of the server's was, by its clock.
+func (e *examination) since(at time.Time) time.Duration { return time.Since(at) + e.ahead }
 
 // remedy is what to do about a question that the server did not answer.
 func remedy(err error) string {
@@ -151,7 +158,7 @@ func (e *examination) events(ctx context.Context) error {
 	}
 	before := len(e.findings)
 	for _, s := range sinks {
-		if !s.Oldest.IsZero() && time.Since(s.Oldest) > behind {
+		if !s.Oldest.IsZero() && e.since(s.Oldest) > behind {
 			e.find(Problem, fmt.Sprintf("sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),
 				"see posthaste relay list for why; a sink that is not wanted any more holds its days until it is removed: posthaste relay remove "+s.Name)
 		}

@@ -142,10 +142,26 @@ func TestAHandledKindIsNotFound(t *testing.T) {
 	if _, err := outbox.Enqueue(t.Context(), db, work1{}, outbox.Options{}); err != nil {
 		t.Fatal(err)
 	}
+	// Nor are the messages of a sink that stands still, whose dispatcher has gone: that is the sink's finding.
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (outbox.uuid_v7(), 'relay:s', '{}', now() - interval '1 hour')`)
 	for _, f := range examine(t, Patient{Pool: db}) {
-		if f.Question == "workers" && f.Severity != OK {
+		if (f.Question == "workers" || f.Question == "jobs") && f.Severity != OK {
 			t.Errorf("found %+v", f)
 		}
+	}
+	for _, f := range examine(t, Patient{Pool: db, Except: []string{"workers"}}) {
+		if f.Question == "workers" {
+			t.Errorf("asked though it is excepted: %+v", f)
+		}
+	}
+}
+
+// How long something has lasted goes by the server's clock.
+func TestTimesAreTheServers(t *testing.T) {
+	t.Parallel()
+	behind := &examination{ahead: -time.Hour}
+	if waits := behind.since(time.Now().Add(-time.Hour)); waits > time.Minute {
+		t.Errorf("what has just begun lasts for %s by a clock that is an hour ahead of the server's", waits)
 	}
 }
 

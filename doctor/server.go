@@ -22,6 +22,7 @@ func (e *examination) server(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.ahead = s.Clock.Sub(sent.Add(time.Since(sent) / 2))
 	before := len(e.findings)
 	if s.Standby || s.ReadOnly == "on" {
 		e.find(Problem, "the server takes no writes: a standby, or default_transaction_read_only", "connect to the primary; with several hosts use target_session_attrs=read-write")
@@ -45,7 +46,7 @@ func (e *examination) server(ctx context.Context) error {
 			return err
 		}
 	}
-	if off := s.Clock.Sub(sent.Add(time.Since(sent) / 2)).Abs(); off > time.Second {
+	if off := e.ahead.Abs(); off > time.Second {
 		e.find(Warning, fmt.Sprintf("the clocks of this machine and of the server differ by %s", off.Round(time.Millisecond)), "nothing breaks, the server's clock decides; mind it when you compare logs")
 	}
 	if len(e.findings) == before {

@@ -20,7 +20,7 @@ func (e *examination) sinks(ctx context.Context) error {
 		return err
 	}
 	for _, s := range sinks {
-		waits := time.Since(s.Oldest)
+		waits := e.since(s.Oldest)
 		switch late := !s.Oldest.IsZero() && waits > sinkPatience; {
 		case !s.PausedAt.IsZero():
 			e.find(Warning, fmt.Sprintf("sink %s is paused since %s; %s behind", s.Name, s.PausedAt.UTC().Format(time.RFC3339), Count(s.Lag, "position")),
@@ -63,7 +63,7 @@ func (e *examination) bridges(ctx context.Context) error {
 		return err
 	}
 	for _, b := range bridges {
-		switch late := b.Fetching && !b.AwaySince.IsZero() && time.Since(b.AwaySince) > bridgePatience; {
+		switch late := b.Fetching && !b.AwaySince.IsZero() && e.since(b.AwaySince) > bridgePatience; {
 		case late && strings.HasPrefix(b.AwayReason, queueFull):
 			e.find(Warning, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name, b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
 				"add dispatchers, or see why the jobs of its queue wait: posthaste queues list")
@@ -72,7 +72,7 @@ func (e *examination) bridges(ctx context.Context) error {
 				"mend the broker or the database")
 		case b.Fetching:
 			e.find(OK, fmt.Sprintf("bridge %s: %s stored", b.Name, Count(b.Stored, "message")), "")
-		case time.Since(b.SeenAt) < bridgeMemory:
+		case e.since(b.SeenAt) < bridgeMemory:
 			stored := "has never stored any"
 			if !b.MovedAt.IsZero() {
 				stored = "stored some at " + b.MovedAt.UTC().Format(time.RFC3339)

@@ -137,6 +137,7 @@ type DeadLetterGroup struct {
 	Example        outbox.ID
 	Jobs           int64
 	Oldest, Newest time.Time // when the first and the last of them became dead letters
+	Grows          bool      // the last one did so of late; false of DeadLetterGroups
 }
 
 // DeadLetterGroups counts the dead letters that failed alike, the largest groups
@@ -144,7 +145,13 @@ type DeadLetterGroup struct {
 // 200,000 that takes about a second, and after ten it gives up. CreatedSince and
 // CreatedUntil keep it to fewer.
 func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
-	rows, err := o.groupDeadLetters(ctx, f, limit)
+	return o.GrowingDeadLetterGroups(ctx, f, 0, limit)
+}
+
+// GrowingDeadLetterGroups is [Operator.DeadLetterGroups] with those first whose last dead letter is no older than that,
+// however small they are.
+func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilter, within time.Duration, limit int) ([]DeadLetterGroup, error) {
+	rows, err := o.groupDeadLetters(ctx, f, within, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +159,7 @@ func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, lim
 	for i, row := range rows {
 		groups[i] = DeadLetterGroup{
 			Fingerprint: row.Fingerprint, Kind: row.Kind, ErrorCode: row.ErrorCode, Message: row.Message, Example: row.Example.Bytes,
-			Jobs: row.Jobs, Oldest: row.Oldest.Time, Newest: row.Newest.Time,
+			Jobs: row.Jobs, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Grows: row.Grows,
 		}
 	}
 	return groups, nil
@@ -196,7 +203,7 @@ func (o *Operator) countDeadLetters(ctx context.Context, p sqlgen.FindDeadLetter
 	return page, err
 }
 
-func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, limit int) ([]sqlgen.GroupDeadLettersRow, error) {
+func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, within time.Duration, limit int) ([]sqlgen.GroupDeadLettersRow, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
@@ -209,7 +216,7 @@ func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, lim
 	var rows []sqlgen.GroupDeadLettersRow
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		rows, err = db.GroupDeadLetters(ctx, sqlgen.GroupDeadLettersParams{
-			After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+			After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)), Growing: pgvalue.Interval(within),
 			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
 			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
 		})

@@ -106,6 +106,12 @@ func TestExplainSaysWhyAJobDoesNotRun(t *testing.T) {
 			p.exec(`UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE id = $1`, id)
 			return id
 		}, "lease_lapsed", "lapsed at", ""},
+		"guarded": {func(p *plight) outbox.ID {
+			id := p.run(p.enqueue(outbox.Options{}))
+			p.exec(`UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE id = $1`, id)
+			p.exec(`INSERT INTO outbox.lease_extensions (job_id, epoch, expires_at) SELECT id, epoch, now() + interval '15 s' FROM outbox.jobs WHERE id = $1`, id)
+			return id
+		}, "running", "running on w1", "jobs cancel ID"},
 		"asked to stop": {func(p *plight) outbox.ID {
 			id := p.run(p.enqueue(outbox.Options{}))
 			if _, err := p.o.Cancel(p.Context(), id); err != nil {

@@ -67,6 +67,25 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	return schedules, nil
 }
 
+// OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that were to fire longer ago
+// than that and are not paused, those that wait longest first. Of each it has the name, the tenant, what it enqueues
+// where, and NextAt.
+func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration, limit int) ([]Schedule, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.OverdueSchedules(ctx, sqlgen.OverdueSchedulesParams{
+		Tenant: pgvalue.UUIDOrNull(tenant), Patience: pgvalue.Interval(patience), MaxRows: int32(limit),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list overdue schedules: %w", err)
+	}
+	schedules := make([]Schedule, len(rows))
+	for i, row := range rows {
+		schedules[i] = Schedule{Name: row.Name, Tenant: row.TenantID.Bytes, Kind: row.Kind, Queue: row.Queue, NextAt: row.NextAt.Time}
+	}
+	return schedules, nil
+}
+
 // PauseSchedule stops a schedule: when it returns, no tick fires any more, in any
 // process. The zero tenant is [outbox.RootTenant]. Pausing what is paused changes
 // nothing. It returns [ErrScheduleNotFound].

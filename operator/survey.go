@@ -24,6 +24,17 @@ type OpenKind struct {
 // lapsedFor is how long after a lease lapsed a reaper has had its turn.
 const lapsedFor = 15 * time.Second
 
+// Now is the time by the database's clock, which instants in it are to be held against.
+func (o *Operator) Now(ctx context.Context) (time.Time, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	now, err := o.db.ReadClock(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now.Time, nil
+}
+
 // Survey returns how the open jobs of a tenant or, if it is zero, of all stand, by queue and kind, the first 10 000
 // of these. With a million open jobs it takes about half a second.
 func (o *Operator) Survey(ctx context.Context, tenant outbox.ID) ([]OpenKind, error) {

@@ -22,8 +22,8 @@ ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx ha
 LIMIT @max_rows;
 
 -- name: GroupDeadLetters :many
--- GroupDeadLetters counts the dead letters that failed alike, the most first, with
--- the newest of each as an example.
+-- GroupDeadLetters counts the dead letters that failed alike, with the newest of each as an example: first those that
+-- have grown within @growing, then the most.
 WITH letter AS MATERIALIZED (
     SELECT jobs.id, jobs.kind, coalesce(jobs.last_error_code, '') AS error_code, coalesce(jobs.error_fingerprint, '') AS fingerprint,
            coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) AS failed_at
@@ -43,18 +43,19 @@ WITH letter AS MATERIALIZED (
     ORDER BY jobs.id, jobs.error_fingerprint
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
+           max(letter.failed_at) > statement_timestamp() - @growing::interval AS grows,
            max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
-    ORDER BY jobs DESC, letter.kind, letter.fingerprint
+    ORDER BY grows DESC, jobs DESC, letter.kind, letter.fingerprint
     LIMIT @max_rows
 )
 SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::text AS error_code, alike.jobs,
-       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
+       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest, alike.grows::boolean AS grows,
        alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message
 FROM alike
 LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
-ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
+ORDER BY alike.grows DESC, alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT @max_rows;
 
 -- name: CountDeadLetters :one
@@ -84,30 +85,53 @@ FROM letter
 LIMIT 1;
 
 -- name: FindDeadLetters :many
--- FindDeadLetters returns up to @max_rows dead letters with an id between @after and
--- @before, oldest first: what an act on many goes through. The epoch tells the act that
--- nothing has happened to the job since, and the size how many fit into a statement.
-SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
-FROM outbox.jobs
-WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id > @after AND jobs.id < @before
-  AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
-  AND (@kind::text = '' OR jobs.kind = @kind)
-  AND (@queue::text = '' OR jobs.queue = @queue)
-  AND (@status::text = '' OR jobs.status::text = @status)
-  AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
-  AND (@key::text = '' OR jobs.key = @key)
-  AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
-  AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
-ORDER BY jobs.id
+-- FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, as CountDeadLetters
+-- does, and returns up to @max_rows that the filter means, oldest first: what an act on many goes through. The epoch
+-- tells the act that nothing has happened to the job since, and the size how many fit into a statement. The last of
+-- those that it looks at is returned even if it is not meant: the next page goes on behind it.
+WITH letter AS NOT MATERIALIZED (
+    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
+           ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+               AND (@kind::text = '' OR jobs.kind = @kind)
+               AND (@queue::text = '' OR jobs.queue = @queue)
+               AND (@status::text = '' OR jobs.status::text = @status)
+               AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+               AND (@key::text = '' OR jobs.key = @key)
+               AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+               AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until) IS TRUE AS meant,
+           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) AS place
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > @after AND jobs.id < @before
+    ORDER BY jobs.id, jobs.error_fingerprint -- as jobs_dead_letter_idx has them
+    LIMIT @max_seen::bigint
+)
+SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, (letter.place >= @max_seen::bigint)::boolean AS last_seen
+FROM letter
+WHERE letter.meant OR letter.place >= @max_seen::bigint
+ORDER BY letter.id
 LIMIT @max_rows;
+
+-- name: FindLockedLetters :many
+-- FindLockedLetters returns those of a page that an act has left alone though they are still as they were found:
+-- another transaction has locked them.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
+)
+SELECT jobs.id, jobs.epoch, jobs.tenant_id
+FROM input
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+  AND (NOT @runnable::boolean OR jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+ORDER BY input.id
+LIMIT 100000;
 
 -- name: ReplayJobs :many
 -- ReplayJobs makes dead letters pending again with all their attempts, in the order
 -- given, each due @spacing after the one before, and wakes the dispatchers. It moves
--- those that are still as they were found, (id, epoch), and returns their ids.
+-- those that are still as they were found, (id, epoch), and not locked, and returns their ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, generate_series(0, cardinality(@ids::uuid[]) - 1) AS place
 ), found AS MATERIALIZED (
@@ -117,7 +141,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
     ORDER BY input.id
-    FOR UPDATE
+    FOR UPDATE SKIP LOCKED
 ), moved AS (
     UPDATE outbox.jobs
     SET status            = 'pending',
@@ -192,7 +216,7 @@ FROM moved
 LIMIT 1;
 
 -- name: DismissJobs :many
--- DismissJobs moves dead letters that are still as they were found, (id, epoch),
+-- DismissJobs moves dead letters that are still as they were found, (id, epoch), and not locked,
 -- into the history and returns their ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
@@ -202,7 +226,7 @@ WITH input AS MATERIALIZED (
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
     ORDER BY input.id
-    FOR UPDATE
+    FOR UPDATE SKIP LOCKED
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.dismiss', tenant_id, id, queue,

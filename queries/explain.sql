@@ -4,7 +4,10 @@
 SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.run_at, jobs.epoch, jobs.attempt, jobs.max_attempts,
        coalesce(jobs.key, '')::text AS key, coalesce(jobs.max_active, 1)::smallint AS max_active, coalesce(jobs.ordered, false)::boolean AS ordered,
        coalesce(jobs.line_position, 0)::bigint AS line_position, coalesce(jobs.lease_owner, '')::text AS worker,
-       jobs.lease_expires_at, jobs.started_at, coalesce(jobs.last_error_code, '')::text AS error_code,
+       (CASE WHEN jobs.status = 'running' THEN greatest(jobs.lease_expires_at, (
+           SELECT beside.expires_at
+           FROM outbox.lease_extensions AS beside -- while a transaction of the handler holds the row
+           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch)) END)::timestamptz AS lease_expires_at, jobs.started_at, coalesce(jobs.last_error_code, '')::text AS error_code,
        coalesce(jobs.last_error_message, '')::text AS error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since,
        jobs.failed_at, NULL::timestamptz AS finished_at, statement_timestamp()::timestamptz AS now
 FROM outbox.jobs

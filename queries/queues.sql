@@ -102,10 +102,11 @@ LIMIT 200000;
 
 -- name: ListUnavailableKinds :many
 -- ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
--- tried last, and since when. It reads every open job.
+-- tried last and wait for the next time, and since when. It reads every open job.
 SELECT jobs.queue, jobs.kind, min(jobs.unavailable_since)::timestamptz AS since
 FROM outbox.jobs
 WHERE jobs.unavailable_since IS NOT NULL
+  AND jobs.run_at > statement_timestamp()
 GROUP BY jobs.queue, jobs.kind
 ORDER BY jobs.queue, jobs.kind
 LIMIT @max_kinds;

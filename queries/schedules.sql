@@ -9,6 +9,17 @@ WHERE sqlc.narg('tenant')::uuid IS NULL OR schedules.tenant_id = sqlc.narg('tena
 ORDER BY name, tenant_id
 LIMIT @max_rows;
 
+-- name: OverdueSchedules :many
+-- OverdueSchedules returns up to @max_rows schedules, those of the @tenant if there is one, whose next tick was to come
+-- more than @patience ago, that first which is the longest overdue.
+SELECT tenant_id, name, kind, queue, next_at
+FROM outbox.schedules
+WHERE schedules.paused_at IS NULL
+  AND schedules.next_at < statement_timestamp() - @patience::interval
+  AND (sqlc.narg('tenant')::uuid IS NULL OR schedules.tenant_id = sqlc.narg('tenant'))
+ORDER BY schedules.next_at
+LIMIT @max_rows;
+
 -- name: PauseSchedule :many
 -- PauseSchedule stops ticks. It waits for a firing that is under way. It returns
 -- whether the schedule was paused before; nothing if there is none.

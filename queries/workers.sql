@@ -41,13 +41,14 @@ LIMIT 10000;
 -- name: KindsWithoutHandler :many
 -- KindsWithoutHandler returns the kinds of due jobs that no dispatcher seen of
 -- late has a handler for in the job's queue, with how many there are and since
--- when the oldest is due.
+-- when the oldest is due. Messages that a sink has not taken are not due, as in SampleDepth.
 SELECT waiting.queue, waiting.kind, waiting.jobs, waiting.oldest
 FROM (
     SELECT jobs.queue, jobs.kind, count(*) AS jobs, min(jobs.run_at)::timestamptz AS oldest
     FROM outbox.jobs
     WHERE jobs.status IN ('pending', 'retrying')
       AND jobs.run_at <= statement_timestamp()
+      AND jobs.kind NOT LIKE 'relay:%'
     GROUP BY jobs.queue, jobs.kind
 ) AS waiting
 WHERE NOT EXISTS (

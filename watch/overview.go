@@ -50,6 +50,7 @@ type Examination struct {
 // Examinations are those of an installation, shared by all that ask for one.
 type Examinations struct {
 	examine func(context.Context) ([]doctor.Finding, error)
+	brief   *Examinations // without what Problems asks itself, which takes longest
 
 	mu     sync.Mutex
 	latest *latest[Examination]
@@ -57,9 +58,12 @@ type Examinations struct {
 
 // NewExaminations examines the installation that pool connects to.
 func NewExaminations(pool *pgxpool.Pool) *Examinations {
-	return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) {
-		return doctor.Examine(ctx, doctor.Patient{Pool: pool})
-	}}
+	of := func(p doctor.Patient) *Examinations {
+		return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) { return doctor.Examine(ctx, p) }}
+	}
+	e := of(doctor.Patient{Pool: pool})
+	e.brief = of(doctor.Patient{Pool: pool, Except: []string{"workers", "jobs"}})
+	return e
 }
 
 // Look returns an examination that was begun no longer ago than that.

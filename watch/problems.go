@@ -119,19 +119,21 @@ func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error)
 // search asks each question. One that is not answered is a problem itself, unless none is.
 func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, error) {
 	ctx = operator.TiedTo(ctx, tenant)
-	l := look{Problems: p, tenant: tenant, now: time.Now().UTC()}
-	questions := []struct {
+	now, err := p.operator.Now(ctx)
+	if err != nil {
+		return Findings{}, err
+	}
+	l := look{Problems: p, tenant: tenant, now: now.UTC()}
+	type question struct {
 		name string
 		ask  func(context.Context) error
-	}{
-		{"jobs", l.jobs}, {"dead letters", l.deadLetters}, {"keys", l.keys}, {"schedules", l.schedules},
 	}
+	questions := []question{{"schedules", l.schedules}, {"keys", l.keys}}
 	if tenant.IsZero() {
-		questions = append(questions, struct {
-			name string
-			ask  func(context.Context) error
-		}{"installation", l.installation})
+		questions = append(questions, question{"installation", l.installation})
 	}
+	// Those that read all open jobs and all dead letters come last: the time that is left is theirs.
+	questions = append(questions, question{"jobs", l.jobs}, question{"dead letters", l.deadLetters})
 	var failed []error
 	for _, q := range questions {
 		if err := q.ask(ctx); err != nil {
@@ -232,14 +234,17 @@ func (l *look) kind(k operator.OpenKind, q *queue, workers []operator.Worker) {
 			Sentence: fmt.Sprintf("%s of kind %s in queue %s due, and no present dispatcher of the queue has a handler.", doctor.Count(k.Due, "job"), k.Kind, k.Queue),
 			Do:       "Start a program that has a handler for the kind and works the queue.",
 		})
-	case !k.UnavailableSince.IsZero():
+	case k.Due > 0 && (q.oldest.IsZero() || k.OldestDue.Before(q.oldest)):
+		q.oldest = k.OldestDue
+	}
+	if !k.UnavailableSince.IsZero() {
+		about := about
+		about.Jobs = k.Waiting
 		l.find(Problem{
 			Kind: DependencyAway, Severity: doctor.Warning, Since: k.UnavailableSince, Evidence: about,
 			Sentence: fmt.Sprintf("What kind %s of queue %s needs is unavailable: its jobs wait, and spend no attempts.", k.Kind, k.Queue),
 			Do:       "Look at what its handler needs: the log has the error. The jobs start by themselves when it is back.",
 		})
-	case k.Due > 0 && (q.oldest.IsZero() || k.OldestDue.Before(q.oldest)):
-		q.oldest = k.OldestDue
 	}
 	if k.Lapsed > 0 && l.tenant.IsZero() {
 		about.Jobs = k.Lapsed
@@ -297,7 +302,7 @@ func (l *look) workers(workers []operator.Worker) {
 
 // deadLetters asks what waits for a person.
 func (l *look) deadLetters(ctx context.Context) error {
-	groups, err := l.operator.DeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, mostOfAKind)
+	groups, err := l.operator.GrowingDeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, growing, mostOfAKind)
 	if err != nil {
 		return err
 	}
@@ -310,7 +315,7 @@ func (l *look) deadLetters(ctx context.Context) error {
 		if g.Fingerprint == "" {
 			p.Act = operator.Act{}
 		}
-		if l.now.Sub(g.Newest) < growing {
+		if g.Grows {
 			p.Severity = doctor.Problem
 			p.Sentence += ", and there are more and more"
 		}
@@ -338,26 +343,24 @@ func (l *look) keys(ctx context.Context) error {
 
 // schedules asks which have not fired.
 func (l *look) schedules(ctx context.Context) error {
-	schedules, err := l.operator.SchedulesOf(ctx, l.tenant)
+	schedules, err := l.operator.OverdueSchedules(ctx, l.tenant, lateAfter, mostOfAKind)
 	if err != nil {
 		return err
 	}
 	for _, s := range schedules {
-		if s.PausedSince.IsZero() && l.now.Sub(s.NextAt) > lateAfter {
-			l.find(Problem{
-				Kind: ScheduleOverdue, Severity: doctor.Problem, Since: s.NextAt, Evidence: Evidence{Tenant: s.Tenant, Schedule: s.Name, JobKind: s.Kind, Queue: s.Queue},
-				Sentence: fmt.Sprintf("Schedule %s has not fired.", s.Name), Do: "Run a scheduler, and see its log: a declaration that is refused does not fire.",
-			})
-		}
+		l.find(Problem{
+			Kind: ScheduleOverdue, Severity: doctor.Problem, Since: s.NextAt, Evidence: Evidence{Tenant: s.Tenant, Schedule: s.Name, JobKind: s.Kind, Queue: s.Queue},
+			Sentence: fmt.Sprintf("Schedule %s has not fired.", s.Name), Do: "Run a scheduler, and see its log: a declaration that is refused does not fire.",
+		})
 	}
 	return nil
 }
 
 // installation asks package doctor. What that asks of workers and jobs is asked here.
 func (l *look) installation(ctx context.Context) error {
-	x, err := l.doctor.Look(ctx, foundFor)
+	x, err := l.doctor.brief.Look(ctx, foundFor)
 	for _, f := range x.Findings {
-		if f.Severity != doctor.OK && f.Question != "workers" && f.Question != "jobs" {
+		if f.Severity != doctor.OK {
 			l.find(Problem{Kind: Installation, Severity: f.Severity, Sentence: f.Question + ": " + f.What, Do: f.Do})
 		}
 	}

@@ -42,6 +42,9 @@ func (r *rig) enqueue(opts outbox.Options) outbox.ID {
 	return id
 }
 
+// awaySQL has a job wait for what it needs.
+const awaySQL = `UPDATE outbox.jobs SET unavailable_since = now(), run_at = now() + interval '1 minute' WHERE id = $1`
+
 const runSQL = `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w1', started_at = now(), lease_expires_at = now() + $2::interval WHERE id = $1`
 
 // Each problem is found while it is there, of root and of another tenant, and a single tenant sees of it what is
@@ -80,9 +83,30 @@ func TestEachProblemIsFound(t *testing.T) {
 			r.exec(runSQL, id, "1 minute")
 			r.exec(`UPDATE outbox.jobs SET status = 'dead', lease_owner = NULL, lease_expires_at = NULL, failed_at = now(), error_fingerprint = 'f' WHERE id = $1`, id)
 		}, "dead_letters!", "dead_letters!"},
-		"away": {func(r *rig) {
+		"away": {func(r *rig) { r.exec(awaySQL, r.enqueue(outbox.Options{})) }, "dependency_away", "dependency_away"},
+		"back": {func(r *rig) {
 			r.exec(`UPDATE outbox.jobs SET unavailable_since = now() WHERE id = $1`, r.enqueue(outbox.Options{}))
-		}, "dependency_away", "dependency_away"},
+		}, "late", "late"},
+		"one target away": {func(r *rig) {
+			r.exec(awaySQL, r.enqueue(outbox.Options{}))
+			r.enqueue(outbox.Options{})
+		}, "dependency_away late", "dependency_away late"},
+		"a sink's messages": {func(r *rig) {
+			r.exec(`UPDATE outbox.jobs SET kind = 'relay:s' WHERE id = $1`, r.enqueue(outbox.Options{}))
+		}, "", ""},
+		"guarded": {func(r *rig) {
+			id := r.enqueue(outbox.Options{})
+			r.exec(runSQL, id, "-1 minute")
+			r.exec(`INSERT INTO outbox.lease_extensions (job_id, epoch, expires_at) VALUES ($1, 1, now() + interval '1 minute')`, id)
+		}, "", ""},
+		"dying behind many": {func(r *rig) {
+			r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, failed_at, error_fingerprint)
+				SELECT outbox.uuid_v7(), $1, 'mail', '{}', 'dead', now() - CASE WHEN i < 60 THEN interval '1 hour' ELSE interval '0' END, 'f' || (CASE WHEN i < 60 THEN i % 30 ELSE 30 END) FROM generate_series(0, 60) AS i`, r.of)
+		}, "dead_letters!" + strings.Repeat(" dead_letters", 19), "dead_letters!" + strings.Repeat(" dead_letters", 19)},
+		"overdue behind many": {func(r *rig) {
+			r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) SELECT gen_random_uuid(), 'a' || i, '1 day', 'mail', '{}', now() + interval '1 hour' FROM generate_series(1, 10000) AS i`)
+			r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'nightly', '1 day', 'mail', '{}', now() - interval '1 hour')`, r.of)
+		}, "schedule_overdue!", "schedule_overdue!"},
 		"parked": {func(r *rig) {
 			r.exec(`UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, r.enqueue(outbox.Options{Key: outbox.KeyRules{Name: "k"}}))
 			r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'default', 'k', now())`, r.of)
@@ -93,7 +117,7 @@ func TestEachProblemIsFound(t *testing.T) {
 		"silent": {func(r *rig) { r.exec(`UPDATE outbox.workers SET seen_at = now() - interval '10 minutes'`) }, "worker_missing", ""},
 		"deaf":   {func(r *rig) { r.exec(`UPDATE outbox.workers SET hearing = false`) }, "worker_deaf", ""},
 		"several": {func(r *rig) {
-			r.exec(`UPDATE outbox.jobs SET unavailable_since = now() WHERE id = $1`, r.enqueue(outbox.Options{}))
+			r.exec(awaySQL, r.enqueue(outbox.Options{}))
 			r.exec(`UPDATE outbox.workers SET hearing = false`)
 			r.exec(runSQL, r.enqueue(outbox.Options{Queue: "other"}), "-1 minute")
 		}, "lease_lapsed! dependency_away worker_deaf", "dependency_away"},

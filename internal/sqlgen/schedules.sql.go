@@ -221,6 +221,58 @@ func (q *Queries) NotifySchedulers(ctx context.Context) error {
 	return err
 }
 
+const OverdueSchedules = `-- name: OverdueSchedules :many
+SELECT tenant_id, name, kind, queue, next_at
+FROM outbox.schedules
+WHERE schedules.paused_at IS NULL
+  AND schedules.next_at < statement_timestamp() - $1::interval
+  AND ($2::uuid IS NULL OR schedules.tenant_id = $2)
+ORDER BY schedules.next_at
+LIMIT $3
+`
+
+type OverdueSchedulesParams struct {
+	Patience pgtype.Interval
+	Tenant   pgtype.UUID
+	MaxRows  int32
+}
+
+type OverdueSchedulesRow struct {
+	TenantID pgtype.UUID
+	Name     string
+	Kind     string
+	Queue    string
+	NextAt   pgtype.Timestamptz
+}
+
+// OverdueSchedules returns up to @max_rows schedules, those of the @tenant if there is one, whose next tick was to come
+// more than @patience ago, that first which is the longest overdue.
+func (q *Queries) OverdueSchedules(ctx context.Context, arg OverdueSchedulesParams) ([]OverdueSchedulesRow, error) {
+	rows, err := q.db.Query(ctx, OverdueSchedules, arg.Patience, arg.Tenant, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OverdueSchedulesRow
+	for rows.Next() {
+		var i OverdueSchedulesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Name,
+			&i.Kind,
+			&i.Queue,
+			&i.NextAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const PauseSchedule = `-- name: PauseSchedule :many
 WITH found AS MATERIALIZED (
     SELECT schedules.tenant_id, schedules.name, schedules.paused_at

@@ -14,12 +14,15 @@ import (
 const SurveyKinds = `-- name: SurveyKinds :many
 SELECT jobs.queue, jobs.kind,
        count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying', 'blocked')) AS waiting,
-       count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp()) AS due,
+       count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp() AND jobs.kind NOT LIKE 'relay:%') AS due,
        count(*) FILTER (WHERE jobs.status = 'running') AS running,
-       count(*) FILTER (WHERE jobs.status = 'running' AND jobs.lease_expires_at < statement_timestamp() - $1::interval) AS lapsed,
-       min(jobs.run_at) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp())::timestamptz AS oldest_due,
+       count(*) FILTER (WHERE jobs.status = 'running' AND jobs.lease_expires_at < statement_timestamp() - $1::interval
+           AND NOT EXISTS (
+               SELECT FROM outbox.lease_extensions AS beside
+               WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())) AS lapsed,
+       min(jobs.run_at) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp() AND jobs.kind NOT LIKE 'relay:%')::timestamptz AS oldest_due,
        min(jobs.lease_expires_at) FILTER (WHERE jobs.status = 'running')::timestamptz AS oldest_lease,
-       min(jobs.unavailable_since) FILTER (WHERE jobs.status IN ('pending', 'retrying'))::timestamptz AS unavailable_since
+       min(jobs.unavailable_since) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at > statement_timestamp())::timestamptz AS unavailable_since
 FROM outbox.jobs
 WHERE $2::uuid IS NULL OR jobs.tenant_id = $2
 GROUP BY jobs.queue, jobs.kind
@@ -40,8 +43,9 @@ type SurveyKindsRow struct {
 }
 
 // SurveyKinds returns of each queue and kind with open jobs, of a @tenant or of all, how many wait, are due and
-// run, since when the first is due, whose leases lapsed more than @patience ago, and since when what the kind needs
-// is unavailable. It reads every open job once.
+// run, since when the first is due, whose leases lapsed more than @patience ago and are not extended beside the row,
+// and since when what the kind needs is unavailable: those that are due again do not know. Messages that a sink has not
+// taken are not due, as in SampleDepth. It reads every open job once.
 func (q *Queries) SurveyKinds(ctx context.Context, patience pgtype.Interval, tenant pgtype.UUID) ([]SurveyKindsRow, error) {
 	rows, err := q.db.Query(ctx, SurveyKinds, patience, tenant)
 	if err != nil {

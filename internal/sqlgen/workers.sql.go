@@ -18,6 +18,7 @@ FROM (
     FROM outbox.jobs
     WHERE jobs.status IN ('pending', 'retrying')
       AND jobs.run_at <= statement_timestamp()
+      AND jobs.kind NOT LIKE 'relay:%'
     GROUP BY jobs.queue, jobs.kind
 ) AS waiting
 WHERE NOT EXISTS (
@@ -38,7 +39,7 @@ type KindsWithoutHandlerRow struct {
 
 // KindsWithoutHandler returns the kinds of due jobs that no dispatcher seen of
 // late has a handler for in the job's queue, with how many there are and since
-// when the oldest is due.
+// when the oldest is due. Messages that a sink has not taken are not due, as in SampleDepth.
 func (q *Queries) KindsWithoutHandler(ctx context.Context, fresh pgtype.Interval) ([]KindsWithoutHandlerRow, error) {
 	rows, err := q.db.Query(ctx, KindsWithoutHandler, fresh)
 	if err != nil {
