@@ -62,7 +62,7 @@ func TestWhatACallerMayNotSeeIsNotThere(t *testing.T) {
 		INSERT INTO outbox.history (id, tenant_id, queue, kind, status, payload, content_type, priority, run_at, created_at, attempt, max_attempts, epoch, finished_at, closed_from, lost_leases, result)
 		SELECT id, tenant_id, queue, kind, 'succeeded', payload, content_type, priority, run_at, created_at, 1, max_attempts, epoch, now(), 'running', 0, '"what it left"' FROM gone`, closed)
 	reader := r.as("a+jobs.read")
-	reader.get("job?id="+closed).is(200).has("what it left").hasNot("what it got")
+	reader.get("job?id=" + closed).is(200).has("what it left").hasNot("what it got")
 	if got := reader.get("result?id=" + closed).is(200).Body.String(); got != `"what it left"` {
 		t.Errorf("the result is %s", got)
 	}
