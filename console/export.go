@@ -125,9 +125,9 @@ func exportedID(id outbox.ID) string {
 	return id.String()
 }
 
-// export answers with a file of up to mostExported rows, written as they are read. However many pages that takes, it goes
-// on while it is read and the login is good; each page has the time of one. If reading fails once the answer has begun,
-// the connection is cut: a file that ends early must not look whole.
+// export answers with a file of up to mostExported rows, written as they are read. However many pages that takes, it
+// goes on while it is read and the login is good; each page has the time of one. If reading fails once the answer has
+// begun, the connection is cut: a file that ends early must not look whole.
 func (v *visit) export(t exportedTable) error {
 	write, contentType, ending := writeCSV, "text/csv; charset=utf-8; header=present", "csv"
 	switch v.param("format") {

@@ -1259,7 +1259,7 @@ func resultOf(v *visit, j shownJob) templ.Component {
 	})
 }
 
-// contentBox is a payload, a result or a checkpoint, with what can be done with it. "" is of what has no page to download it from.
+// contentBox is a payload, a result or a checkpoint, with what can be done with it. It is downloaded from page, if any.
 func contentBox(v *visit, j shownJob, c content, page string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
