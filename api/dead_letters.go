@@ -86,17 +86,17 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 		}
 	}
 	limit := min(in.Limit, operator.MaxLimit)
-	letters, err := s.operator.DeadLetters(ctx, filter, before, limit)
+	page, err := s.operator.DeadLetterPage(ctx, filter, before, limit)
 	if err != nil {
 		return nil, err
 	}
 	out := &deadLettersOutput{}
-	out.Body.DeadLetters = make([]DeadLetter, len(letters))
-	for i, l := range letters {
+	out.Body.DeadLetters = make([]DeadLetter, len(page.DeadLetters))
+	for i, l := range page.DeadLetters {
 		out.Body.DeadLetters[i] = DeadLetter{Job: view(principal(ctx), l.Job), FailedAt: utc(l.FailedAt), Fingerprint: l.Fingerprint}
 	}
-	if len(letters) == limit {
-		out.Body.Next = makeCursor(letters[limit-1].ID)
+	if !page.Next.IsZero() {
+		out.Body.Next = makeCursor(page.Next)
 		out.Link = "<?" + nextPage(in.Limit, out.Body.Next, in.query()) + `>; rel="next"`
 	}
 	return out, nil

@@ -93,6 +93,8 @@ func TestWithoutALoginThereIsTheLoginAndThenThePage(t *testing.T) {
 		}
 	}
 	r.as("").post("login", url.Values{"token": {"nobody's"}}).is(http.StatusUnauthorized).has("No token is like this one")
+	long := "all+" + strings.Repeat("x", 3<<10)
+	r.as("").post("login", url.Values{"token": {long}}).is(http.StatusUnprocessableEntity).has("does not fit into a cookie")
 	r.as("").post("logout", nil).is(http.StatusSeeOther)
 }
 

@@ -59,8 +59,8 @@ type Config struct {
 	Watch *watch.State
 	// Kinds has the schemas of payloads; nil is none.
 	Kinds *kinds.Schemas
-	// Redact are JSON pointers into payloads whose values are masked until a person asks for them; * stands for any one
-	// segment. Members whose names look like secrets always are.
+	// Redact are JSON pointers into payloads, results and checkpoints whose values are masked until a person asks for
+	// them; * stands for any one segment. Members whose names look like secrets always are.
 	Redact []string
 
 	// Stopping, when closed, ends the streams of changes, which would hold up [http.Server.Shutdown]. nil never does.

@@ -2,10 +2,10 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"io"
-	"iter"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -30,7 +30,9 @@ const exportParams = " format"
 type exportedTable struct {
 	name    string // of the file
 	columns []string
-	rows    iter.Seq2[[]string, error] // each has a value for each column
+	// page returns the next rows, each with a value for each column, and whether there may be more. It takes a bounded
+	// time.
+	page func(context.Context) (rows [][]string, more bool, err error)
 }
 
 func (s *site) exportJobs(v *visit) error {
@@ -47,21 +49,13 @@ func (s *site) exportJobs(v *visit) error {
 	if v.can(access.AdminRead) {
 		columns = append(columns, "attempt", "max_attempts")
 	}
-	return v.export(exportedTable{"jobs", columns, func(yield func([]string, error) bool) {
-		for {
-			page, err := v.operator.Page(v.ctx(), f)
-			for _, j := range page.Jobs {
-				if !yield(v.jobCells(j), nil) {
-					return
-				}
-			}
-			if f.Before = page.Next; err != nil {
-				yield(nil, err)
-			}
-			if err != nil || f.Before.IsZero() {
-				return
-			}
+	return v.export(exportedTable{"jobs", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
+		page, err := v.operator.Page(ctx, f)
+		for _, j := range page.Jobs {
+			rows = append(rows, v.jobCells(j))
 		}
+		f.Before = page.Next
+		return rows, !f.Before.IsZero(), err
 	}})
 }
 
@@ -82,27 +76,17 @@ func (s *site) exportLetters(v *visit) error {
 		return err
 	}
 	columns := []string{"id", "tenant", "status", "kind", "queue", "key", "created_at", "failed_at", "attempt", "error_code", "error_message", "fingerprint"}
-	return v.export(exportedTable{"dead-letters", columns, func(yield func([]string, error) bool) {
-		var before outbox.ID
-		for {
-			letters, err := v.operator.DeadLetters(v.ctx(), f, before, operator.MaxLimit)
-			for _, l := range letters {
-				before = l.ID
-				cells := []string{
-					l.ID.String(), l.Tenant.String(), string(l.Status), l.Kind, l.Queue, l.Key, exported(l.CreatedAt), exported(l.FailedAt),
-					strconv.Itoa(l.Attempt), l.ErrorCode, l.ErrorMessage, l.Fingerprint,
-				}
-				if !yield(cells, nil) {
-					return
-				}
-			}
-			if err != nil {
-				yield(nil, err)
-			}
-			if err != nil || len(letters) < operator.MaxLimit {
-				return
-			}
+	var before outbox.ID
+	return v.export(exportedTable{"dead-letters", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
+		page, err := v.operator.DeadLetterPage(ctx, f, before, operator.MaxLimit)
+		for _, l := range page.DeadLetters {
+			rows = append(rows, []string{
+				l.ID.String(), l.Tenant.String(), string(l.Status), l.Kind, l.Queue, l.Key, exported(l.CreatedAt), exported(l.FailedAt),
+				strconv.Itoa(l.Attempt), l.ErrorCode, l.ErrorMessage, l.Fingerprint,
+			})
 		}
+		before = page.Next
+		return rows, !before.IsZero(), err
 	}})
 }
 
@@ -113,26 +97,16 @@ func (s *site) exportAudit(v *visit) error {
 	}
 	f.Limit, f.Before = operator.MaxLimit, 0
 	columns := []string{"id", "at", "actor", "act", "tenant", "job", "queue", "target", "changes", "reason", "request"}
-	return v.export(exportedTable{"audit", columns, func(yield func([]string, error) bool) {
-		for {
-			entries, err := v.operator.Audit(v.ctx(), f)
-			for _, e := range entries {
-				f.Before = e.ID
-				cells := []string{
-					strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID), e.Queue, e.Target,
-					strings.Join(v.changes(e), ", "), e.Reason, e.RequestID,
-				}
-				if !yield(cells, nil) {
-					return
-				}
-			}
-			if err != nil {
-				yield(nil, err)
-			}
-			if err != nil || len(entries) < operator.MaxLimit {
-				return
-			}
+	return v.export(exportedTable{"audit", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
+		entries, err := v.operator.Audit(ctx, f)
+		for _, e := range entries {
+			f.Before = e.ID
+			rows = append(rows, []string{
+				strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID), e.Queue, e.Target,
+				strings.Join(v.changes(e), ", "), e.Reason, e.RequestID,
+			})
 		}
+		return rows, len(entries) == operator.MaxLimit, err
 	}})
 }
 
@@ -151,7 +125,8 @@ func exportedID(id outbox.ID) string {
 	return id.String()
 }
 
-// export answers with a file of up to mostExported rows, written as they are read. If reading fails once the answer has
+// export answers with a file of up to mostExported rows, written as they are read. However many pages that takes, it
+// goes on while it is read and the login is good; each page has the time of one. If reading fails once the answer has
 // begun, the connection is cut: a file that ends early must not look whole.
 func (v *visit) export(t exportedTable) error {
 	write, contentType, ending := writeCSV, "text/csv; charset=utf-8; header=present", "csv"
@@ -162,27 +137,35 @@ func (v *visit) export(t exportedTable) error {
 	default:
 		return unreadable("format", "is neither csv nor jsonl")
 	}
-	next, stop := iter.Pull2(t.rows)
-	defer stop()
-	row, err, more := next()
+	rows, more, err := t.page(v.ctx())
 	if err != nil {
 		return err
 	}
+	ctx, end := v.site.whileAllowed(v)
+	defer end()
 	h := v.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Disposition", "attachment; filename="+t.name+"-"+v.now.UTC().Format("20060102-150405")+"."+ending)
-	// Not every writer has a deadline.
-	_ = http.NewResponseController(v.w).SetWriteDeadline(time.Now().Add(v.site.config.Timeout))
+	connection := http.NewResponseController(v.w)
+	_ = connection.SetReadDeadline(time.Time{}) // it would end ctx; not every writer has one
 	v.w.WriteHeader(http.StatusOK)
 	if v.r.Method == http.MethodHead {
 		return nil
 	}
+	left := mostExported
 	if ending == "csv" {
-		err = writeCSV(v.w, nil, t.columns)
+		rows, left = append([][]string{t.columns}, rows...), left+1
 	}
-	for n := 0; err == nil && more && n < mostExported; n++ {
-		if err = write(v.w, t.columns, row); err == nil {
-			row, err, more = next()
+	for ; err == nil; rows, more, err = t.page(ctx) {
+		_ = connection.SetWriteDeadline(time.Now().Add(v.site.config.Timeout))
+		rows = rows[:min(len(rows), left)]
+		left -= len(rows)
+		for i := 0; i < len(rows) && err == nil; i++ {
+			err = write(v.w, t.columns, rows[i])
+		}
+		_ = connection.Flush() // the browser shows that there is a file, and a proxy sees it come
+		if err != nil || !more || left == 0 {
+			break
 		}
 	}
 	if err != nil {

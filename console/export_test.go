@@ -1,6 +1,11 @@
 package console
 
 import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"time"
 
@@ -58,6 +63,17 @@ func CSVLine(cells ...string) string {
 	var line strings.Builder
 	_ = writeCSV(&line, nil, cells) // to memory
 	return line.String()
+}
+
+// Exported answers with a file of the pages, to a visit whose time is over.
+func Exported(w http.ResponseWriter, timeout time.Duration, page func(context.Context) ([][]string, bool, error)) error {
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	v := &visit{
+		site: &site{config: Config{Timeout: timeout}, log: slog.New(slog.DiscardHandler)}, w: w, params: url.Values{"format": {"csv"}},
+		r: httptest.NewRequestWithContext(late, "GET", "/", nil), connection: context.Background(),
+	}
+	return v.export(exportedTable{"list", []string{"id"}, page})
 }
 
 // Confirmed is the value of a cookie of somebody whom a provider has confirmed.

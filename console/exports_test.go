@@ -1,10 +1,13 @@
 package console_test
 
 import (
+	"context"
 	"encoding/csv"
 	"encoding/json"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -123,6 +126,38 @@ func TestAnExportHasNoFormulaForAnyReader(t *testing.T) {
 	}
 	if got := console.CSVLine("a;b", "x\ny", "1 = 1; 2 - 1"); got != "a;b,\"x\ny\",1 = 1; 2 - 1\n" {
 		t.Errorf("what is harmless was changed: %q", got)
+	}
+}
+
+// timed is a browser to which each part of an answer has to be written until a time.
+type timed struct {
+	*httptest.ResponseRecorder
+	until []time.Time
+}
+
+func (w *timed) SetWriteDeadline(t time.Time) error {
+	w.until = append(w.until, t)
+	return nil
+}
+
+// An export may take many pages until it finds what is meant: the time of one page does not end it.
+func TestAnExportHasTheTimeOfItsPages(t *testing.T) {
+	t.Parallel()
+	w := &timed{ResponseRecorder: httptest.NewRecorder()}
+	pages := [][][]string{nil, {{"a"}}, nil, {{"b"}, {"c"}}}
+	asked := 0
+	err := console.Exported(w, time.Minute, func(ctx context.Context) ([][]string, bool, error) {
+		asked++
+		if _, bounded := ctx.Deadline(); asked > 1 && (bounded || ctx.Err() != nil) {
+			t.Errorf("page %d has the time of the first one", asked)
+		}
+		return pages[asked-1], asked < len(pages), nil
+	})
+	if got := w.Body.String(); err != nil || got != "id\na\nb\nc\n" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if len(w.until) != len(pages) || !w.until[len(pages)-1].After(w.until[0]) {
+		t.Errorf("the pages have to be written until %v, want each within its own time", w.until)
 	}
 }
 

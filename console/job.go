@@ -23,6 +23,7 @@ type shownJob struct {
 	reports operator.Reports
 	payload content
 	result  content
+	saved   content // the checkpoint
 	headers []field
 	audit   []operator.AuditEntry
 	spans   []span
@@ -72,10 +73,11 @@ func (s *site) job(v *visit) (err error) {
 			return err
 		}
 	}
+	whole := v.param("whole") != ""
+	shown.result = s.contentOf(j.Result, "application/json", shown.reveal, whole)
 	if v.can(access.PayloadRead) {
-		whole := v.param("whole") != ""
 		shown.payload = s.contentOf(j.Payload, j.ContentType, shown.reveal, whole)
-		shown.result = s.contentOf(j.Result, "application/json", shown.reveal, whole)
+		shown.saved = s.contentOf(shown.reports.Checkpoint.Data, "application/json", shown.reveal, whole)
 		shown.headers = headersOf(j.Headers, s.mask(shown.reveal))
 	}
 	return v.render(jobPage(v, shown))

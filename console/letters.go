@@ -27,7 +27,8 @@ type letters struct {
 	groups  []operator.DeadLetterGroup
 	jobs    []operator.DeadLetter
 	before  outbox.ID
-	tenants bool // whether the tenants are shown
+	next    outbox.ID // before of the next page; zero: this is the last one
+	tenants bool      // whether the tenants are shown
 	acted   acted
 	picked  []string // the acts on those that are selected; none: they cannot be
 	list    search   // the page of a group, as what its letters are selected from
@@ -65,9 +66,11 @@ func (s *site) letters(v *visit) (err error) {
 	if l.filter.Fingerprint == "" {
 		return v.render(lettersPage(v, l))
 	}
-	if l.jobs, err = v.operator.DeadLetters(v.ctx(), l.filter, l.before, 0); err != nil {
+	page, err := v.operator.DeadLetterPage(v.ctx(), l.filter, l.before, 0)
+	if err != nil {
 		return err
 	}
+	l.jobs, l.next = page.DeadLetters, page.Next
 	if l.list, err = v.searchOf(); err != nil {
 		return err
 	}

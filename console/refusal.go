@@ -57,6 +57,8 @@ func refusalOf(err error) refusal {
 		return refusal{http.StatusNotFound, "There is no such sink", "No relay has ever published to a sink of the name."}
 	case errors.Is(err, operator.ErrPastDeadline):
 		return refusal{http.StatusConflict, "Its deadline has passed", "It would only expire. Nothing was changed."}
+	case errors.Is(err, errTooLarge):
+		return refusal{http.StatusUnprocessableEntity, "The login does not fit into a cookie", "It has too many claims, or they are too long. Sign in with a token of this instance, which begins with ph_."}
 	case errors.Is(err, access.ErrCrowd):
 		return refusal{http.StatusTooManyRequests, "Too many people sign in at once", "Try again in a moment."}
 	case errors.Is(err, access.ErrProviderAway):

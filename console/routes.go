@@ -75,7 +75,7 @@ var routes = []route{
 	{"GET", "live", needs(access.JobsRead, access.AdminStream), tailParams, "Live", (*site).tail},
 	{"GET", "job", needs(access.JobsRead), "id reveal whole", "", (*site).job},
 	{"GET", "payload", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).payload},
-	{"GET", "result", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).result},
+	{"GET", "result", needs(access.JobsRead), "id", "", (*site).result},
 	{"GET", "find", needs(access.JobsRead), "q", "", (*site).find},
 	{"GET", "jobs-export", needs(access.JobsRead), jobsParams + exportParams, "", (*site).exportJobs},
 	{"GET", "letters-export", inside, lettersParams + exportParams, "", (*site).exportLetters},

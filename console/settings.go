@@ -93,9 +93,9 @@ var abilities = []struct {
 	capability access.Capability
 	what       string
 }{
-	{access.JobsRead, "see jobs and how they stand"},
+	{access.JobsRead, "see jobs, how they stand, and their results"},
 	{access.AdminRead, "see how jobs are carried out: attempts, workers, queues, keys, schedules, the audit"},
-	{access.PayloadRead, "see payloads, results and headers"},
+	{access.PayloadRead, "see payloads, headers and checkpoints"},
 	{access.AdminStream, "have pages update themselves"},
 	{access.JobsCancel, "cancel jobs"},
 	{access.AdminMutate, "retry, dismiss and release jobs; pause and limit queues; act on keys and schedules"},

@@ -93,38 +93,19 @@ func tooMany(err error) error {
 
 // DeadLetters lists up to limit dead letters (0 is 50, more than 200 is 200), newest
 // first by when they were enqueued. The next page begins with before as the last
-// one's ID; zero is from the newest on.
-func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int) ([]DeadLetter, error) {
-	if err := f.validate(); err != nil {
-		return nil, err
+// one's ID; zero is from the newest on. It takes as many statements as it needs: if few
+// of millions are meant, it is the caller's ctx that ends it. See [Operator.DeadLetterPage].
+func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int) (letters []DeadLetter, err error) {
+	for limit = min(cmp.Or(limit, DefaultLimit), MaxLimit); ; {
+		page, err := o.DeadLetterPage(ctx, f, before, limit-len(letters))
+		if err != nil {
+			return nil, err
+		}
+		letters, before = append(letters, page.DeadLetters...), page.Next
+		if len(letters) == limit || before.IsZero() {
+			return letters, nil
+		}
 	}
-	if limit < 0 {
-		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
-	}
-	p := f.params()
-	params := sqlgen.ListDeadLettersParams{
-		After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
-		Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
-		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
-	}
-	if !before.IsZero() && bytes.Compare(before[:], p.Before.Bytes[:]) < 0 {
-		params.Before = pgvalue.UUID(before)
-	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	var rows []sqlgen.ListDeadLettersRow
-	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		rows, err = db.ListDeadLetters(ctx, params)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list dead letters: %w", tooMany(err))
-	}
-	letters := make([]DeadLetter, len(rows))
-	for i, row := range rows {
-		letters[i] = DeadLetter{FailedAt: row.FailedAt.Time, Fingerprint: row.Fingerprint, Job: fromRow(row.Shown())}
-	}
-	return letters, nil
 }
 
 // DeadLetterGroup is the dead letters that failed alike: of one kind, with one error

@@ -34,6 +34,16 @@ func (o *Operator) FirstAuditPage(ctx context.Context, f AuditFilter, rows int32
 	return page, err
 }
 
+// FirstLetters is a page of dead letters of rounds that begin with so few rows, and of one of them at a time.
+func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int, rows int32) (DeadLetterPage, error) {
+	var page DeadLetterPage
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		page, err = letterRounds(ctx, db, f.listed(before, limit), rows, 0)
+		return err
+	})
+	return page, err
+}
+
 // Planned is the operator, with the server's plan of each statement that it runs by
 // index.
 func (o *Operator) Planned(plans *[]string) *Operator {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -81,6 +83,42 @@ func TestPagesAreTheWholeList(t *testing.T) {
 				t.Errorf("%d pages: they read more than they were told to", pages+1)
 			}
 		})
+	}
+}
+
+func TestPagesOfDeadLettersAreTheWholeList(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeMixed(t, db, 300)
+	for limit, f := range map[int]operator.DeadLetterFilter{50: {Kind: "rare"}, 3: {Kind: "rare"}, 200: {Kind: "common"}, 7: {Kind: "absent"}} {
+		var want, got []outbox.ID
+		rows, err := db.Query(t.Context(), `SELECT id FROM outbox.jobs WHERE status = 'dead' AND kind = $1 ORDER BY id DESC`, f.Kind)
+		if err == nil {
+			want, err = pgx.CollectRows(rows, pgx.RowTo[outbox.ID])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages := 0
+		for before := (outbox.ID{}); pages < 1000; pages++ {
+			page, err := o.FirstLetters(t.Context(), f, before, limit, 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range page.DeadLetters {
+				got = append(got, l.ID)
+			}
+			if before = page.Next; before.IsZero() {
+				break
+			}
+		}
+		if !slices.Equal(got, want) || pages < 10 {
+			t.Errorf("%s, %d at most: %d dead letters on %d pages, %d in the list; want those, a few rows at a time", f.Kind, limit, len(got), pages+1, len(want))
+		}
+	}
+	var plans []string
+	if _, err := operator.New(db).Planned(&plans).DeadLetters(t.Context(), operator.DeadLetterFilter{Kind: "absent"}, outbox.ID{}, 0); err != nil || len(plans) < 2 {
+		t.Errorf("%d statements by index, %v; want where a round ends and its dead letters", len(plans), err)
 	}
 }
 

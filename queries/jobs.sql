@@ -21,8 +21,8 @@ ORDER BY epoch DESC
 LIMIT @max_rows;
 
 -- name: FindReach :one
--- FindReach returns the id, between @after and @before, down to which ListJobs with
--- the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
+-- FindReach returns the id, between @after and @before, down to which ListJobs, or
+-- ListDeadLetters, with the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
 -- it has no more to read.
 SELECT greatest((
     SELECT jobs.id

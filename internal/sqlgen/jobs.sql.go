@@ -337,8 +337,8 @@ type FindReachParams struct {
 	MaxRows  int32
 }
 
-// FindReach returns the id, between @after and @before, down to which ListJobs with
-// the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
+// FindReach returns the id, between @after and @before, down to which ListJobs, or
+// ListDeadLetters, with the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
 // it has no more to read.
 func (q *Queries) FindReach(ctx context.Context, arg FindReachParams) (pgtype.UUID, error) {
 	row := q.db.QueryRow(ctx, FindReach,
