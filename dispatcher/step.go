@@ -31,6 +31,9 @@ import (
 // because the program has changed, fails the job for good. What JSON does not keep
 // of R, later attempts do not get.
 //
+// A job that an operator has run again with another payload keeps the results of its
+// steps, unless the operator has it forget them.
+//
 // It returns [outbox.ErrLeaseLost] if the job is no longer this attempt's. While
 // the database is away it waits for it, until ctx ends. In a Claimed that a test
 // made by hand nothing is remembered.
