@@ -275,6 +275,10 @@ func (f *firer) setAside(ctx context.Context, r row, err error) {
 	}
 	next.until = time.Now().Add(next.pause)
 	f.refused[nameOf(r)] = next
+	f.reportRefused(ctx, r, err)
+}
+
+func (f *firer) reportRefused(ctx context.Context, r row, err error) {
 	f.metrics.refused.Inc()
 	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
 }
