@@ -290,7 +290,7 @@ type aside struct {
 }
 
 const (
-	asideFor    = time.Minute
+	asideFor    = 20 * time.Second // well below lateAfter: what is late only is tried again while it is no missed tick
 	asideLocked = 5 * time.Second // the first pause of one that is locked; each further one is twice as long
 )
 

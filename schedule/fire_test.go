@@ -331,7 +331,7 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if got := askAll[string](t, db, `SELECT headers ->> 'schedule' FROM outbox.jobs ORDER BY 1`); !slices.Equal(got, []string{"b", "d"}) {
 		t.Errorf("jobs of %v, want of b and d", got)
 	}
-	// They stay due, and for a minute nobody looks at them.
+	// They stay due, and for some time nobody looks at them.
 	if due := askAll[string](t, db, `SELECT name FROM outbox.schedules WHERE next_at <= now() ORDER BY 1`); !slices.Equal(due, []string{"a-refused", "c-unknown-zone"}) {
 		t.Errorf("due = %v", due)
 	}
@@ -341,7 +341,7 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if n := value(t, s.metrics.refused); n != 2 {
 		t.Errorf("refused = %v, want 2", n)
 	}
-	// When the minute is over and the mistake mended, it fires.
+	// When that time is over and the mistake mended, it fires.
 	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
 	clear(s.firer.refused)
 	if n := fire(t, s); n != 1 {
