@@ -21,7 +21,8 @@ import (
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
 // than 100 follow-ups, or than 4 MiB of payloads and headers. Once the handler has returned, or Complete was called,
-// Then is too late and returns an error. It may be called concurrently.
+// Then is too late and returns an error. It may be called concurrently. Options.Protect has until the attempt's context
+// ends.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	var errs []error
 	if opts.IdempotencyKey != "" {
@@ -35,7 +36,11 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	}
 	opts.fillFrom(args) // of which the row has no idempotency key and no MaxQueued
 	opts.Tenant = c.Tenant
-	job, err := newRow(context.Background(), args, &opts)
+	ctx := engine.Of(c).Context // a protector may ask a server, and the attempt's time bounds that
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	job, err := newRow(ctx, args, &opts)
 	if opts.Headers == nil && opts.Caller == (Caller{}) {
 		job.Headers = c.headersText()
 	}
