@@ -15,7 +15,8 @@ import (
 // adds what it wants anew.
 //
 // The follow-up belongs to this job's tenant and remembers it as its parent. Without
-// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on. An idempotency key, another
+// Options.Headers and Options.Caller it has this job's headers, but for those of a schedule's tick, so that a trace goes
+// on. An idempotency key, another
 // tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's DefaultOptions may have them for
 // other jobs; a follow-up leaves them out.
 //
@@ -42,7 +43,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	}
 	job, err := newRow(ctx, args, &opts)
 	if opts.Headers == nil && opts.Caller == (Caller{}) {
-		job.Headers = c.headersText()
+		job.Headers = engine.InheritedHeaders(c.RawHeaders)
 	}
 	job.Headers = withContext(job.Headers, engine.Of(c).Trace)
 	if err = errors.Join(append(errs, err)...); err == nil {
@@ -64,12 +65,4 @@ func (c *Claimed) add(job row) error {
 	default:
 		return err
 	}
-}
-
-func (c *Claimed) headersText() *string {
-	if len(c.RawHeaders) == 0 {
-		return nil
-	}
-	text := string(c.RawHeaders)
-	return &text
 }
