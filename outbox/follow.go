@@ -15,10 +15,9 @@ import (
 // adds what it wants anew.
 //
 // The follow-up belongs to this job's tenant and remembers it as its parent. Without
-// Options.Headers and Options.Caller it has this job's headers, but for those of a schedule's tick, so that a trace goes
-// on. An idempotency key, another
-// tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's DefaultOptions may have them for
-// other jobs; a follow-up leaves them out.
+// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on, but for those of a schedule's
+// tick. An idempotency key, another tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's
+// DefaultOptions may have them for other jobs; a follow-up leaves them out.
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
 // than 100 follow-ups, or than 4 MiB of payloads and headers. Once the handler has returned, or Complete was called,

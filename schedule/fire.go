@@ -291,7 +291,7 @@ type aside struct {
 
 const (
 	asideFor    = 20 * time.Second // well below lateAfter: what is late only is tried again while it is no missed tick
-	asideLocked = 5 * time.Second // the first pause of one that is locked; each further one is twice as long
+	asideLocked = 5 * time.Second  // the first pause of one that is locked; each further one is twice as long
 )
 
 // aside is what is set aside now. It is never nil, which would be NULL. How long a schedule was set aside is forgotten

@@ -18,7 +18,8 @@ type Tick struct {
 	At       time.Time // when it was due, in UTC. For a job of "run now", when that was said
 }
 
-// TickOf returns the tick of a job; false for one that no schedule enqueued, as the follow-ups and hooks of its jobs are.
+// TickOf returns the tick of a job; false for one that no schedule enqueued: the follow-ups and hooks of its jobs are
+// such ones.
 func TickOf(job *outbox.Claimed) (Tick, bool) {
 	headers := job.Headers()
 	at, err := time.Parse(time.RFC3339Nano, headers[headerScheduledFor])
