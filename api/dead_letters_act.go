@@ -148,6 +148,7 @@ type EditedReplay struct {
 	Payload json.RawMessage `json:"payload,omitempty" doc:"In place of the old one: any JSON, stored as it is written"`
 	Base64  *string         `json:"payloadBase64,omitempty" doc:"In place of payload if that is no JSON"`
 	Reason  string          `json:"reason,omitempty" maxLength:"2000" doc:"For the audit, which keeps the old payload"`
+	Forget  bool            `json:"forget,omitempty" doc:"Drop the job's checkpoint and what its steps have returned, which are of the old payload: its handler begins anew, and every step runs again"`
 	DryRun  bool            `json:"dryRun,omitempty" doc:"Only say whether it would be done: the answer is the problem, or the job as it is"`
 }
 
@@ -171,6 +172,9 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 		return nil, err
 	}
 	by := s.by(ctx).Because(in.Body.Reason).CheckedBy(s.checker(ctx))
+	if in.Body.Forget {
+		by = by.Forgetting()
+	}
 	replay := by.ReplayEdited
 	if in.Body.DryRun {
 		replay = by.WouldReplayEdited

@@ -226,7 +226,8 @@ func TestADeadLetterIsReplayedWithAnotherPayload(t *testing.T) {
 		t.Errorf("after a dry run it is %+v, payload %s", j, j.JSON)
 	}
 	j = api.Job{}
-	r.post("/jobs/"+id+"/replay", `{"payload":{"b": 1,"a":2},"reason":"typo"}`).want(200, &j)
+	r.exec(`INSERT INTO outbox.job_steps (job_id, name, epoch, took, result) VALUES ($1, 'quote', 1, '1 s', '1')`, id)
+	r.post("/jobs/"+id+"/replay", `{"payload":{"b": 1,"a":2},"reason":"typo","forget":true}`).want(200, &j)
 	if j.Status != "pending" || string(j.JSON) != `{"b":1,"a":2}` && string(j.JSON) != `{"b": 1,"a":2}` {
 		t.Errorf("after the replay it is %+v, payload %s", j, j.JSON)
 	}
@@ -235,7 +236,7 @@ func TestADeadLetterIsReplayedWithAnotherPayload(t *testing.T) {
 	// The audit keeps the old payload, for those who may see payloads.
 	var acts struct{ Acts []api.Act }
 	r.get("/audit?job_id="+id).want(200, &acts)
-	if len(acts.Acts) != 1 || acts.Acts[0].Reason != "typo" || !strings.Contains(string(acts.Acts[0].Before), "payload_base64") {
+	if len(acts.Acts) != 1 || acts.Acts[0].Reason != "typo" || !strings.Contains(string(acts.Acts[0].Before), "payload_base64") || !strings.Contains(string(acts.Acts[0].After), `"forgotten_steps":1`) {
 		t.Errorf("audit = %+v", acts.Acts)
 	}
 	var before map[string]any

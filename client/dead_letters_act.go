@@ -40,6 +40,7 @@ type EditedReplay struct {
 	// PayloadBase64 is the payload, not yet encoded, if it is no JSON. Nil is none, an empty one is empty.
 	PayloadBase64 []byte `json:"payloadBase64,omitzero"`
 	Reason        string `json:"reason,omitempty"` // for the audit, which keeps the old payload
+	Forget        bool   `json:"forget,omitempty"` // its checkpoint and what its steps returned: every step runs again
 	DryRun        bool   `json:"dryRun,omitempty"` // only say whether it would be done: the problem, or the job
 }
 

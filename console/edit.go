@@ -34,8 +34,8 @@ var editGate = needs(access.AdminMutate, access.PayloadRead)
 // editRoutes are the rows of an edit. The POST that previews it is none of an act, but only those who may act see it.
 var editRoutes = []route{
 	{"GET", "job-edit", editGate, "id reveal", "", (*site).edit},
-	{"POST", "job-edit", editGate, "id epoch payload reveal again reason", "", (*site).previewEdit},
-	{"POST", "job-edit-do", editGate, "id epoch payload reveal reason", "", (*site).doEdit},
+	{"POST", "job-edit", editGate, "id epoch payload reveal again forget reason", "", (*site).previewEdit},
+	{"POST", "job-edit-do", editGate, "id epoch payload reveal forget reason", "", (*site).doEdit},
 }
 
 // editor is a dead letter's payload as it is edited.
@@ -438,7 +438,35 @@ func (s *site) previewEdit(v *visit) error {
 	if e.hides > 0 {
 		c.will = append(c.will, "Masked values that were not changed stay as they are stored.")
 	}
-	return v.render(editConfirmPage(v, c, changed))
+	remembered, err := v.remembered(e.ID)
+	if err != nil {
+		return err
+	}
+	return v.render(editConfirmPage(v, c, changed, remembered))
+}
+
+// remembered says what a job keeps of its old payload; "" if nothing.
+func (v *visit) remembered(id outbox.ID) (string, error) {
+	steps, err := v.operator.Steps(v.ctx(), id)
+	if err != nil {
+		return "", err
+	}
+	at, err := v.operator.Checkpoint(v.ctx(), id)
+	if err != nil {
+		return "", err
+	}
+	var what []string
+	if at.Data != nil {
+		what = append(what, "its checkpoint")
+	}
+	if len(steps) > 0 {
+		names := make([]string, len(steps))
+		for i, step := range steps {
+			names[i] = step.Name
+		}
+		what = append(what, "what "+shortLine(plural(len(steps), "step")+" returned: "+strings.Join(names, ", ")))
+	}
+	return strings.Join(what, " and "), nil
 }
 
 // doEdit is the third step.
@@ -448,7 +476,11 @@ func (s *site) doEdit(v *visit) error {
 		return err
 	}
 	if len(e.faults) == 0 {
-		err = v.checked(v.operator.Because(v.param("reason")), e.Epoch).ReplayEdited(v.ctx(), e.ID, payload)
+		by := v.checked(v.operator.Because(v.param("reason")), e.Epoch)
+		if v.param("forget") != "" {
+			by = by.Forgetting()
+		}
+		err = by.ReplayEdited(v.ctx(), e.ID, payload)
 		if e.faults = e.faultsOf(err); err != nil && len(e.faults) == 0 {
 			return v.notEdited(err)
 		}

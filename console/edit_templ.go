@@ -465,8 +465,8 @@ func changesOf(changes []change) templ.Component {
 	})
 }
 
-// editConfirmPage asks whether to run a job with the payload that was previewed.
-func editConfirmPage(v *visit, c confirmation, changes []change) templ.Component {
+// editConfirmPage asks whether to run a job with the payload that was previewed, and with what it has remembered.
+func editConfirmPage(v *visit, c confirmation, changes []change, remembered string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -498,6 +498,25 @@ func editConfirmPage(v *visit, c confirmation, changes []change) templ.Component
 			templ_7745c5c3_Err = changesOf(changes).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
+			}
+			if remembered != "" {
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "<p>The job keeps ")
+				if templ_7745c5c3_Err != nil {
+					return templ_7745c5c3_Err
+				}
+				var templ_7745c5c3_Var28 string
+				templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(remembered)
+				if templ_7745c5c3_Err != nil {
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `edit.templ`, Line: 99, Col: 32}
+				}
+				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var28))
+				if templ_7745c5c3_Err != nil {
+					return templ_7745c5c3_Err
+				}
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 41, ". That is of the old payload.</p><label class=\"check\"><input type=\"checkbox\" name=\"forget\" value=\"1\"> Forget it: every step runs again</label>")
+				if templ_7745c5c3_Err != nil {
+					return templ_7745c5c3_Err
+				}
 			}
 			return nil
 		})

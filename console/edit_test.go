@@ -99,6 +99,9 @@ func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
 			form.Set("again", "1")
 			r.post("job-edit", form).is(200).has("grace <b>", "Preview…")
 			form.Del("again")
+			r.exec(`INSERT INTO outbox.job_steps (job_id, name, epoch, took, result) VALUES ($1, 'quote', 1, '1 s', '1'), ($1, 'charge', 1, '1 s', '1')`, id)
+			r.post("job-edit", form).is(200).has("keeps what 2 steps returned: charge, quote", "Forget it")
+			form.Set("forget", "1")
 			form.Set("reason", "wrong address")
 			if got := r.post("job-edit-do", form).is(303).Header().Get("Location"); got != "job?id="+id.String() {
 				t.Errorf("led to %s", got)
@@ -107,6 +110,7 @@ func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
 			if got := r.payloadOf(id); got != want {
 				t.Errorf("the payload is %s, want %s", got, want)
 			}
+			r.get("job?id=" + id.String()).is(200).hasNot("charge")
 			if got, n := r.statusOf(id), r.audited("job.replay", "wrong address"); got != "pending" || n != 1 {
 				t.Errorf("it is %s, and the audit has %d acts", got, n)
 			}

@@ -85,8 +85,6 @@ func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
 		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(job.Tenant), Queue: job.Queue, Kind: kind, Priority: int16(job.Priority),
 		MaxAttempts: engine.DefaultMaxAttempts, Payload: payload, ContentType: engine.ContentJSON,
 	}
-	if len(job.RawHeaders) > 0 {
-		row.Headers = new(string(job.RawHeaders))
-	}
+	row.Headers = engine.InheritedHeaders(job.RawHeaders)
 	return row
 }

@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -125,32 +126,55 @@ func TestFollowUpsExistExactlyWhenCompleteCommits(t *testing.T) {
 	wantFollowUps(t, db, id, <-children, true)
 }
 
-// Follow-ups run, know their tenant, and carry the trace on.
+// timed is a protector that has the time of a handler's context.
+type timed struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+func (p timed) Seal(ctx context.Context, _ outbox.Part, plain outbox.Content) (outbox.Content, error) {
+	want, _ := p.ctx.Deadline()
+	if got, ends := ctx.Deadline(); !ends || !got.Equal(want) {
+		p.t.Errorf("a follow-up's protector has until %s, %t; want the handler's %s", got, ends, want)
+	}
+	return plain, nil
+}
+
+func (timed) Open(_ context.Context, _ outbox.Part, sealed outbox.Content) (outbox.Content, error) {
+	return sealed, nil
+}
+
+// Follow-ups run, know their tenant, carry the trace on, and are sealed within the time of the attempt.
 func TestAFollowUpRuns(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	tenant := outbox.NewID()
-	enqueue(t, db, probe{1}, outbox.Options{Tenant: tenant, Headers: map[string]string{"trace": "t1"}})
-	mux := handle(func(_ context.Context, job *outbox.Job[probe]) error {
+	enqueue(t, db, probe{1}, outbox.Options{Tenant: tenant, Headers: map[string]string{"trace": "t1", "schedule": "s", "scheduled_for": "2026-06-01T12:00:00Z"}})
+	mux := handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		for n := range 3 {
-			if _, err := job.Then(next{n}, outbox.Options{}); err != nil {
+			if _, err := job.Then(next{n}, outbox.Options{Protect: timed{t, ctx}}); err != nil {
 				t.Error(err)
 			}
 		}
 		return nil
 	})
 	ran := make(chan *outbox.Job[next], 3)
-	dispatcher.Handle(mux, func(_ context.Context, job *outbox.Job[next]) error {
-		ran <- job
-		return nil
-	})
+	dispatcher.HandleMany(mux, func(ctx context.Context, jobs []*outbox.Job[next]) []error {
+		for _, job := range jobs {
+			if _, err := job.Then(outbox.Raw{KindName: "last", Payload: []byte("1")}, outbox.Options{Protect: timed{t, ctx}}); err != nil {
+				t.Error(err)
+			}
+			ran <- job
+		}
+		return make([]error, len(jobs))
+	}, dispatcher.BatchConfig{})
 	start(t, db, mux, quiet(nil)) // looks when it starts, and when it is woken by itself
 	for range 3 {
-		if job := receive(t, ran, "a follow-up"); job.Tenant != tenant || job.Headers()["trace"] != "t1" {
-			t.Errorf("the follow-up is of tenant %s with headers %v, want its parent's", job.Tenant, job.Headers())
+		if job := receive(t, ran, "a follow-up"); job.Tenant != tenant || !maps.Equal(job.Headers(), map[string]string{"trace": "t1"}) {
+			t.Errorf("the follow-up is of tenant %s with headers %v, want its parent's, without the tick", job.Tenant, job.Headers())
 		}
 	}
-	awaitSucceeded(t, db, 4)
+	await(t, db, "they succeed", `SELECT count(*) = 4 FROM outbox.history`)
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.history AS child JOIN outbox.history AS parent ON parent.id = child.parent_id`); n != 3 {
 		t.Errorf("jobs in the history with a parent = %d, want 3", n)
 	}

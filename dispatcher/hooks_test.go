@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -73,10 +74,13 @@ func TestOnSuccessKnowsTheArgs(t *testing.T) {
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
 	ended := make(chan dispatcher.Ended[probe], 1)
 	dispatcher.OnSuccess(mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[probe]]) error {
+		if len(job.Headers()) != 0 {
+			t.Errorf("headers of the hook = %v, want none: no schedule enqueued it", job.Headers())
+		}
 		ended <- job.Args
 		return nil
 	})
-	id := enqueue(t, db, probe{5}, outbox.Options{})
+	id := enqueue(t, db, probe{5}, outbox.Options{Headers: map[string]string{"schedule": "s", "scheduled_for": "2026-06-01T12:00:00Z"}})
 	start(t, db, mux, quiet(nil))
 	if got := receive(t, ended, "the hook"); got.ID != id || got.Args.N != 5 || got.Result != nil {
 		t.Errorf("the hook was told of %+v", got)
@@ -91,7 +95,7 @@ func TestOnDeathRunsForEveryDeath(t *testing.T) {
 	db := pgtest.New(t)
 	const text = `{"n": "not a number: \u0000"}`
 	binary := bytes.Repeat([]byte{0, 0xff, '\\', '"'}, 50)
-	poisoned := enqueue(t, db, probe{1}, outbox.Options{MaxAttempts: 1, Headers: map[string]string{"trace": "t1"}})
+	poisoned := enqueue(t, db, probe{1}, outbox.Options{MaxAttempts: 1, Headers: map[string]string{"trace": "t1", "schedule": "s", "scheduled_for": "2026-06-01T12:00:00Z"}})
 	failed := enqueue(t, db, probe{2}, outbox.Options{})
 	exhausted := enqueue(t, db, probe{3}, outbox.Options{MaxAttempts: 2})
 	undecodable := enqueue(t, db, outbox.Raw{KindName: "probe", Payload: []byte(text)}, outbox.Options{})
@@ -139,8 +143,8 @@ func TestOnDeathRunsForEveryDeath(t *testing.T) {
 		if job.Args.Kind != "probe" || job.Args.Queue != "default" || job.Kind != "probe:on_death" {
 			t.Errorf("the hook was told of %+v", job.Args)
 		}
-		if job.Args.ID == poisoned && job.Headers()["trace"] != "t1" {
-			t.Errorf("headers of the hook = %v, want those of the job", job.Headers())
+		if job.Args.ID == poisoned && !maps.Equal(job.Headers(), map[string]string{"trace": "t1"}) {
+			t.Errorf("headers of the hook = %v, want those of the job, without its tick", job.Headers())
 		}
 		heard := job.Args
 		id := heard.ID

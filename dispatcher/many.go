@@ -17,6 +17,9 @@ import (
 // "outcome_count", and a panic fails every job with its stack. A job whose payload
 // cannot be decoded is discarded by itself, and the handler does not see it.
 //
+// A batch has whatever is due of the kind: jobs of several tenants, priorities and keys.
+// A handler that acts for a tenant asks each job for its own.
+//
 // A batch takes one of the queue's worker slots, whatever its size, and lasts as
 // long as the kind's timeout allows; a job's own Options.Timeout is not looked at.
 // Its context ends with the timeout, when a shutdown's grace period is over, and

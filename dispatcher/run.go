@@ -66,6 +66,7 @@ func run(p *process, a *attempt) (took time.Duration) {
 		reportOverrun(p, a)
 	}).Stop()
 	running := p.trace(attemptContext{ctx, limit}, a)
+	engine.Of(a.job).Context = running
 	p.noteStart(a, started)
 	a.err = outcome.Call(running, a.route.handler, a.job)
 	a.handlerDone.Store(true)
@@ -106,6 +107,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 	}).Stop()
 	within := p.trace(attemptContext{ctx, started.Add(r.config.Timeout)}, running...)
 	for _, a := range running {
+		engine.Of(a.job).Context = within
 		p.noteStart(a, started, slog.Int("batch", len(b.attempts)))
 	}
 	outcomes := callMany(within, r.many, jobs)

@@ -31,6 +31,9 @@ import (
 // because the program has changed, fails the job for good. What JSON does not keep
 // of R, later attempts do not get.
 //
+// A job that an operator has run again with another payload keeps the results of its
+// steps, unless the operator has it forget them.
+//
 // It returns [outbox.ErrLeaseLost] if the job is no longer this attempt's. While
 // the database is away it waits for it, until ctx ends. In a Claimed that a test
 // made by hand nothing is remembered.
@@ -72,11 +75,16 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(
 // meanwhile. If db begins its transactions at REPEATABLE READ or SERIALIZABLE, call
 // job.Guard first in fn: otherwise the step fails with a serialization failure
 // (SQLSTATE 40001) if the lease was extended while fn ran.
+//
+// In package memory it returns memory.ErrNotStored and does not call fn.
 func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
 	var none, result R
 	s, err := beginStep(job, name)
 	if err != nil {
 		return none, err
+	}
+	if s.reports == nil && engine.Of(job).Recorder != nil {
+		return none, fmt.Errorf("step %s: %w", name, engine.ErrNotStored)
 	}
 	var stored [][]byte
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {

@@ -99,7 +99,7 @@ func (w *workers) begin(r *record) *attempt {
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
 	}
 	kept := engine.Of(job)
-	kept.Recorder, kept.FollowUps.Refused = reports, engine.ErrNotStored
+	kept.Recorder, kept.FollowUps.Refused, kept.Context = reports, engine.ErrNotStored, ctx
 	return &attempt{r, ctx, stop, job}
 }
 

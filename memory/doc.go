@@ -24,7 +24,7 @@
 //     does the kind's config, dispatcher.Unavailable and its OutageLimit included.
 //     job.Progress and checkpoints are kept with the job, in memory; job.Log goes to
 //     [Config.Logger], and dispatcher.Step remembers nothing. What needs a job's row (job.Complete,
-//     job.Guard, job.Then) returns [ErrNotStored].
+//     job.Guard, job.Then, dispatcher.StepTx) returns [ErrNotStored].
 //   - When Run is told to stop, jobs that were taken are carried out for the grace
 //     period; then running ones are cut off with the cause dispatcher.ErrShutdown, and
 //     what had not started is dropped. Both are said in the log.

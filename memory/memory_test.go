@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
@@ -166,7 +167,8 @@ func TestWhatTheHandlerSees(t *testing.T) {
 		mux.HandleRaw("raw", func(ctx context.Context, job *outbox.Claimed) error {
 			seen = job
 			_, err := job.Then(outbox.Raw{KindName: "next", Payload: []byte("1")}, outbox.Options{})
-			refused = []error{job.Complete(ctx, nil), job.Guard(ctx, nil), err}
+			_, inTx := dispatcher.StepTx(ctx, job, nil, "a", func(context.Context, pgx.Tx) (int, error) { return 0, nil })
+			refused = []error{job.Complete(ctx, nil), job.Guard(ctx, nil), err, inTx}
 			return nil
 		})
 		q, err := New(&mux, Config{})

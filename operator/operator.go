@@ -49,6 +49,8 @@ type Operator struct {
 	check outbox.Checker // nil takes every payload
 	only  []string       // statuses of jobs that may be acted on; none is any
 	epoch *int64         // of a job that may be acted on; nil is any
+
+	forget bool // what a job with another payload has remembered
 }
 
 // New makes an operator of the database that pool connects to. Its acts are
@@ -88,6 +90,16 @@ func (o *Operator) AtEpoch(epoch int64) *Operator {
 	strict := *o
 	strict.epoch = &epoch
 	return &strict
+}
+
+// Forgetting returns an operator whose ReplayEdited and WouldReplayEdited also drop what
+// the job has remembered: its checkpoint, and what its steps have returned. Its handler
+// begins anew, and every step runs again, also one of dispatcher.StepTx. The audit has how
+// many steps those were.
+func (o *Operator) Forgetting() *Operator {
+	anew := *o
+	anew.forget = true
+	return &anew
 }
 
 // bounded is the context of one statement.

@@ -367,6 +367,9 @@ func wait(ctx context.Context, d time.Duration) error {
 // schemas ([Operator.CheckedBy]); else it is refused by [*outbox.InvalidError]s, joined. The audit
 // tells both payloads apart by hash and length and keeps the old one, up to 64 KiB. It returns a
 // [*StatusError] for a job that is no dead letter, or is none any more, and [ErrNotFound].
+//
+// What the job has remembered stays, though it is of the old payload: a step that has finished does not
+// run again, and the handler goes on at its checkpoint. [Operator.Forgetting] drops both.
 func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
 	return o.replayEdited(ctx, id, payload, o.db.ReplayEdited)
 }
@@ -427,7 +430,7 @@ func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byt
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	moved, err := replay(ctx, sqlgen.ReplayEditedParams{
-		ID: pgvalue.UUID(id), Epoch: job.Epoch, Payload: payload, KeptBytes: keptPayload,
+		ID: pgvalue.UUID(id), Epoch: job.Epoch, Payload: payload, KeptBytes: keptPayload, Forget: o.forget,
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {

@@ -319,6 +319,48 @@ func TestAPayloadIsEdited(t *testing.T) {
 	}
 }
 
+// What a job remembers stays with it, unless it is to be forgotten; what another one does stays in any case.
+func TestAnEditedReplayForgetsIfAsked(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "bad", "bad address")
+	other := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "bad", "bad address")
+	for _, job := range []outbox.ID{id, other} {
+		exec(t, db, `INSERT INTO outbox.progress (job_id, epoch, revision, current, reported_at, checkpoint, checkpoint_epoch, checkpointed_at)
+			VALUES ($1, 1, 1, 7, now(), '"here"', 1, now())`, job)
+		exec(t, db, `INSERT INTO outbox.job_steps (job_id, name, epoch, took, result) SELECT $1, name, 1, '1 s', '1' FROM unnest('{quote,charge}'::text[]) AS name`, job)
+	}
+	remembers := func(when string, id outbox.ID, want bool) {
+		t.Helper()
+		steps, err := o.Steps(t.Context(), id)
+		at, err2 := o.Checkpoint(t.Context(), id)
+		if err = errors.Join(err, err2); err != nil || (len(steps) == 2) != want || (len(steps) == 0) == want || (at.Data != nil) != want {
+			t.Errorf("%s it has %d steps and the checkpoint %q, %v; want them: %t", when, len(steps), at.Data, err, want)
+		}
+	}
+	if err := o.ReplayEdited(t.Context(), id, []byte(`{"n":2}`)); err != nil {
+		t.Error(err)
+	}
+	remembers("after an edit", id, true)
+	failAgain(t, db, engine.DefaultQueue, id, outbox.Dead, "bad", "bad address")
+	if err := o.Forgetting().WouldReplayEdited(t.Context(), id, []byte(`{"n":3}`)); err != nil {
+		t.Error(err)
+	}
+	remembers("after a try", id, true)
+	if err := o.Forgetting().ReplayEdited(t.Context(), id, []byte(`{"n":3}`)); err != nil {
+		t.Error(err)
+	}
+	remembers("after it was asked to forget", id, false)
+	remembers("the other one:", other, true)
+	if p, err := o.Progress(t.Context(), id); err != nil || p.Current != 7 {
+		t.Errorf("its progress is %+v, %v; want it kept", p, err)
+	}
+	acts := audit(t, o, operator.AuditFilter{JobID: id})
+	if got := field(t, acts[0].After, "forgotten_steps") + field(t, acts[0].After, "forgotten_checkpoint") + field(t, acts[1].After, "forgotten_steps"); got != "2true<nil>" {
+		t.Errorf("the audit has %s of what was forgotten and of what was not", got)
+	}
+}
+
 // strict takes payloads of one kind that are as they were.
 type strict struct{ kind string }
 

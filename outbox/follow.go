@@ -15,13 +15,14 @@ import (
 // adds what it wants anew.
 //
 // The follow-up belongs to this job's tenant and remembers it as its parent. Without
-// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on. An idempotency key, another
-// tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's DefaultOptions may have them for
-// other jobs; a follow-up leaves them out.
+// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on, but for those of a schedule's
+// tick. An idempotency key, another tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's
+// DefaultOptions may have them for other jobs; a follow-up leaves them out.
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
 // than 100 follow-ups, or than 4 MiB of payloads and headers. Once the handler has returned, or Complete was called,
-// Then is too late and returns an error. It may be called concurrently.
+// Then is too late and returns an error. It may be called concurrently. Options.Protect has until the attempt's context
+// ends.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	var errs []error
 	if opts.IdempotencyKey != "" {
@@ -35,9 +36,13 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	}
 	opts.fillFrom(args) // of which the row has no idempotency key and no MaxQueued
 	opts.Tenant = c.Tenant
-	job, err := newRow(context.Background(), args, &opts)
+	ctx := engine.Of(c).Context // a protector may ask a server, and the attempt's time bounds that
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	job, err := newRow(ctx, args, &opts)
 	if opts.Headers == nil && opts.Caller == (Caller{}) {
-		job.Headers = c.headersText()
+		job.Headers = engine.InheritedHeaders(c.RawHeaders)
 	}
 	job.Headers = withContext(job.Headers, engine.Of(c).Trace)
 	if err = errors.Join(append(errs, err)...); err == nil {
@@ -59,12 +64,4 @@ func (c *Claimed) add(job row) error {
 	default:
 		return err
 	}
-}
-
-func (c *Claimed) headersText() *string {
-	if len(c.RawHeaders) == 0 {
-		return nil
-	}
-	text := string(c.RawHeaders)
-	return &text
 }

@@ -107,7 +107,8 @@ func (w *Worker) inTx(do func(pgx.Tx) error) error {
 }
 
 // Work works the most urgent due job, and returns what became of it. If the kind's jobs are handled together it works a
-// batch of them, and returns what became of the first. If no job is due that may run, the test fails.
+// batch of them, and returns what became of the first: jobs of one tenant and priority, of which a dispatcher mixes
+// several. If no job is due that may run, the test fails.
 func (w *Worker) Work() Outcome {
 	w.t.Helper()
 	ended := w.workOne()

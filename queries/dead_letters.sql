@@ -177,7 +177,8 @@ LIMIT 100000;
 -- name: ReplayEdited :many
 -- ReplayEdited makes a dead letter pending again with another payload, if it is
 -- still as it was found, and wakes the dispatchers. The audit keeps the old payload
--- up to @kept_bytes, and what tells both of them apart in any case.
+-- up to @kept_bytes, and what tells both of them apart in any case. With @forget, the
+-- job's steps and checkpoint, which are of the old payload, go with it.
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, jobs.payload
     FROM outbox.jobs
@@ -200,6 +201,20 @@ WITH found AS MATERIALIZED (
     FROM found
     WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at, jobs.payload
+), forgotten AS (
+    DELETE FROM outbox.job_steps
+    USING moved
+    WHERE @forget::boolean
+      AND job_steps.job_id = ANY (ARRAY[moved.id])
+    RETURNING 1
+), begun_anew AS (
+    UPDATE outbox.progress
+    SET checkpoint = NULL, checkpoint_epoch = NULL, checkpointed_at = NULL
+    FROM moved
+    WHERE @forget::boolean
+      AND progress.job_id = ANY (ARRAY[moved.id])
+      AND progress.checkpoint IS NOT NULL
+    RETURNING 1
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.replay', moved.tenant_id, moved.id, moved.queue,
@@ -208,6 +223,9 @@ WITH found AS MATERIALIZED (
             'payload_base64', CASE WHEN octet_length(found.payload) <= @kept_bytes::integer THEN translate(encode(found.payload, 'base64'), E'\n', '') END),
         jsonb_build_object('status', moved.status, 'attempt', 0, 'run_at', moved.run_at,
             'payload_bytes', octet_length(moved.payload), 'payload_sha256', encode(sha256(moved.payload), 'hex'))
+        || CASE WHEN @forget::boolean
+            THEN jsonb_build_object('forgotten_steps', (SELECT count(*) FROM forgotten), 'forgotten_checkpoint', EXISTS (SELECT FROM begun_anew))
+            ELSE '{}' END
     FROM moved
     JOIN found ON found.id = moved.id
 )

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -30,7 +31,8 @@ type declarer struct {
 // Two processes may declare at once, and others fire meanwhile. The rows are
 // locked in one order, so that nobody deadlocks; a firing skips them. A schedule
 // whose timing is about to change and that is due by the old one is fired first:
-// the declaration that was in effect at the time of a tick decides about it.
+// the declaration that was in effect at the time of a tick decides about it. If the database refuses its job, that
+// tick is lost: the change must not wait for what it may mend.
 //
 // A schedule that somebody has made by the API, a command or SQL becomes the program's: what is deployed does what its
 // code says, whatever the database had before.
@@ -117,17 +119,30 @@ func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Tim
 		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !d.movesTicks(r) {
 			continue
 		}
-		if f, err := plan(r, now); err == nil { // else nobody can fire it, and the change mends it
+		f, refused, err := fireBefore(ctx, tx, r, now)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("fire schedule %s before it changes: %w", r.Name, err)
+		case refused != nil:
+			d.firer.reportRefused(ctx, r, refused)
+		default:
 			firings = append(firings, f)
 		}
 	}
-	if len(firings) == 0 {
-		return nil, nil
-	}
-	if err := store(ctx, tx, firings); err != nil {
-		return nil, fmt.Errorf("fire %d schedules before they change: %w", len(firings), err)
-	}
 	return firings, nil
+}
+
+// fireBefore fires a due schedule that is about to change. If nobody could, it stores nothing and returns why as
+// refused, and the transaction can go on. What somebody has locked is an error: it can be fired later.
+func fireBefore(ctx context.Context, tx pgx.Tx, r row, now time.Time) (f firing, refused, err error) {
+	if f, refused = plan(r, now); refused != nil {
+		return f, refused, nil
+	}
+	err = pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error { return store(ctx, inner, []firing{f}) })
+	if err != nil && !isOutage(err) && !pgsession.IsLockedOut(err) {
+		return f, err, nil
+	}
+	return f, nil, err
 }
 
 func (d *declarer) store(ctx context.Context, tx pgx.Tx, now time.Time) (changed []change, err error) {

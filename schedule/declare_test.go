@@ -130,6 +130,28 @@ func TestADeclarationMendsWhatNobodyCanFire(t *testing.T) {
 	}
 }
 
+// The database refuses the job of a tick that is due by the old timing: neither a declaration nor an edit waits for it.
+func TestAChangeOfATimingPassesARefusedTick(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	bad := outbox.Raw{KindName: "bad", Payload: []byte("1")}
+	declare(t, newScheduler(t, db, Every("declared", time.Hour, bad, Options{}), Every("other", time.Hour, reportArgs{}, Options{})))
+	create(t, db, "made", Edit{Every: new(time.Hour), Kind: new("bad")})
+	refuseBad(t, db)
+	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour', since = since - interval '1 hour'`)
+	s := newScheduler(t, db, Every("declared", 2*time.Hour, bad, Options{}), Every("other", 2*time.Hour, reportArgs{}, Options{}))
+	declare(t, s)
+	if err := edit(t, db, "made", Edit{Every: new(2 * time.Hour)}); err != nil {
+		t.Error(err)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.schedules WHERE every = '2 hours' AND next_at > now()`); n != 3 {
+		t.Errorf("%d schedules have changed, want 3", n)
+	}
+	if jobs := askAll[string](t, db, `SELECT headers ->> 'schedule' FROM outbox.jobs`); !cmp.Equal(jobs, []string{"other"}) || value(t, s.metrics.refused) != 1 {
+		t.Errorf("fired %v, and %v were refused; want other, and one", jobs, value(t, s.metrics.refused))
+	}
+}
+
 // Two versions start at once, again and again: nobody deadlocks, and at the end
 // one of the two declarations is stored whole.
 func TestVersionsThatStartTogetherDoNotArgue(t *testing.T) {

@@ -18,7 +18,7 @@
 //   - What nobody fired in time is fired by what [Options.Missed] says, as soon as
 //     a process is there.
 //   - A schedule that cannot be fired (the database refuses its job) is reported in
-//     the log, tried again every minute, and holds up no other.
+//     the log, tried again every 20 seconds, and holds up no other.
 //
 // # When the clocks change
 //

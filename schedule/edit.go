@@ -90,7 +90,8 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 //
 // The lock on the row makes it wait for a firing that is under way, which has then moved the schedule to its next
 // tick. A tick that is due and that nobody has begun to fire is fired first, if the timing is to change: it was a tick
-// by the timing that held when it came. Firings that begin meanwhile skip the row, and find what was stored.
+// by the timing that held when it came. If the database refuses its job, the tick is lost.
+// Firings that begin meanwhile skip the row, and find what was stored.
 func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error) {
 	q := sqlgen.New(tx)
 	locked, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
@@ -114,11 +115,7 @@ func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, b
 	}
 	now := clock.Time
 	if stored, err := timingOf(r); err == nil && !stored.equal(s.timing) && !r.PausedAt.Valid && !r.NextAt.Time.After(now) {
-		f, err := plan(r, now)
-		if err == nil {
-			err = store(ctx, tx, []firing{f})
-		}
-		if err != nil {
+		if _, _, err := fireBefore(ctx, tx, r, now); err != nil {
 			return next, true, fmt.Errorf("fire it before it changes: %w", err)
 		}
 	}

@@ -275,6 +275,10 @@ func (f *firer) setAside(ctx context.Context, r row, err error) {
 	}
 	next.until = time.Now().Add(next.pause)
 	f.refused[nameOf(r)] = next
+	f.reportRefused(ctx, r, err)
+}
+
+func (f *firer) reportRefused(ctx context.Context, r row, err error) {
 	f.metrics.refused.Inc()
 	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
 }
@@ -286,8 +290,8 @@ type aside struct {
 }
 
 const (
-	asideFor    = time.Minute
-	asideLocked = 5 * time.Second // the first pause of one that is locked; each further one is twice as long
+	asideFor    = 20 * time.Second // well below lateAfter: what is late only is tried again while it is no missed tick
+	asideLocked = 5 * time.Second  // the first pause of one that is locked; each further one is twice as long
 )
 
 // aside is what is set aside now. It is never nil, which would be NULL. How long a schedule was set aside is forgotten

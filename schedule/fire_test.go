@@ -305,6 +305,14 @@ func TestAProcessThatFallsSilentLosesItsLocks(t *testing.T) {
 	})
 }
 
+// refuseBad has the database refuse jobs of the kind bad.
+func refuseBad(t *testing.T, db outbox.DB) {
+	t.Helper()
+	exec(t, db, `
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no bad jobs'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON outbox.jobs FOR EACH ROW WHEN (NEW.kind = 'bad') EXECUTE FUNCTION refuse()`)
+}
+
 func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -315,9 +323,7 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 		Every("d", time.Hour, reportArgs{}, Options{}))
 	declare(t, s)
 	exec(t, db, `UPDATE outbox.schedules SET every = NULL, expression = '0 0 * * *', time_zone = 'Atlantis/Capital' WHERE name = 'c-unknown-zone'`)
-	exec(t, db, `
-		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no bad jobs'; END $$;
-		CREATE TRIGGER refuse BEFORE INSERT ON outbox.jobs FOR EACH ROW WHEN (NEW.kind = 'bad') EXECUTE FUNCTION refuse()`)
+	refuseBad(t, db)
 	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour', since = since - interval '1 hour'`)
 	if n := fire(t, s); n != 2 {
 		t.Errorf("fired %d schedules, want 2", n)
@@ -325,7 +331,7 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if got := askAll[string](t, db, `SELECT headers ->> 'schedule' FROM outbox.jobs ORDER BY 1`); !slices.Equal(got, []string{"b", "d"}) {
 		t.Errorf("jobs of %v, want of b and d", got)
 	}
-	// They stay due, and for a minute nobody looks at them.
+	// They stay due, and for some time nobody looks at them.
 	if due := askAll[string](t, db, `SELECT name FROM outbox.schedules WHERE next_at <= now() ORDER BY 1`); !slices.Equal(due, []string{"a-refused", "c-unknown-zone"}) {
 		t.Errorf("due = %v", due)
 	}
@@ -335,7 +341,7 @@ func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if n := value(t, s.metrics.refused); n != 2 {
 		t.Errorf("refused = %v, want 2", n)
 	}
-	// When the minute is over and the mistake mended, it fires.
+	// When that time is over and the mistake mended, it fires.
 	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
 	clear(s.firer.refused)
 	if n := fire(t, s); n != 1 {

@@ -20,7 +20,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "outbox_scheduler_ticks_total", Help: "Ticks of schedules that this process enqueued a job for.",
 		}),
 		refused: f.NewCounter(prometheus.CounterOpts{
-			Name: "outbox_scheduler_refused_total", Help: "Times that a due schedule could not be fired and was set aside for a minute.",
+			Name: "outbox_scheduler_refused_total", Help: "Times that a due schedule could not be fired and was set aside for up to 20 seconds.",
 		}),
 		delay: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "outbox_scheduler_tick_delay_seconds", Help: "Time from a tick until its job was enqueued.",

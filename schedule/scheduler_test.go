@@ -58,6 +58,9 @@ func TestAnIdleSchedulerAsksLittle(t *testing.T) {
 	if latest := pollInterval * 5 / 4; latest > lateAfter-5*time.Second {
 		t.Errorf("what was resumed is noticed after up to %s: a tick is missed after %s", latest, lateAfter)
 	}
+	if 2*asideFor > lateAfter-5*time.Second {
+		t.Errorf("what was refused is tried again after %s: a tick is missed after %s", asideFor, lateAfter)
+	}
 	// A far year is no time.Duration.
 	exec(t, db, `UPDATE outbox.schedules SET next_at = '9999-01-01'`)
 	if wait, err = s.round(t.Context()); err != nil || wait < pollInterval/2 || wait > 2*pollInterval {

@@ -105,6 +105,8 @@ func TestMistakesInSQLAreNamed(t *testing.T) {
 		`outbox.create_schedule('x', 'report', cron => '@daily', every => '1 day')`:                                       "cron and every: a schedule has one of them",
 		`outbox.create_schedule('x', 'report', every => '1 ms')`:                                                          "interval is 00:00:00.001, want 1s to 10 years",
 		`outbox.create_schedule('x', 'report', every => '1001001 us')`:                                                    "interval is 00:00:01.001001, want whole milliseconds",
+		`outbox.create_schedule('x', 'report', every => '1 month')`:                                                       "interval is 1 mon, want days and times",
+		`outbox.change_schedule('made', every => '1 year')`:                                                               "interval is 1 year, want days and times",
 		`outbox.create_schedule('x', '', every => '1 day', queue => 'a b')`:                                               "kind '' must be",
 		`outbox.create_schedule('x', 'report', every => '1 day', ordered => true)`:                                        "are rules of jobs with a key",
 		`outbox.create_schedule('x', 'report', every => '1 day', missed => 'x', priority => 99999)`:                       "priority is 99999, want -32768 to 32767; missed is 'x', want once, skip or all",

@@ -3,13 +3,13 @@ package schedule
 import (
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Headers of every job of a schedule.
 const (
-	headerSchedule     = "schedule"
-	headerScheduledFor = "scheduled_for"
+	headerSchedule     = engine.HeaderSchedule
+	headerScheduledFor = engine.HeaderScheduledFor
 )
 
 // Tick is what a schedule's job was enqueued for.
@@ -18,7 +18,8 @@ type Tick struct {
 	At       time.Time // when it was due, in UTC. For a job of "run now", when that was said
 }
 
-// TickOf returns the tick of a job; false for one that no schedule enqueued.
+// TickOf returns the tick of a job; false for one that no schedule enqueued: the follow-ups and hooks of its jobs are
+// such ones.
 func TickOf(job *outbox.Claimed) (Tick, bool) {
 	headers := job.Headers()
 	at, err := time.Parse(time.RFC3339Nano, headers[headerScheduledFor])

@@ -38,7 +38,8 @@ func (p *program) dlqCommand() *cli.Command {
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
 					&cli.StringFlag{Name: "rate", Usage: "by filter, or --all: at most `N` jobs a second (default: no limit)"},
-					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"}),
+					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"},
+					&cli.BoolFlag{Name: "forget", Usage: "with --payload: drop the checkpoint and what the steps returned, so that every step runs again (default: they are kept)"}),
 				Action: p.replayLetters,
 			},
 			{

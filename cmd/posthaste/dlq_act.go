@@ -75,6 +75,9 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 	if c.String("api-schemas") != "" {
 		return usagef("--api-schemas is for --payload: nothing else is checked")
 	}
+	if c.Bool("forget") {
+		return usagef("--forget is for --payload: without one, a job goes on with what it remembers")
+	}
 	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 		return o.ReplayAll(ctx, f, rate)
 	}, letterActs.Retry)
@@ -103,10 +106,16 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
-		if direct, ok := o.(*operator.Operator); ok {
-			o = direct.CheckedBy(s.server.API.Kinds)
-		} else if c.String("api-schemas") != "" {
-			return usagef("--api-schemas: the API checks payloads by its own schemas")
+		switch by := o.(type) {
+		case *operator.Operator:
+			if by = by.CheckedBy(s.server.API.Kinds); c.Bool("forget") {
+				by = by.Forgetting()
+			}
+			o = by
+		case *remote:
+			if by.forget = c.Bool("forget"); c.String("api-schemas") != "" {
+				return usagef("--api-schemas: the API checks payloads by its own schemas")
+			}
 		}
 		replay, word := o.ReplayEdited, ""
 		if c.Bool("dry-run") {

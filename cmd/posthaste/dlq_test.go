@@ -141,6 +141,7 @@ func TestFlagsThatWouldBeIgnoredAreRefused(t *testing.T) {
 			"replay --payload {} --rate 1 " + ids[0]:               "--rate and --detach are for filters",
 			"replay --payload {} --detach " + ids[0]:               "--rate and --detach are for filters",
 			"replay --payload {} --kind mail --detach":             "--payload is for one job",
+			"replay --yes --forget " + ids[0]:                      "--forget is for --payload",
 			"replay --yes --api-schemas " + schemas + " " + ids[0]: "--api-schemas is for --payload",
 			"replay --all --yes --api-schemas " + schemas:          "--api-schemas is for --payload",
 		} {
@@ -159,16 +160,20 @@ func TestFlagsThatWouldBeIgnoredAreRefused(t *testing.T) {
 
 func TestAPayloadIsEditedFromAFile(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t)
-	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	pool, e, through := ways(t)
 	ids := dead(t, pool, "mail", 3)
 	file := filepath.Join(t.TempDir(), "payload.json")
 	if err := os.WriteFile(file, []byte(`{"n": 2}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ok(t, e, "dlq", "replay", ids[0], "--payload", "@"+file)
-	if r := posthaste(t, e, `{"n": 3}`, "dlq", "replay", ids[1], "--payload", "-"); r.code != exitOK {
+	ok(t, e, "dlq", "replay", ids[0], "--payload", "@"+file, "--forget")
+	if r := posthaste(t, through, `{"n": 3}`, "dlq", "replay", ids[1], "--payload", "-", "--forget"); r.code != exitOK {
 		t.Fatalf("from standard input: %+v", r)
+	}
+	for _, id := range ids[:2] {
+		if acts := ok(t, e, "audit", "--job", id, "--output", "json"); !strings.Contains(acts, "forgotten_steps") {
+			t.Errorf("the audit of %s is %s; want it to have forgotten", id, acts)
+		}
 	}
 	for i, want := range []string{`{"n": 2}`, `{"n": 3}`, `{"n": 1}`} {
 		if out := ok(t, e, "jobs", "show", ids[i]); !strings.Contains(out, want) {

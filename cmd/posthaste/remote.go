@@ -78,6 +78,7 @@ type remote struct {
 	line    *line
 	reason  string
 	while   []string          // statuses of the jobs that actOnSome acts on; none is any
+	forget  bool              // what a job with another payload has remembered
 	cursors map[string]string // of the page after the one that ended with this id
 }
 

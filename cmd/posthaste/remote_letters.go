@@ -101,6 +101,7 @@ func (r *remote) WouldReplayEdited(ctx context.Context, id outbox.ID, payload []
 func (r *remote) replayEdited(ctx context.Context, id outbox.ID, edited client.EditedReplay) error {
 	ctx, cancel := patient(ctx)
 	defer cancel()
+	edited.Forget = r.forget
 	_, err := r.api.ReplayJob(ctx, id.String(), edited)
 	return err
 }

@@ -237,10 +237,13 @@ func TestADownloadResumesWhereTheServerDied(t *testing.T) {
 		t.Errorf("asked for %q, want each from where the one before ended", asked)
 	}
 	var result download.Result
-	var encoded []byte
+	var encoded, checkpoint []byte
 	var current, total int64
-	if err := r.db.QueryRow(t.Context(), `SELECT result, current, total FROM outbox.history JOIN outbox.progress ON job_id = id`).Scan(&encoded, &current, &total); err != nil {
+	if err := r.db.QueryRow(t.Context(), `SELECT result, current, total, checkpoint FROM outbox.history JOIN outbox.progress ON job_id = id`).Scan(&encoded, &current, &total, &checkpoint); err != nil {
 		t.Fatal(err)
+	}
+	if text := string(checkpoint); strings.Contains(text, strings.TrimPrefix(h.URL, "http://")) || strings.Contains(text, "file.bin") {
+		t.Errorf("the checkpoint is %s: of a sealed job, URL and path are secret", text)
 	}
 	if err := json.Unmarshal(encoded, &result); err != nil || result != (download.Result{Path: "a/b/file.bin", Bytes: size, SHA256: sum(file)}) || current != size || total != size {
 		t.Errorf("result = %s, progress = %d of %d", encoded, current, total)

@@ -3,6 +3,7 @@ package download
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -40,14 +41,19 @@ type transfer struct {
 	savedAt   time.Time
 }
 
-// position is the checkpoint.
+// position is the checkpoint. Everybody who may see the job sees it, and no protector seals it.
 type position struct {
-	URL       string    `json:"url"`  // a job may be replayed with other arguments
-	Path      string    `json:"path"` //
+	Of        string    `json:"of"` // what of returns: a job may be replayed with other arguments
 	Part      string    `json:"part"`
 	Bytes     int64     `json:"bytes"` // of Part, on disk for sure
 	Total     int64     `json:"total"` // -1: not known
 	Validator validator `json:"validator"`
+}
+
+// of is a hash of what is fetched and where to: a URL may be secret.
+func (t *transfer) of() string {
+	sum := sha256.Sum256([]byte(t.job.Args.URL + "\x00" + t.job.Args.Path))
+	return hex.EncodeToString(sum[:])
 }
 
 func (t *transfer) close() {
@@ -66,7 +72,7 @@ func (t *transfer) resume(ctx context.Context) error {
 	if err := t.begin(); err != nil {
 		return err
 	}
-	usable := found && before.URL == t.job.Args.URL && before.Path == t.job.Args.Path && before.Bytes > 0 &&
+	usable := found && before.Of == t.of() && before.Bytes > 0 &&
 		before.Bytes <= t.max && path.Base(before.Part) == before.Part
 	if usable {
 		ok, err := t.part.copyFrom(ctx, t.dir, before.Part, before.Bytes)
@@ -120,7 +126,7 @@ func (t *transfer) checkpoint(ctx context.Context) error {
 	}
 	t.saved, t.savedAt = t.part.size, time.Now()
 	return outbox.SaveCheckpoint(ctx, t.job.Claimed, position{
-		URL: t.job.Args.URL, Path: t.job.Args.Path, Part: t.part.name, Bytes: t.part.size, Total: t.total, Validator: t.validator,
+		Of: t.of(), Part: t.part.name, Bytes: t.part.size, Total: t.total, Validator: t.validator,
 	})
 }
 

@@ -27,6 +27,7 @@ type Attempt struct {
 	// Seal has the protector that opened the payload seal the result; nil stores it as it is.
 	Seal      func(ctx context.Context, result []byte) ([]byte, error)
 	FollowUps FollowUps
+	Context   context.Context   // the handler's, for the protector of a follow-up; nil for none
 	Trace     map[string]string // the trace context of the attempt, for its follow-ups; nil for none
 	// Completed says that Complete was called with success; whether its transaction
 	// committed only the database knows.

@@ -578,14 +578,31 @@ WITH found AS MATERIALIZED (
     FROM found
     WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at, jobs.payload
+), forgotten AS (
+    DELETE FROM outbox.job_steps
+    USING moved
+    WHERE $4::boolean
+      AND job_steps.job_id = ANY (ARRAY[moved.id])
+    RETURNING 1
+), begun_anew AS (
+    UPDATE outbox.progress
+    SET checkpoint = NULL, checkpoint_epoch = NULL, checkpointed_at = NULL
+    FROM moved
+    WHERE $4::boolean
+      AND progress.job_id = ANY (ARRAY[moved.id])
+      AND progress.checkpoint IS NOT NULL
+    RETURNING 1
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
-    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'job.replay', moved.tenant_id, moved.id, moved.queue,
+    SELECT $5, nullif($6::text, ''), nullif($7::text, ''), 'job.replay', moved.tenant_id, moved.id, moved.queue,
         jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'error_code', found.last_error_code,
             'payload_bytes', octet_length(found.payload), 'payload_sha256', encode(sha256(found.payload), 'hex'),
-            'payload_base64', CASE WHEN octet_length(found.payload) <= $7::integer THEN translate(encode(found.payload, 'base64'), E'\n', '') END),
+            'payload_base64', CASE WHEN octet_length(found.payload) <= $8::integer THEN translate(encode(found.payload, 'base64'), E'\n', '') END),
         jsonb_build_object('status', moved.status, 'attempt', 0, 'run_at', moved.run_at,
             'payload_bytes', octet_length(moved.payload), 'payload_sha256', encode(sha256(moved.payload), 'hex'))
+        || CASE WHEN $4::boolean
+            THEN jsonb_build_object('forgotten_steps', (SELECT count(*) FROM forgotten), 'forgotten_checkpoint', EXISTS (SELECT FROM begun_anew))
+            ELSE '{}' END
     FROM moved
     JOIN found ON found.id = moved.id
 )
@@ -598,6 +615,7 @@ type ReplayEditedParams struct {
 	ID        pgtype.UUID
 	Epoch     int64
 	Payload   []byte
+	Forget    bool
 	Actor     string
 	RequestID string
 	Reason    string
@@ -611,12 +629,14 @@ type ReplayEditedRow struct {
 
 // ReplayEdited makes a dead letter pending again with another payload, if it is
 // still as it was found, and wakes the dispatchers. The audit keeps the old payload
-// up to @kept_bytes, and what tells both of them apart in any case.
+// up to @kept_bytes, and what tells both of them apart in any case. With @forget, the
+// job's steps and checkpoint, which are of the old payload, go with it.
 func (q *Queries) ReplayEdited(ctx context.Context, arg ReplayEditedParams) ([]ReplayEditedRow, error) {
 	rows, err := q.db.Query(ctx, ReplayEdited,
 		arg.ID,
 		arg.Epoch,
 		arg.Payload,
+		arg.Forget,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,

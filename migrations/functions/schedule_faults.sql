@@ -13,6 +13,9 @@ BEGIN
             CASE WHEN NOT EXISTS (SELECT FROM pg_timezone_names WHERE name = s.time_zone) THEN
                 format('zone is %s, want the name of an IANA time zone like "Europe/Berlin" or "UTC"', coalesce(to_json(s.time_zone)::text, '""')) END,
             outbox.cron_faults(s.expression))
+        -- An interval of Go has none, and would take 30 days for one.
+        WHEN (extract(year FROM s.every), extract(month FROM s.every)) <> (0, 0) THEN
+            format('interval is %s, want days and times: for months, use the cron expression @monthly', s.every)
         WHEN s.every NOT BETWEEN '1 second' AND '3650 days' THEN format('interval is %s, want 1s to 10 years', s.every)
         WHEN extract(microseconds FROM s.every)::bigint % 1000 <> 0 THEN format('interval is %s, want whole milliseconds', s.every) END;
     BEGIN

@@ -23,7 +23,10 @@ BEGIN
     VALUES (outbox.uuid_v7(), NEW.tenant_id, NEW.queue, hook, NEW.priority, convert_to(json_build_object(
         'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'status', NEW.status, 'attempt', NEW.attempt, 'epoch', NEW.epoch,
         'error_code', coalesce(NEW.last_error_code, ''), 'error_message', coalesce(NEW.last_error_message, ''),
-        'args', args, 'payload', CASE WHEN args IS NULL THEN encode(bytes, 'base64') END)::text, 'UTF8'), NEW.headers, NEW.id);
+        'args', args, 'payload', CASE WHEN args IS NULL THEN encode(bytes, 'base64') END)::text, 'UTF8'),
+        -- No schedule enqueued the hook: engine.InheritedHeaders.
+        CASE WHEN NEW.headers ?& '{schedule,scheduled_for}' THEN nullif(NEW.headers - '{schedule,scheduled_for}'::text[], '{}') ELSE NEW.headers END,
+        NEW.id);
     PERFORM pg_notify('outbox_jobs', '');
     RETURN NEW;
 END
