@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -14,9 +15,33 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// withPool runs a command's act on a few connections to the database. A signal
-// ends it.
+// withPool is withAnyPool for a login that sees rows: to one that row security keeps from all of them, everything would
+// seem to be empty, and every act to have nothing to do.
 func withPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
+	return withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+		var blind bool
+		if err := pool.QueryRow(ctx, blindSQL).Scan(&blind); err != nil {
+			return err
+		}
+		if blind {
+			return errors.New("this login sees the tenant of app.tenant_id, which is not set: add ?app.tenant_id=* or the tenant's id to the database URL")
+		}
+		return act(ctx, pool)
+	})
+}
+
+// blindSQL asks whether the login has no tenant and is under none of the policies that need none.
+const blindSQL = `
+SELECT EXISTS (
+    SELECT FROM pg_class AS jobs
+    WHERE jobs.oid = to_regclass('outbox.jobs') AND row_security_active(jobs.oid) AND coalesce(current_setting('app.tenant_id', true), '') = ''
+      AND NOT EXISTS (
+        SELECT FROM pg_policy AS policy, unnest(policy.polroles) AS role
+        WHERE policy.polrelid = jobs.oid AND pg_get_expr(policy.polqual, policy.polrelid) = 'true' AND (role = 0 OR pg_has_role(role, 'USAGE'))))`
+
+// withAnyPool runs a command's act on a few connections to the database. A signal
+// ends it.
+func withAnyPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
 	if err := requireDatabase(s); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func (p *program) migrateCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error { return act(ctx, c, pool) })
+			return withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error { return act(ctx, c, pool) })
 		}
 		return c
 	}
