@@ -66,7 +66,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		var err error
 		p.admin, err = newAdmin(p)
 		if p.config.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
-			p.log.LogAttrs(background, slog.LevelWarn, "no admin server: its address is taken", slog.String("addr", p.config.AdminAddr))
+			p.log.LogAttrs(background, slog.LevelWarn, "no admin server: its address is taken, so that this process has no metrics and no readiness until AdminAddr is another", slog.String("addr", p.config.AdminAddr))
 			err = nil
 		}
 		note(err)
