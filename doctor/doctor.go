@@ -150,6 +150,15 @@ func (e *examination) events(ctx context.Context) error {
 		return err
 	}
 	before := len(e.findings)
+	if len(sinks) == 0 {
+		published, err := askOne[struct{ Any bool }](ctx, e.conn, `SELECT EXISTS (SELECT FROM outbox.events)`)
+		if err != nil {
+			return err
+		}
+		if published.Any {
+			e.find(Warning, "there are events, and no sink: nobody reads them", "name a sink and its routes in relay.yaml, and run a relay: posthaste docs operate/relay")
+		}
+	}
 	for _, s := range sinks {
 		if !s.Oldest.IsZero() && time.Since(s.Oldest) > behind {
 			e.find(Problem, fmt.Sprintf("sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),

@@ -10,24 +10,31 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// withPool is withAnyPool for a login that sees rows: to one that row security keeps from all of them, everything would
-// seem to be empty, and every act to have nothing to do.
+// withPool runs a command's act on a few connections to the database, of a login that sees rows: to one that row
+// security keeps from all of them, everything would seem to be empty, and every act to have nothing to do. A signal
+// ends it.
 func withPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
-	return withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
-		var blind bool
-		if err := pool.QueryRow(ctx, blindSQL).Scan(&blind); err != nil {
-			return err
-		}
-		if blind {
-			return errors.New("this login sees the tenant of app.tenant_id, which is not set: add ?app.tenant_id=* or the tenant's id to the database URL")
-		}
-		return act(ctx, pool)
-	})
+	return onPool(ctx, s, refuseBlind, act)
+}
+
+// withAnyPool is withPool for any login.
+func withAnyPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
+	return onPool(ctx, s, nil, act)
+}
+
+func refuseBlind(ctx context.Context, conn *pgx.Conn) error {
+	var blind bool
+	err := conn.QueryRow(ctx, blindSQL).Scan(&blind)
+	if blind {
+		err = errors.New("this login sees the tenant of app.tenant_id, which is not set: add ?app.tenant_id=* or the tenant's id to the database URL")
+	}
+	return err
 }
 
 // blindSQL asks whether the login has no tenant and is under none of the policies that need none.
@@ -39,9 +46,7 @@ SELECT EXISTS (
         SELECT FROM pg_policy AS policy, unnest(policy.polroles) AS role
         WHERE policy.polrelid = jobs.oid AND pg_get_expr(policy.polqual, policy.polrelid) = 'true' AND (role = 0 OR pg_has_role(role, 'USAGE'))))`
 
-// withAnyPool runs a command's act on a few connections to the database. A signal
-// ends it.
-func withAnyPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
+func onPool(ctx context.Context, s settings, check func(context.Context, *pgx.Conn) error, act func(context.Context, *pgxpool.Pool) error) error {
 	if err := requireDatabase(s); err != nil {
 		return err
 	}
@@ -54,6 +59,7 @@ func withAnyPool(ctx context.Context, s settings, act func(context.Context, *pgx
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "posthaste-cli"
 	}
+	config.AfterConnect = check
 	pgsession.Pin(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

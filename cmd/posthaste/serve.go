@@ -20,10 +20,10 @@ func (p *program) serveCommand() *cli.Command {
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.
 
-The role api serves docs/reference/api.md on --api-addr, and over NATS if --relay-config has
-rpc. The role console serves the web console below /console/ of that address, or on
---console-addr. The role relay publishes events to the brokers that --relay-config names; see
-docs/operate/relay.md and docs/operate/nats.md.`,
+The role api serves the API ("posthaste docs reference/api") on --api-addr, and over NATS
+if --relay-config has rpc. The role console serves the web console below /console/ of that
+address, or on --console-addr. The role relay publishes events to the brokers that
+--relay-config names: see "posthaste docs operate/relay", and operate/nats.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
