@@ -98,7 +98,10 @@ func remedy(err error) string {
 	case pgsession.NoSuchStatement, pgsession.DuplicateStatement:
 		return "a pooler hands prepared statements to sessions that do not have them, as PgBouncer before 1.21 does: add default_query_exec_mode=exec to DATABASE_URL"
 	}
-	return "see whether this role may read it, and whether the server is overloaded"
+	if pgsession.State(err) == pgsession.InsufficientPrivilege {
+		return "grant the role of DATABASE_URL one that may read it, such as outbox_reader: posthaste docs guides/tenants"
+	}
+	return "see whether the server is overloaded"
 }
 
 // Count is a number with its noun: 1 problem, 2 problems.

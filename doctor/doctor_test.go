@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -277,5 +278,12 @@ func TestALoginThatIsNotShownOthersSaysSo(t *testing.T) {
 	}
 	if !warned || !held {
 		t.Errorf("warned of what the login is not shown: %t, found the held snapshot: %t, in %+v", warned, held, findings)
+	}
+}
+
+func TestARoleThatMayNotReadIsPointedToOneThatMay(t *testing.T) {
+	t.Parallel()
+	if got := remedy(&pgconn.PgError{Code: pgsession.InsufficientPrivilege}); !strings.Contains(got, "outbox_reader") {
+		t.Errorf("it says %q, want a role", got)
 	}
 }

@@ -67,7 +67,8 @@ func (p *program) publish(ctx context.Context, c *cli.Command) error {
 		} else if err != nil {
 			return err
 		}
-		if sinks, err := operator.New(pool).Sinks(ctx); err == nil && len(sinks) == 0 { // a producer's login may not read them
+		// A producer's login may not read the sinks.
+		if sinks, err := operator.New(pool).Sinks(ctx); err == nil && len(sinks) == 0 {
 			p.note("there is no sink: nobody reads the event until a relay publishes it (posthaste docs operate/relay)")
 		}
 		_, err = fmt.Fprintln(p.stdout, id)
