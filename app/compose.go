@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -65,7 +66,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		var err error
 		p.admin, err = newAdmin(p)
 		if p.config.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
-			p.log.LogAttrs(background, slog.LevelWarn, "no admin server: its address is taken", slog.String("addr", p.config.AdminAddr))
+			p.log.LogAttrs(background, slog.LevelWarn, "no admin server: its address is taken, so that this process has no metrics and no readiness until AdminAddr is another", slog.String("addr", p.config.AdminAddr))
 			err = nil
 		}
 		note(err)
@@ -112,8 +113,25 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	if err != nil {
 		return nil, err
 	}
+	p.warnOfQueues(mux)
 	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: dispatching(made), needSchema: true})
 	return made, nil
+}
+
+// warnOfQueues warns of each schedule whose kind this process handles, but not in its queue: unless another process
+// works that queue, its jobs wait forever.
+func (p *process) warnOfQueues(mux *dispatcher.Mux) {
+	for _, s := range p.config.Schedules {
+		kind, queue := s.Job()
+		_, worked := p.config.Queues[queue]
+		if len(p.config.Queues) == 0 {
+			worked = queue == engine.DefaultQueue
+		}
+		if !worked && slices.Contains(mux.Kinds(), kind) {
+			p.log.LogAttrs(background, slog.LevelWarn, "this process handles the kind of a schedule, but does not work its queue: name it in Config.Queues",
+				slog.String("schedule", s.Name()), slog.String("kind", kind), slog.String("queue", queue))
+		}
+	}
 }
 
 // dispatching is the state of a dispatcher. What its handlers need is for /readyz to tell and no reason to be unready:

@@ -37,3 +37,19 @@ func Example() {
 		os.Exit(1)
 	}
 }
+
+// How do I work another queue?
+func Example_queues() {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, sendReceipt)
+
+	ctx, cut := app.Signals(context.Background())
+	err := app.Run(ctx, &mux, app.Config{
+		DatabaseURL: os.Getenv("DATABASE_URL"),
+		Cut:         cut,
+		Queues:      map[string]dispatcher.QueueConfig{"default": {}, "mail": {Concurrency: 8}},
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+}

@@ -1,8 +1,11 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +70,24 @@ func TestAScheduleThatIsMadeAtRunTimeIsNoticed(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("waited in vain for a scheduled job")
+	}
+}
+
+func TestASchedulesQueueThatIsNotWorkedIsAWarning(t *testing.T) {
+	t.Parallel()
+	for queue, want := range map[string]bool{"reports": true, "": false} {
+		var log bytes.Buffer
+		s := schedule.Every("s", time.Minute, greet{}, schedule.Options{Queue: queue})
+		p, err := newProcess(greeter(nothing), Config{
+			DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Schedules: []schedule.Schedule{s}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.closePools()
+		if got := strings.Contains(log.String(), "does not work its queue"); got != want {
+			t.Errorf("queue %q: warned %t, want %t:\n%s", queue, got, want, log.String())
+		}
 	}
 }
 

@@ -122,7 +122,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	d.compose(ctx, pool, sqlgen.New(extending))
 	p := d.process
-	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", p.worker), slog.Any("kinds", p.kinds))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", p.worker),
+		slog.Any("queues", slices.Sorted(maps.Keys(d.config.Queues))), slog.Any("kinds", p.kinds))
 
 	if err = awaitFloor(ctx, p, d.db); err != nil || ctx.Err() != nil || !registerHooks(ctx, p, d.db, d.deathHooks) {
 		pool.Close()

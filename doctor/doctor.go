@@ -105,7 +105,10 @@ func remedy(err error) string {
 	case pgsession.NoSuchStatement, pgsession.DuplicateStatement:
 		return "a pooler hands prepared statements to sessions that do not have them, as PgBouncer before 1.21 does: add default_query_exec_mode=exec to DATABASE_URL"
 	}
-	return "see whether this role may read it, and whether the server is overloaded"
+	if pgsession.State(err) == pgsession.InsufficientPrivilege {
+		return "grant the role of DATABASE_URL one that may read it, such as outbox_reader: posthaste docs guides/tenants"
+	}
+	return "see whether the server is overloaded"
 }
 
 // Count is a number with its noun: 1 problem, 2 problems.
@@ -157,6 +160,15 @@ func (e *examination) events(ctx context.Context) error {
 		return err
 	}
 	before := len(e.findings)
+	if len(sinks) == 0 {
+		published, err := askOne[struct{ Any bool }](ctx, e.conn, `SELECT EXISTS (SELECT FROM outbox.events)`)
+		if err != nil {
+			return err
+		}
+		if published.Any {
+			e.find(Warning, "there are events, and no sink: nobody reads them", "name a sink and its routes in relay.yaml, and run a relay: posthaste docs operate/relay")
+		}
+	}
 	for _, s := range sinks {
 		if !s.Oldest.IsZero() && e.since(s.Oldest) > behind {
 			e.find(Problem, fmt.Sprintf("sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -91,6 +92,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"no row security":    {`ALTER TABLE outbox.jobs DISABLE ROW LEVEL SECURITY`, "schema", Warning, "row-level security is off"},
 		"it takes no row":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, "server", Problem, "takes no writes"},
 		"commits are not":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`, "server", Problem, "synchronous_commit is off"},
+		"events, no sink":    {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '')`, "events", Warning, "no sink"},
 		"a paused sink":      {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '1 hour', NULL, NULL, NULL, now())`, "sinks", Warning, "sink s is paused since"},
 		"a sink away":        {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '1 hour', now(), 'relay_full', 'no room', NULL)`, "sinks", Problem, "(relay_full): no room"},
 		"nobody's sink":      {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', NULL, NULL, now() - interval '2 minutes', 'relay_full', 'no room', NULL)`, "sinks", Problem, "nobody publishes to sink s"},
@@ -292,5 +294,12 @@ func TestALoginThatIsNotShownOthersSaysSo(t *testing.T) {
 	}
 	if !warned || !held {
 		t.Errorf("warned of what the login is not shown: %t, found the held snapshot: %t, in %+v", warned, held, findings)
+	}
+}
+
+func TestARoleThatMayNotReadIsPointedToOneThatMay(t *testing.T) {
+	t.Parallel()
+	if got := remedy(&pgconn.PgError{Code: pgsession.InsufficientPrivilege}); !strings.Contains(got, "outbox_reader") {
+		t.Errorf("it says %q, want a role", got)
 	}
 }

@@ -97,7 +97,7 @@ func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 		err = pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: "BEGIN READ ONLY" + setTenant(ctx)}, ask)
 	}
 	if err != nil && !v.NoOldest { // which has aborted the transaction; nothing else was left to do
-		return v, fmt.Errorf("look at the whole: %w", err)
+		return v, fmt.Errorf("count jobs and queues: %w", err)
 	}
 	return v, nil
 }

@@ -49,7 +49,7 @@ func explain(err error) error {
 	case pgsession.IsNoPartition(err):
 		return fmt.Errorf("%w (outbox.events has no partition for today: run a reaper, OUTBOX_REAP=on in at least one process)", err)
 	case pgsession.IsRowSecurity(err):
-		return fmt.Errorf("%w (the role is tied to the tenant of app.tenant_id, or to none if that is not set: see docs/guides/tenants.md)", err)
+		return fmt.Errorf("%w (the role is tied to the tenant of app.tenant_id, or to none if that is not set: see posthaste docs guides/tenants)", err)
 	}
 	return err
 }

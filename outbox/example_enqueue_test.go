@@ -116,3 +116,17 @@ func ExampleOptions_idempotencyKey() {
 	fmt.Println(first == again, openJobs(ctx, pool), err)
 	// Output: true 1 <nil>
 }
+
+// How is work done at most once an hour for each customer?
+func ExampleOptions_oncePerHour() {
+	ctx := context.Background()
+	pool, end := pgtest.Example()
+	defer end()
+	hour := time.Now().UTC().Format("2006-01-02T15")
+	id, err := outbox.Enqueue(ctx, pool, SyncTickets{"acme"}, outbox.Options{IdempotencyKey: "acme/" + hour})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(id.IsZero(), openJobs(ctx, pool))
+	// Output: false 1
+}

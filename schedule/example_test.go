@@ -36,6 +36,7 @@ func Example() {
 	err := app.Run(ctx, &mux, app.Config{
 		DatabaseURL: os.Getenv("DATABASE_URL"),
 		Cut:         cut,
+		Queues:      map[string]dispatcher.QueueConfig{"default": {}, "reports": {Concurrency: 2}},
 		Schedules: []schedule.Schedule{
 			schedule.Cron("weekday-report", "0 7 * * 1-5", "Europe/Berlin", SalesReport{Region: "north"}, schedule.Options{Queue: "reports"}),
 			schedule.Every("sync-acme", 10*time.Minute, SyncTickets{Origin: "acme"}, schedule.Options{

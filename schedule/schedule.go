@@ -97,6 +97,12 @@ func (s Schedule) Name() string { return s.name }
 // Tenant is whose the schedule and its jobs are.
 func (s Schedule) Tenant() outbox.ID { return cmp.Or(s.opts.Tenant, outbox.RootTenant) }
 
+// Job is the kind and the queue of its jobs, if [Schedule.Validate] accepts it.
+func (s Schedule) Job() (kind, queue string) {
+	p, _ := s.params()
+	return p.Kind, p.Queue
+}
+
 // Validate tells every mistake, as [*outbox.InvalidError]s that name the field:
 // "expression.hour", "zone", "Options.Queue".
 func (s Schedule) Validate() error {

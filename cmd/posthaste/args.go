@@ -120,16 +120,19 @@ func refuseMisplaced(c *cli.Command) error {
 // chooseSubcommand is what a command does that only groups others.
 func chooseSubcommand(_ context.Context, c *cli.Command) error {
 	if first := c.Args().First(); first != "" {
-		return usagef("%s has no command %q (see %s --help)", c.FullName(), first, c.FullName())
+		return usagef("%s has no command %q%s (see %s --help)", c.FullName(), first, didYouMean(first, commandNames(c)), c.FullName())
 	}
 	if c.Root() == c {
 		return cli.ShowRootCommandHelp(c)
 	}
-	var names []string
+	return usagef("%s what? want one of: %s", c.FullName(), strings.Join(commandNames(c), ", "))
+}
+
+func commandNames(c *cli.Command) (names []string) {
 	for _, sub := range c.Commands {
 		if !sub.Hidden && sub.Name != "help" {
 			names = append(names, sub.Name)
 		}
 	}
-	return usagef("%s what? want one of: %s", c.FullName(), strings.Join(names, ", "))
+	return names
 }

@@ -188,6 +188,9 @@ func TestAPayloadIsEditedFromAFile(t *testing.T) {
 	if r := posthaste(t, strict, "", "dlq", "replay", ids[2], "--payload", `{"n": "4"}`); r.code != exitUsage || !strings.Contains(r.errOut, "PAYLOAD/n") {
 		t.Errorf("got %+v of a payload that is not the kind's, want exit status 2", r)
 	}
+	if r := posthaste(t, e, "", "dlq", "replay", ids[2], "--payload", `{"n`); r.code != exitUsage || !strings.Contains(r.errOut, "--payload is not JSON") {
+		t.Errorf("a payload that is no JSON: %+v", r)
+	}
 	if r := posthaste(t, e, "", "dlq", "replay", ids[2], "--payload", `{"n": "4"}`, "--api-schemas", schemas); r.code != exitUsage {
 		t.Errorf("got %+v with the folder as a flag, want exit status 2", r)
 	}

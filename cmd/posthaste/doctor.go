@@ -41,7 +41,7 @@ func (p *program) examine(ctx context.Context, c *cli.Command) error {
 		patient.Listen = listen.ConnConfig
 	}
 	var problems int
-	err = withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+	err = withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
 		patient.Pool = pool
 		findings, err := doctor.Examine(ctx, patient)
 		if err != nil {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -106,9 +110,34 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return inFlagWords(err)
 		}
+		if workers, err := operator.New(pool).Workers(ctx); err == nil { // a producer's login may not read them
+			p.note(unworkedNote(workers, job.KindName, cmp.Or(options.Queue, engine.DefaultQueue)))
+		}
 		_, err = fmt.Fprintln(p.stdout, id)
 		return err
 	})
+}
+
+// unworkedNote is for people whose job no dispatcher that is present would carry out: that is right before the first of
+// them starts, and else a slip of the fingers. "" is no note.
+func unworkedNote(workers []operator.Worker, kind, queue string) string {
+	var kinds, queues []string
+	for _, w := range workers {
+		if w.Missing {
+			continue
+		}
+		kinds = append(kinds, w.Kinds...)
+		if slices.Contains(w.Kinds, kind) {
+			queues = append(queues, slices.Collect(maps.Keys(w.Queues))...)
+		}
+	}
+	switch {
+	case len(queues) == 0:
+		return fmt.Sprintf("no dispatcher that is running handles the kind %s%s", kind, didYouMean(kind, kinds))
+	case !slices.Contains(queues, queue):
+		return fmt.Sprintf("no dispatcher that is running handles the kind %s in queue %s%s", kind, queue, didYouMean(queue, queues))
+	}
+	return ""
 }
 
 func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) (id string, err error) {
@@ -148,6 +177,9 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 		},
 	}
 	var errs []error
+	if c.IsSet("max-attempts") && o.MaxAttempts == 0 { // which is the default in the options
+		errs = append(errs, errors.New("--max-attempts is 0: want at least 1"))
+	}
 	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout, "park-after": &o.Key.ParkAfter} {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseDuration(v, 0, 100*365*24*time.Hour); err != nil {

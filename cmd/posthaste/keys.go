@@ -39,11 +39,11 @@ func (p *program) keysCommand() *cli.Command {
 				Action: p.listKeys,
 			},
 			{
-				Name: "show", Usage: "show one key", ArgsUsage: "KEY",
+				Name: "show", Usage: "show one key", ArgsUsage: "KEY [--queue QUEUE]",
 				Flags: append(operatorFlags(), outputFlag(), queue, tenant), Action: p.showKey,
 			},
 			{
-				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY",
+				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY [--queue QUEUE]",
 				Flags: append(operatorFlags(), queue, tenant, reasonFlag(), &cli.BoolFlag{Name: "dry-run", Usage: "only show the key"}), Action: p.unblockKey,
 			},
 		},

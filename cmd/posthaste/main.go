@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	if err == nil {
 		return exitOK
 	}
-	for line := range strings.Lines(err.Error()) {
+	for line := range strings.Lines(plainly(err)) {
 		// The line may quote text from the database.
 		fmt.Fprintf(stderr, "posthaste: %s\n", oneLine(strings.TrimRight(line, "\n")))
 	}

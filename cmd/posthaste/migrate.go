@@ -26,12 +26,13 @@ func (p *program) migrateCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error { return act(ctx, c, pool) })
+			return withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error { return act(ctx, c, pool) })
 		}
 		return c
 	}
 	status := onDatabase("status", "list the files of the schema and whether the database is behind, ahead or edited", p.migrateStatus)
 	status.Flags = append(status.Flags, outputFlag())
+	status.Description = "Exit status: 0 if this build works with the schema (current, ahead), 1 if not: it is missing, behind,\nedited or too new."
 	up := onDatabase("up", "apply what is missing and re-create all functions, or do nothing if nothing is missing; safe to run many times at once", p.migrateUp)
 	up.Flags = append(up.Flags, &cli.DurationFlag{Name: "wait", Usage: "`DURATION` to wait for a database that is away or read-only"})
 	return &cli.Command{
@@ -132,11 +133,11 @@ func (p *program) migrateStatus(ctx context.Context, c *cli.Command, pool *pgxpo
 	if err := p.print(c, t); err != nil {
 		return err
 	}
-	switch state.Condition {
-	case migrations.Current:
-		return p.noteOf(ctx, pool)
-	case migrations.Edited, migrations.TooNew:
+	if !state.Usable() {
 		return fmt.Errorf("%s; %s", state, state.Remedy())
+	}
+	if state.Condition == migrations.Current {
+		return p.noteOf(ctx, pool)
 	}
 	fmt.Fprintln(p.stderr, state)
 	return nil

@@ -26,8 +26,12 @@ func TestMigrateUpStatusDown(t *testing.T) {
 	e := env{"DATABASE_URL": pgtest.NewEmpty(t).Config().ConnString()}
 	applied := func() (n, all int) {
 		var rows []struct{ Applied bool }
-		if err := json.Unmarshal([]byte(ok(t, e, "migrate", "status", "-o", "json")), &rows); err != nil {
+		r := posthaste(t, e, "", "migrate", "status", "-o", "json")
+		if err := json.Unmarshal([]byte(r.out), &rows); err != nil {
 			t.Fatal(err)
+		}
+		if missing := strings.Contains(r.errOut, "the schema outbox is missing; run: posthaste migrate up"); missing != (r.code == exitFailed) {
+			t.Errorf("exit status %d, said %q, want 1 exactly if the schema is missing", r.code, r.errOut)
 		}
 		for _, r := range rows {
 			if r.Applied {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -25,7 +26,12 @@ var (
 func flagMistake(c *cli.Command, err error) string {
 	text := err.Error()
 	if m := unknownFlag.FindStringSubmatch(text); m != nil {
-		return fmt.Sprintf("%s has no flag %s", c.FullName(), dashed(m[1]))
+		text = fmt.Sprintf("%s has no flag %s", c.FullName(), dashed(m[1]))
+		prints := slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), "output") })
+		if m[1] == "json" && prints {
+			text += ": write -o json"
+		}
+		return text
 	}
 	if m := noValue.FindStringSubmatch(text); m != nil {
 		return dashed(m[1]) + " has no value"
@@ -59,6 +65,34 @@ func wantedOf(c *cli.Command, name, said string) string {
 	}
 	return said
 }
+
+// plainly is the text of an error. Of a connection that failed it has one cause for each address: the driver tries some
+// twice, with TLS and without, and the last attempt is the one that the settings asked for.
+func plainly(err error) string {
+	connect, ok := errors.AsType[*pgconn.ConnectError](err)
+	if !ok {
+		return err.Error()
+	}
+	var addresses []string
+	causes := map[string]string{}
+	for line := range strings.Lines(connect.Unwrap().Error()) {
+		address, cause := strings.TrimSpace(line), "" // of a name that is not found there is no address
+		if m := dialed.FindStringSubmatch(address); m != nil {
+			address, cause = m[1], ": "+m[2]
+		}
+		if !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+		causes[address] = cause
+	}
+	for i, address := range addresses {
+		addresses[i] += causes[address]
+	}
+	return strings.Replace(err.Error(), connect.Error(), "cannot reach postgres as "+connect.Config.User+": "+strings.Join(addresses, "; "), 1)
+}
+
+// dialed matches what the driver says of an address: 127.0.0.1:5432 (localhost): CAUSE.
+var dialed = regexp.MustCompile(`^(\S+:\d+|\S*/\S+) \(.*?\): (.*)$`)
 
 func dashed(name string) string {
 	if len(name) == 1 {

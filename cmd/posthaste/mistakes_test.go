@@ -17,6 +17,10 @@ func TestAMistakeNamesTheCommandAndTheFlag(t *testing.T) {
 	e := env{"DATABASE_URL": "postgres://nobody@127.0.0.1:1/x"}
 	for line, want := range map[string]string{
 		"enqueue greet --json":                       "posthaste enqueue has no flag --json",
+		"jobs list --json":                           "posthaste jobs list has no flag --json: write -o json",
+		"job list":                                   `has no command "job": did you mean jobs?`,
+		"enqueue greet --max-attempts 0":             "--max-attempts is 0: want at least 1",
+		"keys show":                                  "usage: posthaste keys show KEY [--queue QUEUE]",
 		"enqueue greet -o json":                      "posthaste enqueue has no flag -o",
 		"enqueue greet --queue":                      "--queue has no value",
 		"enqueue greet --priority x":                 `--priority is "x": want a whole number`,
@@ -76,6 +80,18 @@ func TestAnErrorOfTheDatabaseHasAWayOn(t *testing.T) {
 	} {
 		if got := wayOn(&pgconn.PgError{Code: code}); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("of %s it says %q, want %q", code, got, want)
+		}
+	}
+}
+
+func TestAConnectionThatFailedHasOneCauseForEachAddress(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"postgres://ada@127.0.0.1:1/x":            "posthaste: cannot reach postgres as ada: 127.0.0.1:1: dial error: dial tcp 127.0.0.1:1: connect: connection refused\n",
+		"host=/nowhere,127.0.0.1 port=1 user=ada": "posthaste: cannot reach postgres as ada: /nowhere/.s.PGSQL.1: dial error: dial unix /nowhere/.s.PGSQL.1: connect: no such file or directory; 127.0.0.1:1: dial error: dial tcp 127.0.0.1:1: connect: connection refused\n",
+	} {
+		if r := posthaste(t, env{"DATABASE_URL": url}, "", "stats"); r.code != exitFailed || !strings.HasSuffix(r.errOut, strings.TrimPrefix(want, "posthaste: ")) || strings.Count(r.errOut, "\n") != 1 {
+			t.Errorf("%s: exit status %d, %q; want %q", url, r.code, r.errOut, want)
 		}
 	}
 }

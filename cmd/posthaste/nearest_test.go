@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
 )
 
 func TestDistance(t *testing.T) {
@@ -17,6 +19,22 @@ func TestDistance(t *testing.T) {
 	}{{"", "", 0}, {"", "abc", 3}, {"mail", "mail", 0}, {"mial", "mail", 2}, {"mai", "mail", 1}, {"kitten", "sitting", 3}} {
 		if got, back := distance(c.a, c.b), distance(c.b, c.a); got != c.want || back != c.want {
 			t.Errorf("distance of %q and %q = %d and %d, want %d", c.a, c.b, got, back, c.want)
+		}
+	}
+}
+
+func TestAJobThatNobodyCarriesOutIsNoted(t *testing.T) {
+	t.Parallel()
+	workers := []operator.Worker{
+		{Kinds: []string{"mail.send"}, Queues: map[string]int{"default": 1, "mail": 8}},
+		{Kinds: []string{"gone"}, Queues: map[string]int{"default": 1}, Missing: true},
+	}
+	for job, want := range map[string]string{
+		"mail.send default": "", "mail.sned default": "kind mail.sned: did you mean mail.send?", "mail.send mial": "in queue mial: did you mean mail?", "gone default": "kind gone",
+	} {
+		kind, queue, _ := strings.Cut(job, " ")
+		if got := unworkedNote(workers, kind, queue); (got == "") != (want == "") || !strings.HasSuffix(got, want) {
+			t.Errorf("of %s: %q, want %q", job, got, want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -65,6 +66,10 @@ func (p *program) publish(ctx context.Context, c *cli.Command) error {
 			return usagef("%s", eventWords.Replace(err.Error()))
 		} else if err != nil {
 			return err
+		}
+		// A producer's login may not read the sinks.
+		if sinks, err := operator.New(pool).Sinks(ctx); err == nil && len(sinks) == 0 {
+			p.note("there is no sink: nobody reads the event until a relay publishes it (posthaste docs operate/relay)")
 		}
 		_, err = fmt.Fprintln(p.stdout, id)
 		return err

@@ -17,6 +17,9 @@ func TestPublishStoresWhatWasAsked(t *testing.T) {
 	if r.code != exitOK || strings.TrimSpace(r.out) != id {
 		t.Fatalf("got %+v", r)
 	}
+	if !strings.Contains(r.errOut, "there is no sink") {
+		t.Errorf("it said %q, want a note that nobody reads the event", r.errOut)
+	}
 	stored := func(id string) (row string) {
 		err := pool.QueryRow(t.Context(), `SELECT concat_ws('|', topic, key, content_type, headers, encode(payload, 'escape'), tenant_id) FROM outbox.events WHERE id = $1`,
 			strings.TrimSpace(id)).Scan(&row)

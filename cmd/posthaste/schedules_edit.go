@@ -111,7 +111,13 @@ func (p *program) editSchedule(ctx context.Context, c *cli.Command, done string,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(p.stdout, "%s: %s, next tick at %s\n", done, name, next.UTC().Format(time.RFC3339))
+		zone := ""
+		if edit.Zone != nil {
+			zone = " (--zone " + *edit.Zone + ")"
+		} else if edit.Cron != nil && c.Name == "create" {
+			zone = " (--zone UTC, the default)"
+		}
+		_, err = fmt.Fprintf(p.stdout, "%s: %s, next tick at %s%s\n", done, name, next.UTC().Format(time.RFC3339), zone)
 		return err
 	})
 }

@@ -20,7 +20,7 @@ func TestSchedulesCreateChange(t *testing.T) {
 		name := []string{"direct", "through"}[i]
 		made := ok(t, way, "schedules", "create", name, "--kind", "mail", "--payload", `{"n":1}`, "--cron", "30 7 * * *", "--zone", "Europe/Berlin", "--queue", "post", "--backoff", "1s,2s",
 			"--deadline", "2h", "--header", "a=b,c", "--key", "k", "--ordered", "--hold")
-		if !strings.HasPrefix(made, "created: "+name+", next tick at 20") || !strings.Contains(made, ":30:00Z") {
+		if !strings.HasPrefix(made, "created: "+name+", next tick at 20") || !strings.Contains(made, ":30:00Z (--zone Europe/Berlin)\n") {
 			t.Errorf("create says %q", made)
 		}
 		if out := ok(t, way, "schedules", "change", name, "--every", "90m", "--unset", "queue", "--hold=false", "--unset", "backoff", "--timeout", "0s"); !strings.HasPrefix(out, "changed: "+name+", next tick at 20") {
@@ -40,6 +40,10 @@ func TestSchedulesCreateChange(t *testing.T) {
 			t.Errorf("change of none: %+v", r)
 		}
 	}
+	if out := ok(t, direct, "schedules", "create", "other", "--kind", "mail", "--cron", "30 7 * * *"); !strings.HasSuffix(out, "T07:30:00Z (--zone UTC, the default)\n") {
+		t.Errorf("create without a zone says %q", out)
+	}
+	ok(t, direct, "schedules", "delete", "other")
 	if r := posthaste(t, direct, "", "schedules", "change", "direct", "--cron", "61 0 * * *"); !strings.Contains(r.errOut, `--cron minute is "61"`) || strings.Count(r.errOut, "direct") != 1 {
 		t.Errorf("a mistake is named as %q, want the schedule's name once", r.errOut)
 	}

@@ -20,10 +20,10 @@ func (p *program) serveCommand() *cli.Command {
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.
 
-The role api serves docs/reference/api.md on --api-addr, and over NATS if --relay-config has
-rpc. The role console serves the web console below /console/ of that address, or on
---console-addr. The role relay publishes events to the brokers that --relay-config names; see
-docs/operate/relay.md and docs/operate/nats.md.`,
+The role api serves the API ("posthaste docs reference/api") on --api-addr, and over NATS
+if --relay-config has rpc. The role console serves the web console below /console/ of that
+address, or on --console-addr. The role relay publishes events to the brokers that
+--relay-config names: see "posthaste docs operate/relay", and operate/nats.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
@@ -36,7 +36,14 @@ docs/operate/relay.md and docs/operate/nats.md.`,
 			if err := requireDatabase(s); err != nil {
 				return err
 			}
-			if s = s.withRoles(); s.server.OIDC != nil {
+			s = s.withRoles()
+			if err := s.checkDuties(); err != nil {
+				return err
+			}
+			if err := p.checkProvider(c, s); err != nil {
+				return err
+			}
+			if s.server.OIDC != nil {
 				if err := s.server.OIDC.Validate(); err != nil {
 					return usagef("--oidc-…: %w", err)
 				}
@@ -44,13 +51,13 @@ docs/operate/relay.md and docs/operate/nats.md.`,
 			if err := s.checkSignIn(); err != nil {
 				return err
 			}
-			return p.serve(ctx, s)
+			return p.serve(ctx, s, s.idle(c))
 		},
 	}
 }
 
-// serve runs the process until a signal or the end of ctx.
-func (p *program) serve(ctx context.Context, s settings) error {
+// serve runs the process until a signal or the end of ctx. Idle are flags to warn of: see settings.idle.
+func (p *program) serve(ctx context.Context, s settings, idle []string) error {
 	mux, err := webhookMux(s)
 	if err != nil {
 		return err
@@ -58,6 +65,9 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	ctx, s.app.Cut = app.Signals(ctx)
 	s.app.Logger = p.logger(s)
 	warnOfVariables(s)
+	if len(idle) > 0 {
+		s.app.Logger.Warn("flags that have no effect with these roles", "flags", idle, "roles", s.roles)
+	}
 	stop, err := p.startTracing(ctx, s.trace, s.app.Logger)
 	if err != nil {
 		return err
@@ -69,7 +79,7 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	if s.app, err = withNATS(s, slices.Contains(s.roles, "api")); err != nil {
 		return err
 	}
-	return server.Run(ctx, mux, s.app, s.server)
+	return namingAddress(server.Run(ctx, mux, s.app, s.server))
 }
 
 func webhookMux(s settings) (*dispatcher.Mux, error) {

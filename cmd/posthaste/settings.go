@@ -80,7 +80,7 @@ var allSettings = []setting{
 	{
 		"role",
 		[]string{"OUTBOX_ROLE"},
-		"dispatch,reap,relay", "what this process does: `dispatch,reap,relay,api,console`", nil,
+		defaultRoles, "what this process does: `dispatch,reap,relay,api,console`", nil,
 		func(s *settings, v string) (err error) { s.roles, err = parseRoles(v); return err },
 	},
 	{

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -50,5 +51,21 @@ func TestATenantIsMeant(t *testing.T) {
 	through["OUTBOX_API_TOKEN"] = strings.TrimSpace(ok(t, direct, "tokens", "create", "one", "--tenant", mine, "-c", "jobs.read,jobs.cancel"))
 	if r := posthaste(t, through, "", "jobs", "cancel", "--kind", "x", "--tenant", other); r.code != exitFailed || !strings.Contains(r.errOut, "forbidden") {
 		t.Errorf("another tenant's: %+v", r)
+	}
+}
+
+// A login without a tenant sees no row: it is refused, rather than to find that there is nothing to do.
+func TestALoginThatSeesNoTenantIsRefused(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.URL(t)
+	ok(t, env{"DATABASE_URL": owner}, "enqueue", "mail")
+	for role, want := range map[string]bool{"outbox_reader": false, "outbox_worker": true} {
+		login := pgtest.LoginURL(t, owner, role)
+		if r := posthaste(t, env{"DATABASE_URL": login}, "", "jobs", "list"); (r.code == exitOK) != want || !want && !strings.Contains(r.errOut, "add ?app.tenant_id=* or") {
+			t.Errorf("a member of %s: %+v, want it to see jobs: %t", role, r, want)
+		}
+		if got := rows(t, env{"DATABASE_URL": login + "&app.tenant_id=*"}, "jobs", "list"); len(got) != 1 {
+			t.Errorf("a member of %s for all tenants sees %v, want the job", role, got)
+		}
 	}
 }

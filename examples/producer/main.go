@@ -1,5 +1,6 @@
-// Command producer stores an order (CREATE TABLE orders (id bigserial PRIMARY KEY,
-// item text)) and the job that sends its receipt: both or neither.
+// Command producer stores an order and the job that sends its receipt: both or neither. Make the table of orders first:
+//
+//	psql "$DATABASE_URL" -c 'CREATE TABLE orders (id bigserial PRIMARY KEY, item text)'
 package main
 
 import (

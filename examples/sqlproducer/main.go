@@ -1,4 +1,6 @@
-// Command sqlproducer is the producer with database/sql.
+// Command sqlproducer is the producer with database/sql. Make the table of orders first:
+//
+//	psql "$DATABASE_URL" -c 'CREATE TABLE orders (id bigserial PRIMARY KEY, item text)'
 package main
 
 import (

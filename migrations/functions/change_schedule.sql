@@ -3,7 +3,8 @@
 -- all else from the next tick on. A schedule that a program declares is changed in its code only.
 --
 -- The lock on the row makes it wait for a firing that is under way. A tick that is due and that nobody has begun to
--- fire must not get lost, and only schedulers can tell what ticks there were: then another timing is refused.
+-- fire must not get lost, and only schedulers can tell what ticks there were: then another timing is refused. One that
+-- no scheduler has read yet is replaced, without ticks.
 -- It is in the audit: actor, request_id and reason are what stands there; see record_act.
 CREATE OR REPLACE FUNCTION outbox.change_schedule(
     name         text,
@@ -83,9 +84,10 @@ BEGIN
     END IF;
 
     IF (s.expression, s.time_zone, s.every) IS DISTINCT FROM (stood.expression, stood.time_zone, stood.every) THEN
-        -- What this transaction has made itself, no scheduler has seen.
-        IF stood.paused_at IS NULL AND stood.next_at <= clock_timestamp() AND stood.since < transaction_timestamp() THEN
-            RAISE EXCEPTION 'outbox.change_schedule: % is due since % and is about to be fired: try again, or pause it first', name, stood.next_at
+        -- A next_at that is since means that no scheduler has read this timing yet: it has no tick, and nobody may come
+        -- to work one out.
+        IF stood.paused_at IS NULL AND stood.next_at <= clock_timestamp() AND stood.next_at <> stood.since THEN
+            RAISE EXCEPTION 'outbox.change_schedule: % is due since % and no scheduler has fired it yet: try again, or pause it first', name, stood.next_at
                 USING ERRCODE = 'object_in_use';
         END IF;
         s.since := clock_timestamp();
