@@ -7,7 +7,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rsa"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,9 +58,8 @@ func newProviderKeys(url string, client *http.Client, log *slog.Logger) *provide
 
 // find returns the key with which a JWT claims to be signed. A bearer that is not
 // good gets [ErrUnauthenticated]; another error says that the provider would have
-// to be asked, and does not answer or was asked a moment ago.
+// to be asked and does not answer.
 func (p *providerKeys) find(ctx context.Context, id, algorithm string) ([]crypto.PublicKey, error) {
-	came := time.Now()
 	key, fresh := p.recall(id)
 	if key == nil || !fresh {
 		asking := p.ask(ctx)
@@ -75,7 +73,7 @@ func (p *providerKeys) find(ctx context.Context, id, algorithm string) ([]crypto
 		}
 	}
 	if key == nil {
-		return nil, p.explain(id, came)
+		return nil, p.explain(id)
 	}
 	if key.algorithm != "" && key.algorithm != algorithm {
 		return nil, refused("the key %.64q is for %s, not %s", id, key.algorithm, algorithm)
@@ -130,25 +128,15 @@ func (p *providerKeys) resting() bool {
 	return time.Since(p.asked) < keysRest
 }
 
-// explain says why a key was not found. A provider that was asked before the JWT came may
-// have the key by now: anybody can use up the question with a key id that they made up.
-func (p *providerKeys) explain(id string, came time.Time) error {
+// explain says why a key was not found.
+func (p *providerKeys) explain(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	why := p.failure
-	if why == nil && id != "" && p.asked.Before(came) {
-		why = errAskedBefore
+	if p.failure != nil {
+		return fmt.Errorf("authenticate a JWT: %w, and its key %.64q is not known: %w", ErrProviderAway, id, p.failure)
 	}
-	if why == nil {
-		return refused("the provider has no key %.64q", id)
-	}
-	return &AwayError{
-		After: max(keysRest-time.Since(p.asked), 0),
-		Err:   fmt.Errorf("authenticate a JWT: %w, and its key %.64q is not known: %w", ErrProviderAway, id, why),
-	}
+	return refused("the provider has no key %.64q", id)
 }
-
-var errAskedBefore = errors.New("it was asked a moment before the JWT came")
 
 // refresh asks the provider for its keys and forgets those that it no longer has.
 func (p *providerKeys) refresh(ctx context.Context) error {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -74,18 +73,8 @@ const allTenants = "*"
 var ErrUnauthenticated = errors.New("unauthenticated")
 
 // ErrProviderAway says that a JWT could not be judged: the provider would have to
-// be asked, and does not answer or was asked a moment ago.
-var ErrProviderAway = errors.New("the OpenID Connect provider cannot be asked now")
-
-// AwayError is an [ErrProviderAway] that tells how long the provider is not asked again:
-// the JWT cannot be judged before.
-type AwayError struct {
-	After time.Duration
-	Err   error
-}
-
-func (e *AwayError) Error() string { return e.Err.Error() }
-func (e *AwayError) Unwrap() error { return e.Err }
+// be asked, and does not answer.
+var ErrProviderAway = errors.New("the OpenID Connect provider does not answer")
 
 // Authenticator tells who a bearer is. It is safe for concurrent use.
 type Authenticator interface {

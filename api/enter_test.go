@@ -1,12 +1,10 @@
 package api
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/posthaste-dev/posthaste/access"
@@ -54,15 +52,6 @@ func FuzzParameters(f *testing.F) {
 			t.Errorf("%+v with the key %q and the query %q passes", caller, key, query)
 		}
 	})
-}
-
-// A JWT that cannot be judged yet is asked for again when the provider is.
-func TestAJWTThatCannotBeJudgedSaysWhenItCan(t *testing.T) {
-	t.Parallel()
-	p := problemOf(fmt.Errorf("who: %w", &access.AwayError{After: 7500 * time.Millisecond, Err: access.ErrProviderAway}))
-	if p.Status != http.StatusServiceUnavailable || p.retryAfter != 8 {
-		t.Errorf("%d, Retry-After: %d", p.Status, p.retryAfter)
-	}
 }
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -198,7 +197,7 @@ func problemOf(err error) *Problem {
 	case errors.Is(err, access.ErrCrowd):
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):
-		return unavailable.because("The provider of the token does not answer, or is not asked again yet; try again.").after(untilAsked(err))
+		return unavailable.because("The provider of the token does not answer; try again.").after(1)
 	case isSQL(err, pgsession.NotInEncoding):
 		return invalidInput.because("It has a character that the encoding of the database lacks, which is not UTF-8.")
 	case pgsession.IsAway(err) && !pgsession.ChangedNothing(err):
@@ -207,14 +206,6 @@ func problemOf(err error) *Problem {
 		return unavailable.because("Nothing is wrong with the request; try again.").after(1)
 	}
 	return internalError.because("")
-}
-
-// untilAsked is in how many seconds a token may be judged that could not be.
-func untilAsked(err error) int {
-	if away, ok := errors.AsType[*access.AwayError](err); ok {
-		return int(away.After/time.Second) + 1
-	}
-	return 1
 }
 
 // Conditions of Postgres.
