@@ -18,8 +18,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrOperationNotFound says that there is no operation with the id: there never was, or it ended, or was stopped,
-// more than 90 days ago.
+// ErrOperationNotFound says that there is no operation with the id: there never was, or it ended more than 90 days
+// ago.
 var ErrOperationNotFound = errors.New("operation not found")
 
 // OperationAct is what an operation does to dead letters or to open jobs.
@@ -315,8 +315,10 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 		if again = time.Duration(taken[0].DueInSeconds * float64(time.Second)); again > 0 {
 			return nil
 		}
-		failed = taken[0] // unless the step commits
-		return o.step(bound, tx, taken[0])
+		if err = o.step(bound, tx, taken[0]); err != nil {
+			failed = taken[0]
+		}
+		return err
 	})
 	if err != nil && failed.ID.Valid {
 		// A statement of its own, after the step was taken back.
@@ -343,12 +345,11 @@ func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperati
 	if OperationAct(taken.Act).OnOpenJobs() {
 		return inside.stepOnJobs(ctx, tx, taken)
 	}
-	return inside.stepOnLetters(ctx, tx, taken)
+	return inside.stepOnLetters(ctx, taken)
 }
 
-// stepOnLetters acts on the next page of an operation's dead letters, in the transaction of its statements. Those that
-// another transaction has locked are stored with the operation, and have their turn when the end is reached.
-func (o *Operator) stepOnLetters(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+// stepOnLetters acts on the next page of an operation's dead letters, in the transaction of its statements.
+func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperationRow) error {
 	filter, err := readLetters(taken.Filter)
 	if err != nil {
 		return err
@@ -364,61 +365,12 @@ func (o *Operator) stepOnLetters(ctx context.Context, tx pgx.Tx, taken sqlgen.Ta
 	}
 	params := filter.params()
 	params.MaxRows = int32(page)
-	found, err := o.actOnPage(ctx, params, act)
-	if err == nil && !found.last.Valid {
-		var locked []lockedLetter
-		if locked, err = takeLocked(ctx, tx, taken.ID, page); err == nil {
-			found, err = actOnThese(ctx, locked, act)
-		}
-	}
+	found, done, err := o.actOnPage(ctx, params, act)
 	if err != nil {
 		return err
 	}
-	if err := storeLocked(ctx, tx, taken.ID, found.locked); err != nil {
-		return err
-	}
-	advance := sqlgen.AdvanceOperationParams{
-		ID: taken.ID, Done: int64(found.done), Passed: int64(found.passed), Position: found.last,
-		Pause: pgvalue.Interval(time.Duration(found.done) * spacing),
-	}
-	if found.more {
-		return o.db.AdvanceOperation(ctx, advance)
-	}
-	return o.finish(ctx, tx, advance, time.Duration(found.done)*spacing)
-}
-
-// finish ends an operation that has come to the end, unless jobs are stored with it: then the next step comes back to
-// them, after a while.
-func (o *Operator) finish(ctx context.Context, tx pgx.Tx, advance sqlgen.AdvanceOperationParams, pause time.Duration) error {
-	var left bool
-	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.operation_jobs WHERE operation_id = $1)`, advance.ID).Scan(&left); err != nil {
-		return err
-	}
-	advance.Finished = !left
-	if left {
-		advance.Pause = pgvalue.Interval(max(operationPoll, pause))
-	}
-	return o.db.AdvanceOperation(ctx, advance)
-}
-
-// takeLocked takes some of the dead letters that are stored with an operation, by lot: those that stay locked do not
-// keep the others from their turn.
-func takeLocked(ctx context.Context, tx pgx.Tx, id pgtype.UUID, most int) ([]lockedLetter, error) {
-	rows, _ := tx.Query(ctx, `DELETE FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id = ANY (
-		ARRAY(SELECT job_id FROM outbox.operation_jobs WHERE operation_id = $1 ORDER BY random() LIMIT $2)) RETURNING job_id, epoch, tenant_id`, id, most)
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[lockedLetter])
-}
-
-func storeLocked(ctx context.Context, tx pgx.Tx, id pgtype.UUID, locked []lockedLetter) error {
-	if len(locked) == 0 {
-		return nil
-	}
-	var ids, tenants []pgtype.UUID
-	var epochs []int64
-	for _, l := range locked {
-		ids, tenants, epochs = append(ids, l.ID), append(tenants, l.TenantID), append(epochs, l.Epoch)
-	}
-	_, err := tx.Exec(ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
-		SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::bigint[]) ON CONFLICT DO NOTHING`, id, ids, tenants, epochs)
-	return err
+	return o.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
+		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{Bytes: found.last.Bytes, Valid: found.n > 0},
+		Pause: pgvalue.Interval(time.Duration(done) * spacing), Finished: !found.more,
+	})
 }

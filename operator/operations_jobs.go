@@ -208,16 +208,6 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 	ctx, cancel := context.WithTimeout(ctx, 3*statementTimeout) // a million jobs
 	defer cancel()
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
-		// Before a million rows are filled in for one that is refused; StartOperation decides.
-		may, err := sqlgen.New(tx).MayStartOperation(ctx, sqlgen.MayStartOperationParams{
-			ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Most: maxOperations,
-		})
-		if err == nil && !may {
-			err = pgx.ErrNoRows
-		}
-		if err != nil {
-			return err
-		}
 		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
 		filled, err := tx.Exec(ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
 		if err != nil {
@@ -296,8 +286,15 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 		advance.Position = next[len(next)-1]
 		return o.db.AdvanceOperation(ctx, advance)
 	}
-	advance.Position = pgtype.UUID{Valid: true} // from the beginning
-	return o.finish(ctx, tx, advance, time.Duration(done)*spacing)
+	var left bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.operation_jobs WHERE operation_id = $1)`, taken.ID).Scan(&left); err != nil {
+		return err
+	}
+	advance.Position, advance.Finished = pgtype.UUID{Valid: true}, !left // from the beginning
+	if left {
+		advance.Pause = pgvalue.Interval(max(operationPoll, time.Duration(done)*spacing))
+	}
+	return o.db.AdvanceOperation(ctx, advance)
 }
 
 func idsOf(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]pgtype.UUID, error) {

@@ -248,17 +248,6 @@ func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
 			t.Errorf("the 101st is %v, want a refusal", err)
 		}
 	}
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec(t, tx, `LOCK TABLE outbox.operation_jobs IN EXCLUSIVE MODE`)
-	if _, err := start(many, operator.CancelJobs); err == nil || !strings.Contains(err.Error(), "one too many") {
-		t.Errorf("the 102nd is %v, want a refusal before its jobs are stored", err)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
 		SELECT gen_random_uuid(), $1, 'dismiss', '{"kind": "none"}', 0, 0, '', '', '' FROM generate_series(1, 100)`, many); err != nil {
 		t.Fatal(err)
@@ -280,83 +269,6 @@ func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
 	}
 	if _, err := start(many, operator.ReplayLetters); err == nil {
 		t.Error("there is room for one of a tenant that has more than 100 open")
-	}
-}
-
-// A dead letter that another transaction has locked holds up no step, and has its turn once it is free.
-func TestAnOperationPassesByALockedDeadLetter(t *testing.T) {
-	t.Parallel()
-	for _, act := range []operator.OperationAct{operator.ReplayLetters, operator.DismissLetters} {
-		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
-			o, db := newRig(t)
-			runner := operator.New(pgtest.Login(t, db, "outbox_api"))
-			bury(t, db, tenant, 3)
-			op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: act, Filter: operator.DeadLetterFilter{Tenant: tenant}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			held := hold(t, db, deadLetters(t, o, operator.DeadLetterFilter{})[2])
-			if _, err := runner.StepOperation(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if now, err := o.Operation(t.Context(), outbox.ID{}, op.ID); err != nil || now.Done != 2 || now.Passed != 0 || finished(now) {
-				t.Errorf("%s of %s: %+v, %v; want two done, and it goes on", act, tenant, now, err)
-			}
-			if err := held.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			exec(t, db, `UPDATE outbox.operations SET next_at = now()`)
-			if now := run(t, runner, o, op.ID, finished); now.Done != 3 || now.Passed != 0 || number(t, db, `SELECT count(*) FROM outbox.operation_jobs`) != 0 {
-				t.Errorf("%s of %s: once it is free %+v, want it done", act, tenant, now)
-			}
-		}
-	}
-}
-
-// A step that is refused when it commits has failed like any other: the operation says why, and waits.
-func TestAStepThatDoesNotCommitIsAFailure(t *testing.T) {
-	t.Parallel()
-	o, db := newRig(t)
-	bury(t, db, outbox.RootTenant, 1)
-	exec(t, db, `CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not today'; END $$`)
-	exec(t, db, `CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON outbox.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := o.StepOperation(t.Context()); err == nil {
-		t.Fatal("the step is said to be done")
-	}
-	if now, err := o.Operation(t.Context(), outbox.ID{}, op.ID); err != nil || !strings.Contains(now.Failure, "not today") {
-		t.Errorf("%+v, %v; want why the step failed", now, err)
-	}
-	if n := number(t, db, `SELECT count(*) FROM outbox.operations WHERE next_at > now()`); n != 1 {
-		t.Error("the next step does not wait")
-	}
-}
-
-// What has been stopped for long is forgotten when another is started, with what was left to do.
-func TestAnOperationThatStaysStoppedIsForgotten(t *testing.T) {
-	t.Parallel()
-	o, db := newRig(t)
-	open(t, db, outbox.RootTenant, "mail", "pending", 2)
-	var ops []operator.Operation
-	for range 3 {
-		op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ops = append(ops, op)
-		exec(t, db, `UPDATE outbox.operations SET stopped_at = now() - interval '89 days' WHERE id = $1`, ops[0].ID)
-		if len(ops) == 2 {
-			exec(t, db, `UPDATE outbox.operations SET stopped_at = now() - interval '91 days' WHERE id = $1`, ops[1].ID)
-		}
-	}
-	if _, err := o.Operation(t.Context(), outbox.ID{}, ops[1].ID); !errors.Is(err, operator.ErrOperationNotFound) {
-		t.Errorf("what was stopped 91 days ago: %v", err)
-	}
-	if n := number(t, db, `SELECT count(DISTINCT operation_id) FROM outbox.operation_jobs`); n != 2 {
-		t.Errorf("jobs of %d operations are left to do, want those of two", n)
 	}
 }
 

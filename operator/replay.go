@@ -1,13 +1,11 @@
 package operator
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +25,8 @@ type BulkProgress struct {
 	Matched int64 // dead letters that the filter meant at the beginning; not counted when it goes on after some
 	Done    int64 // replayed or dismissed so far
 	Passed  int64 // left alone, because something else happened to them meanwhile
-	// Last bounds what the act is done with, by when it was enqueued: no job behind it has been left out, nor one that
-	// another transaction has locked; zero before the first. With it as After in the filter the act goes on behind it.
+	// Last is the newest job that was looked at, by when it was enqueued; zero before
+	// the first. With it as After in the filter the act goes on behind it.
 	Last outbox.ID
 	// FailedUntil bounds the act: what becomes a dead letter from then on is not
 	// touched. With it in the filter the act can be begun again after it was broken
@@ -61,9 +59,7 @@ const (
 // Each statement is complete in itself: whenever the caller breaks off or dies, every
 // job is either replayed and due within a second, or a dead letter as before. Two
 // at once share the work. None replays a job twice: a job that fails again
-// meanwhile stays a dead letter, see [BulkProgress]. A dead letter that another transaction
-// has locked holds up no other: it has its turn at the end, and the error names it if it is
-// still locked ten seconds later.
+// meanwhile stays a dead letter, see [BulkProgress].
 func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
 	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // also not a number
 		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate, MaxRate))
@@ -81,50 +77,41 @@ func pace(rate float64) (page int, spacing time.Duration) {
 }
 
 func (o *Operator) replaySome(spacing time.Duration) actOnSome {
-	return func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, locked []lockedLetter, err error) {
-		done, err = o.db.ReplayJobs(ctx, sqlgen.ReplayJobsParams{
+	return func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+		done, err := o.db.ReplayJobs(ctx, sqlgen.ReplayJobsParams{
 			Ids: ids, Epochs: epochs, Spacing: pgvalue.Interval(spacing),
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 		})
-		if err == nil && len(done) < len(ids) {
-			locked, err = o.db.FindLockedLetters(ctx, sqlgen.FindLockedLettersParams{Ids: ids, Epochs: epochs, Runnable: true})
-		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("replay dead letters: %w", err)
+			return nil, fmt.Errorf("replay dead letters: %w", err)
 		}
-		return done, locked, nil
+		return done, nil
 	}
 }
 
 // DismissAll puts the dead letters that f means away, oldest first: they move to
 // the history as dismissed. It goes on and can be broken off like [Operator.ReplayAll].
 func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
-	return o.actOnMany(ctx, f, actPage, 0, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, []lockedLetter, error) {
-		done, locked, err := o.dismissSome(ctx, ids, epochs)
+	return o.actOnMany(ctx, f, actPage, 0, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+		done, err := o.dismissSome(ctx, ids, epochs)
 		if err == nil {
 			o.moveOn(ctx, done...)
 		}
-		return done, locked, err
+		return done, err
 	})
 }
 
-func (o *Operator) dismissSome(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, locked []lockedLetter, err error) {
-	done, err = o.db.DismissJobs(ctx, sqlgen.DismissJobsParams{
+func (o *Operator) dismissSome(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+	done, err := o.db.DismissJobs(ctx, sqlgen.DismissJobsParams{
 		Ids: ids, Epochs: epochs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if err == nil && len(done) < len(ids) {
-		locked, err = o.db.FindLockedLetters(ctx, sqlgen.FindLockedLettersParams{Ids: ids, Epochs: epochs})
-	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("dismiss dead letters: %w", err)
+		return nil, fmt.Errorf("dismiss dead letters: %w", err)
 	}
-	return done, locked, nil
+	return done, nil
 }
 
-// lockedLetter is a dead letter that an act has left alone because another transaction has locked it.
-type lockedLetter = sqlgen.FindLockedLettersRow
-
-type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, locked []lockedLetter, err error)
+type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, err error)
 
 // actOnMany goes through the dead letters from the oldest id to the newest, a page
 // at a time, and waits spacing for each that was acted on.
@@ -137,95 +124,31 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 		if !yield(progress, err) || err != nil {
 			return
 		}
-		rest := undone{act: act, params: f.params()}
-		rest.params.MaxRows = int32(page)
-		for looked := time.Now(); rest.any(); {
-			found, err := rest.actOnNext(ctx, o)
+		params := f.params()
+		params.MaxRows = int32(page)
+		for {
+			found, done, err := o.actOnPage(ctx, params, act)
 			if err != nil {
 				yield(progress, err)
 				return
 			}
-			if !found.last.Valid {
-				continue
-			}
-			progress.add(found, rest.locked)
-			if !yield(progress, nil) {
+			if found.n == 0 {
 				return
 			}
-			pause := time.Duration(found.done) * spacing
-			if !rest.atEnd || found.done+found.passed > 0 {
-				looked = time.Now()
-			} else {
-				pause = max(pause, lockedPoll)
+			params.After, progress.Last = found.last, found.last.Bytes
+			progress.Done += int64(done)
+			progress.Passed += int64(found.n - done)
+			if !yield(progress, nil) || !found.more {
+				return
 			}
 			// From the answer on: however fast the next statement is, it begins so long
 			// after this one by the database's clock.
-			if err := rest.wait(ctx, pause, looked); err != nil {
+			if err := wait(ctx, time.Duration(done)*spacing); err != nil {
 				yield(progress, err)
 				return
 			}
 		}
 	}
-}
-
-// add counts a page. Those that were locked have their turn again: Last stays before the first of them.
-func (p *BulkProgress) add(found pageOf, locked []lockedLetter) {
-	p.Done += int64(found.done)
-	p.Passed += int64(found.passed)
-	switch {
-	case len(locked) == 0:
-		p.Last = found.last.Bytes
-	case p.Done+p.Passed > 0:
-		first := slices.MinFunc(locked, func(a, b lockedLetter) int { return bytes.Compare(a.ID.Bytes[:], b.ID.Bytes[:]) })
-		p.Last = beneath(first.ID).Bytes
-	}
-}
-
-// lockedPoll is between looks at dead letters that another transaction has locked.
-const lockedPoll = 100 * time.Millisecond
-
-// undone are the dead letters that an act is still to go through: those behind params.After, and then the locked ones.
-type undone struct {
-	act    actOnSome
-	params sqlgen.FindDeadLettersParams
-	atEnd  bool // only the locked ones are left
-	locked []lockedLetter
-}
-
-func (u *undone) any() bool { return !u.atEnd || len(u.locked) > 0 }
-
-func (u *undone) actOnNext(ctx context.Context, o *Operator) (found pageOf, err error) {
-	if !u.atEnd {
-		if found, err = o.actOnPage(ctx, u.params, u.act); found.last.Valid {
-			u.params.After = found.last
-		}
-		u.atEnd = !found.more
-	} else {
-		next := u.locked[:min(len(u.locked), int(u.params.MaxRows))]
-		found, err = actOnThese(ctx, next, u.act)
-		found.last, u.locked = u.params.After, u.locked[len(next):]
-	}
-	u.locked = append(u.locked, found.locked...)
-	return found, err
-}
-
-// wait pauses before the next page. Once only locked ones are left, and nothing has come of them since looked, for as
-// long as a statement may take, it gives up.
-func (u *undone) wait(ctx context.Context, pause time.Duration, looked time.Time) error {
-	if !u.any() {
-		return nil
-	}
-	err := wait(ctx, pause)
-	if !u.atEnd {
-		return err
-	}
-	if err == nil && time.Since(looked) > statementTimeout {
-		err = context.DeadlineExceeded
-	}
-	if err != nil {
-		err = fmt.Errorf("dead letter %s is locked by another transaction: %w", outbox.ID(u.locked[0].ID.Bytes), err)
-	}
-	return err
 }
 
 func refused(err error) iter.Seq2[BulkProgress, error] {
@@ -297,58 +220,33 @@ func (o *Operator) waitForWriters(ctx context.Context) error {
 // be above it.)
 const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND pid <> pg_backend_pid()`
 
-// pageOf is a page of dead letters, and what an act has done to it.
+// pageOf is a page of dead letters that were found.
 type pageOf struct {
-	last         pgtype.UUID // that was looked at; NULL: there is none
-	more         bool        // there may be others behind it
-	done, passed int
-	locked       []lockedLetter // neither done nor passed
+	n    int
+	last pgtype.UUID
+	more bool // there may be others behind it
 }
 
-// actOnPage acts on the first of the dead letters that params mean. However few they are, it looks at countPage.
-func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams, act actOnSome) (pageOf, error) {
+func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams, act actOnSome) (found pageOf, done int, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	params.MaxSeen = countPage
-	var rows []sqlgen.FindDeadLettersRow
-	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		rows, err = db.FindDeadLetters(ctx, params)
-		return err
-	})
+	rows, err := o.db.FindDeadLetters(ctx, params)
 	if err != nil {
-		return pageOf{}, fmt.Errorf("find dead letters: %w", tooMany(err))
+		return found, 0, fmt.Errorf("find dead letters: %w", tooMany(err))
 	}
-	var last pgtype.UUID
-	more := len(rows) == int(params.MaxRows)
-	var meant []lockedLetter
-	size := 0
+	if len(rows) == 0 {
+		return found, 0, nil
+	}
+	ids, epochs := make([]pgtype.UUID, 0, len(rows)), make([]int64, 0, len(rows))
+	bytes := 0
 	for _, row := range rows {
-		if size += int(row.PayloadBytes); row.Meant && size > actBytes && len(meant) > 0 {
-			more = true
+		if bytes += int(row.PayloadBytes); bytes > actBytes && len(ids) > 0 {
 			break
 		}
-		if row.Meant {
-			meant = append(meant, lockedLetter{ID: row.ID, Epoch: row.Epoch})
-		}
-		last, more = row.ID, more || row.LastSeen
+		ids, epochs = append(ids, row.ID), append(epochs, row.Epoch)
 	}
-	found, err := actOnThese(ctx, meant, act)
-	found.last, found.more = last, more
-	return found, err
-}
-
-func actOnThese(ctx context.Context, meant []lockedLetter, act actOnSome) (found pageOf, err error) {
-	if len(meant) == 0 {
-		return found, nil
-	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	ids, epochs := make([]pgtype.UUID, len(meant)), make([]int64, len(meant))
-	for i, letter := range meant {
-		ids[i], epochs[i] = letter.ID, letter.Epoch
-	}
-	done, locked, err := act(ctx, ids, epochs)
-	return pageOf{done: len(done), passed: len(ids) - len(done) - len(locked), locked: locked}, err
+	acted, err := act(ctx, ids, epochs)
+	return pageOf{len(ids), ids[len(ids)-1], len(ids) < len(rows) || len(rows) == int(params.MaxRows)}, len(acted), err
 }
 
 func wait(ctx context.Context, d time.Duration) error {

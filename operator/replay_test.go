@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -198,18 +196,28 @@ func TestWhatChangedMeanwhileIsPassedOver(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = $1`, first); err != nil {
 		t.Fatal(err)
 	}
-	var p operator.BulkProgress
-	for p, err = range o.DismissAll(t.Context(), operator.DeadLetterFilter{FailedUntil: time.Now().Add(-time.Second)}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p.Done == 1 && p.Passed == 0 { // the other one is locked
-			if err := tx.Commit(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-				t.Fatal(err)
+	ended := make(chan operator.BulkProgress, 1)
+	go func() {
+		var last operator.BulkProgress
+		for p, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{}) {
+			if err != nil {
+				t.Error(err)
 			}
+			last = p
+		}
+		ended <- last
+	}()
+	for count(t, db, `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DismissJobs%'`) == 0 {
+		select {
+		case <-ended:
+			t.Fatal("it did not wait for the row")
+		case <-time.After(time.Millisecond):
 		}
 	}
-	if p.Done != 1 || p.Passed != 1 {
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-ended; p.Done != 1 || p.Passed != 1 {
 		t.Errorf("progress = %+v, want one done and one passed over", p)
 	}
 	if got := deadLetters(t, o, operator.DeadLetterFilter{}); !slices.Equal(got, []outbox.ID{first}) {
@@ -572,68 +580,4 @@ func TestDeadLettersAreCountedInParts(t *testing.T) {
 			t.Errorf("%+v: %d, %v, want %d", c.f, n, err, c.want)
 		}
 	}
-	var steps []int64
-	for p, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{Kind: "bill"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		steps = append(steps, p.Done)
-	}
-	if want := []int64{0, 1, 1, 2}; !slices.Equal(steps, want) {
-		t.Errorf("dismissed the first and the last in steps %v, want %v", steps, want)
-	}
-}
-
-// A dead letter that another transaction has locked holds up no other: it has its turn at the end, or is named.
-func TestALockedDeadLetterHoldsUpNoOther(t *testing.T) {
-	t.Parallel()
-	for _, act := range []string{"replay", "dismiss"} {
-		o, db := newRig(t)
-		storeDead(t, db, 3)
-		all := func(ctx context.Context) iter.Seq2[operator.BulkProgress, error] {
-			f := operator.DeadLetterFilter{FailedUntil: time.Now().Add(-time.Second)} // for no transaction is waited
-			if act == "replay" {
-				return o.ReplayAll(ctx, f, 0)
-			}
-			return o.DismissAll(ctx, f)
-		}
-		first := deadLetters(t, o, operator.DeadLetterFilter{})[2]
-		held := hold(t, db, first)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		var last operator.BulkProgress
-		var failed error
-		for p, err := range all(ctx) {
-			if p.Done == 2 && last.Done == 2 { // it has come back to the first one
-				cancel()
-			}
-			if failed = err; err == nil {
-				last = p
-			}
-		}
-		if last.Done != 2 || bytes.Compare(last.Last[:], first[:]) >= 0 || failed == nil || !strings.Contains(failed.Error(), first.String()) {
-			t.Errorf("%s: %+v, %v; want two done, to go on before %s, and that it is locked", act, last, failed, first)
-		}
-		for p, err := range all(t.Context()) {
-			if last = p; err != nil {
-				t.Fatalf("%s: %v", act, err)
-			}
-			_ = held.Rollback(t.Context()) // the second time it has ended
-		}
-		if last.Done != 1 || last.Last.IsZero() || len(deadLetters(t, o, operator.DeadLetterFilter{})) > 0 {
-			t.Errorf("%s: once it is free %+v, want it done", act, last)
-		}
-	}
-}
-
-// hold locks a job until the transaction ends.
-func hold(t *testing.T, db *pgxpool.Pool, id outbox.ID) pgx.Tx {
-	t.Helper()
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	exec(t, tx, `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, id)
-	return tx
 }

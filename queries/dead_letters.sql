@@ -85,53 +85,30 @@ FROM letter
 LIMIT 1;
 
 -- name: FindDeadLetters :many
--- FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, as CountDeadLetters
--- does, and returns up to @max_rows that the filter means, oldest first: what an act on many goes through. The epoch
--- tells the act that nothing has happened to the job since, and the size how many fit into a statement. The last of
--- those that it looks at is returned even if it is not meant: the next page goes on behind it.
-WITH letter AS NOT MATERIALIZED (
-    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
-           ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
-               AND (@kind::text = '' OR jobs.kind = @kind)
-               AND (@queue::text = '' OR jobs.queue = @queue)
-               AND (@status::text = '' OR jobs.status::text = @status)
-               AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
-               AND (@key::text = '' OR jobs.key = @key)
-               AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
-               AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until) IS TRUE AS meant,
-           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) AS place
-    FROM outbox.jobs
-    WHERE jobs.status IN ('failed', 'dead')
-      AND jobs.id > @after AND jobs.id < @before
-    ORDER BY jobs.id, jobs.error_fingerprint -- as jobs_dead_letter_idx has them
-    LIMIT @max_seen::bigint
-)
-SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, (letter.place >= @max_seen::bigint)::boolean AS last_seen
-FROM letter
-WHERE letter.meant OR letter.place >= @max_seen::bigint
-ORDER BY letter.id
+-- FindDeadLetters returns up to @max_rows dead letters with an id between @after and
+-- @before, oldest first: what an act on many goes through. The epoch tells the act that
+-- nothing has happened to the job since, and the size how many fit into a statement.
+SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
+FROM outbox.jobs
+WHERE jobs.status IN ('failed', 'dead')
+  AND jobs.id > @after AND jobs.id < @before
+  AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+  AND (@kind::text = '' OR jobs.kind = @kind)
+  AND (@queue::text = '' OR jobs.queue = @queue)
+  AND (@status::text = '' OR jobs.status::text = @status)
+  AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+  AND (@key::text = '' OR jobs.key = @key)
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+  AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+ORDER BY jobs.id
 LIMIT @max_rows;
-
--- name: FindLockedLetters :many
--- FindLockedLetters returns those of a page that an act has left alone though they are still as they were found:
--- another transaction has locked them.
-WITH input AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
-)
-SELECT jobs.id, jobs.epoch, jobs.tenant_id
-FROM input
-JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
-  AND (NOT @runnable::boolean OR jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-ORDER BY input.id
-LIMIT 100000;
 
 -- name: ReplayJobs :many
 -- ReplayJobs makes dead letters pending again with all their attempts, in the order
 -- given, each due @spacing after the one before, and wakes the dispatchers. It moves
--- those that are still as they were found, (id, epoch), and not locked, and returns their ids.
+-- those that are still as they were found, (id, epoch), and returns their ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, generate_series(0, cardinality(@ids::uuid[]) - 1) AS place
 ), found AS MATERIALIZED (
@@ -141,7 +118,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
     ORDER BY input.id
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE
 ), moved AS (
     UPDATE outbox.jobs
     SET status            = 'pending',
@@ -234,7 +211,7 @@ FROM moved
 LIMIT 1;
 
 -- name: DismissJobs :many
--- DismissJobs moves dead letters that are still as they were found, (id, epoch), and not locked,
+-- DismissJobs moves dead letters that are still as they were found, (id, epoch),
 -- into the history and returns their ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
@@ -244,7 +221,7 @@ WITH input AS MATERIALIZED (
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
     ORDER BY input.id
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.dismiss', tenant_id, id, queue,

@@ -1,14 +1,9 @@
 -- name: StartOperation :one
 -- StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
--- tenants, and forgets those that ended, or were stopped, long ago, with the jobs that they had left. An act on open
--- jobs is kept from builds that do not know of it
+-- tenants, and forgets those that ended long ago. An act on open jobs is kept from builds that do not know of it
 -- (migrations/00010_bulk.sql).
 WITH forgotten AS (
-    DELETE FROM outbox.operations
-    WHERE coalesce(operations.finished_at, operations.stopped_at) < statement_timestamp() - interval '90 days'
-    RETURNING operations.id
-), undone AS (
-    DELETE FROM outbox.operation_jobs WHERE operation_jobs.operation_id IN (SELECT forgotten.id FROM forgotten)
+    DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
     SELECT @id::uuid, sqlc.narg(tenant_id)::uuid, CASE WHEN of_letters THEN @act::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN @act END,
@@ -27,13 +22,6 @@ WITH forgotten AS (
     FROM started
 )
 SELECT started.created_at FROM started;
-
--- name: MayStartOperation :one
--- MayStartOperation tells whether StartOperation would store an operation.
-SELECT (NOT EXISTS (SELECT FROM outbox.operations WHERE operations.id = @id::uuid)
-    AND @most::bigint > (
-        SELECT count(*) FROM outbox.operations AS others
-        WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM sqlc.narg(tenant_id)::uuid))::boolean AS may;
 
 -- name: ListOperations :many
 -- ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, from the one before

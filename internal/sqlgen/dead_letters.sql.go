@@ -92,7 +92,7 @@ WITH input AS MATERIALIZED (
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
     ORDER BY input.id
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -118,7 +118,7 @@ type DismissJobsParams struct {
 	Reason    string
 }
 
-// DismissJobs moves dead letters that are still as they were found, (id, epoch), and not locked,
+// DismissJobs moves dead letters that are still as they were found, (id, epoch),
 // into the history and returns their ids.
 func (q *Queries) DismissJobs(ctx context.Context, arg DismissJobsParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, DismissJobs,
@@ -147,35 +147,27 @@ func (q *Queries) DismissJobs(ctx context.Context, arg DismissJobsParams) ([]pgt
 }
 
 const FindDeadLetters = `-- name: FindDeadLetters :many
-WITH letter AS NOT MATERIALIZED (
-    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
-           (($3::text = '' OR jobs.error_fingerprint = $3)
-               AND ($4::text = '' OR jobs.kind = $4)
-               AND ($5::text = '' OR jobs.queue = $5)
-               AND ($6::text = '' OR jobs.status::text = $6)
-               AND ($7::text = '' OR jobs.last_error_code = $7)
-               AND ($8::text = '' OR jobs.key = $8)
-               AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
-               AND jobs.created_at >= $10 AND jobs.created_at < $11
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13) IS TRUE AS meant,
-           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) AS place
-    FROM outbox.jobs
-    WHERE jobs.status IN ('failed', 'dead')
-      AND jobs.id > $14 AND jobs.id < $15
-    ORDER BY jobs.id, jobs.error_fingerprint -- as jobs_dead_letter_idx has them
-    LIMIT $1::bigint
-)
-SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, (letter.place >= $1::bigint)::boolean AS last_seen
-FROM letter
-WHERE letter.meant OR letter.place >= $1::bigint
-ORDER BY letter.id
-LIMIT $2
+SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
+FROM outbox.jobs
+WHERE jobs.status IN ('failed', 'dead')
+  AND jobs.id > $1 AND jobs.id < $2
+  AND ($3::text = '' OR jobs.error_fingerprint = $3)
+  AND ($4::text = '' OR jobs.kind = $4)
+  AND ($5::text = '' OR jobs.queue = $5)
+  AND ($6::text = '' OR jobs.status::text = $6)
+  AND ($7::text = '' OR jobs.last_error_code = $7)
+  AND ($8::text = '' OR jobs.key = $8)
+  AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+  AND jobs.created_at >= $10 AND jobs.created_at < $11
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
+ORDER BY jobs.id
+LIMIT $14
 `
 
 type FindDeadLettersParams struct {
-	MaxSeen      int64
-	MaxRows      int32
+	After        pgtype.UUID
+	Before       pgtype.UUID
 	Fingerprint  string
 	Kind         string
 	Queue        string
@@ -187,26 +179,22 @@ type FindDeadLettersParams struct {
 	CreatedUntil pgtype.Timestamptz
 	FailedSince  pgtype.Timestamptz
 	FailedUntil  pgtype.Timestamptz
-	After        pgtype.UUID
-	Before       pgtype.UUID
+	MaxRows      int32
 }
 
 type FindDeadLettersRow struct {
 	ID           pgtype.UUID
 	Epoch        int64
 	PayloadBytes int32
-	Meant        bool
-	LastSeen     bool
 }
 
-// FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, as CountDeadLetters
-// does, and returns up to @max_rows that the filter means, oldest first: what an act on many goes through. The epoch
-// tells the act that nothing has happened to the job since, and the size how many fit into a statement. The last of
-// those that it looks at is returned even if it is not meant: the next page goes on behind it.
+// FindDeadLetters returns up to @max_rows dead letters with an id between @after and
+// @before, oldest first: what an act on many goes through. The epoch tells the act that
+// nothing has happened to the job since, and the size how many fit into a statement.
 func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, FindDeadLetters,
-		arg.MaxSeen,
-		arg.MaxRows,
+		arg.After,
+		arg.Before,
 		arg.Fingerprint,
 		arg.Kind,
 		arg.Queue,
@@ -218,8 +206,7 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 		arg.CreatedUntil,
 		arg.FailedSince,
 		arg.FailedUntil,
-		arg.After,
-		arg.Before,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
@@ -228,60 +215,7 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 	var items []FindDeadLettersRow
 	for rows.Next() {
 		var i FindDeadLettersRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Epoch,
-			&i.PayloadBytes,
-			&i.Meant,
-			&i.LastSeen,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const FindLockedLetters = `-- name: FindLockedLetters :many
-WITH input AS MATERIALIZED (
-    SELECT unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS epoch
-)
-SELECT jobs.id, jobs.epoch, jobs.tenant_id
-FROM input
-JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
-  AND (NOT $1::boolean OR jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-ORDER BY input.id
-LIMIT 100000
-`
-
-type FindLockedLettersParams struct {
-	Runnable bool
-	Ids      []pgtype.UUID
-	Epochs   []int64
-}
-
-type FindLockedLettersRow struct {
-	ID       pgtype.UUID
-	Epoch    int64
-	TenantID pgtype.UUID
-}
-
-// FindLockedLetters returns those of a page that an act has left alone though they are still as they were found:
-// another transaction has locked them.
-func (q *Queries) FindLockedLetters(ctx context.Context, arg FindLockedLettersParams) ([]FindLockedLettersRow, error) {
-	rows, err := q.db.Query(ctx, FindLockedLetters, arg.Runnable, arg.Ids, arg.Epochs)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []FindLockedLettersRow
-	for rows.Next() {
-		var i FindLockedLettersRow
-		if err := rows.Scan(&i.ID, &i.Epoch, &i.TenantID); err != nil {
+		if err := rows.Scan(&i.ID, &i.Epoch, &i.PayloadBytes); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -670,7 +604,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
     ORDER BY input.id
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE
 ), moved AS (
     UPDATE outbox.jobs
     SET status            = 'pending',
@@ -715,7 +649,7 @@ type ReplayJobsParams struct {
 
 // ReplayJobs makes dead letters pending again with all their attempts, in the order
 // given, each due @spacing after the one before, and wakes the dispatchers. It moves
-// those that are still as they were found, (id, epoch), and not locked, and returns their ids.
+// those that are still as they were found, (id, epoch), and returns their ids.
 func (q *Queries) ReplayJobs(ctx context.Context, arg ReplayJobsParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, ReplayJobs,
 		arg.Ids,

@@ -146,34 +146,9 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 	return items, nil
 }
 
-const MayStartOperation = `-- name: MayStartOperation :one
-SELECT (NOT EXISTS (SELECT FROM outbox.operations WHERE operations.id = $1::uuid)
-    AND $2::bigint > (
-        SELECT count(*) FROM outbox.operations AS others
-        WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM $3::uuid))::boolean AS may
-`
-
-type MayStartOperationParams struct {
-	ID       pgtype.UUID
-	Most     int64
-	TenantID pgtype.UUID
-}
-
-// MayStartOperation tells whether StartOperation would store an operation.
-func (q *Queries) MayStartOperation(ctx context.Context, arg MayStartOperationParams) (bool, error) {
-	row := q.db.QueryRow(ctx, MayStartOperation, arg.ID, arg.Most, arg.TenantID)
-	var may bool
-	err := row.Scan(&may)
-	return may, err
-}
-
 const StartOperation = `-- name: StartOperation :one
 WITH forgotten AS (
-    DELETE FROM outbox.operations
-    WHERE coalesce(operations.finished_at, operations.stopped_at) < statement_timestamp() - interval '90 days'
-    RETURNING operations.id
-), undone AS (
-    DELETE FROM outbox.operation_jobs WHERE operation_jobs.operation_id IN (SELECT forgotten.id FROM forgotten)
+    DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
     SELECT $1::uuid, $2::uuid, CASE WHEN of_letters THEN $3::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN $3 END,
@@ -208,8 +183,7 @@ type StartOperationParams struct {
 }
 
 // StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
-// tenants, and forgets those that ended, or were stopped, long ago, with the jobs that they had left. An act on open
-// jobs is kept from builds that do not know of it
+// tenants, and forgets those that ended long ago. An act on open jobs is kept from builds that do not know of it
 // (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
