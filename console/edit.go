@@ -447,7 +447,7 @@ func (s *site) previewEdit(v *visit) error {
 
 // remembered says what a job keeps of its old payload; "" if nothing.
 func (v *visit) remembered(id outbox.ID) (string, error) {
-	steps, err := v.operator.Steps(v.ctx(), id)
+	steps, err := v.operator.StepsWithoutResults(v.ctx(), id)
 	if err != nil {
 		return "", err
 	}

@@ -141,6 +141,12 @@ func (v *visit) export(t exportedTable) error {
 	if err != nil {
 		return err
 	}
+	leave, err := v.site.streams.take(v.caller()) // it may last, and the other places are for pages
+	if err != nil {
+		return err
+	}
+	defer leave()
+	v.leave()
 	ctx, end := v.site.whileAllowed(v)
 	defer end()
 	h := v.w.Header()

@@ -71,7 +71,7 @@ func Exported(w http.ResponseWriter, timeout time.Duration, page func(context.Co
 	defer cancel()
 	v := &visit{
 		site: &site{config: Config{Timeout: timeout}, log: slog.New(slog.DiscardHandler)}, w: w, params: url.Values{"format": {"csv"}},
-		r: httptest.NewRequestWithContext(late, "GET", "/", nil), connection: context.Background(),
+		r: httptest.NewRequestWithContext(late, "GET", "/", nil), connection: context.Background(), leave: func() {},
 	}
 	return v.export(exportedTable{"list", []string{"id"}, page})
 }

@@ -58,7 +58,7 @@ func TestQueuesSayWhatIsUnavailable(t *testing.T) {
 		since = since.Add(time.Minute)
 	}
 	// What is due again does not know: its need may be back.
-	exec(t, db, `UPDATE outbox.jobs SET unavailable_since = now() WHERE id = $1`, enqueue(t, db, "mail", outbox.Options{}))
+	exec(t, db, `UPDATE outbox.jobs SET unavailable_since = now(), run_at = now() - interval '10 minutes' WHERE id = $1`, enqueue(t, db, "mail", outbox.Options{}))
 	queues, err := o.Queues(t.Context())
 	if err != nil || len(queues) != 2 {
 		t.Fatalf("queues = %+v, %v, want two", queues, err)

@@ -85,7 +85,7 @@ func TestEachProblemIsFound(t *testing.T) {
 		}, "dead_letters!", "dead_letters!"},
 		"away": {func(r *rig) { r.exec(awaySQL, r.enqueue(outbox.Options{})) }, "dependency_away", "dependency_away"},
 		"back": {func(r *rig) {
-			r.exec(`UPDATE outbox.jobs SET unavailable_since = now() WHERE id = $1`, r.enqueue(outbox.Options{}))
+			r.exec(`UPDATE outbox.jobs SET unavailable_since = now(), run_at = now() - interval '10 minutes' WHERE id = $1`, r.enqueue(outbox.Options{}))
 		}, "late", "late"},
 		"one target away": {func(r *rig) {
 			r.exec(awaySQL, r.enqueue(outbox.Options{}))
