@@ -102,8 +102,8 @@ LIMIT 200000;
 
 -- name: ListUnavailableKinds :many
 -- ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
--- tried last and wait for the next time, and since when. It reads every open job. A job that has been due again for a few
--- minutes is one of them: the process may have probed with another.
+-- tried last and wait for the next time, and since when. It reads every open job. A job that has been due again for a
+-- few minutes is one of them: the process may have probed with another.
 SELECT jobs.queue, jobs.kind, min(jobs.unavailable_since)::timestamptz AS since
 FROM outbox.jobs
 WHERE jobs.unavailable_since IS NOT NULL

@@ -210,8 +210,8 @@ type ListUnavailableKindsRow struct {
 }
 
 // ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
-// tried last and wait for the next time, and since when. It reads every open job. A job that has been due again for a few
-// minutes is one of them: the process may have probed with another.
+// tried last and wait for the next time, and since when. It reads every open job. A job that has been due again for a
+// few minutes is one of them: the process may have probed with another.
 func (q *Queries) ListUnavailableKinds(ctx context.Context, maxKinds int32) ([]ListUnavailableKindsRow, error) {
 	rows, err := q.db.Query(ctx, ListUnavailableKinds, maxKinds)
 	if err != nil {
