@@ -69,7 +69,7 @@ type deadLettersInput struct {
 type deadLettersOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
-		DeadLetters []DeadLetter `json:"deadLetters" nullable:"false" doc:"Newest first by when they were enqueued"`
+		DeadLetters []DeadLetter `json:"deadLetters" nullable:"false" doc:"Newest first by when they were enqueued; they may be fewer than the limit, even none, while there is a next page"`
 		Next        string       `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
 	}
 }
