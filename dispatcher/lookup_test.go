@@ -193,6 +193,10 @@ func TestABurstAfterAQuietTimeIsNotScanned(t *testing.T) {
 			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}')`, pgvalue.UUID(outbox.RootTenant))
 			return err
 		},
+		"promote what is gone": func(pgtype.UUID) error {
+			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-0}', '{1}')`, pgvalue.UUID(outbox.RootTenant))
+			return err
+		},
 		"sweep": func(pgtype.UUID) error {
 			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}', true)`, pgvalue.UUID(outbox.RootTenant))
 			return err

@@ -38,12 +38,16 @@ BEGIN
     ) AS held;
     IF NOT patient AND cardinality(held_tenants) IS DISTINCT FROM cardinality(tenant_ids) THEN
         RETURN QUERY
-        SELECT NULL::uuid, keys.tenant_id, keys.queue::text, keys.key::text, NULL::text
+        SELECT NULL::uuid, input.tenant_id, input.queue, input.key, NULL::text
         FROM unnest(tenant_ids, queue_names, key_names) AS input(tenant_id, queue, key)
-        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+        CROSS JOIN LATERAL (
+            SELECT FROM outbox.keys
+            WHERE keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            LIMIT 1
+        ) AS stored
         WHERE NOT EXISTS (
             SELECT FROM unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key)
-            WHERE held.tenant_id = keys.tenant_id AND held.queue = keys.queue COLLATE "C" AND held.key = keys.key COLLATE "C");
+            WHERE held.tenant_id = input.tenant_id AND held.queue = input.queue COLLATE "C" AND held.key = input.key COLLATE "C");
     END IF;
     IF held_tenants IS NULL THEN
         RETURN;
