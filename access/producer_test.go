@@ -103,7 +103,7 @@ func TestAProducerEnqueuesForItsTenantOnly(t *testing.T) {
 		if sqlstate(err) != "42501" || !strings.Contains(err.Error(), "row-level security") {
 			t.Errorf("%s for another tenant: %v, want it refused by row-level security", way, err)
 		}
-		if way == "Enqueue" && !strings.Contains(err.Error(), "docs/guides/tenants.md") {
+		if way == "Enqueue" && !strings.Contains(err.Error(), "posthaste docs guides/tenants") {
 			t.Errorf("%s for another tenant: %v, want to be told where to look", way, err)
 		}
 	}

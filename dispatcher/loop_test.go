@@ -1032,7 +1032,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inMemory(t, 8, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
-				r.refuse = func(c claimRequest) error {
+				refuse := func(c claimRequest) error {
 					for _, share := range c.shares {
 						for _, cursor := range share.Cursors {
 							if cursor.From(c.front, c.frontAt).RunAt.Before(time.Now().Add(-10 * time.Minute)) {
@@ -1042,6 +1042,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 					}
 					return nil
 				}
+				r.set(func() { r.refuse = refuse })
 				for n := range 2 {
 					r.addKeyed(numbered(n), 5, 0, key)
 					r.addKeyed(numbered(n), 1, -time.Hour, key)
@@ -1050,9 +1051,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 				if r.sleep(time.Minute); len(r.done) != 10 {
 					t.Errorf("%d jobs have been done, want those of the last minutes", len(r.done))
 				}
-				r.mu.Lock()
-				r.refuse = nil
-				r.mu.Unlock()
+				r.set(func() { r.refuse = nil })
 				if r.sleep(time.Hour); len(r.done) != 12 {
 					t.Errorf("%d jobs have been done in the end, want all", len(r.done))
 				}
