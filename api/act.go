@@ -50,7 +50,7 @@ func (s *server) cancelJob(ctx context.Context, in *actInput) (*answerOutput, er
 		return nil, err
 	}
 	if job, err = s.find(ctx, in.ID); err != nil {
-		return nil, err
+		return nil, afterAct(err)
 	}
 	out := &answerOutput{Status: http.StatusOK, Body: view(principal(ctx), job)}
 	if became == operator.CancelRequested {
@@ -75,7 +75,7 @@ func (s *server) actOn(ctx context.Context, in *actInput, do act) (*jobOutput, e
 		return nil, err
 	}
 	if job, err = s.find(ctx, in.ID); err != nil {
-		return nil, err
+		return nil, afterAct(err)
 	}
 	return &jobOutput{Body: view(principal(ctx), job)}, nil
 }

@@ -186,7 +186,11 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 	if err != nil {
 		return nil, err
 	}
-	return s.getJob(ctx, &jobInput{ID: in.ID})
+	out, err := s.getJob(ctx, &jobInput{ID: in.ID})
+	if !in.Body.DryRun {
+		err = afterAct(err)
+	}
+	return out, err
 }
 
 func (e EditedReplay) payload() ([]byte, error) {

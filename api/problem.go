@@ -151,9 +151,31 @@ func (p *Problem) of(op *huma.Operation) *Problem {
 	return p
 }
 
+// lookAfterAct is the error of a look at what an act that is done has changed.
+type lookAfterAct struct{ error }
+
+// afterAct has a problem say that the act is done, if a look after it ends in err. nil stays nil.
+func afterAct(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &lookAfterAct{err}
+}
+
+// done says that what was asked for is done, and that only the answer could not be made.
+func (p *Problem) done() *Problem {
+	if p.Status >= http.StatusInternalServerError {
+		p.Detail, p.retryAfter, p.unsure = "It is done, but how things are now could not be read: do not ask for it again, look.", 0, false
+	}
+	return p
+}
+
 // problemOf maps an error to the problem that clients get. What they must not
 // know is an internal error without details.
 func problemOf(err error) *Problem {
+	if look, ok := errors.AsType[*lookAfterAct](err); ok {
+		return problemOf(look.error).done()
+	}
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"syscall"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/operator"
 )
 
 // Only a look is asked for again, and an act of which nothing was done: a commit may have gone through whose answer was
@@ -31,6 +34,10 @@ func TestAProblemSaysWhetherToAskAgain(t *testing.T) {
 		{&pgconn.PgError{Code: "40001"}, "/jobs/replay", "; try again.", 1},
 		{&pgconn.PgError{Code: "53300"}, "/jobs", "; try again.", 1},
 		{&pgconn.ConnectError{}, "/jobs", "; try again.", 1},
+		{io.ErrUnexpectedEOF, "/jobs/{id}/retry", "look before you ask again", 0},
+		{afterAct(&pgconn.ConnectError{}), "/jobs/{id}/retry", "do not ask for it again", 0},
+		{afterAct(lost), "/sinks/{sink}/pause", "do not ask for it again", 0},
+		{afterAct(operator.ErrNotFound), "/jobs/{id}/retry", "not exist", 0},
 		{context.DeadlineExceeded, "/jobs", "same idempotency key", 0},
 		{context.DeadlineExceeded, "/sinks/{sink}/replays", "look before you ask again", 0},
 		{context.DeadlineExceeded, "GET /audit", "gave up.", 0},

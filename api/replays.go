@@ -170,7 +170,7 @@ func (s *server) stopReplay(ctx context.Context, in *replayInput) (*replayOutput
 	}
 	r, err := s.operator.Replay(ctx, in.Sink, id, tenant)
 	if err != nil {
-		return nil, err
+		return nil, afterAct(err)
 	}
 	return &replayOutput{Body: replayOf(ctx, r)}, nil
 }

@@ -97,7 +97,8 @@ func (s *server) actOnSink(ctx context.Context, in *sinkActInput, do func(*opera
 	if err := do(s.by(ctx).Because(in.Reason), ctx, in.Sink); err != nil {
 		return nil, err
 	}
-	return s.getSink(ctx, &in.OfSink)
+	out, err := s.getSink(ctx, &in.OfSink)
+	return out, afterAct(err)
 }
 
 type skipEventInput struct {
@@ -122,7 +123,8 @@ func (s *server) skipEvent(ctx context.Context, in *skipEventInput) (*sinkOutput
 	if err := s.by(ctx).Because(in.Body.Reason).SkipEvent(ctx, in.Sink, event); err != nil {
 		return nil, err
 	}
-	return s.getSink(ctx, &in.OfSink)
+	out, err := s.getSink(ctx, &in.OfSink)
+	return out, afterAct(err)
 }
 
 // HeldMessage is a message that a sink has refused, or one behind it of the same key.

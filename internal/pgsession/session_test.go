@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
@@ -321,7 +322,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsForbidden":    {IsForbidden, []error{pg("42501", ""), pg("42P01", ""), pg("3F000", "")}, []error{errors.New("cut"), pg("42P05", ""), pg("57P01", "")}},
 		"IsLoginRefused": {IsLoginRefused, []error{pg("28P01", ""), pg("3D000", ""), &sessionError{pg("42501", "")}}, []error{errors.New("cut"), pg("42501", ""), pg("57P03", ""), &sessionError{pg("53300", "")}}},
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
-		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
+		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}, io.ErrUnexpectedEOF, io.EOF}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
 		"ChangedNothing": {ChangedNothing, []error{pg("40001", ""), pg("53300", ""), pg("25006", ""), &sessionError{pg("57P03", "")}, &pgconn.ConnectError{}}, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("58030", "")}},
 		// What a server answers while we connect is about no statement.
 		"IsUnreachable":  {IsUnreachable, connecting, []error{errors.New("cut"), pg("57P01", "")}},

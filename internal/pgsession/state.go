@@ -2,6 +2,7 @@ package pgsession
 
 import (
 	"errors"
+	"io"
 	"net"
 	"strings"
 
@@ -175,6 +176,7 @@ func IsAway(err error) bool {
 		}
 		return state[:2] == "08" || state[:2] == "40" || state[:2] == "53" || state[:2] == "57"
 	}
+	// A server that dies closes the connection in the middle of its answer.
 	netErr := net.Error(nil)
-	return errors.As(err, &netErr) || pgconn.SafeToRetry(err)
+	return errors.As(err, &netErr) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || pgconn.SafeToRetry(err)
 }
