@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -15,10 +17,15 @@ const auditParams = "actor act queue target request job tenant since until befor
 
 // listedActs is a page of the audit.
 type listedActs struct {
-	filter  operator.AuditFilter
-	entries []operator.AuditEntry
+	filter operator.AuditFilter
+	page   operator.AuditPage
 	// undoable are those that can be undone. It is known of the newest acts alone, where no condition hides any.
 	undoable map[int64]bool
+}
+
+// older is the address of the page after this one.
+func (l listedActs) older(v *visit) templ.SafeURL {
+	return v.with("before", strconv.FormatInt(l.page.Next, 10))
 }
 
 func (s *site) audit(v *visit) (err error) {
@@ -26,11 +33,11 @@ func (s *site) audit(v *visit) (err error) {
 	if l.filter, err = v.auditFilter(); err != nil {
 		return err
 	}
-	if l.entries, err = v.operator.Audit(v.ctx(), l.filter); err != nil {
+	if l.page, err = v.operator.AuditPage(v.ctx(), l.filter); err != nil {
 		return err
 	}
 	if len(v.conditions()) == 0 && l.filter.Before == 0 {
-		l.undoable = v.undoable(l.entries)
+		l.undoable = v.undoable(l.page.Entries)
 	}
 	return v.render(auditPage(v, l))
 }

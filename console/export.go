@@ -98,15 +98,15 @@ func (s *site) exportAudit(v *visit) error {
 	f.Limit, f.Before = operator.MaxLimit, 0
 	columns := []string{"id", "at", "actor", "act", "tenant", "job", "queue", "target", "changes", "reason", "request"}
 	return v.export(exportedTable{"audit", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
-		entries, err := v.operator.Audit(ctx, f)
-		for _, e := range entries {
-			f.Before = e.ID
+		page, err := v.operator.AuditPage(ctx, f)
+		for _, e := range page.Entries {
 			rows = append(rows, []string{
 				strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID), e.Queue, e.Target,
 				strings.Join(v.changes(e), ", "), e.Reason, e.RequestID,
 			})
 		}
-		return rows, len(entries) == operator.MaxLimit, err
+		f.Before = page.Next
+		return rows, page.Next > 0, err
 	}})
 }
 
