@@ -31,8 +31,8 @@ func begin[T any](within time.Duration, look func(context.Context) (T, error)) *
 	return l
 }
 
-// recovered, deferred, makes a panic and its stack the error of the look that panicked: those that wait for it get that,
-// and log it, and the process goes on.
+// recovered, deferred, makes a panic and its stack the error of the look that panicked: those that wait for it get
+// that, and log it, and the process goes on.
 func recovered(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
