@@ -120,7 +120,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
-	d.compose(ctx, pool, sqlgen.New(extending))
+	d.compose(ctx, pool, extending)
 	p := d.process
 	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", p.worker),
 		slog.Any("queues", slices.Sorted(maps.Keys(d.config.Queues))), slog.Any("kinds", p.kinds))
@@ -153,11 +153,11 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 }
 
 // compose makes the parts of the dispatcher. Nothing runs yet.
-func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending extendStatement) {
+func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool) {
 	p := d.process
 	p.handlerContext = context.WithoutCancel(ctx)
-	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
-	d.composeParts(pool, extending)
+	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.user) }
+	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = report.NewRecorder(report.Config{
 		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
 		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -192,6 +193,10 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 			if a.extended(sent, sent.Add(l.trust)) {
 				a.extended(sent, sent.Add(l.ttl/3))
 			}
+		case engine.Of(a.job).Completed.Load():
+			// Its own transaction has most likely taken the row away. If that did not commit, nothing
+			// more is stored of this attempt: the fence decides.
+			a.extended(sent, sent.Add(l.trust))
 		default:
 			a.end(outbox.ErrLeaseLost)
 		}

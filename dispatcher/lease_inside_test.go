@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -46,6 +47,45 @@ func TestARefusedExtensionCostsOneLease(t *testing.T) {
 	for i, a := range held {
 		if extended := a.leaseUntil.After(began); extended != (i != 5) {
 			t.Errorf("the lease of job %d is extended: %t", i, extended)
+		}
+	}
+}
+
+// gone answers that the jobs are another's, or in the history.
+type gone struct{}
+
+func (gone) ExtendLeases(_ context.Context, p sqlgen.ExtendLeasesParams) (rows []sqlgen.ExtendLeasesRow, err error) {
+	for i, id := range p.Ids {
+		rows = append(rows, sqlgen.ExtendLeasesRow{ID: id, Epoch: p.Epochs[i], Lost: true})
+	}
+	return rows, nil
+}
+
+// A job that is gone because its handler has completed it does not end that handler; any other that is gone does.
+func TestAHandlerOutlivesItsCompletedJob(t *testing.T) {
+	t.Parallel()
+	mux := new(Mux)
+	mux.HandleRaw(tiny{}.Kind(), nil)
+	d, err := New(nil, mux, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var held []*attempt
+	for n := range 8 {
+		a := &attempt{job: newJob(tiny{}.Kind(), numbered(n&1), 0, []string{"", "k"}[n>>1&1]), leaseUntil: began}
+		engine.Of(a.job).Completed.Store(n < 4)
+		held = append(held, a)
+	}
+	l := newLeases(d.process, nil, gone{})
+	l.add(held)
+	if err := l.extend(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	l.dropLapsed(time.Now())
+	for n, a := range held {
+		if a.LeaseLost() == (n < 4) {
+			t.Errorf("job %d, completed: %t; its handler is stopped: %t", n, n < 4, a.LeaseLost())
 		}
 	}
 }

@@ -58,6 +58,39 @@ func TestLongJobKeepsItsLease(t *testing.T) {
 	}
 }
 
+// A handler may go on after its own transaction has completed the job: there is no lease left that it could lose.
+func TestAHandlerGoesOnAfterItsCommittedComplete(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := quiet(nil)
+	config.LeaseTTL = 3 * time.Second
+	causes := make(chan error, 4)
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		enqueue(t, db, probe{}, outbox.Options{Tenant: tenant})
+		enqueue(t, db, probe{}, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k"}})
+	}
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		if err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return job.Complete(ctx, tx) }); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(3 * config.LeaseTTL / 2): // what comes after a commit
+		}
+		causes <- context.Cause(ctx)
+		return nil
+	}), config)
+	for range cap(causes) {
+		if cause := receive(t, causes, "a handler's end"); cause != nil {
+			t.Errorf("a handler's context ended with %v", cause)
+		}
+	}
+	d.stop(t)
+	if lost, done := d.metric(t, "outbox_dispatcher_leases_lost_total"), d.metric(t, "job_completed_total"); lost != 0 || done != 4 {
+		t.Errorf("leases lost = %v, jobs completed = %v; want 0 and 4", lost, done)
+	}
+}
+
 // A handler has locked its row by Guard or Complete and not committed yet: its
 // lease cannot be extended in the row then, but all the others are.
 func TestExtensionDoesNotWaitForLockedRows(t *testing.T) {

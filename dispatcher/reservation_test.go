@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -144,6 +145,22 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 	exec(t, db, `CREATE ROLE `+roleOf(db)+` IN ROLE outbox_producer`)
 	defer exec(t, db, `DROP ROLE `+roleOf(db))
 	plain := outbox.Options{}
+	// behind does what sends something before the commit, and then enqueues a plain job.
+	behind := func(before ...func(pgx.Tx) error) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error {
+			for _, do := range append(before, one(plain)) {
+				if err := do(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	statement := func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), `SELECT $1::int`, 1); return err }
+	many := func(tx pgx.Tx) error {
+		_, err := outbox.EnqueueMany(t.Context(), tx, []outbox.Request{{Args: probe{}}})
+		return err
+	}
 	for name, c := range map[string]struct {
 		before, then string
 		do           func(pgx.Tx) error
@@ -164,6 +181,12 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		"without waiting for disk": {do: after(`SET LOCAL synchronous_commit = off`, plain)},
 		"in an older snapshot":     {do: after(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`, plain)},
 		"in a serializable one":    {do: after(`SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`, plain)},
+		"behind one sent before":   {do: behind(one(plain), statement)},
+		"behind a tenant's":        {do: behind(one(outbox.Options{Tenant: outbox.NewID()}), statement)},
+		"behind one with a key":    {do: behind(one(outbox.Options{Key: outbox.KeyRules{Name: "k"}}), statement)},
+		"behind an idempotent one": {do: behind(one(outbox.Options{IdempotencyKey: "i"}))},
+		"behind an EnqueueMany":    {do: behind(many)},
+		"behind a hundred":         {do: behind(slices.Repeat([]func(pgx.Tx) error{one(plain)}, 100)...)},
 		"by who may only enqueue":  {do: after(`SET LOCAL app.tenant_id = '`+outbox.RootTenant.String()+`'; SET LOCAL ROLE `+roleOf(db), plain)},
 	} {
 		if c.before != "" {
@@ -172,6 +195,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		stored, signal := 0, int64(0)
 		for range 5 { // on a slow machine the dispatcher's own look may come between
 			exec(t, db, `DELETE FROM outbox.jobs`)
+			exec(t, db, `DELETE FROM outbox.idempotency_keys`)
 			woken.Store(0)
 			if err := p.InTx(t.Context(), c.do); err != nil {
 				t.Errorf("a job %s: %v", name, err)
@@ -201,6 +225,40 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 	exec(t, db, `DELETE FROM outbox.jobs WHERE status = 'pending'`)
 	close(held)
 	awaitSucceeded(t, db, 1)
+}
+
+// A handler's transaction that stores follow-ups with its completion and then enqueues a plain job wakes the dispatcher
+// of both: the claim of the second would say nothing of the first.
+func TestACommitWithFollowUpsWakes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	_, p := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
+	var woken atomic.Int64
+	engine.Of(p).SetWake(func() { woken.Add(1) })
+	config := quiet(nil)
+	config.Queues = map[string]dispatcher.QueueConfig{"parents": {Concurrency: 1}}
+	committed := make(chan error, 1)
+	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		err := p.InTx(ctx, func(tx pgx.Tx) error {
+			_, err := job.Then(probe{}, outbox.Options{})
+			if err == nil {
+				err = job.Complete(ctx, tx)
+			}
+			if err == nil {
+				_, err = outbox.Enqueue(ctx, tx, probe{}, outbox.Options{})
+			}
+			return err
+		})
+		committed <- err
+		return err
+	}), config)
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		woken.Store(0)
+		enqueue(t, db, probe{}, outbox.Options{Queue: "parents", Tenant: tenant})
+		if err := receive(t, committed, "the parent's commit"); err != nil || woken.Load() != 1 {
+			t.Errorf("tenant %s: %v, woken %d times; want once", tenant, err, woken.Load())
+		}
+	}
 }
 
 // With a NOTIFY in each transaction, one that claims its job sends none: nobody else has

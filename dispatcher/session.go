@@ -49,10 +49,11 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // leaveServer leaves a server that turned read-only. When a connection broke, the others to
-// the same server are as good as broken.
-func leaveServer(err error, own, user *pgxpool.Pool) {
+// the same server are as good as broken; but the one that extends leases finds out for itself,
+// so that a slow claim costs no lease the time of a new connection.
+func leaveServer(err error, own, extending, user *pgxpool.Pool) {
 	if pgsession.State(err) == "" {
 		own.Reset()
 	}
-	pgsession.LeaveReadOnly(err, own, user)
+	pgsession.LeaveReadOnly(err, own, extending, user)
 }

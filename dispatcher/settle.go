@@ -120,22 +120,24 @@ func (s *settler) settle(batch []*attempt) {
 		groups[i] = append(groups[i], a)
 	}
 	for i, group := range groups {
-		s.store(group, outcomeStatements[i])
+		s.store(group, outcomeStatements[i], false)
 	}
 }
 
 // store retries until the statement goes through or the process is to stop
 // waiting. What the database refuses because of a row is taken apart, so that one
 // job cannot hold up the others; what does not go through for another reason (no
-// answer in time, a message too large) is tried in halves.
-func (s *settler) store(batch []*attempt, statement storeFunc) {
+// answer in time, a message too large) is tried in halves. retried says that there were
+// tries before, which may have stored some of the batch without an answer.
+func (s *settler) store(batch []*attempt, statement storeFunc, retried bool) {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
+		retried = retried || tries > 1
 		ctx, cancel := bounded(context.Background())
 		stored, err := statement(s.statements, ctx, batch)
 		cancel()
 		if err == nil {
-			s.settled(batch, stored, tries > 1)
+			s.settled(batch, stored, retried)
 			return
 		}
 		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
@@ -148,18 +150,18 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 		case pgsession.IsNoPartition(err):
 			s.statements.ensureDays()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
-			s.storeRefused(batch[0], statement, err)
+			s.storeRefused(batch[0], statement, err, retried)
 			return
 		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
 			continue // with the others
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
-				s.store(batch[i:i+1], statement)
+				s.store(batch[i:i+1], statement, retried)
 			}
 			return
 		case tries > 1 && len(batch) > 1 && !pgsession.IsUnreachable(err):
-			s.store(batch[:len(batch)/2], statement)
-			s.store(batch[len(batch)/2:], statement)
+			s.store(batch[:len(batch)/2], statement, retried)
+			s.store(batch[len(batch)/2:], statement, retried)
 			return
 		}
 		if s.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
@@ -207,7 +209,7 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 // again its handler asks for both again. Of other outcomes only the error can be at
 // fault: a database whose encoding is not UTF-8 takes it in ASCII. Nothing is lost in
 // silence.
-func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
+func (s *settler) storeRefused(a *attempt, statement storeFunc, err error, retried bool) {
 	switch {
 	case !pgsession.IsUnacceptable(err):
 		s.refused <- a // still held: its lease goes on
@@ -219,9 +221,9 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 		a.err = Discard(outcome.WithCode(code, err))
 		a.job.Result = nil
 		a.outcome = outcome.Discard(a.job, a.err)
-		s.store([]*attempt{a}, (*store).storeUnfinished)
+		s.store([]*attempt{a}, (*store).storeUnfinished, retried)
 	case a.outcome.SpellInASCII():
-		s.store([]*attempt{a}, statement)
+		s.store([]*attempt{a}, statement, retried)
 	default:
 		s.refused <- a
 	}

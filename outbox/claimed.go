@@ -18,9 +18,10 @@ FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::inte
 	$8::bytea, $9::text, $10::text, $11::boolean, $12::boolean, $13::text, $14::interval)`
 
 // reserve keeps a worker for the one job that was enqueued, if there is one here, and has
-// the job claimed for it.
+// the job claimed for it. Any other job of the transaction, also one that has been sent, needs
+// the wake-up that a claimed one does without.
 func (t *producerTx) reserve() engine.Reservation {
-	if len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
+	if t.jobs != 1 || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
 		return nil
 	}
 	q := &t.later[0]

@@ -78,7 +78,8 @@ func (c *Claimed) Headers() map[string]string {
 // Complete fail with a serialization failure (SQLSTATE 40001), in each attempt that
 // takes as long.
 //
-// What the handler has reported (Progress, Log) is stored with it.
+// What the handler has reported (Progress, Log) is stored with it. The handler may go on after
+// the commit: that its job is over does not end its context.
 //
 // It stores c.Result, of at most 4 MiB: set it before. A handler of
 // dispatcher.HandleResult has to, too: the value that it returns comes too late.

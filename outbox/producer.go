@@ -117,6 +117,9 @@ func notifiesAtCommit(db DB, whom channels) bool {
 	default:
 		return true
 	}
+	if whom&jobsChannel != 0 {
+		tx.jobs++
+	}
 	if tx.producer.mode != NotifyOff {
 		tx.wakes |= whom
 	}

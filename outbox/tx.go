@@ -31,6 +31,7 @@ type producerTx struct {
 	later    []queued // jobs and events that were not sent yet
 	size     int      // of their payloads
 	wakes    channels
+	jobs     int  // how often something stored jobs, sent or not
 	direct   bool // nothing is kept back any more
 
 	// aborted is the error after which Postgres would refuse everything but

@@ -50,7 +50,7 @@ type sweeper struct {
 	db       *sqlgen.Queries
 	promoter *promoter
 	metrics  *metrics
-	keyed    atomic.Bool // there are keys to sweep, as the last pass over the leases saw
+	keyed    atomic.Bool // there are or were keys to sweep, as the last pass over the leases saw
 	keysPage int32       // keys that one statement looks at
 }
 

@@ -102,17 +102,20 @@ func blocks(t testing.TB, r *Reaper, db *pgxpool.Pool, pass func()) int {
 				t.Fatal(err)
 			}
 		}
-		return query[int](t, db, `SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'outbox.jobs'::regclass`)
+		return query[int](t, db, `
+			SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
+			FROM pg_statio_user_tables WHERE relid IN ('outbox.jobs'::regclass, 'outbox.keys'::regclass)`)
 	}
 	before := read()
 	pass()
 	return read() - before
 }
 
-// unvacuumed keeps autovacuum, which reads blocks as well, away from the jobs.
+// unvacuumed keeps autovacuum, which reads blocks as well, away from the jobs and the keys.
 func unvacuumed(t testing.TB, db *pgxpool.Pool) {
 	t.Helper()
 	exec(t, db, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
+	exec(t, db, `ALTER TABLE outbox.keys SET (autovacuum_enabled = off)`)
 }
 
 // await asks until the condition holds.

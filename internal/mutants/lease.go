@@ -67,8 +67,8 @@ var lease = []Mutant{
 		Breaks:    "handlers that use up their pool let every lease lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
 		Edits: []Edit{{
-			"dispatcher.Dispatcher.Run", `d.compose(ctx, pool, sqlgen.New(extending))`,
-			`d.compose(ctx, pool, sqlgen.New(d.user))`,
+			"dispatcher.Dispatcher.Run", `d.compose(ctx, pool, extending)`,
+			`d.compose(ctx, pool, d.user)`,
 		}},
 		Checks: []Check{test("dispatcher", "TestHandlersThatUseUpThePoolKeepTheirLeases", "its context ended with")},
 	},

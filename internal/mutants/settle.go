@@ -246,7 +246,7 @@ RETURNING id`},
 		Breaks:    "one outcome that the database refuses keeps all others from being stored",
 		Invariant: "Deaths are bounded",
 		Edits: []Edit{{"dispatcher.settler.store", `			for i := range batch {
-				s.store(batch[i:i+1], statement)
+				s.store(batch[i:i+1], statement, retried)
 			}
 			return
 `, ``}},
