@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,9 +72,11 @@ func TestUpDownUpGivesTheSameSchema(t *testing.T) {
 func TestDownRemovesNothingThatSomebodyMayMiss(t *testing.T) {
 	t.Parallel()
 	for made, want := range map[string]string{
-		`SELECT outbox.enqueue('k')`:                             "open jobs",
-		`SELECT outbox.cancel(outbox.enqueue('k'), 'ada')`:       "closed jobs, acts in the audit",
-		`CREATE VIEW public.mine AS SELECT id FROM outbox.keys_`: "depend on them",
+		`SELECT outbox.enqueue('k')`:                                                                "open jobs",
+		`SELECT outbox.cancel(outbox.enqueue('k'), 'ada')`:                                          "closed jobs, acts in the audit",
+		`INSERT INTO outbox.inbox (consumer, message_id) VALUES ('c', '1')`:                         "messages that consumers have handled",
+		`INSERT INTO outbox.inbox_positions (consumer, source, partition) VALUES ('c', 'topic', 0)`: "positions of consumers",
+		`CREATE VIEW public.mine AS SELECT id FROM outbox.keys_`:                                    "depend on them",
 	} {
 		db := pgtest.New(t)
 		run(t, db, strings.ReplaceAll(made, "id FROM outbox.keys_", "queue FROM outbox.keys"))
@@ -177,13 +180,83 @@ func TestALesserRoleCanMakePartitionsWithinReason(t *testing.T) {
 	}
 }
 
+// Who owns the schema may change, as when a login is retired. Until the policies name the new one, functions that run as
+// the owner see no rows: down must not take the schema for empty, and up mends it.
+func TestAnotherOwnerOfTheSchema(t *testing.T) {
+	t.Parallel()
+	pgtest.New(t) // now the server has our roles, which lesser ones may not make
+	db := pgtest.NewEmpty(t)
+	const mayCreate = `GRANT CREATE ON DATABASE %[2]I TO %[1]I`
+	before := asRole(t, db, mayCreate)
+	up(t, before)
+	after := asRoleNamed(t, db, "next_role_of_"+db.Config().ConnConfig.Database, mayCreate)
+	run(t, db, `REASSIGN OWNED BY role_of_`+db.Config().ConnConfig.Database+` TO next_role_of_`+db.Config().ConnConfig.Database)
+	noted := func() bool {
+		notes, err := migrations.Notes(t.Context(), db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(notes, func(n migrations.Note) bool { return contains(n.What, "owner", "REASSIGN OWNED") })
+	}
+	numbered := func() (n int) {
+		run(t, db, `SELECT outbox.enqueue('k', key => 'k', ordered => true)`)
+		if err := db.QueryRow(t.Context(), `SELECT count(line_position) FROM outbox.jobs`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if !noted() {
+		t.Error("nothing is noted of an owner whom no policy names")
+	}
+	if n := numbered(); n != 0 {
+		t.Errorf("%d jobs have a position: the functions see rows, and the test is about nothing", n)
+	}
+	if err := migrations.Down(t.Context(), after); err == nil || !contains(err.Error(), "open jobs") {
+		t.Errorf("down as the new owner: %v, want that there are open jobs", err)
+	}
+	up(t, after)
+	if noted() {
+		t.Error("after up it is noted still")
+	}
+	if n := numbered(); n != 1 {
+		t.Errorf("%d jobs have a position after up, want the one stored since", n)
+	}
+	if err := migrations.Down(t.Context(), after); err == nil || !contains(err.Error(), "open jobs") {
+		t.Errorf("down after up: %v, want that there are open jobs", err)
+	}
+	for _, table := range []string{"jobs", "history", "inbox"} {
+		var forced bool
+		if err := db.QueryRow(t.Context(), `SELECT relforcerowsecurity FROM pg_class WHERE oid = to_regclass($1)`, "outbox."+table).Scan(&forced); err != nil || !forced {
+			t.Errorf("row security of %s is forced after down was refused: %t, %v; want true", table, forced, err)
+		}
+	}
+}
+
+// A process that may not change policies starts all the same.
+func TestUpOfALesserRoleLeavesAnotherOwnerAlone(t *testing.T) {
+	t.Parallel()
+	pgtest.New(t) // now the server has our roles, which lesser ones may not make
+	db := pgtest.NewEmpty(t)
+	database := db.Config().ConnConfig.Database
+	owner := asRole(t, db, `GRANT CREATE ON DATABASE %[2]I TO %[1]I`)
+	up(t, owner)
+	_ = asRoleNamed(t, db, "next_role_of_"+database, `GRANT CREATE ON DATABASE %[2]I TO %[1]I`)
+	worker := asRoleNamed(t, db, "worker_of_"+database, `GRANT outbox_worker TO %[1]I`)
+	run(t, db, `REASSIGN OWNED BY role_of_`+database+` TO next_role_of_`+database)
+	up(t, worker)
+}
+
 // asRole connects as a new role that has what grant says: %[1]I is the role, %[2]I
 // the database.
 func asRole(t *testing.T, db *pgxpool.Pool, grant string) *pgxpool.Pool {
 	t.Helper()
+	return asRoleNamed(t, db, "role_of_"+db.Config().ConnConfig.Database, grant)
+}
+
+func asRoleNamed(t *testing.T, db *pgxpool.Pool, role, grant string) *pgxpool.Pool {
+	t.Helper()
 	config := db.Config()
 	database := config.ConnConfig.Database
-	role := "role_of_" + database
 	grant = strings.NewReplacer("%[1]I", pgx.Identifier{role}.Sanitize(), "%[2]I", pgx.Identifier{database}.Sanitize()).Replace(grant)
 	if _, err := db.Exec(t.Context(), `CREATE ROLE `+pgx.Identifier{role}.Sanitize()+`; `+grant); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ const rolesOfOurs = `'{outbox_owner,outbox_producer,outbox_worker,outbox_api,out
 const notesSQL = `
 SELECT current_setting('server_encoding'),
        coalesce((SELECT c.relrowsecurity FROM pg_class AS c WHERE c.oid = to_regclass('outbox.jobs')), true),
+       EXISTS (` + blindOwners + `),
        (SELECT coalesce(string_agg(format('CREATE ROLE %I NOLOGIN;', role), ' '), '')
         FROM unnest(` + rolesOfOurs + `) AS role
         WHERE to_regrole(role) IS NULL),
@@ -30,11 +31,11 @@ SELECT current_setting('server_encoding'),
           AND setting ILIKE 'client_encoding=%' AND replace(upper(setting), '-', '') NOT IN ('CLIENT_ENCODING=UTF8', 'CLIENT_ENCODING=UNICODE'))`
 
 // Notes returns what an operator ought to know of the database: that row security is off,
-// as where the owner of the schema may not make roles, and encodings that are not UTF-8.
+// as where the owner of the schema may not make roles, or hides rows from the owner, and encodings that are not UTF-8.
 func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 	var encoding, missing, garbling string
-	var secured bool
-	if err := pool.QueryRow(ctx, notesSQL).Scan(&encoding, &secured, &missing, &garbling); err != nil {
+	var secured, blind bool
+	if err := pool.QueryRow(ctx, notesSQL).Scan(&encoding, &secured, &blind, &missing, &garbling); err != nil {
 		return nil, err
 	}
 	var notes []Note
@@ -46,6 +47,12 @@ func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 		})
 	case !secured:
 		notes = append(notes, Note{"row-level security is off: every login that may read a table reads every tenant's rows", "as the owner of the schema run: SELECT outbox.secure();"})
+	}
+	if blind {
+		notes = append(notes, Note{
+			"row-level security hides every row from the schema's owner, as after REASSIGN OWNED: ordered jobs get no place in their order, and days of events go before every sink has read them",
+			"at once, as the owner of the schema run: posthaste migrate up",
+		})
 	}
 	switch encoding {
 	case "UTF8":

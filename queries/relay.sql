@@ -96,7 +96,7 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
 -- destinations are, as in OwnSink; NULL if that is stored.
 UPDATE outbox.sinks
 SET top      = @top,
-    top_id   = (SELECT id FROM outbox.events WHERE position = @top),
+    top_id   = (SELECT id FROM outbox.events WHERE position = @top ORDER BY at DESC LIMIT 1),
     holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole),
     moved_at = CASE WHEN @published::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + @published,
@@ -146,9 +146,12 @@ SELECT pg_notify('outbox_events', '') FROM left_now;
 -- counted, because to measure their texts would decompress those of a thousand events to
 -- return a few. What is compressed counts for the most that can come of it: 88 times as much
 -- of pglz, and 255 times of lz4. Integers suffice because 4 MiB and more count the same.
+--
+-- A page ends between two positions. An event may share its position with another one: after a copy
+-- without its sequences, what is stored until the sequence is put right has positions that the log has.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT *, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
+    SELECT *, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
                octet_length(payload) + CASE
@@ -160,17 +163,17 @@ FROM (
         FROM outbox.events
         WHERE position > @after
         ORDER BY position
-        LIMIT @most
+        FETCH FIRST (@most::bigint) ROWS WITH TIES
     ) AS next
 ) AS next
-WHERE so_far - bytes < @max_bytes::bigint;
+WHERE coalesce(before, 0) < @max_bytes::bigint;
 
 -- name: EventsAtHoles :many
 -- EventsAtHoles returns the events that have come to holes since, and how many bytes each
 -- counts for, as EventsAfter does.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT event.*, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
+    SELECT event.*, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole
     CROSS JOIN LATERAL (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
@@ -183,12 +186,12 @@ FROM (
         FROM outbox.events
         WHERE position BETWEEN hole.low AND hole.high
         ORDER BY position
-        LIMIT @most
+        FETCH FIRST (@most::bigint) ROWS WITH TIES
     ) AS event
     ORDER BY position
-    LIMIT @most
+    FETCH FIRST (@most::bigint) ROWS WITH TIES
 ) AS event
-WHERE so_far - bytes < @max_bytes::bigint;
+WHERE coalesce(before, 0) < @max_bytes::bigint;
 
 -- name: RunningTransactions :one
 -- RunningTransactions returns which transactions run, as a pg_snapshot.

@@ -82,7 +82,7 @@ ORDER BY id;
 -- each counts for, as EventsAfter does.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT *, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
+    SELECT *, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (
         SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers,
                octet_length(event.payload) + CASE
@@ -103,10 +103,10 @@ FROM (
               SELECT FROM unnest(replay.topics) AS pattern
               WHERE event.topic = pattern OR (right(pattern, 1) = '*' AND starts_with(event.topic, left(pattern, -1)))))
         ORDER BY event.position
-        LIMIT @most
+        FETCH FIRST (@most::bigint) ROWS WITH TIES
     ) AS next
 ) AS next
-WHERE so_far - bytes < @max_bytes::bigint;
+WHERE coalesce(before, 0) < @max_bytes::bigint;
 
 -- name: AdvanceReplay :many
 -- AdvanceReplay stores how far a replay has come. It returns nothing if it was stopped, or if

@@ -187,7 +187,7 @@ WITH target AS (
 ), moved AS (
     UPDATE outbox.sinks
     SET top    = target.position,
-        top_id = (SELECT id FROM outbox.events WHERE events.position = target.position),
+        top_id = (SELECT id FROM outbox.events WHERE events.position = target.position ORDER BY at DESC LIMIT 1),
         rewind_top = target.position,
         mark_top   = target.position,
         holes  = passed.positions - seen.positions,

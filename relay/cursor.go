@@ -32,6 +32,9 @@ import (
 // has ended since, so that there is nothing new to be seen: a transaction that is open for an
 // hour costs no look at its holes.
 //
+// Events that share a position, as EventsAfter says that they may, are read together, and the
+// cursor passes it when all of them are published.
+//
 // Holes that lie apart are stored with each step, so there is a limit to them: see maxHoles.
 type cursor struct {
 	top   int64

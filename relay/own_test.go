@@ -2,8 +2,11 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -107,5 +111,111 @@ func TestACrashThatAnotherSinkHasMetEndsOwnerships(t *testing.T) {
 	}, func() string { return "the other one goes on" })
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.sinks WHERE epoch > 1`); n != 2 {
 		t.Errorf("%d sinks have begun anew after a crash, want both", n)
+	}
+}
+
+// pairs stores an event at position 1, and two at each of 2 to most, as a copy of the database leaves them that came
+// without its sequence: what was stored from the copy on until the sequence was put right has positions anew. It
+// returns their bodies.
+func pairs(t *testing.T, db *pgxpool.Pool, most int) (bodies []string) {
+	t.Helper()
+	exec(t, db, `INSERT INTO outbox.events (position, id, tenant_id, topic, key, content_type, payload)
+		SELECT i, gen_random_uuid(), $1, 't', concat('k', i, '.', n), 'text/plain', convert_to(concat(i, '.', n), 'UTF8')
+		FROM generate_series(1, $2::integer) AS i, generate_series(1, least(i, 2)) AS n`, outbox.RootTenant, most)
+	exec(t, db, `SELECT setval('outbox.events_position_seq', $1)`, most)
+	for i := range most {
+		for n := range min(i+1, 2) {
+			bodies = append(bodies, fmt.Sprintf("%d.%d", i+1, n+1))
+		}
+	}
+	slices.Sort(bodies)
+	return bodies
+}
+
+// awaitAll waits until a sink has what it is to have, and has stored that.
+func awaitAll(t *testing.T, db *pgxpool.Pool, sink *recorder, top int, want []string) {
+	t.Helper()
+	sorted := func() []string { return slices.Sorted(slices.Values(sink.bodies())) }
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == top }, func() string { return "the cursor is stored" })
+	if got := sorted(); !slices.Equal(got, want) {
+		t.Errorf("%d messages were published, want %d: %q", len(got), len(want), got)
+	}
+}
+
+// A page ends between two positions: what shares one with the last event of a page is in that page, too.
+func TestEventsThatShareAPositionAreAllPublished(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	want := pairs(t, db, 600)
+	var sink recorder
+	start(t, db, &sink, nil)
+	awaitAll(t, db, &sink, 600, want)
+}
+
+// So it is where all events share the sink's position, and where an operator has the sink go there.
+func TestACursorIsStoredWhereEventsShareAPosition(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	exec(t, db, `INSERT INTO outbox.events (position, id, tenant_id, topic, content_type, payload)
+		SELECT 1, gen_random_uuid(), $1, 't', 'text/plain', convert_to(n::text, 'UTF8') FROM generate_series(1, 2) AS n`, outbox.RootTenant)
+	exec(t, db, `SELECT setval('outbox.events_position_seq', 1)`)
+	var sink recorder
+	stop := start(t, db, &sink, nil)
+	awaitAll(t, db, &sink, 1, []string{"1", "2"})
+	stop()
+	if _, err := operator.New(db).SeekSink(t.Context(), "s", operator.SinkTarget{Position: 1}); err != nil {
+		t.Error(err)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.sinks JOIN outbox.events ON events.id = top_id`); n != 1 {
+		t.Error("the sink does not know its event again")
+	}
+}
+
+// A position is behind the sink only once all that is at it is done.
+func TestAPositionIsDoneWithAllItsEvents(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	want := pairs(t, db, 20)
+	var sink recorder
+	sink.goOn(true)
+	var mu sync.Mutex
+	tried := map[string]bool{}
+	sink.set(func(m relay.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if body := string(m.Body); strings.HasSuffix(body, "1") && !tried[body] {
+			tried[body] = true
+			return &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("not now")}
+		}
+		return nil
+	}, nil)
+	start(t, db, &sink, func(c *relay.Config) { c.SetOutage(time.Millisecond, time.Millisecond) })
+	waitFor(t, func() bool {
+		return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 20 && ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}"
+	},
+		func() string { return "the cursor is stored" })
+	got := slices.Compact(slices.Sorted(slices.Values(sink.bodies())))
+	if !slices.Equal(got, want) {
+		t.Errorf("%q were published, want %q", got, want)
+	}
+}
+
+// What comes to holes is cut between two positions, and so is what is published again.
+func TestPagesOfHolesAndReplaysEndBetweenPositions(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	want := pairs(t, db, 600)
+	end(t, func(ctx context.Context) error { return sqlgen.New(db).DeclareSink(ctx, "s") })
+	exec(t, db, `UPDATE outbox.sinks SET top = 600, holes = '{[1,601)}', timeline = outbox.timeline()`)
+	var sink recorder
+	start(t, db, &sink, nil)
+	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "the cursor is stored" })
+	awaitAll(t, db, &sink, 600, want)
+	r := startReplay(t, db, operator.ReplayEvents{})
+	awaitReplay(t, db, r)
+	again := bodiesOf(sink.replayed())
+	slices.Sort(again)
+	if !slices.Equal(again, want) {
+		t.Errorf("%d messages were published again, want %d", len(again), len(want))
 	}
 }

@@ -110,9 +110,15 @@ func (d *delivery) cursor(read page) cursor {
 	if !slices.Contains(d.done, false) {
 		return read.after
 	}
-	var positions []int64
+	left := map[int64]bool{} // several events may share a position
 	for i, e := range d.events {
-		if d.done[i] {
+		if !d.done[i] {
+			left[e.Position] = true
+		}
+	}
+	var positions []int64
+	for _, e := range d.events {
+		if !left[e.Position] {
 			positions = append(positions, e.Position)
 		}
 	}

@@ -305,12 +305,16 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 	if slices.ContainsFunc(first.events, isApart) {
 		return first, nil
 	}
+	// What shares a position comes along or stays behind together, as the cursor passes it.
+	beside := slices.DeleteFunc(slices.Clone(first.events), func(e Event) bool { return e.Position != unknown.Position })
 	for read := first; read.full && time.Since(began) < anotherTime; {
 		if read, err = events.read(ctx, read.after, p.inTime); err != nil {
 			return page{}, err
 		}
-		if slices.ContainsFunc(read.events, isApart) {
-			found := page{before: first.before, events: append(slices.DeleteFunc(read.events, isOf), unknown)}
+		of := positions(slices.DeleteFunc(slices.Clone(read.events), isApart))
+		apart := slices.DeleteFunc(read.events, func(e Event) bool { return slices.Contains(of, e.Position) })
+		if len(apart) > 0 {
+			found := page{before: first.before, events: append(apart, beside...)}
 			slices.SortFunc(found.events, func(a, b Event) int { return cmp.Compare(a.Position, b.Position) })
 			found.after = found.before.after(positions(found.events))
 			return found, nil

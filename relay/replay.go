@@ -348,7 +348,7 @@ func (p *replayer) read(ctx context.Context, r *replay) (page *replayPage, exami
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the events of a replay: %w", err)
 	}
-	if len(found) == most || bytesOf(found) >= replayPageBytes {
+	if len(found) >= most || bytesOf(found) >= replayPageBytes {
 		examined = found[len(found)-1].Position
 	}
 	page = &replayPage{publisher: p.publisher, o: p.o, gone: r.gone, ended: make(chan error, 1)}

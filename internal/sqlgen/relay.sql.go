@@ -14,7 +14,7 @@ import (
 const AdvanceSink = `-- name: AdvanceSink :many
 UPDATE outbox.sinks
 SET top      = $1,
-    top_id   = (SELECT id FROM outbox.events WHERE position = $1),
+    top_id   = (SELECT id FROM outbox.events WHERE position = $1 ORDER BY at DESC LIMIT 1),
     holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest($2::bigint[]) AS low, unnest($3::bigint[]) AS high) AS hole),
     moved_at = CASE WHEN $4::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + $4,
@@ -132,7 +132,7 @@ func (q *Queries) DeclareSink(ctx context.Context, sink string) error {
 const EventsAfter = `-- name: EventsAfter :many
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
+    SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
                octet_length(payload) + CASE
@@ -144,15 +144,15 @@ FROM (
         FROM outbox.events
         WHERE position > $1
         ORDER BY position
-        LIMIT $2
+        FETCH FIRST ($2::bigint) ROWS WITH TIES
     ) AS next
 ) AS next
-WHERE so_far - bytes < $3::bigint
+WHERE coalesce(before, 0) < $3::bigint
 `
 
 type EventsAfterParams struct {
 	After    int64
-	Most     int32
+	Most     int64
 	MaxBytes int64
 }
 
@@ -174,6 +174,9 @@ type EventsAfterRow struct {
 // counted, because to measure their texts would decompress those of a thousand events to
 // return a few. What is compressed counts for the most that can come of it: 88 times as much
 // of pglz, and 255 times of lz4. Integers suffice because 4 MiB and more count the same.
+//
+// A page ends between two positions. An event may share its position with another one: after a copy
+// without its sequences, what is stored until the sequence is put right has positions that the log has.
 func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]EventsAfterRow, error) {
 	rows, err := q.db.Query(ctx, EventsAfter, arg.After, arg.Most, arg.MaxBytes)
 	if err != nil {
@@ -208,7 +211,7 @@ func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]Eve
 const EventsAtHoles = `-- name: EventsAtHoles :many
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers, event.bytes, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
+    SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers, event.bytes, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (SELECT unnest($1::bigint[]) AS low, unnest($2::bigint[]) AS high) AS hole
     CROSS JOIN LATERAL (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
@@ -221,18 +224,18 @@ FROM (
         FROM outbox.events
         WHERE position BETWEEN hole.low AND hole.high
         ORDER BY position
-        LIMIT $3
+        FETCH FIRST ($3::bigint) ROWS WITH TIES
     ) AS event
     ORDER BY position
-    LIMIT $3
+    FETCH FIRST ($3::bigint) ROWS WITH TIES
 ) AS event
-WHERE so_far - bytes < $4::bigint
+WHERE coalesce(before, 0) < $4::bigint
 `
 
 type EventsAtHolesParams struct {
 	Lows     []int64
 	Highs    []int64
-	Most     int32
+	Most     int64
 	MaxBytes int64
 }
 

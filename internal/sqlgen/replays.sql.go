@@ -187,7 +187,7 @@ func (q *Queries) CountReplay(ctx context.Context, arg CountReplayParams) (Count
 const EventsToReplay = `-- name: EventsToReplay :many
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
-    SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes, sum(bytes) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS so_far
+    SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (
         SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers,
                octet_length(event.payload) + CASE
@@ -208,17 +208,17 @@ FROM (
               SELECT FROM unnest(replay.topics) AS pattern
               WHERE event.topic = pattern OR (right(pattern, 1) = '*' AND starts_with(event.topic, left(pattern, -1)))))
         ORDER BY event.position
-        LIMIT $4
+        FETCH FIRST ($4::bigint) ROWS WITH TIES
     ) AS next
 ) AS next
-WHERE so_far - bytes < $5::bigint
+WHERE coalesce(before, 0) < $5::bigint
 `
 
 type EventsToReplayParams struct {
 	Replay   pgtype.UUID
 	After    int64
 	UpTo     int64
-	Most     int32
+	Most     int64
 	MaxBytes int64
 }
 
