@@ -15,6 +15,7 @@ import (
 type server struct {
 	Standby                                            bool
 	ReadOnly, Fsync, FullPageWrites, SynchronousCommit string
+	NotDurable                                         string // whose sessions have synchronous_commit off, of those that may store jobs
 	Autovacuum, Version                                string
 	Clock                                              time.Time
 	PID                                                uint32
@@ -27,6 +28,15 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
        current_setting('fsync')::text                       AS fsync,
        current_setting('full_page_writes')::text            AS full_page_writes,
        current_setting('synchronous_commit')::text          AS synchronous_commit,
+       (SELECT coalesce(string_agg(coalesce('role ' || rolname, 'the database'), ', ' ORDER BY rolname), '')
+        FROM (SELECT DISTINCT ON (setrole) setrole, setting -- that for this database counts
+              FROM (SELECT setdatabase, setrole, unnest(setconfig) AS setting FROM pg_db_role_setting) AS given
+              WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+                AND setting ILIKE 'synchronous_commit=%'
+              ORDER BY setrole, setdatabase DESC) AS decided
+        LEFT JOIN pg_roles ON pg_roles.oid = setrole
+        WHERE setting ~* '=(off|false|no|0)$'
+          AND (setrole = 0 OR rolcanlogin AND has_any_column_privilege(rolname, to_regclass('outbox.jobs'), 'INSERT'))) AS not_durable,
        current_setting('autovacuum')::text                  AS autovacuum,
        current_setting('server_version')::text              AS version,
        clock_timestamp()::timestamptz                       AS clock,

@@ -297,6 +297,35 @@ func TestALoginThatIsNotShownOthersSaysSo(t *testing.T) {
 	}
 }
 
+// A login whose commits are not durable is found by whoever asks, if it may store jobs: of others it does not matter.
+func TestALoginThatIsNotDurableIsFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	login := pgtest.Login(t, db, "pg_monitor").Config().ConnConfig.User
+	found := func() bool {
+		return slices.ContainsFunc(examine(t, Patient{Pool: db}), func(f Finding) bool {
+			return f.Question == "server" && f.Severity == Problem && strings.Contains(f.What, "synchronous_commit is off for role "+login+":")
+		})
+	}
+	exec(t, db, `ALTER ROLE `+login+` SET synchronous_commit = off`)
+	if found() {
+		t.Error("a login that may not store jobs is found")
+	}
+	exec(t, db, `GRANT INSERT (id, kind, payload) ON outbox.jobs TO `+login)
+	t.Cleanup(func() { // or the role cannot be dropped
+		if _, err := db.Exec(context.Background(), `REVOKE ALL ON outbox.jobs FROM `+login); err != nil {
+			t.Error(err)
+		}
+	})
+	if !found() {
+		t.Error("a login that may store jobs is not found")
+	}
+	exec(t, db, `DO $$ BEGIN EXECUTE format('ALTER ROLE `+login+` IN DATABASE %I SET synchronous_commit = on', current_database()); END $$`)
+	if found() {
+		t.Error("a login is found that is durable in this database")
+	}
+}
+
 func TestARoleThatMayNotReadIsPointedToOneThatMay(t *testing.T) {
 	t.Parallel()
 	if got := remedy(&pgconn.PgError{Code: pgsession.InsufficientPrivilege}); !strings.Contains(got, "outbox_reader") {

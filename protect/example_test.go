@@ -42,6 +42,41 @@ func ExampleKeyring() {
 	}
 }
 
+// How do I rotate a key while old and new processes run side by side?
+func ExampleNewKeyring_rotation() {
+	old := protect.Key{ID: "2025-11", Secret: fromVault("2025-11")}
+	next := protect.Key{ID: "2026-11", Secret: fromVault("2026-11")}
+
+	before, err := protect.NewKeyring(old)
+	if err != nil {
+		log.Fatal(err)
+	}
+	first, err := protect.NewKeyring(old, next) // opens with the new key, seals with the old one
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := protect.NewKeyring(next, old) // once every process has the first: seals with the new one
+	if err != nil {
+		log.Fatal(err)
+	}
+	opens := func(by, from *protect.Keyring) bool {
+		ctx, part := context.Background(), outbox.Part{Column: "payload"}
+		sealed, err := from.Seal(ctx, part, outbox.Content{Type: "text/plain", Bytes: []byte("DE02…")})
+		if err != nil {
+			log.Fatal(err)
+		}
+		_, err = by.Open(ctx, part, sealed)
+		return err == nil
+	}
+	fmt.Println("first rollout: ", opens(before, first), opens(first, before))
+	fmt.Println("second rollout:", opens(first, second), opens(second, first))
+	fmt.Println("both in one:   ", opens(before, second), opens(second, before))
+	// Output:
+	// first rollout:  true true
+	// second rollout: true true
+	// both in one:    false true
+}
+
 func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // yours is better
 
 // How do I enqueue a job of 20 MB?

@@ -32,9 +32,13 @@ func (k Key) GoString() string { return k.String() }
 
 // Keyring encrypts with AES-256-GCM: each content with a key of its own, and that
 // key with the ring's current one. Tenant, job and column are authenticated, so
-// that content that is moved to another row or column does not open. To rotate,
-// make the new key the current one and keep the old ones until nothing that they
-// sealed is left; a key may seal 2^32 contents.
+// that content that is moved to another row or column does not open. A key may
+// seal 2^32 contents.
+//
+// To rotate takes two rollouts, since a process opens only what is sealed by a
+// key of its ring: first every process gets the new key among the old ones, and
+// only then the new key becomes the current one. The old keys stay until nothing
+// that they sealed is left.
 //
 // A Keyring is safe for concurrent use.
 type Keyring struct {

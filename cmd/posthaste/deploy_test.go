@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/urfave/cli/v3"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/posthaste-dev/posthaste/app"
@@ -102,6 +103,40 @@ func TestComposeFileRunsWhatExists(t *testing.T) {
 	}
 	if got := file.Services["posthaste"].StopGracePeriod; got <= app.DefaultGracePeriod {
 		t.Errorf("it is killed after %s, and running jobs get %s", got, app.DefaultGracePeriod)
+	}
+}
+
+// Each docker run of the manual is taken by the serve that it starts, whose settings are variables only.
+func TestDockerRunsOfTheManualAreTaken(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operate/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := 0
+	for line := range strings.Lines(strings.ReplaceAll(string(page), "\\\n", " ")) {
+		if !strings.HasPrefix(line, "docker run ") {
+			continue
+		}
+		started++
+		given := env{"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}
+		for _, m := range regexp.MustCompile(`-e (OUTBOX_[A-Z_]+)=(\S+)`).FindAllStringSubmatch(line, -1) {
+			given[m[1]] = m[2]
+		}
+		p := &program{getenv: func(name string) string { return given[name] }}
+		command := &cli.Command{Flags: flags(), Action: func(_ context.Context, c *cli.Command) error {
+			s, err := p.load(c)
+			if err != nil {
+				return err
+			}
+			return s.withRoles().checkDuties()
+		}}
+		if err := command.Run(t.Context(), []string{"posthaste"}); err != nil {
+			t.Errorf("%s: %v", strings.TrimSpace(line), err)
+		}
+	}
+	if started == 0 {
+		t.Error("there is no docker run: this looks at the wrong place")
 	}
 }
 

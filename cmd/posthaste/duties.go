@@ -10,14 +10,15 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// defaultRoles are those of a process that names none: its relay waits for a relay-config.
+// defaultRoles are those of a process that names none, sorted: its relay waits for a relay-config.
 const defaultRoles = "dispatch,reap,relay"
 
 // checkDuties refuses settings, after withRoles, with which a process would be ready and do nothing, or not what it was
 // asked for.
 func (s settings) checkDuties() error {
 	serves := s.server.Addr != "" || s.server.Console != nil
-	if !s.noRelay && s.relayConfig == nil && strings.Join(s.roles, ",") != defaultRoles {
+	roles := slices.Compact(slices.Sorted(slices.Values(s.roles))) // they are a set
+	if !s.noRelay && s.relayConfig == nil && strings.Join(roles, ",") != defaultRoles {
 		return usagef("the role relay needs --relay-config: it says what is published where")
 	}
 	if s.app.NoDispatch && s.app.NoReap && s.app.NoSchedule && s.noRelay && !serves {

@@ -76,6 +76,23 @@ func TestServeRefusesToDoNothing(t *testing.T) {
 	}
 }
 
+// Roles are a set: the default ones in another order, or with one of them twice, are still the default.
+func TestTheOrderOfRolesDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	for roles, taken := range map[string]bool{
+		"dispatch,reap,relay": true, "relay, dispatch, reap": true, "reap,relay,dispatch,reap": true,
+		"relay,reap": false, "api,dispatch,reap,relay": false,
+	} {
+		parsed, err := parseRoles(roles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (settings{roles: parsed}).withRoles().checkDuties(); (err == nil) != taken {
+			t.Errorf("roles %s without a relay-config: %v, want taken %t", roles, err, taken)
+		}
+	}
+}
+
 func TestIdleFlagsAreNamed(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{

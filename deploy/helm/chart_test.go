@@ -266,6 +266,21 @@ func TestWhatTheValuesSay(t *testing.T) {
 	}
 }
 
+// KEDA starts pods for jobs of the queues that the pods work, and for no others.
+func TestKEDACountsTheQueuesOfItsPods(t *testing.T) {
+	for queues, want := range map[string]string{
+		"":                            `sum(max by (queue) (outbox_queue_jobs_due{namespace="jobs",queue=~"default"}))`,
+		"mail":                        `sum(max by (queue) (outbox_queue_jobs_due{namespace="jobs",queue=~"mail"}))`,
+		"default=64, mail.bulk=8,a_b": `sum(max by (queue) (outbox_queue_jobs_due{namespace="jobs",queue=~"default|mail\\.bulk|a_b"}))`,
+	} {
+		objects := decoded(t, rendered(t, sets["keda, to zero"].values+"\ndispatch: {queues: '"+queues+"'}"))
+		got := objects["ScaledObject/dispatch"].(*scaledObject).Spec.Triggers[0].Metadata["query"]
+		if got != want {
+			t.Errorf("of the queues %q: %s, want %s", queues, got, want)
+		}
+	}
+}
+
 // Each container has the files that the values name, such as the CA of the database's certificate. Those of relay.yaml
 // that the roles dispatch and api read, presence and rpc, reach their pods, whether there is a relay or not.
 func TestFilesAreMounted(t *testing.T) {
