@@ -122,6 +122,24 @@ func TestAMessageIsAcknowledgedAfterTheCommit(t *testing.T) {
 	}
 }
 
+// What a broker is told to forget is on the disk, whatever the database is set to.
+func TestAMessageIsAcknowledgedAfterTheDiskHasItsJob(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
+	exec(t, db, `CREATE TABLE public.commits (mode text)`)
+	exec(t, db, `CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN INSERT INTO public.commits VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$`)
+	exec(t, db, `CREATE TRIGGER note AFTER INSERT ON outbox.jobs FOR EACH STATEMENT EXECUTE FUNCTION public.note()`)
+	db.Reset()
+	s := newSource(ordersUpTo(10)...)
+	start(t, db, bridge.BridgeConfig{Source: s})
+	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
+	if modes := ask[string](t, db, `SELECT string_agg(DISTINCT mode, ', ') FROM public.commits`); modes != "on" {
+		t.Errorf("the transactions had synchronous_commit = %s, want on", modes)
+	}
+}
+
 // A process that has lost the bridge to another stores nothing and acknowledges nothing.
 func TestAZombieIsFenced(t *testing.T) {
 	t.Parallel()

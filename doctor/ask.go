@@ -26,7 +26,7 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
        current_setting('transaction_read_only')::text       AS read_only,
        current_setting('fsync')::text                       AS fsync,
        current_setting('full_page_writes')::text            AS full_page_writes,
-       current_setting('synchronous_commit')::text          AS synchronous_commit,
+       (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')::text AS synchronous_commit, -- of others: ours have it on
        current_setting('autovacuum')::text                  AS autovacuum,
        current_setting('server_version')::text              AS version,
        clock_timestamp()::timestamptz                       AS clock,

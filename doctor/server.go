@@ -31,7 +31,7 @@ func (e *examination) server(ctx context.Context) error {
 		e.find(Problem, fmt.Sprintf("fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync, s.FullPageWrites), "set both to on")
 	}
 	if s.SynchronousCommit == "off" {
-		e.find(Problem, "synchronous_commit is off: a crash loses jobs that were committed, and hands out epochs twice", "set it to on for the roles that enqueue and work")
+		e.find(Problem, "synchronous_commit is off: a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too", "set it to on for the roles that enqueue and work")
 	}
 	if s.Autovacuum != "on" {
 		e.find(Problem, "autovacuum is off: claims slow down without bound", "set it to on")
