@@ -156,6 +156,7 @@ func dispatching(d *dispatcher.Dispatcher) func() State {
 func (p *process) addReaper(wake <-chan struct{}) error {
 	c := reaper.Config{
 		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue, KeepEvents: p.config.KeepEvents, LoseUnread: p.config.LoseUnread,
+		KeepInbox: p.config.KeepInbox, KeepAudit: p.config.KeepAudit,
 		Logger: p.log, Registerer: p.config.Registry,
 	}
 	if p.listener != nil {

@@ -56,6 +56,8 @@ type Config struct {
 	KeepByStatus map[outbox.Status]time.Duration // of outcomes that differ from Keep, and of dead letters (90 days)
 	KeepByQueue  map[string]map[outbox.Status]time.Duration
 	KeepEvents   time.Duration // how long events are kept, at least 24 h; 0 is 7 days
+	KeepInbox    time.Duration // how long inbox.Once remembers a message; 0 is 14 days
+	KeepAudit    time.Duration // how long it is known who did what, at least 30 days; 0 is 365 days
 	LoseUnread   bool          // drop days of events that a sink has not read; otherwise they stay until it has
 
 	// Schedules are declared at the start: package schedule says what that means for
@@ -105,7 +107,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"DrainDelay", c.DrainDelay}, {"GracePeriod", max(c.GracePeriod, 0)}, {"Keep", c.Keep}, {"KeepEvents", c.KeepEvents}} {
+	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"DrainDelay", c.DrainDelay}, {"GracePeriod", max(c.GracePeriod, 0)}, {"Keep", c.Keep}, {"KeepEvents", c.KeepEvents}, {"KeepInbox", c.KeepInbox}, {"KeepAudit", c.KeepAudit}} {
 		if d.value < 0 || d.value > engine.MaxDuration {
 			errs = append(errs, fmt.Errorf("%s is %s, want up to 100 years, or 0 for the default", d.name, d.value))
 		}

@@ -444,3 +444,28 @@ func awaitStatus(t *testing.T, pool *pgxpool.Pool, status string) {
 	}
 	t.Fatalf("waited in vain for the job to be %s", status)
 }
+
+// What a process is told to keep is what its reaper keeps.
+func TestHowLongRowsAreKept(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for _, sql := range []string{
+		`INSERT INTO outbox.inbox VALUES ('c', 'old', now() - interval '3 days'), ('c', 'young', now() - interval '1 day')`,
+		`INSERT INTO outbox.audit (at, actor, act) VALUES (now() - interval '32 days', 'ada', 'old'), (now() - interval '30 days', 'ada', 'young')`,
+	} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, nil, Config{Pool: db, NoDispatch: true, NoSchedule: true, KeepInbox: 2 * 24 * time.Hour, KeepAudit: 31 * 24 * time.Hour})
+	var left string
+	for deadline := time.Now().Add(time.Minute); left != "young, young" && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		const sql = `SELECT string_agg(name, ', ' ORDER BY name) FROM (SELECT message_id FROM outbox.inbox UNION ALL SELECT act FROM outbox.audit) AS kept (name)`
+		if err := db.QueryRow(t.Context(), sql).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left != "young, young" {
+		t.Errorf("kept are %s", left)
+	}
+}

@@ -11,10 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/bridge"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -102,6 +104,43 @@ func TestAMessageIsAJob(t *testing.T) {
 	}
 }
 
+// What our own headers mean to us, such as that a job is a copy, another's message does not say of its job.
+func TestAMessageSaysNothingInOurName(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]outbox.Options{"of root": {}, "of another tenant": {Tenant: tenant}} {
+		for _, key := range []string{"", "k"} {
+			t.Run(fmt.Sprintf("%s, key %q", name, key), func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.New(t)
+				m := order(1)
+				m.Key = key
+				m.Headers = []bridge.Header{{"posthaste-replay", "1"}, {"Posthaste-Original-Id", "2"}, {"posthaste-bin", "\xff"}, {"Traceparent", "00-1-2-01"}, {"x-posthaste", "3"}}
+				s := newSource(m)
+				_, stop := start(t, db, bridge.BridgeConfig{Source: s, Options: options, Ordered: true})
+				await(t, "a job", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 1 })
+				stop()
+				want := map[string]string{
+					"inbox-posthaste-replay": "1", "inbox-Posthaste-Original-Id": "2", "inbox-posthaste-bin;base64": "/w==", "traceparent": "00-1-2-01", "x-posthaste": "3",
+					"inbox-source": "orders", "inbox-id": "order-1", "inbox-subject": "orders.new", "inbox-position": "2",
+				}
+				if diff := cmp.Diff(want, ask[map[string]string](t, db, `SELECT headers FROM outbox.jobs`)); diff != "" {
+					t.Errorf("headers (-want +got):\n%s", diff)
+				}
+				exec(t, db, `WITH gone AS (DELETE FROM outbox.jobs RETURNING *)
+					INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, headers, key)
+					SELECT id, tenant_id, run_at, created_at, 1, 'succeeded', 'running', 1, 25, 0, 0, queue, kind, payload, content_type, headers, key FROM gone`)
+				counted, err := sqlgen.New(db).CountHistory(t.Context(), sqlgen.CountHistoryParams{
+					Kind: "order.received", SealedPrefix: "sealed", Since: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+					Until: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+				})
+				if err != nil || counted.Jobs != 1 {
+					t.Errorf("a replay would store %d jobs again, %v, want 1", counted.Jobs, err)
+				}
+			})
+		}
+	}
+}
+
 // A message is acknowledged once its job is there, and one that comes again finds it.
 func TestAMessageIsAcknowledgedAfterTheCommit(t *testing.T) {
 	t.Parallel()
@@ -119,6 +158,24 @@ func TestAMessageIsAcknowledgedAfterTheCommit(t *testing.T) {
 	await(t, "all are acknowledged", 20*time.Second, func() bool { _, acked := s.counts(); return acked == 1400 })
 	if n := jobs(t, db); n != 700 {
 		t.Errorf("there are %d jobs, want 700", n)
+	}
+}
+
+// What a broker is told to forget is on the disk, whatever the database is set to.
+func TestAMessageIsAcknowledgedAfterTheDiskHasItsJob(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
+	exec(t, db, `CREATE TABLE public.commits (mode text)`)
+	exec(t, db, `CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN INSERT INTO public.commits VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$`)
+	exec(t, db, `CREATE TRIGGER note AFTER INSERT ON outbox.jobs FOR EACH STATEMENT EXECUTE FUNCTION public.note()`)
+	db.Reset()
+	s := newSource(ordersUpTo(10)...)
+	start(t, db, bridge.BridgeConfig{Source: s})
+	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
+	if modes := ask[string](t, db, `SELECT string_agg(DISTINCT mode, ', ') FROM public.commits`); modes != "on" {
+		t.Errorf("the transactions had synchronous_commit = %s, want on", modes)
 	}
 }
 

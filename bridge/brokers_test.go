@@ -363,17 +363,27 @@ func TestAConsumerThatWouldLoseMessagesIsRefused(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	for want, config := range map[string]jetstream.ConsumerConfig{
-		"its ack_policy is none":                              {AckPolicy: jetstream.AckNonePolicy},
-		"its max_deliver is 5":                                {AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 5},
-		"its max_ack_pending is -1":                           {AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: -1},
-		`its subjects are ["orders.eu"], want ["orders.new"]`: {AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "orders.eu"},
+	onlyNew := []string{"orders.new"}
+	for want, c := range map[string]struct {
+		config   jetstream.ConsumerConfig
+		subjects []string
+	}{
+		"its ack_policy is none":                               {jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy}, onlyNew},
+		"its ack_policy is all":                                {jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, onlyNew},
+		"it has headers_only":                                  {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, HeadersOnly: true}, onlyNew},
+		"its max_deliver is 5":                                 {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 5}, onlyNew},
+		"its max_ack_pending is -1":                            {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: -1}, onlyNew},
+		`its subjects are ["orders.eu"], want ["orders.new"]`:  {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "orders.eu"}, onlyNew},
+		`its subjects are [], want ["orders.new"]`:             {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy}, onlyNew},
+		`its subjects are ["orders.us"], and the bridge names`: {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "orders.us"}, nil},
+		`its subjects are ["orders.a" "orders.b"], and the br`: {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: []string{"orders.a", "orders.b"}}, nil},
 	} {
+		config := c.config
 		config.Durable = "posthaste"
 		if _, err := js.CreateConsumer(t.Context(), stream, config); err != nil {
 			t.Fatal(err)
 		}
-		source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste", Subjects: []string{"orders.new"}, Ordered: true})
+		source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste", Subjects: c.subjects, Ordered: true})
 		if err != nil {
 			t.Fatal(err)
 		}

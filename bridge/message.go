@@ -26,6 +26,10 @@ const (
 	HeaderPosition = "inbox-position" // Message.Position
 )
 
+// What begins with ours means something to us, such as that a job is a copy that no replay stores again. A message's
+// header of such a name is a job's header with theirs before it.
+const ours, theirs = "posthaste-", "inbox-"
+
 const (
 	typeJSON  = "application/json"
 	typeBytes = "application/octet-stream"
@@ -57,6 +61,9 @@ func (m *Message) headers() map[string]string {
 			if strings.EqualFold(name, context) {
 				name = context
 			}
+		}
+		if len(name) >= len(ours) && strings.EqualFold(name[:len(ours)], ours) {
+			name = theirs + name
 		}
 		if !isText(value) {
 			name, value = name+";base64", base64.StdEncoding.EncodeToString([]byte(value))

@@ -38,7 +38,7 @@ const (
 func openControlPool(ctx context.Context, user *pgxpool.Pool, conns int) (*pgxpool.Pool, error) {
 	return pgsession.Open(ctx, user, pgsession.Config{
 		Conns: conns, Needs: "lease jobs", Timeout: serverTimeout, ByIndex: true,
-		Settings: map[string]string{"plan_cache_mode": "force_generic_plan", "synchronous_commit": "on"},
+		Settings: map[string]string{"plan_cache_mode": "force_generic_plan"},
 		Warm:     `SELECT octet_length('0'::bit(8000000))`,
 	})
 }

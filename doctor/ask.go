@@ -27,7 +27,7 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
        current_setting('transaction_read_only')::text       AS read_only,
        current_setting('fsync')::text                       AS fsync,
        current_setting('full_page_writes')::text            AS full_page_writes,
-       current_setting('synchronous_commit')::text          AS synchronous_commit,
+       (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')::text AS synchronous_commit, -- of others: ours have it on
        (SELECT coalesce(string_agg(coalesce('role ' || rolname, 'the database'), ', ' ORDER BY rolname), '')
         FROM (SELECT DISTINCT ON (setrole) setrole, setting -- that for this database counts
               FROM (SELECT setdatabase, setrole, unnest(setconfig) AS setting FROM pg_db_role_setting) AS given

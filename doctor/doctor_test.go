@@ -42,6 +42,19 @@ func examine(t *testing.T, p Patient) []Finding {
 	return findings
 }
 
+// pinned is a pool as the command has: its sessions are not set as others are.
+func pinned(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	pgsession.Pin(config)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
 // Of the servers of tests, which do without fsync, everything else is in order.
 func TestAHealthyInstallation(t *testing.T) {
 	t.Parallel()
@@ -108,7 +121,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 			db := pgtest.New(t)
 			exec(t, db, c.cause)
 			db.Reset()
-			findings := examine(t, Patient{Pool: db})
+			findings := examine(t, Patient{Pool: pinned(t, db)})
 			for _, f := range findings {
 				if strings.Contains(f.Do, "delete") {
 					t.Errorf("the remedy %q has a row deleted by hand", f.Do)

@@ -34,7 +34,7 @@ func (e *examination) server(ctx context.Context) error {
 		s.NotDurable = "this session"
 	}
 	if s.NotDurable != "" {
-		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+": a crash loses jobs that were committed, and hands out epochs twice", "set it to on for the roles that enqueue and work")
+		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too", "set it to on for the roles that enqueue and work")
 	}
 	if s.Autovacuum != "on" {
 		e.find(Problem, "autovacuum is off: claims slow down without bound", "set it to on")

@@ -28,7 +28,7 @@ const (
 // devSettings are the switches of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs", "trace", "log-level", "log-format",
+	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "keep-inbox", "keep-audit", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs", "trace", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {

@@ -206,6 +206,24 @@ var allSettings = []setting{
 		},
 	},
 	{
+		"keep-inbox",
+		[]string{"OUTBOX_KEEP_INBOX"},
+		"14d", "`DURATION` that inbox.Once remembers a message", nil,
+		func(s *settings, v string) (err error) {
+			s.app.KeepInbox, err = parseDuration(v, 24*time.Hour, 100*365*24*time.Hour)
+			return err
+		},
+	},
+	{
+		"keep-audit",
+		[]string{"OUTBOX_KEEP_AUDIT"},
+		"365d", "`DURATION` that the audit is kept", nil,
+		func(s *settings, v string) (err error) {
+			s.app.KeepAudit, err = parseDuration(v, 30*24*time.Hour, 100*365*24*time.Hour)
+			return err
+		},
+	},
+	{
 		"unread-events",
 		[]string{"OUTBOX_UNREAD_EVENTS"},
 		"hold", "what becomes of older days that a sink has not read: `hold|lose`", nil,

@@ -57,6 +57,7 @@ var afterwards = map[string]string{
 	"default_transaction_isolation":  "read committed",
 	"default_transaction_deferrable": "off",
 	"idle_session_timeout":           "0",
+	"synchronous_commit":             "on", // where it is off: brokers, clients and people are told that something is stored
 }
 
 // inOwnPools are set, too, for pools that work by themselves, with deadlines of their own.
@@ -191,7 +192,8 @@ func NoWrites(conn *pgx.Conn) string {
 
 // setAll makes the settings that this server knows, in one round trip, unless a pooler is
 // in between: that names a process of its own invention, of up to 32 bits, which is why $1
-// is no integer. What was made to be durable stays as durable as it is.
+// is no integer. What was made to be durable in another way stays so: local and
+// remote_apply are somebody's decision about standbys.
 const setAll = `
 	SELECT pg_is_in_recovery(), count(set_config(setting.name, setting.value, false))
 	FROM unnest($2::text[], $3::text[]) AS setting(name, value)

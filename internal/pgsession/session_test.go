@@ -252,9 +252,15 @@ func TestDurabilityIsNotTakenAway(t *testing.T) {
 		if _, err := db.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = `+given+`', current_database()); END $$`); err != nil {
 			t.Fatal(err)
 		}
-		pool := open(t, db, Config{Conns: 1, Settings: map[string]string{"synchronous_commit": "on"}})
-		if got := setting(t, pool, "synchronous_commit"); got != want {
-			t.Errorf("synchronous_commit = %s where it was %s, want %s", got, given, want)
+		db.Reset()
+		pools := map[string]*pgxpool.Pool{
+			"of our own": open(t, db, Config{Conns: 1}), "for people": pinned(t, db, nil),
+			"by its URL": pinned(t, db, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = given }),
+		}
+		for name, pool := range pools {
+			if got := setting(t, pool, "synchronous_commit"); got != want {
+				t.Errorf("synchronous_commit of a pool %s = %s where it was %s, want %s", name, got, given, want)
+			}
 		}
 	}
 }

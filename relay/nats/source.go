@@ -339,13 +339,18 @@ func (s *Source) fit(c jetstream.ConsumerConfig) error {
 		subjects = []string{c.FilterSubject}
 	}
 	switch {
-	case c.AckPolicy == jetstream.AckNonePolicy:
-		return errors.New("its ack_policy is none, want explicit: a message that was not stored would not come again")
+	case c.AckPolicy != jetstream.AckExplicitPolicy:
+		policy := strings.ToLower(strings.TrimPrefix(c.AckPolicy.String(), "Ack"))
+		return fmt.Errorf("its ack_policy is %s, want explicit: a message that was not stored would not come again", policy)
+	case c.HeadersOnly:
+		return errors.New("it has headers_only, want none: every message would come without its body")
 	case c.MaxDeliver > 0:
 		return fmt.Errorf("its max_deliver is %d, want -1: after as many deliveries, as in an outage of the database, a message would be lost", c.MaxDeliver)
 	case s.of.Ordered && (c.MaxAckPending < 0 || c.MaxAckPending > mostAckPending):
 		return fmt.Errorf("its max_ack_pending is %d, want up to %d for messages in order: so many may be kept in memory", c.MaxAckPending, mostAckPending)
-	case len(s.of.Subjects) > 0 && !slices.Equal(slices.Sorted(slices.Values(subjects)), slices.Sorted(slices.Values(s.of.Subjects))):
+	case len(s.of.Subjects) == 0 && len(subjects) > 0:
+		return fmt.Errorf("its subjects are %q, and the bridge names none, which is all of the stream: name these, change or delete the consumer, or take another name", subjects)
+	case !slices.Equal(slices.Sorted(slices.Values(subjects)), slices.Sorted(slices.Values(s.of.Subjects))):
 		return fmt.Errorf("its subjects are %q, want %q: change or delete it, or take another name", subjects, s.of.Subjects)
 	}
 	return nil
