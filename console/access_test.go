@@ -15,6 +15,7 @@ import (
 )
 
 func TestNobodyGetsInUnlessSomebodyIsAsked(t *testing.T) {
+	t.Parallel()
 	pool := newRig(t).db
 	if _, err := console.New(console.Config{Pool: pool}); err == nil || !strings.Contains(err.Error(), "nobody could get in") {
 		t.Errorf("got %v, want it refused", err)
@@ -31,6 +32,7 @@ func TestNobodyGetsInUnlessSomebodyIsAsked(t *testing.T) {
 
 // Every row of the table against every set of capabilities: 403 exactly where the table says.
 func TestRoutesTakeTheirCapabilities(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.enqueue("greet", `{}`, outbox.Options{}).String()
 	all := access.Capabilities()
@@ -74,6 +76,7 @@ func TestRoutesTakeTheirCapabilities(t *testing.T) {
 }
 
 func TestWithoutALoginThereIsTheLoginAndThenThePage(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a := r.as("").get("jobs?kind=a%3Ab&status=dead").is(http.StatusSeeOther)
 	location := a.Header().Get("Location")
@@ -172,6 +175,7 @@ func TestTheCookie(t *testing.T) {
 }
 
 func TestRequestsFromElsewhereAreRefused(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, func(c *console.Config) { c.PublicURL = "http://ops.example.org/" })
 	for name, test := range map[string]struct {
 		headers []string
@@ -205,6 +209,7 @@ func TestRequestsFromElsewhereAreRefused(t *testing.T) {
 }
 
 func TestWithoutALoginOnThisMachineOnly(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, func(c *console.Config) { c.AnonymousLoopback, c.Authenticator = true, nil })
 	for name, test := range map[string]struct {
 		from, host string
@@ -233,6 +238,7 @@ func TestWithoutALoginOnThisMachineOnly(t *testing.T) {
 }
 
 func TestTheEmbeddersOwnLogin(t *testing.T) {
+	t.Parallel()
 	who := func(r *http.Request) (access.Principal, error) {
 		return fixed{}.Authenticate(r.Context(), r.Header.Get("X-Account"))
 	}
@@ -250,6 +256,7 @@ func TestTheEmbeddersOwnLogin(t *testing.T) {
 }
 
 func TestHeadersOfPages(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	nonces := map[string]bool{}
 	for _, page := range []string{"jobs", "me", "login", "nothing", "jobs?x=1", "job?id=x"} {

@@ -43,6 +43,7 @@ func (r *rig) audited(act, reason string) (n int) {
 }
 
 func TestAnActIsShownBeforeItIsDone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for name, c := range map[string]struct {
 		path, says, becomes string
@@ -87,6 +88,7 @@ func TestAnActIsShownBeforeItIsDone(t *testing.T) {
 
 // The job was pending when the page was made, and runs when the form is sent: what was previewed does not hold.
 func TestAnActDoesWhatWasShownOrNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.enqueue("k", `{}`, outbox.Options{})
 	form := url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {"x"}}
@@ -101,6 +103,7 @@ func TestAnActDoesWhatWasShownOrNothing(t *testing.T) {
 // Somebody has run the dead letter again since the page was made, and it has died of something else, which nobody who
 // dismisses it has seen.
 func TestAnActIsNotDoneToWhatHasDiedAnew(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for name, act := range map[string]struct{ path, answer string }{
 		"by itself": {"job-dismiss", ""}, "among selected": {"selected-dismiss", "Done to 0 of 1 job"}, "to be run again": {"job-retry", ""},
@@ -125,6 +128,7 @@ func TestAnActIsNotDoneToWhatHasDiedAnew(t *testing.T) {
 }
 
 func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.deadLetter(tenantA, "k", "c", "m")
 	form := url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {""}}
@@ -133,6 +137,7 @@ func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
 }
 
 func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	hostile := `a/b?c=%&d ` + evil
 	head := r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Tenant: tenantA, Key: outbox.KeyRules{Name: hostile, Ordered: true}, MaxAttempts: 1})
@@ -173,6 +178,7 @@ func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
 }
 
 func TestAButtonThatIsOffSaysWhy(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.deadLetter(tenantA, "k", "c", "m").String()
 	r.as("a+jobs.read,admin.read").get("job?id=" + id).is(200).has("Run again… : Needs admin.mutate")

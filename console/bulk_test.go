@@ -83,6 +83,7 @@ func TestAllOpenJobsOfASearchAreActedOn(t *testing.T) {
 
 // An edit is said first, then previewed with some of the jobs, then done to those that were counted.
 func TestAllWaitingJobsOfASearchAreEdited(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	first, keyed := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA}), r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA, Key: outbox.KeyRules{Name: "x"}})
 	r.as("a").get("jobs?kind=k").is(200).has("Edit all")
@@ -124,6 +125,7 @@ func TestAllWaitingJobsOfASearchAreEdited(t *testing.T) {
 
 // Of more than a thousand jobs the person types how many they are.
 func TestTheNumberOfManyJobsIsTyped(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'k', '{}' FROM generate_series(1, 1001)`)
 	page := r.get("jobs-cancel?kind=k").is(200).has("Type 1001", "The newest of them")

@@ -28,6 +28,7 @@ var chartRow = regexp.MustCompile(`(?s)<table data-points.*?</table>`)
 
 // A line of a list has a gap, too, and does not fall to zero, where nobody has counted.
 func TestALineHasAGapWhereNobodyHasCounted(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.measured()
 	for _, page := range []string{"queues", "kinds"} {
@@ -45,6 +46,7 @@ func TestALineHasAGapWhereNobodyHasCounted(t *testing.T) {
 
 // Charts are drawn from the table, which has each minute that was measured, and a gap where none was.
 func TestChartsAreTables(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.measured()
 	for page, want := range map[string]string{
@@ -76,6 +78,7 @@ func (a answer) chart() string {
 }
 
 func TestChartsOfATenant(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.measured()
 	b := r.as("b")
@@ -86,6 +89,7 @@ func TestChartsOfATenant(t *testing.T) {
 }
 
 func TestChartsBeforeAnythingIsMeasured(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for _, page := range []string{"now", "queue?queue=mail", "kind?kind=mail"} {
 		r.get(page).is(http.StatusOK).has("Nothing was measured in this time")

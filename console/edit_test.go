@@ -77,6 +77,7 @@ func (a answer) edited(id outbox.ID, change func(string) string) url.Values {
 }
 
 func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		as     string
 		tenant outbox.ID
@@ -121,6 +122,7 @@ func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
 
 // What a schema, or JSON, has against a payload stands at its line; nothing is changed, and what was typed is kept.
 func TestMistakesInAPayloadStandAtTheirFields(t *testing.T) {
+	t.Parallel()
 	r := newEditorRig(t, withReceipts(t)).as("a")
 	id := r.deadWith(tenantA, "receipt", `{"order":1,"to":"ada","password":"hunter2","lines":[{"count":1}]}`)
 	editor := r.get("job-edit?id=" + id.String()).is(200)
@@ -154,6 +156,7 @@ func TestMistakesInAPayloadStandAtTheirFields(t *testing.T) {
 }
 
 func TestWhoMayNotReadAPayloadCannotEditIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.deadWith(tenantA, "k", `{"a":"secret-ish"}`)
 	form := url.Values{"id": {id.String()}, "epoch": {"3"}, "payload": {`{}`}}
@@ -172,6 +175,7 @@ func TestWhoMayNotReadAPayloadCannotEditIt(t *testing.T) {
 
 // The login that the documentation names for the API cannot change payloads: nobody types one in vain.
 func TestAnEditNeedsALoginThatMayChangePayloads(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.deadWith(tenantA, "k", `{"a":1}`)
 	r.get("job?id=" + id.String()).is(200).has("Needs a database login that may change payloads").hasNot(`href="job-edit`)
@@ -187,6 +191,7 @@ func TestAnEditNeedsALoginThatMayChangePayloads(t *testing.T) {
 // The payload was shown, then somebody else replayed the job, and it failed again: it is a dead letter as before, but
 // not the one that was shown.
 func TestAnEditMeansTheEpochThatWasShown(t *testing.T) {
+	t.Parallel()
 	r := newEditorRig(t)
 	id := r.deadWith(tenantA, "k", `{"a":1}`)
 	form := r.as("a").get("job-edit?id="+id.String()).is(200).edited(id, func(string) string { return `{"a":2}` })
@@ -201,6 +206,7 @@ func TestAnEditMeansTheEpochThatWasShown(t *testing.T) {
 }
 
 func TestPayloadsThatAFormWouldChangeAreNotEdited(t *testing.T) {
+	t.Parallel()
 	r := newEditorRig(t)
 	raw := func(contentType, payload string) outbox.ID {
 		id, err := outbox.Enqueue(t.Context(), r.db, outbox.Raw{KindName: "k", Payload: []byte(payload), ContentType: contentType}, outbox.Options{MaxAttempts: 1})
@@ -243,6 +249,7 @@ func TestPayloadsThatAFormWouldChangeAreNotEdited(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
+	t.Parallel()
 	lines := func(from, to int) (all []string) {
 		for i := from; i < to; i++ {
 			all = append(all, strconv.Itoa(i))

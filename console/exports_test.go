@@ -24,6 +24,7 @@ func (a answer) lines() [][]string {
 }
 
 func TestListsAreExported(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	const formula = `=HYPERLINK("http://evil.example","x")`
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload, status, failed_at, last_error_code, last_error_message, tenant_id)
@@ -89,6 +90,7 @@ func TestListsAreExported(t *testing.T) {
 
 // What the audit has of payloads and headers takes payload.read, on its page, on a job's and in an export.
 func TestTheAuditHasNoPayloadsWithoutTheCapability(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	job := r.enqueue("greet", `{}`, outbox.Options{Tenant: tenantA})
 	r.exec(`INSERT INTO outbox.audit (actor, act, target, tenant_id, job_id, before, after) VALUES ('ada', 'schedule.change', 's', $1, $2,
@@ -162,6 +164,7 @@ func TestAnExportHasTheTimeOfItsPages(t *testing.T) {
 }
 
 func TestAnExportHasABound(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'k', '' FROM generate_series(1, 10100)`)
 	if rows := r.get("jobs-export?format=csv").lines(); len(rows) != 10_001 {

@@ -23,6 +23,7 @@ func (r *rig) deadLetter(tenant outbox.ID, kind, code, message string) outbox.ID
 
 // A list that was narrowed leads to acts on what it lists, and to nothing more.
 func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var one outbox.ID
 	for _, queue := range []string{"mail", "mail", "other", "other", "other"} {
@@ -54,6 +55,7 @@ func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
 }
 
 func TestDeadLettersAreGroupedByError(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.get("letters").is(200).has("Nothing waits for a person")
 	for range 3 {
@@ -74,6 +76,7 @@ func TestDeadLettersAreGroupedByError(t *testing.T) {
 }
 
 func TestALetterListGoesOn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for range operator.DefaultLimit + 1 {
 		r.deadLetter(outbox.RootTenant, "k", "c", "m")
@@ -87,6 +90,7 @@ func TestALetterListGoesOn(t *testing.T) {
 }
 
 func TestKeysThatHoldJobsUp(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.get("keys").is(200).has("No key holds jobs up")
 	hostile := `a/b?c=%&d "e" ` + evil
@@ -106,6 +110,7 @@ func TestKeysThatHoldJobsUp(t *testing.T) {
 }
 
 func TestSchedulesShowTheirTicks(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.get("schedules").is(200).has("No schedules")
 	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, kind, payload, next_at)
@@ -121,6 +126,7 @@ func TestSchedulesShowTheirTicks(t *testing.T) {
 }
 
 func TestWorkersSinksAndTheAudit(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.get("workers").is(200).has("No dispatcher is there")
 	r.get("sinks").is(200).has("No sinks")
@@ -144,6 +150,7 @@ func TestWorkersSinksAndTheAudit(t *testing.T) {
 
 // A producer's own INSERT may name a queue as it likes, and people paste commands into a shell.
 func TestACommandQuotesTheQueue(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload, queue, key) VALUES (outbox.uuid_v7(), 'k', '', 'a;touch b', 'k')`)
 	page := "?" + url.Values{"queue": {"a;touch b"}, "key": {"k"}}.Encode()

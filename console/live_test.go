@@ -102,6 +102,7 @@ func begun(t *testing.T, events <-chan event) string {
 }
 
 func TestAStreamHasTheChangesOfItsTenant(t *testing.T) {
+	t.Parallel()
 	r, server := serve(t)
 	res, everybody := r.stream(server, "events")
 	if got := res.Header.Get("Content-Type"); got != "text/event-stream" {
@@ -129,6 +130,7 @@ func TestAStreamHasTheChangesOfItsTenant(t *testing.T) {
 }
 
 func TestWhoMayNotReadAStreamGetsNone(t *testing.T) {
+	t.Parallel()
 	r, server := serve(t)
 	for token, want := range map[string]int{"": 401, "+jobs.read": 403, "+admin.stream": 403, "+jobs.read,admin.stream": 200, "a+jobs.read,admin.stream": 200} {
 		rig := r
@@ -152,6 +154,7 @@ func TestWhoMayNotReadAStreamGetsNone(t *testing.T) {
 
 // More changes at once than a browser has to read are one event, after which it goes on.
 func TestABurstIsOneEvent(t *testing.T) {
+	t.Parallel()
 	for jobs, counted := range map[int]int{3000: 3000, 5001: 5000} {
 		t.Run(strconv.Itoa(jobs), func(t *testing.T) { testBurst(t, jobs, counted) })
 	}
@@ -199,6 +202,7 @@ func (f *fickle) Authenticate(ctx context.Context, bearer string) (access.Princi
 }
 
 func TestAStreamEndsWithItsLogin(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*fickle){
 		"a token that is revoked":      func(f *fickle) { f.revoked.Store(true) },
 		"a capability that is revoked": func(f *fickle) { f.less.Store(true) },
@@ -221,6 +225,7 @@ func TestAStreamEndsWithItsLogin(t *testing.T) {
 }
 
 func TestALoginCannotTakeAllStreams(t *testing.T) {
+	t.Parallel()
 	r, server := serve(t)
 	for n := range 64 {
 		res, events := r.stream(server, "events")
@@ -238,6 +243,7 @@ func TestALoginCannotTakeAllStreams(t *testing.T) {
 }
 
 func TestRowsByThemselves(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	own, foreign := r.enqueue("greet", `{}`, outbox.Options{Tenant: tenantA}).String(), r.enqueue("greet", `{}`, outbox.Options{Tenant: tenantB}).String()
 	body := r.as("a").get("rows?id=" + own + "," + foreign).is(200).Body.String()
@@ -251,6 +257,7 @@ func TestRowsByThemselves(t *testing.T) {
 
 // The script writes statuses as the pages do.
 func TestTheScriptKnowsTheShapesOfStatuses(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("assets/live.js")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ var untilField = regexp.MustCompile(`name="failed_until" value="([^"]+)"`)
 
 // A person has confirmed two dead letters. A third that dies before the form is sent is not touched.
 func TestAnOperationDoesWhatWasCounted(t *testing.T) {
+	t.Parallel()
 	for act, becomes := range map[string]string{"letters-replay": "pending", "letters-dismiss": "dismissed"} {
 		t.Run(act, func(t *testing.T) {
 			r := newRig(t)
@@ -62,6 +63,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 // A form that is sent twice, by a second click, is done once; and one that is refused is shown once more, of what there
 // is by then, with what was entered.
 func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.deadLetter(tenantA, "k", "c", "m")
 	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
@@ -106,6 +108,7 @@ func TestAFormIsDoneOnceAndKeepsWhatWasEntered(t *testing.T) {
 }
 
 func TestAnOperationIsStoppedAndResumed(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.deadLetter(tenantA, "k", "c", "m")
 	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA}})
@@ -127,6 +130,7 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 
 // Why a step failed is the database's to say, and not to those of one tenant.
 func TestWhyAnOperationFailsIsNotForTenants(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
 	if err != nil {
@@ -142,6 +146,7 @@ func TestWhyAnOperationFailsIsNotForTenants(t *testing.T) {
 
 // An operation that cancels jobs was stopped. A login that may not cancel a job may not resume it either.
 func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
 	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})

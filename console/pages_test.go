@@ -23,6 +23,7 @@ import (
 )
 
 func TestHostileTextStaysText(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.evilJob(outbox.RootTenant)
 	for _, page := range []string{
@@ -44,6 +45,7 @@ func TestHostileTextStaysText(t *testing.T) {
 }
 
 func TestWhatACallerMayNotSeeIsNotThere(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.evilJob(tenantA).String()
 	r.as("b").get("job?id=" + id).is(404).has("There is no such job").hasNot("evil.kind")
@@ -70,6 +72,7 @@ func TestWhatACallerMayNotSeeIsNotThere(t *testing.T) {
 }
 
 func TestAJobSaysWhyItDoesNotRun(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"}).String()
 	r.get("job?id="+id).is(200).has("Why it does not run", "No present dispatcher works queue mail")
@@ -81,6 +84,7 @@ func TestAJobSaysWhyItDoesNotRun(t *testing.T) {
 }
 
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, func(c *console.Config) { c.ReadOnly = true })
 	for _, row := range console.Table() {
 		if row.Method == http.MethodPost && len(row.Needs) > 0 {
@@ -93,6 +97,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 func TestJobsByFilter(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	mail := r.enqueue("receipt.send", `{}`, outbox.Options{Queue: "mail", Key: outbox.KeyRules{Name: "acme/%?#"}})
 	other := r.enqueue("greet", `{"to":"a &lt;b"}`, outbox.Options{Hold: true})
@@ -148,6 +153,7 @@ func TestJobsByFilter(t *testing.T) {
 }
 
 func TestPagesOfJobs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	want := map[string]bool{}
 	for range 7 {
@@ -174,6 +180,7 @@ func TestPagesOfJobs(t *testing.T) {
 }
 
 func TestPayloadsAreAsTheyAreStored(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	stored := `{"b": 1970670598291982290,"a":[1.500,1E+2,"\u00e9\/"],"b":null}`
 	id := r.enqueue("greet", stored, outbox.Options{}).String()
@@ -204,6 +211,7 @@ func TestPayloadsAreAsTheyAreStored(t *testing.T) {
 
 // Every status with what may be missing missing, and with all of it.
 func TestEveryStatusHasItsPage(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for _, status := range []string{"created", "pending", "retrying", "dead", "succeeded", "cancelled", "expired"} {
 		id := r.enqueue("greet", `{}`, outbox.Options{Hold: status == "created"})
@@ -226,6 +234,7 @@ func TestEveryStatusHasItsPage(t *testing.T) {
 }
 
 func TestAnyPathWillDo(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.enqueue("greet", `{}`, outbox.Options{}).String()
 	links := regexp.MustCompile(`(?:href|src|action)="([^"]*)"`)
@@ -275,6 +284,7 @@ func TestAnyPathWillDo(t *testing.T) {
 }
 
 func TestAssets(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	url := regexp.MustCompile(`assets/[0-9a-f]+/app\.css`).FindString(r.get("me").Body.String())
 	req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+url, nil)
@@ -305,6 +315,7 @@ func TestAssets(t *testing.T) {
 
 // What is copied from npm is what the list says, and all of it.
 func TestVendoredFilesAreThoseOfTheList(t *testing.T) {
+	t.Parallel()
 	list, err := os.Open("assets/vendor.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -369,6 +380,7 @@ func TestADatabaseThatIsAway(t *testing.T) {
 // What a browser that was never here asks for: the login, the largest of the pages that people begin with, and every
 // file that is served, as compressed as browsers take it.
 func TestTheFirstVisitIsSmall(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.evilJob(outbox.RootTenant)
 	for range 60 {

@@ -8,6 +8,7 @@ import (
 )
 
 func TestProblemsComeFirst(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.get("").is(303)
 	r.deadLetter(tenantA, "receipt.send", "smtp", "connection refused "+evil)
@@ -22,6 +23,7 @@ func TestProblemsComeFirst(t *testing.T) {
 }
 
 func TestNowAndSystem(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"})
 	r.get("now").is(200).has("mail", "Oldest due", "No job has ended")

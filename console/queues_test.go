@@ -26,6 +26,7 @@ func TestQueues(t *testing.T) {
 
 // The list ends after a thousand queues; the page of another, and its forms, are of that queue all the same.
 func TestAQueueBehindTheListIsShownAsItIs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'q' || n, '{}' FROM generate_series(1, 1000) n`, outbox.RootTenant)
 	r.enqueue("k", `{}`, outbox.Options{Queue: "zeta"})
@@ -38,6 +39,7 @@ func TestAQueueBehindTheListIsShownAsItIs(t *testing.T) {
 }
 
 func TestAQueueIsPausedInTwoSteps(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"})
 	r.get("queue-pause?queue=mail").is(200).has("1 job waiting now", "posthaste queues pause mail", "It can be undone")
@@ -58,6 +60,7 @@ func TestAQueueIsPausedInTwoSteps(t *testing.T) {
 }
 
 func TestLimitsOfAQueue(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for name, form := range map[string]url.Values{
 		"running":  {"queue": {"mail"}, "running": {"0"}},
@@ -83,6 +86,7 @@ type greeting struct {
 func (greeting) Kind() string { return "greet" }
 
 func TestKinds(t *testing.T) {
+	t.Parallel()
 	var schemas kinds.Schemas
 	if err := kinds.AddType[greeting](&schemas); err != nil {
 		t.Fatal(err)

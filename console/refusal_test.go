@@ -32,6 +32,7 @@ func (a answer) refuses(status int, sentences ...string) answer {
 const noID = "01234567-89ab-7def-8123-456789abcdef"
 
 func TestWhatIsNotThereSaysSo(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for page, sentences := range map[string][]string{
 		"nothing":                     {"There is no such page", "leads nowhere in this console"},
@@ -79,6 +80,11 @@ func TestTheDatabaseIsStopped(t *testing.T) {
 	r.get("jobs").is(200)
 	if err := server.Kill9(); err != nil {
 		t.Fatal(err)
+	}
+	for began := time.Now(); r.get("jobs").Code == 200; { // the server's sessions outlive it by moments
+		if time.Since(began) > time.Minute {
+			t.Fatal("the pages are still there")
+		}
 	}
 	for _, page := range []string{"jobs", "queues", "letters", "audit", "schedules", "operations", "undo?entry=1"} {
 		a := r.get(page).refuses(503, "The database cannot be reached", "Nothing is wrong with the request", "tries again in 4 seconds")

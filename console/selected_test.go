@@ -36,6 +36,7 @@ func (a answer) hasSource(t *testing.T, texts ...string) answer {
 
 // Jobs that a person has selected are acted on, each in the status in which it was shown, and no other.
 func TestJobsThatWereSelectedAreActedOn(t *testing.T) {
+	t.Parallel()
 	for act, c := range map[string]struct {
 		hold          bool
 		says, becomes string
@@ -87,6 +88,7 @@ func TestJobsThatWereSelectedAreActedOn(t *testing.T) {
 
 // Dead letters of a group are selected, too, and what is done leads back to the group.
 func TestLettersThatWereSelectedAreActedOn(t *testing.T) {
+	t.Parallel()
 	for act, becomes := range map[string]string{"retry": "pending", "dismiss": "dismissed"} {
 		t.Run(act, func(t *testing.T) {
 			r := newRig(t)
@@ -120,6 +122,7 @@ func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // What cannot be meant is refused, and nothing is done.
 func TestASelectionThatCannotBeMeantIsRefused(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.enqueue("k", `{}`, outbox.Options{})
 	r.get("selected-cancel").is(400).has("No job is selected")
@@ -150,6 +153,7 @@ func TestASelectionThatCannotBeMeantIsRefused(t *testing.T) {
 // A form that names another tenant's job does nothing to it, also where the login is the owner's, for whom there is no
 // row security.
 func TestAForgedSelectionReachesNoOtherTenant(t *testing.T) {
+	t.Parallel()
 	for name, owner := range map[string]bool{"with row security": false, "as the owner": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -173,6 +177,7 @@ func TestAForgedSelectionReachesNoOtherTenant(t *testing.T) {
 
 // A job whose row a handler's transaction holds keeps the others from nothing, and the page says that not all was done.
 func TestASelectedJobThatIsLockedIsPassedBy(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	locked, free := r.enqueue("k", `{}`, outbox.Options{}), r.enqueue("k", `{}`, outbox.Options{})
 	tx, err := r.db.Begin(t.Context())

@@ -27,6 +27,7 @@ var noPages = map[string]string{
 
 // Every page of the table of routes, for somebody who sees all tenants and for one of a tenant.
 func TestEveryPageTakesFewStatements(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	addresses := r.furnish()
 	seen := map[string]bool{}

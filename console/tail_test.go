@@ -6,6 +6,7 @@ import (
 )
 
 func TestChangesByFilter(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for page, want := range map[string]string{
 		"live":                                   `data-match="{}"`,

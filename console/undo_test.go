@@ -92,6 +92,7 @@ func (r *rig) read(query string) (text string) {
 }
 
 func TestAnActIsUndone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	operation := r.thingsToUndo()
 	for name, c := range reversibles(operation) {
@@ -127,6 +128,7 @@ func TestAnActIsUndone(t *testing.T) {
 
 // Between an act and its undoing somebody else has changed the thing: their act stays.
 func TestWhatSomebodyHasChangedSinceIsNotUndone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for name, c := range reversibles(r.thingsToUndo()) {
 		t.Run(name, func(t *testing.T) {
@@ -159,6 +161,7 @@ func TestWhatSomebodyHasChangedSinceIsNotUndone(t *testing.T) {
 
 // Somebody else's act commits while the undoing waits for the row: it has read the row before, and must not act on it.
 func TestAnUndoingThatMeetsAnotherActLooksAgain(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	undo := r.post("queue-pause", url.Values{"queue": {"mail"}}).undoes(r)
 	tx, err := r.db.Begin(t.Context())
@@ -180,6 +183,7 @@ func TestAnUndoingThatMeetsAnotherActLooksAgain(t *testing.T) {
 }
 
 func TestWhatHasNoOppositeIsNotUndone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	waits := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA}).String()
 	form := url.Values{"id": {waits}, "while": {"pending@0"}}

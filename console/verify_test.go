@@ -9,6 +9,7 @@ import (
 var headOf = regexp.MustCompile(`\d+:[0-9a-f]{64}`)
 
 func TestTheAuditIsVerified(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.audit (actor, act) SELECT 'ada', 'x.y' FROM generate_series(1, 5)`)
 	head := headOf.FindString(r.get("audit-verify").is(200).has("The audit is as it was recorded", "Acts as recorded 5", "Read to the end").text())

@@ -8,6 +8,7 @@ import (
 
 // A search gets a name, stands above the list by it, and loses it again.
 func TestASearchIsSaved(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	of := func(name, search string, shared bool) url.Values {
 		form := viewNamed(name, shared)
@@ -71,6 +72,7 @@ func viewNamed(name string, shared bool) url.Values {
 }
 
 func TestViewsThatCannotBeSaved(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for _, search := range []string{"", "status=nothing", "colour=red", "since=soon", "%zz"} {
 		r.get("view-save?search=" + url.QueryEscape(search)).is(400)

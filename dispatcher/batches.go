@@ -17,7 +17,9 @@ type batches struct {
 
 func newBatches(w *workers) *batches {
 	g := &batches{workers: w, open: map[*route]*batch{}}
-	w.capacity.seats = g.seats
+	if batchRoom(w.routes) > 0 {
+		w.capacity.seats = g.seats
+	}
 	return g
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
@@ -106,19 +105,11 @@ func registerHooks(ctx context.Context, p *process, db hookStatement, hooks map[
 	for _, kind := range slices.Sorted(maps.Keys(hooks)) {
 		row.Kinds, row.HookKinds = append(row.Kinds, kind), append(row.HookKinds, hooks[kind])
 	}
-	var retry backoff.Backoff
-	for {
-		bound, cancel := bounded(ctx)
-		err := db.RegisterDeathHooks(bound, row)
-		cancel()
-		if err == nil {
-			p.health.OK()
-			return true
-		}
-		p.health.Failed(err)
-		p.health.Complain(ctx, "death hooks not registered", err)
-		if retry.Wait(ctx) != nil {
-			return false
-		}
+	err := p.untilAnswered(ctx, "death hooks not registered", func(bound context.Context) error {
+		return db.RegisterDeathHooks(bound, row)
+	})
+	if err == nil {
+		p.health.OK()
 	}
+	return err == nil
 }

@@ -21,7 +21,7 @@ import (
 // back that is unavailable. It is what package outboxtest works jobs with, in a test's own transaction; programs use
 // [New]. It is for one goroutine at a time.
 type Inline struct {
-	*Dispatcher
+	d        *Dispatcher
 	conn     outbox.DB
 	handlers outbox.Beginner
 }
@@ -62,14 +62,14 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 // runs the handler and stores the outcome. It returns nothing if there is no such job: its queue is paused, or others
 // of its key come first. A handler that ends its goroutine has failed, as ever.
 func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
-	p := i.process
+	p := i.d.process
 	r := p.routes[f.Kind]
 	if r == nil {
 		return nil, fmt.Errorf("dispatcher: kind %q has no handler", f.Kind)
 	}
 	var over []*attempt
 	recorder := report.NewRecorder(report.Config{
-		DB: i.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: func() bool { return false },
+		DB: i.d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: func() bool { return false },
 		Over: func(a report.Owner) { over = append(over, a.(*attempt)) },
 	})
 	claimed, err := i.claim(ctx, f, r, recorder)
@@ -113,7 +113,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 		shares:  []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: room}},
 		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room,
 	}
-	reader := &claimReader{process: i.process, queue: f.Queue, trust: i.leases.trust, waker: newWaker(), recorder: recorder, handlers: i.handlers}
+	reader := &claimReader{process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(), recorder: recorder, handlers: i.handlers}
 	source := claims{claimReader: reader, db: i.conn, limits: true}
 	bound, cancel := bounded(ctx)
 	defer cancel()
@@ -121,8 +121,8 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	if b.err != nil {
 		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
 	}
-	i.promoter.blocked(b.tally.halted)
-	i.leases.add(b.claimed)
+	i.d.promoter.blocked(b.tally.halted)
+	i.d.leases.add(b.claimed)
 	for _, a := range b.claimed {
 		a.arrived = time.Now()
 	}
@@ -142,17 +142,17 @@ func runInline(p *process, r *route, claimed []*attempt) {
 // settle stores outcomes. A transaction that takes no statement any more takes none later either, so the settler
 // is to give up as it does when a grace period is over.
 func (i *Inline) settle(ended []*attempt) error {
-	i.process.phase.Store(cutOff)
-	defer i.process.phase.Store(claiming)
-	i.settler.settle(ended)
-	i.settler.reporter.failures.End()
-	if err := i.process.health.err(); err != nil {
+	i.d.process.phase.Store(cutOff)
+	defer i.d.process.phase.Store(claiming)
+	i.d.settler.settle(ended)
+	i.d.settler.reporter.failures.End()
+	if err := i.d.process.health.err(); err != nil {
 		return fmt.Errorf("settle %d jobs: %w", len(ended), err)
 	}
 	var errs []error
-	for len(i.settler.refused) > 0 {
-		a := <-i.settler.refused
-		if err := i.settler.storeRefusedAgain(a); err != nil {
+	for len(i.d.settler.refused) > 0 {
+		a := <-i.d.settler.refused
+		if err := i.d.settler.storeRefusedAgain(a); err != nil {
 			errs = append(errs, fmt.Errorf("the database refuses that job %s is %s: %w", a.job.ID, a.outcome.Status, err))
 		}
 	}
@@ -162,11 +162,11 @@ func (i *Inline) settle(ended []*attempt) error {
 // promote moves on the keys that jobs have left, or in which a claim has blocked something.
 func (i *Inline) promote() error {
 	for {
-		names, counts := i.promoter.take()
+		names, counts := i.d.promoter.take()
 		if len(names) == 0 {
-			return i.promoter.refusal()
+			return i.d.promoter.refusal()
 		}
-		if err := i.promoter.promote(names, counts); err != nil {
+		if err := i.d.promoter.promote(names, counts); err != nil {
 			return fmt.Errorf("move %d keys on: %w", len(names), err)
 		}
 	}
@@ -177,7 +177,7 @@ func (i *Inline) promote() error {
 func (i *Inline) Expire(ctx context.Context) error {
 	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	none := pgtype.Interval{Valid: true}
-	lapsed, err := i.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
+	lapsed, err := i.d.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none, LeaseHorizon: none,
 	})
 	if err != nil {
@@ -189,7 +189,7 @@ func (i *Inline) Expire(ctx context.Context) error {
 			keys = append(keys, keyName{row.TenantID.Bytes, row.Queue, row.Key})
 		}
 	}
-	late, err := i.db.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
+	late, err := i.d.db.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
 		FromDeadline: always, BeforeDeadline: never, Overlap: none, Horizon: none, Patience: none, MaxJobs: maxBatch,
 	})
 	if err != nil {
@@ -198,7 +198,7 @@ func (i *Inline) Expire(ctx context.Context) error {
 	for n, key := range late.Keys {
 		keys = append(keys, keyName{late.TenantIds[n].Bytes, late.Queues[n], key})
 	}
-	i.process.log.LogAttrs(ctx, slog.LevelDebug, "expired", slog.Int64("deadlines", late.Closed))
-	i.promoter.blocked(keys)
+	i.d.process.log.LogAttrs(ctx, slog.LevelDebug, "expired", slog.Int64("deadlines", late.Closed))
+	i.d.promoter.blocked(keys)
 	return i.promote()
 }

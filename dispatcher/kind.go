@@ -73,14 +73,3 @@ func Waits(delays ...time.Duration) BackoffPolicy {
 		return outcome.Turn(delays, job.Attempt)
 	}
 }
-
-// DecorrelatedJitter draws each wait evenly between base and the smaller of limit
-// and base·3^attempt: the spread of the AWS Architecture Blog's decorrelated
-// jitter, without having to remember the last wait.
-func DecorrelatedJitter(base, limit time.Duration) BackoffPolicy {
-	return func(job *outbox.Claimed, _ error) time.Duration {
-		top := min(float64(limit), float64(base)*math.Pow(3, float64(max(job.Attempt, 1))))
-		spread := max(top-float64(base), 0)
-		return base + time.Duration(rand.Float64()*spread)
-	}
-}

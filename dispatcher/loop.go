@@ -40,17 +40,10 @@ func (p pollIntervals) now() time.Duration {
 // loop is the claim loop of a queue, and the only goroutine of this process that claims of it. The scheduler says what
 // the next claim asks for and how long to sleep; the claimer gets it.
 type loop struct {
-	*process
-	queue     string
+	*claimer
 	db        surveyStatement
 	intervals pollIntervals
 	pace      pace
-	claimer   *claimer
-	sched     *scheduler.Scheduler
-	keyed     *keyedClaims
-	capacity  *capacity
-	outages   *outages
-	workers   *workers
 
 	// The loop's own.
 	claimed       int // by the last drain
@@ -62,10 +55,7 @@ type surveyStatement interface {
 }
 
 func newLoop(c *claimer, db surveyStatement, intervals pollIntervals) *loop {
-	l := &loop{
-		process: c.process, queue: c.queue, db: db, intervals: intervals, claimer: c, sched: c.sched, keyed: c.keyed,
-		capacity: c.capacity, outages: c.workers.outages, workers: c.workers, nextClaimMost: firstBatch,
-	}
+	l := &loop{claimer: c, db: db, intervals: intervals, nextClaimMost: firstBatch}
 	l.pace.ownFinds.Store(true)
 	return l
 }
@@ -194,7 +184,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 	p := l.places()
 	p.Room = min(p.Room, most)
 	made := l.sched.Plan(time.Now(), p, l.keyed.offeredOf())
-	made.Kinds = l.outages.claimable()
+	made.Kinds = l.workers.outages.claimable()
 	return made
 }
 
@@ -207,18 +197,18 @@ func (l *loop) places() scheduler.Places {
 
 // probeKinds claims a job of each kind of which a probe is due.
 func (l *loop) probeKinds(ctx context.Context) error {
-	if l.outages.back.Swap(false) {
+	if l.workers.outages.back.Swap(false) {
 		l.sched.StartFromFront()
 		l.nextClaimMost = firstBatch // what was away may soon be away again
 	}
-	if l.outages.some.Load() == 0 {
+	if l.workers.outages.some.Load() == 0 {
 		return nil
 	}
 	for _, kind := range l.kinds {
 		if l.capacity.room() == 0 {
 			return nil
 		}
-		if circuit := l.outages.of[kind]; circuit.Probe() {
+		if circuit := l.workers.outages.of[kind]; circuit.Probe() {
 			started := time.Now()
 			n, err := l.claimProbe(ctx, kind)
 			l.claimed += n

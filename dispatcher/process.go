@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 // process is what the parts of a dispatcher have in common: who it is, what it handles, where it logs, and how far
@@ -23,6 +25,24 @@ type process struct {
 	phase          *phase
 }
 
+// untilAnswered asks until the database answers, or ctx ends, of which it returns the cause.
+func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(bound context.Context) error) error {
+	var retry backoff.Backoff
+	for {
+		bound, cancel := bounded(ctx)
+		err := ask(bound)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		p.health.Failed(err)
+		p.health.Complain(ctx, complaint, err)
+		if err := retry.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
 // LogJobs says which of the lines that follow a job are logged.
 type LogJobs string
 
@@ -33,7 +53,8 @@ const (
 	LogNone     LogJobs = "off"
 )
 
-// phase is how far a dispatcher has come. It only moves on.
+// phase is how far a dispatcher has come. That of a [Dispatcher] only moves on; an [Inline] is cut off while it stores
+// outcomes, and claims again.
 type phase struct{ atomic.Int32 }
 
 const (

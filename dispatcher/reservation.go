@@ -29,11 +29,19 @@ type reserved struct {
 	mu     sync.Mutex
 	id     outbox.ID // of the job under way; zero: none
 	ended  chan struct{}
-	asking bool      // returnOrphans is under way: what it reads must not change
-	closed bool      // no other begins
-	gone   bool      // nor does one start that is under way
+	asking bool // returnOrphans is under way: what it reads must not change
+	state  reserving
 	doubt  time.Time // until then one without an answer may yet be committed
 }
+
+// reserving is what may yet be reserved.
+type reserving int
+
+const (
+	open   reserving = iota
+	closed           // no other begins
+	gone             // nor does one start that is under way
+)
 
 // reserve keeps a place for the job; nil if it is to be claimed like any. The kind is handled here, and not in batches.
 func (r *reserved) reserve(id outbox.ID) *reservation {
@@ -47,7 +55,7 @@ func (r *reserved) reserve(id outbox.ID) *reservation {
 func (r *reserved) take(id outbox.ID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || r.asking || !r.id.IsZero() || time.Now().Before(r.doubt) {
+	if r.state != open || r.asking || !r.id.IsZero() || time.Now().Before(r.doubt) {
 		return false
 	}
 	r.id, r.ended = id, make(chan struct{})
@@ -70,7 +78,7 @@ func (r *reserved) inDoubt(now time.Time) bool {
 // longer, the job is not started: its lease lapses.
 func (r *reserved) close() {
 	r.mu.Lock()
-	r.closed = true
+	r.state = closed
 	busy, ended := !r.id.IsZero(), r.ended
 	r.mu.Unlock()
 	if busy {
@@ -80,7 +88,7 @@ func (r *reserved) close() {
 		}
 	}
 	r.mu.Lock()
-	r.gone = true
+	r.state = gone
 	r.mu.Unlock()
 }
 
@@ -142,7 +150,7 @@ func (r *reservation) Committed() bool {
 	case r.claimed == nil:
 		of.release(false)
 		return false
-	case of.gone:
+	case of.state == gone:
 		return true // nobody has to be woken: it is this process's until its lease lapses
 	}
 	a, now := r.claimed, time.Now()

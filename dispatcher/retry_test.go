@@ -55,20 +55,6 @@ func TestExponentialSpreadsWhatFailedTogether(t *testing.T) {
 	}
 }
 
-func TestDecorrelatedJitter(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		limit := durations(math.MaxInt64).Draw(t, "limit")
-		base := durations(limit).Draw(t, "base")
-		attempt := attempts.Draw(t, "attempt")
-		got := dispatcher.DecorrelatedJitter(base, limit)(&outbox.Claimed{Attempt: attempt}, errBoom)
-		most := nominal(base, limit, 3, attempt)
-		if got < base || float64(got) > most+1 {
-			t.Errorf("DecorrelatedJitter(%s, %s) waits %s after attempt %d, want %s to %s",
-				base, limit, got, attempt, base, time.Duration(most))
-		}
-	})
-}
-
 func TestDelaysRepeatTheLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delays := rapid.SliceOfN(durations(24*time.Hour), 1, 10).Draw(t, "delays")

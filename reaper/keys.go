@@ -23,7 +23,7 @@ const (
 	// A key that is found stuck is looked at again after this: as a rule the
 	// process that freed a slot is about to promote the next job.
 	sweepPatience = 250 * time.Millisecond
-	everySlot     = 1000 // of a key; engine.MaxKeyActive
+	everySlot     = engine.MaxKeyActive
 )
 
 // keys names some keys, as the statements take them.

@@ -10,7 +10,7 @@ var enqueue = []Mutant{
 	if tx, ok := db.(pgx.Tx); ok {
 		conn, err := pgx.ConnectConfig(ctx, tx.Conn().Config())
 		if err != nil {
-			return ID{}, err
+			return ID{}, false, err
 		}
 		defer conn.Close(ctx)
 		db = conn

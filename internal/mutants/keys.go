@@ -131,7 +131,7 @@ var keys = []Mutant{
 		Name:      "a failed job that moves no key on",
 		Breaks:    "the jobs behind one that waits for another attempt wait for that, or for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.status == outbox.Retrying || a.outcome`}},
+		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.Status == outbox.Retrying || a.outcome`}},
 		Checks: []Check{
 			test("dispatcher", "TestEveryEndOfAnAttemptMovesTheKeyOn/failed,_and_retried_tomorrow", "in vain: the others succeed"),
 			row("K6", "seconds that a slot was free and a job of its key blocked, without a sweep"),

@@ -1,0 +1,154 @@
+package mutants
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What mutants make of our code compiles: one that does not is no bug that a test could catch, and its run says
+// nothing. Packages with changed files are checked, against the others as they are.
+func TestEveryMutantCompiles(t *testing.T) {
+	t.Parallel()
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := map[string]map[string]string{} // by mutant: texts by file
+	folders := map[string]bool{}
+	for _, m := range All() {
+		files, err := m.Changed(abs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.DeleteFunc(files, func(file, _ string) bool { return !strings.HasSuffix(file, ".go") })
+		changed[m.Name] = files
+		for file := range files {
+			folders["./"+path.Dir(file)] = true
+		}
+	}
+	c := listPackages(t, abs, slices.Sorted(maps.Keys(folders)))
+	for _, m := range All() {
+		if err := c.check(abs, changed[m.Name]); err != nil {
+			t.Errorf("%s: %s", m.Name, err)
+		}
+	}
+}
+
+// compiler checks types as the compiler does, against what is compiled already.
+type compiler struct {
+	files    *token.FileSet
+	compiled types.Importer
+	packages []listed // those that others import come before them
+	parsed   map[string]*ast.File
+	checked  map[string]*types.Package // those of the mutant that it has changed
+}
+
+type listed struct {
+	ImportPath, Dir, Export string
+	GoFiles, Imports        []string
+	Standard                bool
+}
+
+// listPackages compiles the packages and what they import, where the build cache does not have it.
+func listPackages(t *testing.T, root string, folders []string) *compiler {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Imports,Standard"}, folders...)...)
+	list.Dir = root
+	var said bytes.Buffer
+	list.Stderr = &said
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", list, err, said.Bytes())
+	}
+	c := &compiler{files: token.NewFileSet(), parsed: map[string]*ast.File{}}
+	exports := map[string]string{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+		if strings.HasPrefix(p.Dir+"/", root+"/") {
+			c.packages = append(c.packages, p)
+		}
+	}
+	c.compiled = importer.ForCompiler(c.files, "gc", func(path string) (io.ReadCloser, error) {
+		if exports[path] == "" {
+			return nil, fmt.Errorf("nothing that is changed imports %s", path)
+		}
+		return os.Open(exports[path])
+	})
+	return c
+}
+
+// Import is the package as the mutant has it.
+func (c *compiler) Import(path string) (*types.Package, error) {
+	if p := c.checked[path]; p != nil {
+		return p, nil
+	}
+	return c.compiled.Import(path)
+}
+
+// check checks the packages that have one of the changed files, by their names from the root on, and those in between.
+func (c *compiler) check(root string, changed map[string]string) error {
+	c.checked = map[string]*types.Package{}
+	left := map[string]bool{} // the folders with a change
+	for file := range changed {
+		left[filepath.Join(root, filepath.FromSlash(path.Dir(file)))] = true
+	}
+	for _, p := range c.packages {
+		between := slices.ContainsFunc(p.Imports, func(path string) bool { return c.checked[path] != nil })
+		if len(left) == 0 || !left[p.Dir] && !between {
+			continue
+		}
+		delete(left, p.Dir)
+		var files []*ast.File
+		for _, name := range p.GoFiles {
+			file, err := c.parse(root, filepath.Join(p.Dir, name), changed)
+			if err != nil {
+				return err
+			}
+			files = append(files, file)
+		}
+		var err error
+		if c.checked[p.ImportPath], err = (&types.Config{Importer: c}).Check(p.ImportPath, c.files, files, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parse parses what the mutant has made of a file, or else the file, once.
+func (c *compiler) parse(root, path string, changed map[string]string) (*ast.File, error) {
+	name, err := filepath.Rel(root, path)
+	if err != nil {
+		return nil, err
+	}
+	if text, is := changed[filepath.ToSlash(name)]; is {
+		return parser.ParseFile(c.files, path, text, parser.SkipObjectResolution)
+	}
+	if c.parsed[path] == nil {
+		if c.parsed[path], err = parser.ParseFile(c.files, path, nil, parser.SkipObjectResolution); err != nil {
+			return nil, err
+		}
+	}
+	return c.parsed[path], nil
+}
