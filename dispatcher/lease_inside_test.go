@@ -51,10 +51,10 @@ func TestARefusedExtensionCostsOneLease(t *testing.T) {
 	}
 }
 
-// gone answers that the jobs are another's, or in the history.
-type gone struct{}
+// rowsGone answers that the jobs are another's, or in the history.
+type rowsGone struct{}
 
-func (gone) ExtendLeases(_ context.Context, p sqlgen.ExtendLeasesParams) (rows []sqlgen.ExtendLeasesRow, err error) {
+func (rowsGone) ExtendLeases(_ context.Context, p sqlgen.ExtendLeasesParams) (rows []sqlgen.ExtendLeasesRow, err error) {
 	for i, id := range p.Ids {
 		rows = append(rows, sqlgen.ExtendLeasesRow{ID: id, Epoch: p.Epochs[i], Lost: true})
 	}
@@ -77,7 +77,7 @@ func TestAHandlerOutlivesItsCompletedJob(t *testing.T) {
 		engine.Of(a.job).Completed.Store(n < 4)
 		held = append(held, a)
 	}
-	l := newLeases(d.process, nil, gone{})
+	l := newLeases(d.process, nil, rowsGone{})
 	l.add(held)
 	if err := l.extend(t.Context(), held); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func (e *examination) server(ctx context.Context) error {
 		e.find(Problem, fmt.Sprintf("fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync, s.FullPageWrites), "set both to on")
 	}
 	if s.SynchronousCommit == "off" && s.NotDurable == "" {
-		s.NotDurable = "this session"
+		s.NotDurable = "the role that asks"
 	}
 	if s.NotDurable != "" {
 		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too", "set it to on for the roles that enqueue and work")
