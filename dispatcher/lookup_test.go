@@ -255,3 +255,84 @@ func fetched(t *testing.T, conn *pgx.Conn) (rows int64) {
 	}
 	return rows
 }
+
+// So it is in a session that is no dispatcher's, as of a producer or an operator, which keeps what it has planned.
+func TestABurstIsNotScannedInACallersSession(t *testing.T) {
+	t.Parallel()
+	const burst = 2000
+	db := pgtest.New(t)
+	pooled, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooled.Release()
+	conn := pooled.Conn()
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	const enqueue = `SELECT outbox.enqueue('test', key => 'key-' || i, ordered => i % 2 = 0) FROM generate_series($1::integer, $2) AS i`
+	acts := map[string]string{
+		"make room": `SELECT outbox.make_room('00000000-0000-0000-0000-000000000001', 'default', 'key-7', 'test', 1, 'replace-oldest', false)`,
+		"cancel":    `SELECT outbox.cancel(max(id::text)::uuid) FROM seen`,
+		"release":   `SELECT outbox.release(max(id::text)::uuid) FROM seen`,
+		"unblock":   `SELECT outbox.unblock_key('00000000-0000-0000-0000-000000000001', 'default', 'key-9')`,
+	}
+	for _, table := range []string{"jobs", "keys", "freed_keys"} {
+		run(`ALTER TABLE outbox.` + table + ` SET (autovacuum_enabled = off)`)
+	}
+	run(`SET plan_cache_mode = force_generic_plan`)
+	run(`CREATE TEMPORARY TABLE seen (id uuid)`)
+	run(`ANALYZE`)
+	run(enqueue, 1, 2) // the session makes its plans
+	for name, act := range acts {
+		run(`TRUNCATE seen`)
+		run(`INSERT INTO seen SELECT id FROM outbox.jobs WHERE key = 'key-1'`)
+		run(act)
+		if name == "cancel" {
+			run(enqueue, 1, 1)
+		}
+	}
+	read := func() (rows int64) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), `
+			SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_xact_user_tables
+			WHERE schemaname = 'outbox' AND relname IN ('jobs', 'keys', 'freed_keys')`).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	run(`BEGIN`)
+	run(enqueue, 3, burst)
+	before := read()
+	run(`SET CONSTRAINTS ALL IMMEDIATE`)
+	if got := read() - before; got > 10*burst {
+		t.Errorf("a commit of %d jobs, half of them ordered, reads %d rows", burst, got)
+	}
+	run(`COMMIT`)
+	for name, act := range acts {
+		run(`TRUNCATE seen`)
+		run(`INSERT INTO seen SELECT id FROM outbox.jobs WHERE key = 'key-11'`)
+		run(`BEGIN`)
+		before := read()
+		run(act)
+		run(`SET CONSTRAINTS ALL IMMEDIATE`)
+		if got := read() - before; got > 100 {
+			t.Errorf("%s: %d rows are read, for one job among %d", name, got, burst)
+		}
+		run(`COMMIT`)
+	}
+	run(`BEGIN`)
+	before = read()
+	var off int
+	if err := conn.QueryRow(t.Context(), `SELECT count(outbox.cancel(id)) FROM (SELECT id FROM outbox.jobs ORDER BY id) AS open`).Scan(&off); err != nil || off < burst-10 {
+		t.Fatalf("%d jobs are called off, %v", off, err)
+	}
+	run(`SET CONSTRAINTS ALL IMMEDIATE`)
+	if got := read() - before; got > 50*burst {
+		t.Errorf("%d jobs are called off in one transaction: %d rows are read", off, got)
+	}
+	run(`COMMIT`)
+}

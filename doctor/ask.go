@@ -20,6 +20,7 @@ type server struct {
 	Clock                                              time.Time
 	PID                                                uint32
 	Notifications                                      float64 // part of the queue that is in use
+	Database, Collated, Collates                       string  // its name in SQL; the version that its indexes are of, and the server's
 }
 
 const serverSQL = `
@@ -41,7 +42,12 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
        current_setting('server_version')::text              AS version,
        clock_timestamp()::timestamptz                       AS clock,
        pg_backend_pid()::integer                            AS pid,
-       pg_notification_queue_usage()::double precision      AS notifications`
+       pg_notification_queue_usage()::double precision      AS notifications,
+       quote_ident(current_database())::text                AS database,
+       coalesce(d.datcollversion, '')::text                 AS collated,
+       coalesce(pg_database_collation_actual_version(d.oid), '')::text AS collates
+FROM pg_database AS d
+WHERE d.datname = current_database()`
 
 // holder is somebody for whom vacuum keeps what was deleted.
 type holder struct {

@@ -270,6 +270,44 @@ func TestAnEncodingThatLacksCharactersIsFound(t *testing.T) {
 	}
 }
 
+// Unique indexes of keys and messages are in the order of the database's collation, which an update of the system may
+// change.
+func TestACollationOfAnotherVersionIsFound(t *testing.T) {
+	t.Parallel()
+	admin := pgtest.New(t)
+	name := admin.Config().ConnConfig.Database + "_icu"
+	exec(t, admin, `CREATE DATABASE `+name+` TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en' LOCALE 'C'`)
+	config := admin.Config()
+	config.ConnConfig.Database = name
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		db.Close()
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	found := func() bool {
+		return slices.ContainsFunc(examine(t, Patient{Pool: db}), func(f Finding) bool {
+			return f.Question == "server" && f.Severity == Problem && strings.Contains(f.What, "collation is of version") &&
+				strings.Contains(f.Do, "REINDEX DATABASE") && strings.Contains(f.Do, "ALTER DATABASE "+name+" REFRESH COLLATION VERSION")
+		})
+	}
+	if found() {
+		t.Error("a collation of the server's version is found")
+	}
+	exec(t, admin, `UPDATE pg_database SET datcollversion = '1' WHERE datname = '`+name+`'`)
+	if !found() {
+		t.Error("a collation of another version is not found")
+	}
+	exec(t, db, `ALTER DATABASE `+name+` REFRESH COLLATION VERSION`)
+	if found() {
+		t.Error("it is found after what is to do was done")
+	}
+}
+
 // A dispatcher shows itself before its listener is connected: that is no finding until it
 // has said so again.
 func TestADispatcherThatJustStartedIsNotDeaf(t *testing.T) {

@@ -43,6 +43,11 @@ func (e *examination) server(ctx context.Context) error {
 		e.find(Warning, fmt.Sprintf("the notification queue is %.1f %% full: some session listens and does not read; at 100 %% NOTIFY fails", 100*s.Notifications),
 			"end it; reapers end listeners of ours after 30 s")
 	}
+	if s.Collated != "" && s.Collates != "" && s.Collated != s.Collates { // C and POSIX have none
+		e.find(Problem, fmt.Sprintf("the database's collation is of version %s and the server's of %s, as after an update of its operating system: "+
+			"indexes of text may miss what is stored, and an idempotency key or a message that was handled counts as new", s.Collated, s.Collates),
+			fmt.Sprintf("stop what enqueues and consumes, then: REINDEX DATABASE %[1]s; ALTER DATABASE %[1]s REFRESH COLLATION VERSION", s.Database))
+	}
 	// A pooler makes up the process id that it tells its clients.
 	if s.PID != e.conn.PgConn().PID() {
 		if err := e.pooler(ctx); err != nil {

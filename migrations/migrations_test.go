@@ -180,8 +180,8 @@ func TestALesserRoleCanMakePartitionsWithinReason(t *testing.T) {
 	}
 }
 
-// Who owns the schema may change, as when a login is retired. Until the policies name the new one, functions that run as
-// the owner see no rows: down must not take the schema for empty, and up mends it.
+// Who owns the schema may change, as when a login is retired. Until the policies name the new one, functions that run
+// as the owner see no rows: down must not take the schema for empty, and up mends it.
 func TestAnotherOwnerOfTheSchema(t *testing.T) {
 	t.Parallel()
 	pgtest.New(t) // now the server has our roles, which lesser ones may not make

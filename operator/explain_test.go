@@ -331,6 +331,27 @@ func TestExplanationsHaveEvidence(t *testing.T) {
 	}
 }
 
+// The lowest priority that there is has its place among those that are blocked, too.
+func TestExplainKnowsTheLowestPriority(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	p := &plight{T: t, db: db, o: o, of: outbox.RootTenant}
+	p.worker("w1", "default", "mail", 0)
+	p.run(p.enqueue(outbox.Options{Key: outbox.KeyRules{Name: "k"}}))
+	first, last := p.block(p.enqueue(outbox.Options{Key: outbox.KeyRules{Name: "k"}})), p.block(p.enqueue(outbox.Options{Key: outbox.KeyRules{Name: "k"}}))
+	p.exec(`UPDATE outbox.jobs SET priority = -32768 WHERE id = $1`, last)
+	for id, ahead := range map[outbox.ID]int64{first: 0, last: 1} {
+		e, err := o.Explain(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := slices.IndexFunc(e.Reasons, func(r operator.Reason) bool { return r.Code == operator.WhyKeyFull })
+		if full < 0 || int64(e.Reasons[full].Evidence.Ahead) != ahead {
+			t.Errorf("reasons %s: %+v, want %d ahead", codes(e), e.Reasons, ahead)
+		}
+	}
+}
+
 // The rate of what has ended of late says about when a turn comes.
 func TestATurnIsExpectedByWhatEnded(t *testing.T) {
 	t.Parallel()

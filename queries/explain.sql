@@ -179,7 +179,7 @@ CROSS JOIN LATERAL (
         ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
         LIMIT 10000
     ) AS before
-    WHERE (-before.priority, before.run_at, before.id) < (0 - @priority::integer, @run_at::timestamptz, @id::uuid)
+    WHERE (0 - before.priority::integer, before.run_at, before.id) < (0 - @priority::integer, @run_at::timestamptz, @id::uuid)
 ) AS blocked
 CROSS JOIN (
     SELECT (

@@ -247,7 +247,7 @@ CROSS JOIN LATERAL (
         ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
         LIMIT 10000
     ) AS before
-    WHERE (-before.priority, before.run_at, before.id) < (0 - $11::integer, $12::timestamptz, $10::uuid)
+    WHERE (0 - before.priority::integer, before.run_at, before.id) < (0 - $11::integer, $12::timestamptz, $10::uuid)
 ) AS blocked
 CROSS JOIN (
     SELECT (

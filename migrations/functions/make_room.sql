@@ -22,9 +22,12 @@
 -- transactions to end, by a lock that nobody else takes, so neither claims nor
 -- settlements wait for a producer. The verdict isolation says that the
 -- transaction's snapshot is older than the lock would be.
+--
+-- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text, max_queued integer, when_full text, notify boolean,
     OUT verdict text, OUT job uuid, OUT queued integer, OUT moves_on boolean)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     epoch bigint;

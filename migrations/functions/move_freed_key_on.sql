@@ -3,8 +3,11 @@
 -- claims find the key's row locked for no longer than that, however long the
 -- transaction was. It waits for nobody who has the key, because a producer may have
 -- replaced jobs of several keys, in any order; what it leaves is the sweep's.
+--
+-- Rows are found by their indexes, as promote_keys means it, whatever the session is that commits.
 CREATE OR REPLACE FUNCTION outbox.move_freed_key_on() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     DELETE FROM outbox.freed_keys WHERE id = NEW.id;
     PERFORM FROM outbox.promote_keys(ARRAY[NEW.tenant_id], ARRAY[NEW.queue::text], ARRAY[NEW.key::text], ARRAY[1000], true);

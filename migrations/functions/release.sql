@@ -1,8 +1,11 @@
 -- release lets a held job run, wakes the dispatchers, and returns the status in
 -- which it found the job: created if this released it, which then is in the audit;
 -- NULL if it is not open.
+--
+-- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     found outbox.jobs;
 BEGIN

@@ -4,8 +4,11 @@
 -- one transaction keep their order. For other jobs WHEN is false when they are inserted,
 -- and nothing is queued. It runs as its owner: a producer need not have the right to change
 -- jobs.
+--
+-- The row is found by its id, whatever the statistics say: a session may keep the plan that it made when there was
+-- hardly a job, and a transaction with thousands of them must not read all of them for each.
 CREATE OR REPLACE FUNCTION outbox.take_position() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     UPDATE outbox.jobs SET line_position = nextval('outbox.commit_order') WHERE id = NEW.id;
     RETURN NULL;

@@ -2,9 +2,12 @@
 -- with all their attempts, at their old places, and the others follow. It returns
 -- how many it retried; NULL if no open job bears the key and nothing is known of it.
 -- It is in the audit: actor, request_id and reason are what stands there; see record_act.
+--
+-- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text,
     actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     dead  uuid[];
