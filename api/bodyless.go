@@ -37,6 +37,7 @@ func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 var keyless = map[string]string{
 	"/jobs/batch":           "is not taken here: give each line its own idempotencyKey",
 	"/jobs/replay":          "is not taken here: every replay enqueues the jobs again",
+	"/operations":           "is not taken here: every request starts another operation",
 	"/schedules/{name}/run": "is not taken here: every run enqueues another job",
 	"/sinks/{sink}/replays": "is not taken here: every replay publishes the events again",
 }

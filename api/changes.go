@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +10,16 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // watchEvery is how often a stream of one job reads that job. One statement reads the jobs of
 // all streams.
 const watchEvery = 500 * time.Millisecond
+
+// deafAfter is for how long looks of a stream of one job may fail, as those of streams of all jobs may.
+const deafAfter = 30 * time.Second
 
 type changesInput struct {
 	ChangeFilter
@@ -124,7 +129,8 @@ func stateID(j operator.Job) string {
 	return id
 }
 
-// sendStates sends a job's states from the present one on, except the one that the client has.
+// sendStates sends a job's states from the present one on, except the one that the client has. It ends when looks have
+// failed for long: a client must not take a database that does not answer for a job to which nothing happens.
 func (o *stream) sendStates(job operator.Job, sent string) {
 	look, quiet := time.NewTicker(watchEvery), time.NewTicker(o.server.config.keepAlive)
 	defer look.Stop()
@@ -132,6 +138,7 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 	if !o.send(preamble("")) {
 		return
 	}
+	heard, deafAfter := time.Now(), cmp.Or(o.server.config.deafAfter, deafAfter)
 	for {
 		if now := stateID(job); now != sent {
 			var text bytes.Buffer
@@ -151,27 +158,26 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 				return
 			}
 		case <-look.C:
-			var err error
-			if job, err = o.lookAgain(job); err != nil {
-				return // it was trimmed: a client that comes back gets a 404
+			now, err := o.lookAgain(job.ID)
+			switch {
+			case err == nil:
+				job, heard = now, time.Now()
+			case errors.Is(err, operator.ErrNotFound), time.Since(heard) > deafAfter:
+				return // a client that comes back gets a 404, or a 503
 			}
 		}
 	}
 }
 
-// lookAgain returns the job as it is now, or as it was if the database does not answer.
-func (o *stream) lookAgain(job operator.Job) (operator.Job, error) {
+// lookAgain returns the job as it is now. An error is logged, unless it is that the job was trimmed.
+func (o *stream) lookAgain(id outbox.ID) (operator.Job, error) {
 	ctx, cancel := context.WithTimeout(o.ctx, o.server.config.Timeout)
 	defer cancel()
-	now, err := o.server.find(ctx, job.ID.String())
-	if errors.Is(err, operator.ErrNotFound) {
-		return job, err
-	}
-	if err != nil {
+	job, err := o.server.find(ctx, id.String())
+	if err != nil && !errors.Is(err, operator.ErrNotFound) {
 		_ = o.server.explain(ctx, err)
-		return job, nil
 	}
-	return now, nil
+	return job, err
 }
 
 func millis(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }

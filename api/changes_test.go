@@ -593,6 +593,31 @@ func TestStreamsEndWhenLooksFailForLong(t *testing.T) {
 	}
 }
 
+func TestAJobsStreamEndsWhenLooksFailForLong(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) {
+		c.Streams(0, 20*time.Millisecond, 0, 0, 0)
+		c.DeafAfter(100 * time.Millisecond)
+	})
+	server := r.serve()
+	id := r.reach(outbox.Running)
+	l := r.listen(server, "/jobs/"+id+"/changes", "")
+	if e := l.job(); e.data.Status != "running" {
+		t.Fatalf("told %+v", e)
+	}
+	r.exec(`ALTER TABLE outbox.jobs RENAME TO away`)
+	for _, ok := l.next(); ok; _, ok = l.next() {
+	}
+	if err := l.lines.Err(); err != nil {
+		t.Errorf("the stream ended with %v, want in good order", err)
+	}
+	r.get("/jobs/"+id+"/changes").problem(503, "unavailable")
+	r.exec(`ALTER TABLE outbox.away RENAME TO jobs`)
+	if e := r.listen(server, "/jobs/"+id+"/changes", ""); e.job().data.Status != "running" {
+		t.Error("the stream does not go on")
+	}
+}
+
 // A tenant that opens all the streams that it can, by one name or by several, leaves the most of them to others.
 func TestOneCallersStreamsLeavePlacesToOthers(t *testing.T) {
 	t.Parallel()

@@ -322,7 +322,7 @@ func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []
 		}
 		held, err := s.operator.StoredHeld(operator.TiedTo(ctx, tenant), once)
 		if err != nil {
-			return jobs, err
+			return jobs, &lookAfterStore{err}
 		}
 		for _, place := range places {
 			jobs[place].held = held[ids[place]]

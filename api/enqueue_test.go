@@ -366,15 +366,19 @@ func TestAFullKeyDecidesAboutARequest(t *testing.T) {
 
 // A key in the header would be one for all lines, and replays know none: a client that sends it counts
 // on it.
-func TestBatchesAndReplaysTakeNoIdempotencyKeyInTheHeader(t *testing.T) {
+func TestWhatARepeatDoesAgainTakesNoIdempotencyKeyInTheHeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	p := r.do("POST", "/jobs/batch", `{"kind":"mail"}`, "Content-Type", "application/x-ndjson", "Idempotency-Key", "k").problem(422, "invalid_input")
 	if len(p.Errors) != 1 || p.Errors[0].Header != "Idempotency-Key" || !strings.Contains(p.Errors[0].Detail, "idempotencyKey") {
 		t.Errorf("errors = %+v, want one that says where the key belongs", p.Errors)
 	}
-	for _, path := range []string{"/jobs/replay", "/sinks/live/replays"} {
-		p := r.as("root").do("POST", path, `{"since":"2026-01-01T00:00:00Z","kind":"mail"}`, "Idempotency-Key", "k").problem(422, "invalid_input")
+	for _, path := range []string{"/jobs/replay", "/sinks/live/replays", "/operations"} {
+		body := `{"since":"2026-01-01T00:00:00Z","kind":"mail"}`
+		if path == "/operations" {
+			body = `{"act":"retry","jobs":{"kind":"mail"}}`
+		}
+		p := r.as("root").do("POST", path, body, "Idempotency-Key", "k").problem(422, "invalid_input")
 		if len(p.Errors) != 1 || p.Errors[0].Header != "Idempotency-Key" {
 			t.Errorf("%s: errors = %+v, want one: it would be done twice", path, p.Errors)
 		}

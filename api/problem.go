@@ -26,6 +26,7 @@ type Problem struct {
 	Title     string  `json:"title" doc:"The same for every problem of the type"`
 	Status    int     `json:"status" doc:"The HTTP status"`
 	Code      string  `json:"code" doc:"What kind of problem this is, in one word that never changes"`
+	Outcome   string  `json:"outcome" enum:"none,unknown,done" doc:"What became of what was asked for: nothing was changed; it is not known whether it is done; or it is done, and only the answer could not be made"`
 	Detail    string  `json:"detail,omitempty" doc:"What is wrong this time"`
 	Instance  string  `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request"`
 	RequestID string  `json:"request_id" doc:"The request's id, which the server's log has too"`
@@ -72,6 +73,13 @@ func (*Problem) ContentType(string) string { return problemJSON }
 const (
 	problemJSON = "application/problem+json"
 	problemDocs = "https://github.com/posthaste-dev/posthaste/blob/main/docs/reference/api.md#"
+)
+
+// What became of what was asked for.
+const (
+	outcomeNone    = "none"
+	outcomeUnknown = "unknown"
+	outcomeDone    = "done"
 )
 
 // code is one kind of problem. Codes are public and stay.
@@ -121,7 +129,11 @@ var problemCodes = []code{
 
 // because makes a problem of the kind.
 func (c code) because(detail string, faults ...Fault) *Problem {
-	return &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Detail: detail, Errors: faults}
+	p := &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Outcome: outcomeNone, Detail: detail, Errors: faults}
+	if c == internalError || c == clientGone { // wherever it happened
+		p.Outcome = outcomeUnknown
+	}
+	return p
 }
 
 // after adds when to try again.
@@ -132,14 +144,18 @@ func (p *Problem) after(seconds int) *Problem {
 
 // unknown says that the request may have changed something all the same.
 func (p *Problem) unknown() *Problem {
-	p.unsure = true
+	p.unsure, p.Outcome = true, outcomeUnknown
 	return p
 }
 
 // of has the problem say what a client of the route may do if it is not known what became of the request: to try an
 // act again could do it twice.
 func (p *Problem) of(op *huma.Operation) *Problem {
-	if !p.unsure || op.Method == http.MethodGet {
+	if op.Method == http.MethodGet {
+		p.Outcome = outcomeNone
+		return p
+	}
+	if !p.unsure {
 		return p
 	}
 	p.retryAfter = 0
@@ -150,6 +166,9 @@ func (p *Problem) of(op *huma.Operation) *Problem {
 	}
 	return p
 }
+
+// lookAfterStore is the error of a look at jobs that are stored: those of a request that may be repeated with its key.
+type lookAfterStore struct{ error }
 
 // lookAfterAct is the error of a look at what an act that is done has changed.
 type lookAfterAct struct{ error }
@@ -164,7 +183,7 @@ func afterAct(err error) error {
 
 // done says that what was asked for is done, and that only the answer could not be made.
 func (p *Problem) done() *Problem {
-	if p.Status >= http.StatusInternalServerError {
+	if p.Outcome = outcomeDone; p.Status >= http.StatusInternalServerError {
 		p.Detail, p.retryAfter, p.unsure = "It is done, but how things are now could not be read: do not ask for it again, look.", 0, false
 	}
 	return p
@@ -175,6 +194,9 @@ func (p *Problem) done() *Problem {
 func problemOf(err error) *Problem {
 	if look, ok := errors.AsType[*lookAfterAct](err); ok {
 		return problemOf(look.error).done()
+	}
+	if look, ok := errors.AsType[*lookAfterStore](err); ok {
+		return problemOf(look.error).unknown()
 	}
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
@@ -346,6 +368,9 @@ func faultAt(location, detail string) Fault {
 // writeProblem answers where huma does not: before a route is known, and after a panic.
 func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	p.Instance, p.RequestID = r.URL.EscapedPath(), requestID(r.Context())
+	if r.Method == http.MethodGet {
+		p.Outcome = outcomeNone
+	}
 	h := w.Header()
 	for name, values := range p.GetHeaders() {
 		h[name] = values

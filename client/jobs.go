@@ -216,8 +216,8 @@ type JobPage struct {
 
 // Enqueue stores a job: when it returns, the job is committed. With an
 // IdempotencyKey it is repeated when no answer comes, and answers as it did the
-// first time; without one, an error that is no [*Problem] leaves it open whether the
-// job is stored.
+// first time; without one, an error leaves it open whether the job is stored, unless it
+// is a [*Problem] whose Outcome says so.
 func (c *Client) Enqueue(ctx context.Context, job NewJob) (Accepted, error) {
 	r := post("/jobs", job)
 	r.repeatable = job.IdempotencyKey != ""

@@ -45,18 +45,29 @@ const (
 	CodeTimeout              Code = "timeout"
 )
 
-// Problem is why a request was refused (RFC 9457). Match it with errors.AsType:
+// ProblemOutcome says what became of what was asked for.
+type ProblemOutcome string
+
+// The outcomes that a problem has.
+const (
+	OutcomeNone    ProblemOutcome = "none"    // nothing was changed
+	OutcomeUnknown ProblemOutcome = "unknown" // it may be done or not
+	OutcomeDone    ProblemOutcome = "done"    // it is done; only how things are now could not be read
+)
+
+// Problem is why a request failed (RFC 9457), and its Outcome whether it was done all the same. Match it with errors.AsType:
 //
 //	if p, ok := errors.AsType[*client.Problem](err); ok && p.Code == client.CodeJobNotFound { … }
 type Problem struct {
-	Type      string  `json:"type"`
-	Title     string  `json:"title"`
-	Status    int     `json:"status"`
-	Code      Code    `json:"code"` // "" if something in between answered, and not the API
-	Detail    string  `json:"detail,omitempty"`
-	Instance  string  `json:"instance,omitempty"`
-	RequestID string  `json:"request_id"` // which the server's log has too
-	Errors    []Fault `json:"errors,omitempty"`
+	Type      string         `json:"type"`
+	Title     string         `json:"title"`
+	Status    int            `json:"status"`
+	Code      Code           `json:"code"` // "" if something in between answered, and not the API
+	Outcome   ProblemOutcome `json:"outcome"`
+	Detail    string         `json:"detail,omitempty"`
+	Instance  string         `json:"instance,omitempty"`
+	RequestID string         `json:"request_id"` // which the server's log has too
+	Errors    []Fault        `json:"errors,omitempty"`
 
 	RetryAfter time.Duration `json:"-"` // of the header; 0 if there was none
 }
@@ -108,6 +119,12 @@ func problemOf(resp *http.Response, text []byte) *Problem {
 		}
 	}
 	p.Status = resp.StatusCode
+	if p.Outcome == "" { // of something in between, or of an API that is older
+		p.Outcome = OutcomeUnknown
+		if p.Code != "" && p.Status < http.StatusInternalServerError {
+			p.Outcome = OutcomeNone
+		}
+	}
 	p.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	return p
 }

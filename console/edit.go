@@ -43,7 +43,8 @@ type editor struct {
 	operator.Job
 	text   string // what the field has
 	json   bool
-	hides  int // values that stand masked in the text
+	hides  int    // values that stand masked in the text
+	mark   string // that masks begin with
 	reveal bool
 	faults []fault
 }
@@ -61,6 +62,7 @@ type storedPayload struct {
 	text   string
 	json   bool
 	masked []string // the values behind the masks, as JSON; the mask of the first is number 1
+	mark   string   // that masks begin with, and that the stored text has nowhere
 }
 
 func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error) {
@@ -102,19 +104,18 @@ const editByCommand = "Use “posthaste dlq replay ID --payload @FILE”."
 
 // maskOf is what stands for the nth hidden value. By number, a mask means the same value wherever a person moves it;
 // by its place it would mean another one's secret once an element in front of it is removed.
-func maskOf(n int) string { return `"` + masked + " " + strconv.Itoa(n) + `"` }
+func (p *storedPayload) maskOf(n int) string { return `"` + p.mark + " " + strconv.Itoa(n) + `"` }
 
-// mask hides values. A payload that has masks of its own is left as it is.
+// mask hides values.
 func (p *storedPayload) mask(hidden func([]string) bool) {
-	if strings.Contains(p.text, masked) {
-		return
+	for p.mark = masked; strings.Contains(p.text, p.mark); p.mark += "•" {
 	}
 	p.text = replaceValues(p.text, func(path []string, value string) string {
 		if !hidden(path) {
 			return value
 		}
 		p.masked = append(p.masked, value)
-		return maskOf(len(p.masked))
+		return p.maskOf(len(p.masked))
 	})
 }
 
@@ -124,12 +125,12 @@ func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 		return text, nil
 	}
 	whole = replaceValues(text, func(path []string, value string) string {
-		rest, isMask := strings.CutPrefix(value, `"`+masked)
+		rest, isMask := strings.CutPrefix(value, `"`+p.mark)
 		if !isMask {
 			return value
 		}
 		n, err := strconv.Atoi(strings.Trim(rest, ` "`))
-		if err != nil || n < 1 || n > len(p.masked) || value != maskOf(n) {
+		if err != nil || n < 1 || n > len(p.masked) || value != p.maskOf(n) {
 			faults = append(faults, fault{pointer: pointerOf(path), reason: "stands for no hidden value: write the value, or one of the masks as it was"})
 			return value
 		}
@@ -337,7 +338,7 @@ func (s *site) edit(v *visit) error {
 	} else if !may {
 		return payloadsStay
 	}
-	return v.render(editPage(v, editor{Job: j, text: p.text, json: p.json, hides: len(p.masked), reveal: reveal}))
+	return v.render(editPage(v, editor{Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark, reveal: reveal}))
 }
 
 // readEdit is what a form means: the job, which has to be as it was shown, and its new payload or the mistakes in it.
@@ -357,7 +358,7 @@ func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, 
 	if was, err = s.storedPayload(j, e.reveal); err != nil {
 		return e, was, nil, v.tooLate(err)
 	}
-	e.json, e.hides = was.json, len(was.masked)
+	e.json, e.hides, e.mark = was.json, len(was.masked), was.mark
 	payload, e.faults = was.edited(e.text)
 	return e, was, payload, nil
 }

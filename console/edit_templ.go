@@ -235,7 +235,7 @@ func editPage(v *visit, e editor) templ.Component {
 			}
 			if e.hides > 0 {
 				var templ_7745c5c3_Var14 string
-				templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs(" " + plural(e.hides, "value") + " that should not be on a screen stand as “" + masked + " 1” and so on: what you leave like that keeps its value. ")
+				templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs(" " + plural(e.hides, "value") + " that should not be on a screen stand as “" + e.mark + " 1” and so on: what you leave like that keeps its value. ")
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `edit.templ`, Line: 38, Col: 159}
 				}

@@ -120,6 +120,21 @@ func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
 	}
 }
 
+// Whoever enqueues a job chooses what it says: dots of its own uncover nothing, and an edit leaves them.
+func TestAPayloadWithDotsOfItsOwnIsMasked(t *testing.T) {
+	for as, tenant := range map[string]outbox.ID{"a": tenantA, "all": outbox.RootTenant} {
+		r := newEditorRig(t).as(as)
+		id := r.deadWith(tenant, "receipt", `{"to":"ada","card":"•••• 4242","note":"••• 1","password":"hunter2"}`)
+		editor := r.get("job-edit?id="+id.String()).is(200).has("•••• 4242", "stand as “••••• 1”").hasNot("hunter2")
+		form := editor.edited(id, func(text string) string { return strings.Replace(text, `"ada"`, `"grace"`, 1) })
+		r.post("job-edit", form).is(200).hasNot("hunter2")
+		r.post("job-edit-do", form).is(303)
+		if got, want := r.payloadOf(id), `{"to":"grace","card":"•••• 4242","note":"••• 1","password":"hunter2"}`; got != want {
+			t.Errorf("%s: the payload is %s, want %s", as, got, want)
+		}
+	}
+}
+
 // What a schema, or JSON, has against a payload stands at its line; nothing is changed, and what was typed is kept.
 func TestMistakesInAPayloadStandAtTheirFields(t *testing.T) {
 	t.Parallel()

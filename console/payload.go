@@ -136,12 +136,13 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 	}
 	known := map[string]bool{}
 	secret := func(name string) bool {
-		if name == "" || name[len(name)-1] >= '0' && name[len(name)-1] <= '9' { // a place, as a rule
+		plain := strings.TrimRight(name, "0123456789") // of password2; "" of a place
+		if plain == "" {
 			return false
 		}
 		is, ok := known[name]
 		if !ok {
-			is = secretName.MatchString(name)
+			is = secretName.MatchString(strings.TrimRight(plain, "_.-"))
 			known[name] = is
 		}
 		return is
@@ -162,8 +163,8 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 }
 
 // secretName is what names look like whose values nobody wants on a screen.
-var secretName = regexp.MustCompile(`(?i)^(.*[_.-])?(pass(word|wd|phrase)?|pwd|secrets?|token|api_?key|private_?key|authorization|credentials?|cookie|ssn|cvv|cvc|pin)$|` +
-	`(password|secret|apiKey|accessToken|refreshToken|idToken|authToken|privateKey|clientSecret)$`)
+var secretName = regexp.MustCompile(`(?i)^(.*[_.-])?(pass|pass(word|wd|phrase)s?|pwds?|secrets?|tokens?|(api|private|access|secret|encryption)[_-]?keys?|authorization|credentials?|cookies?|ssn|cvv|cvc|pin)$|` +
+	`(passwords?|secrets?|(api|private|access|secret|encryption)Keys?|(access|refresh|id|auth)Tokens?)$`)
 
 // masked stands for a value that is hidden.
 const masked = "•••"

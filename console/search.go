@@ -140,7 +140,10 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 				name = "status"
 			}
 		}
-		if value = strings.Trim(value, `"`); value == "" {
+		if plain, n := readQuoted(value); n > 0 && n == len(value) {
+			value = plain
+		}
+		if value == "" {
 			return f, fmt.Errorf("%s has no value", quoted(name+":"))
 		}
 		if err := f.set(name, value, now); err != nil {
@@ -150,8 +153,37 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 	return f, nil
 }
 
-// nextWord cuts off a word, which has spaces only between quotation marks.
+// readQuoted reads the quoted text that another begins with, in which a backslash is before a quotation mark or a
+// backslash, and returns its length with its marks; 0 if there is none.
+func readQuoted(text string) (plain string, length int) {
+	if !strings.HasPrefix(text, `"`) {
+		return "", 0
+	}
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch {
+		case text[i] == '"':
+			return b.String(), i + 1
+		case text[i] == '\\' && i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\\'):
+			i++
+		}
+		b.WriteByte(text[i])
+	}
+	return "", 0
+}
+
+// nextWord cuts off a word, which has spaces only between quotation marks. Marks within a value, as in
+// payload:"to":"ada", are a part of it.
 func nextWord(text string) (word, rest string, err error) {
+	before := 0 // the value
+	if name, _, named := strings.Cut(text, ":"); named && slices.Contains(names, name) {
+		before = len(name) + 1
+	}
+	if _, n := readQuoted(text[before:]); n > 0 {
+		if end := before + n; end == len(text) || strings.ContainsRune(" \t\n", rune(text[end])) {
+			return text[:end], text[end:], nil
+		}
+	}
 	within := false
 	for i, c := range text {
 		switch {
@@ -184,8 +216,8 @@ func (f search) text() string {
 		if value == "" {
 			continue
 		}
-		if strings.ContainsAny(value, " \t\n") {
-			value = `"` + value + `"`
+		if strings.Contains(value, `"`) || strings.ContainsFunc(value, unicode.IsSpace) {
+			value = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`
 		}
 		words = append(words, name+":"+value)
 	}

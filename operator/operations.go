@@ -228,21 +228,25 @@ func (o *Operator) operations(ctx context.Context, params sqlgen.ListOperationsP
 	}
 	list := make([]Operation, len(rows))
 	for i, row := range rows {
-		list[i] = Operation{
-			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), PerSecond: row.PerSecond,
-			Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason, RequestID: row.RequestID,
-			StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time, Failure: row.Failure,
-		}
-		if list[i].Act.OnOpenJobs() {
-			list[i].Jobs, list[i].Edit, err = readOpenJobs(row.Filter)
-		} else {
-			list[i].Filter, err = readLetters(row.Filter)
-		}
-		if err != nil {
+		if list[i], err = operationOf(row); err != nil {
 			return nil, err
 		}
 	}
 	return list, nil
+}
+
+func operationOf(row sqlgen.ListOperationsRow) (op Operation, err error) {
+	op = Operation{
+		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), PerSecond: row.PerSecond,
+		Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason, RequestID: row.RequestID,
+		StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time, Failure: row.Failure,
+	}
+	if op.Act.OnOpenJobs() {
+		op.Jobs, op.Edit, err = readOpenJobs(row.Filter)
+	} else {
+		op.Filter, err = readLetters(row.Filter)
+	}
+	return op, err
 }
 
 // StopOperation stops an operation of the tenant or, if that is zero, of any: when it returns, nothing more is
@@ -271,7 +275,7 @@ func (o *Operator) switchOperation(ctx context.Context, tenant, id outbox.ID, st
 	if err != nil {
 		return Operation{}, fmt.Errorf("%s operation %s: %w", map[bool]string{true: "stop", false: "resume"}[stop], id, err)
 	}
-	return o.Operation(ctx, tenant, id)
+	return operationOf(sqlgen.ListOperationsRow(found[0]))
 }
 
 const (

@@ -165,7 +165,7 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	id := outbox.NewID()
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	err = o.db.StartReplay(bound, sqlgen.StartReplayParams{
+	at, err := o.db.StartReplay(bound, sqlgen.StartReplayParams{
 		ID: pgvalue.UUID(id), Sink: sink, TenantID: pgvalue.UUIDOrNull(r.Tenant), Topics: patterns(r.Topics), Key: r.Key,
 		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last, PerSecond: r.PerSecond,
 		Again: r.Again, StopLive: r.StopLive, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
@@ -176,7 +176,10 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	if err != nil {
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, err)
 	}
-	return o.Replay(ctx, sink, id, r.Tenant)
+	r.Until = plan.Until
+	return Replay{
+		ID: id, Sink: sink, ReplayEvents: r, Events: plan.Events, Position: plan.first - 1, Actor: o.by.actor, Reason: o.by.reason, StartedAt: at.Time,
+	}, nil
 }
 
 // patterns are never NULL.

@@ -37,10 +37,10 @@ ORDER BY operations.id DESC
 LIMIT @max_rows;
 
 -- name: SwitchOperation :many
--- SwitchOperation stops an operation, once its present step is done, or resumes it. It returns whether that
--- changed anything; nothing if there is no such operation.
+-- SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation as it is
+-- then, as ListOperations does; nothing if there is none.
 WITH found AS MATERIALIZED (
-    SELECT operations.id, operations.tenant_id, operations.stopped_at, operations.finished_at, operations.done
+    SELECT operations.*
     FROM outbox.operations
     WHERE operations.id = @id
       AND (sqlc.narg(tenant_id)::uuid IS NULL OR operations.tenant_id = sqlc.narg(tenant_id))
@@ -63,7 +63,10 @@ WITH found AS MATERIALIZED (
     FROM found
     JOIN switched ON switched.id = found.id
 )
-SELECT (switched.id IS NOT NULL)::boolean AS switched
+SELECT found.id, found.tenant_id, coalesce(found.open_act, found.act)::text AS act, found.filter, found.per_second, found.matched, found.done, found.passed,
+       found.actor, found.reason, found.request_id, found.created_at,
+       (CASE WHEN switched.id IS NULL THEN found.stopped_at ELSE switched.stopped_at END)::timestamptz AS stopped_at, found.finished_at,
+       coalesce(found.failure, '')::text AS failure
 FROM found
 LEFT JOIN switched ON switched.id = found.id
 LIMIT 1;

@@ -15,9 +15,9 @@ WHERE at >= @since::timestamptz
       SELECT FROM unnest(@topics) AS pattern
       WHERE topic = pattern OR (right(pattern, 1) = '*' AND starts_with(topic, left(pattern, -1)))));
 
--- name: StartReplay :exec
--- StartReplay has the owner of a sink publish events again. Replays that ended long ago are
--- forgotten. Without such a sink the foreign key refuses it.
+-- name: StartReplay :one
+-- StartReplay has the owner of a sink publish events again, and returns since when. Replays that
+-- ended long ago are forgotten. Without such a sink the foreign key refuses it.
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
@@ -25,11 +25,13 @@ WITH forgotten AS (
     VALUES (@id::uuid, @sink::text, sqlc.narg(tenant_id)::uuid, @topics::text[], @key::text, @since::timestamptz, @until::timestamptz,
         @position::bigint, @last_position::bigint, @per_second::float8, @again::boolean, @stop_live::boolean, @events::bigint, @actor::text, @reason::text)
     RETURNING *
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
+    SELECT started.actor, nullif(@request_id::text, ''), nullif(started.reason, ''), 'sink.replay', started.sink, started.tenant_id,
+        '{"replay": null}', to_jsonb(started) - '{actor,reason,sink,tenant_id,published,refused,repeated,created_at,finished_at,stopped,failure}'::text[]
+    FROM started
 )
-INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
-SELECT started.actor, nullif(@request_id::text, ''), nullif(started.reason, ''), 'sink.replay', started.sink, started.tenant_id,
-    '{"replay": null}', to_jsonb(started) - '{actor,reason,sink,tenant_id,published,refused,repeated,created_at,finished_at,stopped,failure}'::text[]
-FROM started;
+SELECT started.created_at FROM started;
 
 -- name: ListReplays :many
 -- ListReplays returns the replays of a sink, newest first; with an id only that one.

@@ -312,8 +312,11 @@ func (l *look) deadLetters(ctx context.Context) error {
 			Evidence: Evidence{JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message, Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant},
 			Act:      operator.Act{Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST", Path: "/dead-letters/replay"},
 		}
-		if g.Fingerprint == "" {
+		switch {
+		case g.Fingerprint == "":
 			p.Act = operator.Act{}
+		case !l.tenant.IsZero(): // of others nobody has asked
+			p.Act.Command += " --tenant " + l.tenant.String()
 		}
 		if g.Grows {
 			p.Severity = doctor.Problem

@@ -142,6 +142,11 @@ func TestEachProblemIsFound(t *testing.T) {
 						if got := kindsOf(found); got != want {
 							t.Errorf("by %s, tenant %s: %q, want %q: %+v", login, tenant, got, want, found.Problems)
 						}
+						for _, p := range found.Problems { // what helps touches no other tenant's
+							if c := p.Act.Command; strings.Contains(c, "dlq replay") && strings.HasSuffix(c, " --tenant "+tenant.String()) == tenant.IsZero() {
+								t.Errorf("of tenant %s, what helps is %s", tenant, c)
+							}
+						}
 					}
 				}
 			})

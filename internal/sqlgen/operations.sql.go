@@ -205,7 +205,7 @@ func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) 
 
 const SwitchOperation = `-- name: SwitchOperation :many
 WITH found AS MATERIALIZED (
-    SELECT operations.id, operations.tenant_id, operations.stopped_at, operations.finished_at, operations.done
+    SELECT operations.id, operations.tenant_id, operations.act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed, operations.position, operations.next_at, operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at, operations.failure, operations.open_act, operations.open_at
     FROM outbox.operations
     WHERE operations.id = $1
       AND ($2::uuid IS NULL OR operations.tenant_id = $2)
@@ -228,7 +228,10 @@ WITH found AS MATERIALIZED (
     FROM found
     JOIN switched ON switched.id = found.id
 )
-SELECT (switched.id IS NOT NULL)::boolean AS switched
+SELECT found.id, found.tenant_id, coalesce(found.open_act, found.act)::text AS act, found.filter, found.per_second, found.matched, found.done, found.passed,
+       found.actor, found.reason, found.request_id, found.created_at,
+       (CASE WHEN switched.id IS NULL THEN found.stopped_at ELSE switched.stopped_at END)::timestamptz AS stopped_at, found.finished_at,
+       coalesce(found.failure, '')::text AS failure
 FROM found
 LEFT JOIN switched ON switched.id = found.id
 LIMIT 1
@@ -243,9 +246,27 @@ type SwitchOperationParams struct {
 	Reason    string
 }
 
-// SwitchOperation stops an operation, once its present step is done, or resumes it. It returns whether that
-// changed anything; nothing if there is no such operation.
-func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams) ([]bool, error) {
+type SwitchOperationRow struct {
+	ID         pgtype.UUID
+	TenantID   pgtype.UUID
+	Act        string
+	Filter     []byte
+	PerSecond  float64
+	Matched    int64
+	Done       int64
+	Passed     int64
+	Actor      string
+	Reason     string
+	RequestID  string
+	CreatedAt  pgtype.Timestamptz
+	StoppedAt  pgtype.Timestamptz
+	FinishedAt pgtype.Timestamptz
+	Failure    string
+}
+
+// SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation as it is
+// then, as ListOperations does; nothing if there is none.
+func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams) ([]SwitchOperationRow, error) {
 	rows, err := q.db.Query(ctx, SwitchOperation,
 		arg.ID,
 		arg.TenantID,
@@ -258,13 +279,29 @@ func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams
 		return nil, err
 	}
 	defer rows.Close()
-	var items []bool
+	var items []SwitchOperationRow
 	for rows.Next() {
-		var switched bool
-		if err := rows.Scan(&switched); err != nil {
+		var i SwitchOperationRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TenantID,
+			&i.Act,
+			&i.Filter,
+			&i.PerSecond,
+			&i.Matched,
+			&i.Done,
+			&i.Passed,
+			&i.Actor,
+			&i.Reason,
+			&i.RequestID,
+			&i.CreatedAt,
+			&i.StoppedAt,
+			&i.FinishedAt,
+			&i.Failure,
+		); err != nil {
 			return nil, err
 		}
-		items = append(items, switched)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -491,23 +491,24 @@ func (q *Queries) SinkRemembers(ctx context.Context, arg SinkRemembersParams) er
 	return err
 }
 
-const StartReplay = `-- name: StartReplay :exec
+const StartReplay = `-- name: StartReplay :one
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
     INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, stop_live, events, actor, reason)
-    VALUES ($2::uuid, $3::text, $4::uuid, $5::text[], $6::text, $7::timestamptz, $8::timestamptz,
-        $9::bigint, $10::bigint, $11::float8, $12::boolean, $13::boolean, $14::bigint, $15::text, $16::text)
+    VALUES ($1::uuid, $2::text, $3::uuid, $4::text[], $5::text, $6::timestamptz, $7::timestamptz,
+        $8::bigint, $9::bigint, $10::float8, $11::boolean, $12::boolean, $13::bigint, $14::text, $15::text)
     RETURNING id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, published, refused, repeated, actor, reason, created_at, finished_at, stopped, failure, stop_live
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
+    SELECT started.actor, nullif($16::text, ''), nullif(started.reason, ''), 'sink.replay', started.sink, started.tenant_id,
+        '{"replay": null}', to_jsonb(started) - '{actor,reason,sink,tenant_id,published,refused,repeated,created_at,finished_at,stopped,failure}'::text[]
+    FROM started
 )
-INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
-SELECT started.actor, nullif($1::text, ''), nullif(started.reason, ''), 'sink.replay', started.sink, started.tenant_id,
-    '{"replay": null}', to_jsonb(started) - '{actor,reason,sink,tenant_id,published,refused,repeated,created_at,finished_at,stopped,failure}'::text[]
-FROM started
+SELECT started.created_at FROM started
 `
 
 type StartReplayParams struct {
-	RequestID    string
 	ID           pgtype.UUID
 	Sink         string
 	TenantID     pgtype.UUID
@@ -523,13 +524,13 @@ type StartReplayParams struct {
 	Events       int64
 	Actor        string
 	Reason       string
+	RequestID    string
 }
 
-// StartReplay has the owner of a sink publish events again. Replays that ended long ago are
-// forgotten. Without such a sink the foreign key refuses it.
-func (q *Queries) StartReplay(ctx context.Context, arg StartReplayParams) error {
-	_, err := q.db.Exec(ctx, StartReplay,
-		arg.RequestID,
+// StartReplay has the owner of a sink publish events again, and returns since when. Replays that
+// ended long ago are forgotten. Without such a sink the foreign key refuses it.
+func (q *Queries) StartReplay(ctx context.Context, arg StartReplayParams) (pgtype.Timestamptz, error) {
+	row := q.db.QueryRow(ctx, StartReplay,
 		arg.ID,
 		arg.Sink,
 		arg.TenantID,
@@ -545,8 +546,11 @@ func (q *Queries) StartReplay(ctx context.Context, arg StartReplayParams) error 
 		arg.Events,
 		arg.Actor,
 		arg.Reason,
+		arg.RequestID,
 	)
-	return err
+	var created_at pgtype.Timestamptz
+	err := row.Scan(&created_at)
+	return created_at, err
 }
 
 const StopReplay = `-- name: StopReplay :many

@@ -1,0 +1,46 @@
+package console
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestASearchIsReadAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]search{
+		`payload:"to":"ada"`:            {payload: `"to":"ada"`},
+		`payload:"to":"ada lovelace" x`: {payload: `"to":"ada lovelace"`, kind: "x"},
+		`payload:"a b" kind:x`:          {payload: "a b", kind: "x"},
+		`payload:"\"to\""`:              {payload: `"to"`},
+		`payload:"ada"`:                 {payload: "ada"},
+		`payload:C:\temp`:               {payload: `C:\temp`},
+		`"a kind"`:                      {kind: "a kind"},
+		`key:a:b`:                       {key: "a:b"},
+		`pending kind:"x"`:              {statuses: []outbox.Status{outbox.Pending}, kind: "x"},
+	} {
+		f, err := parseSearch(text, time.Now())
+		if err != nil || f.text() != want.text() || f.payload != want.payload || f.kind != want.kind || f.key != want.key {
+			t.Errorf("%s is %+v, %v; want %+v", text, f, err, want)
+		}
+	}
+	for _, text := range []string{`payload:"to`, `kind:"x" payload:a"b`, `kind:""`, `kind:`} {
+		if f, err := parseSearch(text, time.Now()); err == nil {
+			t.Errorf("%s is %+v, want an error", text, f)
+		}
+	}
+	value := rapid.StringOfN(rapid.SampledFrom([]rune("ab\"\\: \t\n\r,'ü\u00a0\u2028")), 0, 8, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		f := search{
+			kind: value.Draw(t, "kind"), queue: value.Draw(t, "queue"), key: value.Draw(t, "key"), fingerprint: value.Draw(t, "error"), payload: value.Draw(t, "payload"),
+			statuses: rapid.SliceOfNDistinct(rapid.SampledFrom([]outbox.Status{outbox.Pending, outbox.Dead, outbox.Running}), 0, 3, rapid.ID).Draw(t, "statuses"),
+		}
+		again, err := parseSearch(f.text(), time.Now())
+		if err != nil || again.text() != f.text() || again.kind != f.kind || again.queue != f.queue || again.key != f.key || again.fingerprint != f.fingerprint || again.payload != f.payload {
+			t.Fatalf("%+v is written %s, which is %+v, %v", f, f.text(), again, err)
+		}
+	})
+}
