@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/docs/site"
 )
 
@@ -107,6 +109,33 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 	}
 	if n < 100 {
 		t.Errorf("%d commands: this looks at the wrong place", n)
+	}
+}
+
+// Whoever calls app.Run finds in docs/operate/rollout.md what each variable that the manual gives is called there.
+func TestEachVariableHasItsFieldOfTheConfig(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operate/rollout.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## In your own program\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	n := 0
+	for _, s := range allSettings {
+		isField := slices.ContainsFunc([]string{"off", "on", "lose", "a=1", "a", "failed", "2d", "1s", "127.0.0.1:1", "postgres://h/d"}, func(value string) bool {
+			var got settings
+			return s.parse(&got, value) == nil && !reflect.DeepEqual(got.app, app.Config{})
+		})
+		if isField {
+			n++
+		}
+		if isField && !strings.Contains(section, "`"+s.envs[0]) {
+			t.Errorf("%s is a field of app.Config that the table does not name", s.envs[0])
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d variables are fields of app.Config: this looks at the wrong values", n)
 	}
 }
 

@@ -20,6 +20,6 @@
 // file of an earlier attempt, whole and verified as well, replace that of a later
 // one.
 //
-// Part files (.posthaste-*.part) of jobs that failed for good are removed; those
-// of dead letters stay for a retry.
+// Part files (.posthaste-*.part) of jobs that failed permanently are removed; those
+// of jobs that are dead, for they have used up their attempts, stay for a retry.
 package download
