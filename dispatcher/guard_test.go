@@ -43,6 +43,9 @@ func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 		"a tenant, a key": {MaxAttempts: 2, Tenant: tenant, Key: outbox.KeyRules{Name: "k"}},
 	} {
 		for name, lock := range ends {
+			if name != "Guard" && what != "root" { // the lock is the same; whose job and which key, the other end shows
+				continue
+			}
 			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
 				db := pgtest.New(t)
