@@ -1,13 +1,17 @@
 package operator_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -108,5 +112,69 @@ func TestASinkIsRemoved(t *testing.T) {
 	audit, err := o.Audit(t.Context(), operator.AuditFilter{Act: "sink.remove", Target: "left"})
 	if err != nil || len(audit) != 1 || string(audit[0].Before) != `{"position": 7, "published": 3}` || audit[0].Reason != "moved" {
 		t.Errorf("the audit has %+v, %v", audit, err)
+	}
+}
+
+// planSpy keeps the server's plan of what it sends on.
+type planSpy struct {
+	*pgxpool.Pool
+	plan string
+}
+
+func (s *planSpy) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, _ := s.Pool.Query(ctx, "EXPLAIN "+sql, args...) // its error is the next one's
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	s.plan = strings.Join(lines, "\n")
+	return s.Pool.Query(ctx, sql, args...)
+}
+
+// A sink's keys are looked up, tenant by tenant: the sink's row is locked meanwhile, and other kinds may have millions.
+func TestASinksKeysAreLookedUp(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t)
+	exec(t, db, `INSERT INTO outbox.sinks (sink, top) VALUES ('s', 7), ('other', 7)`)
+	exec(t, db, `INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
+		SELECT CASE WHEN i % 20 = 0 THEN $1::uuid ELSE ('00000000-0000-0000-0000-' || lpad((i % 20)::text, 12, '0'))::uuid END,
+			CASE WHEN i <= 60 THEN 'relay:s' WHEN i <= 80 THEN 'relay:other' ELSE 'mail' END, i::text, gen_random_uuid()
+		FROM generate_series(1, 50000) i`, outbox.RootTenant.String())
+	exec(t, db, `ANALYZE outbox.idempotency_keys`)
+	left := func() (text string) {
+		t.Helper()
+		if err := db.QueryRow(t.Context(), `SELECT string_agg(format('%s of %s', n, kind), ', ' ORDER BY kind)
+			FROM (SELECT kind, count(*) AS n FROM outbox.idempotency_keys GROUP BY kind) AS kinds`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	spy := &planSpy{Pool: db}
+	q := sqlgen.New(spy)
+	seek := func(position int64) error {
+		_, err := q.SeekSink(t.Context(), sqlgen.SeekSinkParams{Sink: "s", Position: position, Actor: "ada"})
+		return err
+	}
+	for _, step := range []struct {
+		name string
+		act  func() error
+		left string
+	}{
+		{"forward", func() error { return seek(8) }, "49920 of mail, 20 of relay:other, 60 of relay:s"},
+		{"back", func() error { return seek(3) }, "49920 of mail, 20 of relay:other"},
+		{"remove", func() error {
+			_, err := q.RemoveSink(t.Context(), sqlgen.RemoveSinkParams{Sink: "other", Actor: "ada"})
+			return err
+		}, "49920 of mail"},
+	} {
+		if err := step.act(); err != nil {
+			t.Fatal(err)
+		}
+		if got := left(); got != step.left {
+			t.Errorf("after %s there are %s, want %s", step.name, got, step.left)
+		}
+		if strings.Contains(spy.plan, "Seq Scan on idempotency_keys") || !strings.Contains(spy.plan, ".tenant_id) AND (kind = 'relay:") {
+			t.Errorf("the plan of %s is\n%s", step.name, spy.plan)
+		}
 	}
 }

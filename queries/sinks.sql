@@ -107,12 +107,12 @@ SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipp
 -- RemoveSink forgets a sink that no process has had for a minute and whose messages are no
 -- open jobs, which of its events were jobs, and which keys were parked: under its name another
 -- one may begin. It returns the sink, if there is one, and whether it is gone.
-WITH found AS MATERIALIZED (
+WITH RECURSIVE found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
            (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
            (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
-    WHERE sinks.sink = @sink
+    WHERE sinks.sink = @sink::text
     FOR UPDATE
 ), removed AS (
     DELETE FROM outbox.sinks
@@ -125,10 +125,21 @@ WITH found AS MATERIALIZED (
     DELETE FROM outbox.held_messages
     USING removed
     WHERE held_messages.sink = removed.sink
+), tenants (tenant_id) AS ( -- that have keys, one after the other: every index of keys begins with their tenant or their job
+    SELECT (SELECT first.tenant_id FROM outbox.idempotency_keys AS first ORDER BY first.tenant_id LIMIT 1) FROM removed
+    UNION ALL
+    SELECT (SELECT next.tenant_id FROM outbox.idempotency_keys AS next WHERE next.tenant_id > tenants.tenant_id ORDER BY next.tenant_id LIMIT 1)
+    FROM tenants
+    WHERE tenants.tenant_id IS NOT NULL
 ), freed AS (
     DELETE FROM outbox.idempotency_keys
-    USING removed
-    WHERE idempotency_keys.kind = 'relay:' || removed.sink
+    WHERE idempotency_keys.ctid = ANY (ARRAY(
+        SELECT of_sink.place
+        FROM tenants
+        CROSS JOIN LATERAL (
+            SELECT keys.ctid AS place FROM outbox.idempotency_keys AS keys WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || @sink::text OFFSET 0
+        ) AS of_sink
+    ))
 ), unblocked AS (
     DELETE FROM outbox.keys
     USING removed
@@ -169,10 +180,10 @@ WHERE sink = @sink;
 -- again whose jobs are closed, if the sink refuses them again. A failover undoes neither: the sink's marks
 -- are where it goes. The sink has no owner then: the one that it had reads the cursor anew, and what it has
 -- under way is refused.
-WITH target AS (
+WITH RECURSIVE target AS (
     SELECT @position::bigint AS position
 ), found AS MATERIALIZED (
-    SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE
+    SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = @sink::text FOR UPDATE
 ), passed AS (
     SELECT found.sink, found.top, target.position > found.top AS forward,
            (found.holes + int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)))
@@ -197,12 +208,22 @@ WITH target AS (
     FROM passed, seen, target
     WHERE sinks.sink = passed.sink
     RETURNING sinks.sink, passed.top AS was
+), tenants (tenant_id) AS ( -- as in RemoveSink
+    SELECT (SELECT first.tenant_id FROM outbox.idempotency_keys AS first ORDER BY first.tenant_id LIMIT 1) FROM passed WHERE NOT passed.forward
+    UNION ALL
+    SELECT (SELECT next.tenant_id FROM outbox.idempotency_keys AS next WHERE next.tenant_id > tenants.tenant_id ORDER BY next.tenant_id LIMIT 1)
+    FROM tenants
+    WHERE tenants.tenant_id IS NOT NULL
 ), freed AS (
     DELETE FROM outbox.idempotency_keys
-    USING passed
-    WHERE NOT passed.forward
-      AND idempotency_keys.kind = 'relay:' || passed.sink
-      AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]))
+    WHERE idempotency_keys.ctid = ANY (ARRAY(
+        SELECT of_sink.place
+        FROM tenants
+        CROSS JOIN LATERAL (
+            SELECT keys.ctid AS place FROM outbox.idempotency_keys AS keys WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || @sink::text OFFSET 0
+        ) AS of_sink
+    ))
+      AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]) OFFSET 0)
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.seek', moved.sink,
