@@ -25,6 +25,9 @@ type keyedClaims struct {
 
 const (
 	minReach = 64
+	// maxReach is for claims that pass by all they look at, because somebody else has the jobs locked, or the row
+	// of their key, for as long as a transaction lasts: those behind them are free. Others look at maxBatch at most.
+	maxReach = 8 * maxBatch
 	// maxLooks is after how many claims that have not taken it an offered job is forgotten. One that is still due was
 	// behind others each time, and a claim from the front finds it; another process has taken most.
 	maxLooks = 8
@@ -91,7 +94,7 @@ func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[
 		if k.fits { // what is looked at and not taken is work for nothing
 			reach = share.Quota + share.Quota/8
 		}
-		reach = min(max(reach, k.reach*share.Quota/r.room, scheduler.Sparse), maxBatch)
+		reach = min(max(reach, k.reach*share.Quota/r.room, scheduler.Sparse), max(k.reach, maxBatch))
 		if !probe {
 			of := k.takeOffers(share.Tenant.ID, reach)
 			taken[share.Tenant.ID] = of
@@ -109,13 +112,16 @@ func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[
 // front are blocked in bulk. It reports whether there may be due jobs that this one did not
 // look at.
 func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
-	looked := int(done.looked)
+	looked, passedAll := int(done.looked), done.passed == done.looked
 	k.fits = done.blocked == 0 && done.passed == 0
 	switch {
 	case claimed >= room || claimed > looked/2:
 		k.reach = minReach
+	case looked >= reach && passedAll && k.reach < maxReach:
+		k.reach = min(2*max(k.reach, reach), maxReach)
+		return true
 	case looked >= reach && claimed < looked/4:
-		k.reach = min(2*reach, maxBatch)
+		k.reach = min(2*reach, max(k.reach, maxBatch))
 	}
 	return done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
 }

@@ -21,18 +21,25 @@ func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
 	k := newKeyedClaims()
 	for _, step := range []struct {
 		claimed, room, looked int
-		blocked               int32
+		blocked, passed       int32
 		want                  int
+		more                  bool
 	}{
-		{0, 100, 200, 200, 400},
-		{10, 100, 400, 390, 800},
-		{100, 100, 800, 0, minReach},
-		{90, 100, 112, 22, minReach},
-		{10, 100, 200, 190, 400},
+		{0, 100, 200, 200, 0, 400, true},
+		{10, 100, 400, 390, 0, 800, true},
+		{100, 100, 800, 0, 0, minReach, true},
+		{90, 100, 112, 22, 0, minReach, true},
+		{10, 100, 200, 190, 0, 400, true},
+		{0, 100, maxBatch, maxBatch, 0, maxBatch, true},
+		{0, 100, maxBatch, 0, maxBatch, 2 * maxBatch, true},      // what lies behind the locked ones is looked at, too,
+		{0, 100, 2 * maxBatch, 0, maxBatch, 2 * maxBatch, false}, // as far as there is anything else
+		{0, 100, 6 * maxBatch, 0, 6 * maxBatch, maxReach, true},
+		{0, 100, maxReach, 0, maxReach, maxReach, false},
+		{100, 100, maxReach, 0, 200, minReach, true},
 	} {
-		k.note(tally{looked: int32(step.looked), blocked: step.blocked}, step.claimed, step.room, step.looked)
-		if k.reach != step.want || k.fits != (step.blocked == 0) {
-			t.Errorf("after %+v: reach = %d, fits = %v", step, k.reach, k.fits)
+		more := k.note(tally{looked: int32(step.looked), blocked: step.blocked, passed: step.passed}, step.claimed, step.room, step.looked)
+		if k.reach != step.want || k.fits != (step.blocked+step.passed == 0) || more != step.more {
+			t.Errorf("after %+v: reach = %d, fits = %v, more = %v", step, k.reach, k.fits, more)
 		}
 	}
 }

@@ -408,6 +408,36 @@ func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	}
 }
 
+// More jobs than a claim looks at are passed by, each locked by somebody or all of a key whose row is. What is due
+// behind them runs all the same.
+func TestALockHidesNoKeyBehindIt(t *testing.T) {
+	t.Parallel()
+	for name, lock := range map[string]struct{ key, sql string }{
+		"jobs":  {`'k' || n`, `SELECT FROM outbox.jobs FOR UPDATE`},
+		"a key": {`'k'`, `SELECT FROM outbox.keys FOR UPDATE`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			tenants := []outbox.ID{outbox.RootTenant, outbox.NewID()}
+			exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k'), ($2, 'default', 'k')`, tenants[0], tenants[1])
+			for _, tenant := range tenants {
+				exec(t, db, `
+					INSERT INTO outbox.jobs (id, tenant_id, queue, kind, payload, content_type, key, run_at)
+					SELECT gen_random_uuid(), $1, 'default', 'probe', '{"N": 1}', 'application/json', `+lock.key+`, now() - interval '1 minute'
+					FROM generate_series(1, 2100) AS n`, tenant)
+			}
+			tx := begin(t, db)
+			exec(t, tx, lock.sql)
+			for _, tenant := range tenants {
+				enqueue(t, db, probe{}, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "behind"}})
+			}
+			start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+			await(t, db, "what is behind has run", `SELECT count(*) = 2 FROM outbox.history WHERE key = 'behind'`)
+		})
+	}
+}
+
 // The last line of defence: a slot holds one running job, whatever claims.
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()
