@@ -576,7 +576,8 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 		if row.Unknown {
 			cs.add(row.Flow, now, s.served).state = due
 			unknown++
-			s.partial, found = unknown >= MaxNewFlows && len(cs.sorted) < maxCursors, true
+			found = true
+			s.partial = s.partial || unknown >= MaxNewFlows && len(cs.sorted) < maxCursors
 			continue
 		}
 		c := cs.get(row.Flow)

@@ -244,10 +244,24 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	if !survey(most...) || !s.SurveyDue(now) {
 		t.Error("as many priorities were found as may be: want others looked for at once, they may be more urgent")
 	}
-	survey()
-	for _, c := range s.plain.sorted {
-		c.state = drained
+	for n := range maxCursors {
+		s.plain.add(Flow{Tenant: numbered(8), Priority: int16(n)}, now, s.served)
 	}
+	keyed := make([]SurveyRow, MaxNewFlows)
+	for n := range keyed {
+		keyed[n] = SurveyRow{Flow: Flow{Tenant: numbered(8), Priority: int16(n)}, Keyed: true, Unknown: true}
+	}
+	beyond := SurveyRow{Flow: Flow{Tenant: numbered(8), Priority: -1}, Unknown: true}
+	if !survey(append(keyed, beyond)...) || !s.SurveyDue(now) {
+		t.Error("as many priorities with keys were found as may be: want others looked for, though no more without fit")
+	}
+	survey()
+	for _, cs := range []*cursors{&s.plain, &s.keyed} {
+		for _, c := range cs.sorted {
+			c.state = drained
+		}
+	}
+	s.plain.add(Flow{Tenant: numbered(0)}, now, s.served).state = drained
 	if s.Timer(now.Add(time.Hour)); s.plain.get(Flow{Tenant: numbered(0)}).state != unsure || !s.SurveyDue(now.Add(time.Hour)) {
 		t.Error("a poll does not look at every flow")
 	}
