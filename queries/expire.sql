@@ -11,7 +11,8 @@
 -- It takes none but those @among, if there are any, and none of those @aside.
 --
 -- A lease that is extended between this statement's snapshot and its lock is
--- judged anew by its new version, and kept. A row that somebody has locked (a
+-- judged anew by its new version, and kept. A job whose key is to be parked while somebody
+-- has the key locked is left to a later pass. A row that somebody has locked (a
 -- handler that called Guard or Complete and has not committed yet) is skipped. Its
 -- worker extends its lease in lease_extensions meanwhile, from long before it
 -- lapses, so that its transaction's COMMIT gives it to nobody:
@@ -34,6 +35,18 @@ WITH lapsed AS MATERIALIZED (
           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
       AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
       AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+      -- The others do not wait for a key that somebody has in his transaction.
+      AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR (
+          -- Looked up for each: NOT EXISTS may read all keys.
+          SELECT true
+          FROM outbox.keys
+          WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = jobs.queue AND keys.key = jobs.key
+          LIMIT 1
+      ) IS NULL OR EXISTS (
+          SELECT
+          FROM outbox.keys
+          WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = jobs.queue AND keys.key = jobs.key
+          FOR UPDATE SKIP LOCKED))
     ORDER BY jobs.lease_expires_at
     LIMIT @max_jobs
     FOR UPDATE SKIP LOCKED

@@ -1,6 +1,8 @@
 package reaper
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -246,6 +248,50 @@ func TestWhatALapsedLeaseDoesToItsKey(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A transaction that holds a key keeps nobody's leases from lapsing, and is no outage: the job that would park the key
+// is left alone until it ends.
+func TestALockedKeyKeepsNoLease(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	var blocking []outbox.ID
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		for range 2 {
+			id := outbox.NewID()
+			exec(t, db, `
+				INSERT INTO outbox.jobs (id, tenant_id, key, on_lapse, max_active, kind, payload, status, epoch, attempt, started_at, lease_owner, lease_expires_at)
+				VALUES ($1, $2, 'k', 'block', 2, 'a', '{}', 'running', 1, 1, now(), 'worker-1', now() - interval '2 s')`, mustUUID(id), mustUUID(tenant))
+			blocking = append(blocking, id)
+		}
+		exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k')`, mustUUID(tenant))
+	}
+	storeRunning(t, db, 2, -time.Second)
+	want := func(when string, retrying, dead, parked int) {
+		t.Helper()
+		got := query[[]int](t, db, `
+			SELECT ARRAY[count(*) FILTER (WHERE status = 'retrying'), count(*) FILTER (WHERE status = 'dead'),
+				(SELECT count(*) FROM outbox.keys WHERE parked_at IS NOT NULL)]
+			FROM outbox.jobs`)
+		if !slices.Equal(got, []int{retrying, dead, parked}) {
+			t.Errorf("%s: retrying, dead, and keys parked are %v; want %d, %d, %d", when, got, retrying, dead, parked)
+		}
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.keys FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	expirePass(t, r)
+	want("while somebody has the keys", 2, 0, 0)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expirePass(t, r)
+	want("afterwards", 2, len(blocking), 2)
 }
 
 // The job behind one that expires does not wait for the sweep: behind one that ran,
