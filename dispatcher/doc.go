@@ -9,7 +9,8 @@
 //	   └─────────┘                  ▲ extend ▲
 //	                                └ leases ┘
 //
-// Guarantees: a due job starts at least once; while its lease is live, it is
+// Guarantees: a due job starts at least once, unless its attempts are used up before, as those are that processes took
+// along which were killed while it waited in them: claims are counted, not starts. While its lease is live, it is
 // this process's alone; nothing that a worker writes after losing the lease takes
 // effect, because every write names the epoch of its claim. Handlers may see a
 // job again after a crash, a lost connection or a stalled process: make them

@@ -25,8 +25,8 @@ type keyedClaims struct {
 
 const (
 	minReach = 64
-	// maxReach is for claims that pass by all they look at, because somebody else has the jobs locked, or the row of their
-	// key for as long as his transaction lasts: those behind them are free. Others look at maxBatch, and block by as many.
+	// maxReach is for claims that pass by all they look at, because somebody else has the jobs locked, or the row
+	// of their key, for as long as a transaction lasts: those behind them are free. Others look at maxBatch at most.
 	maxReach = 8 * maxBatch
 	// maxLooks is after how many claims that have not taken it an offered job is forgotten. One that is still due was
 	// behind others each time, and a claim from the front finds it; another process has taken most.

@@ -14,8 +14,8 @@ var (
 	// ErrNotFound says that no job has the id: it is of another process, or what
 	// became of it is no longer known. It is that of packages await and operator.
 	ErrNotFound = engine.ErrNotFound
-	// ErrNotStored says that a method of a job was called that works on its row in the
-	// database, Complete, Guard or Then: a job in memory has none.
+	// ErrNotStored says that something was called that works on a job's row in the database,
+	// Complete, Guard, Then or dispatcher.StepTx: a job in memory has none.
 	ErrNotStored = engine.ErrNotStored
 	// ErrCancelled is the cause with which a handler's context ends after Cancel. It is
 	// dispatcher.ErrCancelled.

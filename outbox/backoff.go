@@ -18,7 +18,7 @@ type Backoff []time.Duration
 // twice as long after each further one, up to limit. Enqueue refuses a back-off without a limit.
 func Exponential(first, limit time.Duration) Backoff {
 	if limit <= 0 { // a zero that was left out would have all attempts at once
-		return Backoff{-1}
+		return Backoff{noLimit}
 	}
 	if first <= 0 || first >= limit {
 		return Backoff{min(first, limit)}
@@ -33,7 +33,13 @@ func Exponential(first, limit time.Duration) Backoff {
 	return append(b, limit)
 }
 
+// noLimit is the wait of an Exponential without a limit, which validate refuses.
+const noLimit time.Duration = -1
+
 func (b Backoff) validate() error {
+	if len(b) == 1 && b[0] == noLimit {
+		return invalid("Options.Backoff", "waits %s after attempt 1, want 0 to 100 years; Exponential needs a limit above zero", b[0])
+	}
 	if len(b) > engine.MaxBackoffs {
 		return invalid("Options.Backoff", "has %d waits, want at most %d", len(b), engine.MaxBackoffs)
 	}

@@ -14,11 +14,13 @@ import (
 // queue that is due at once. Args that are a [Defaulter] fill in what is left to the
 // zero value.
 type Options struct {
-	Queue       string        // "" is "default". 1 to 128 letters, digits and _ . : / -, first a letter or digit
-	Priority    int           // higher is more urgent; -32768 to 32767
-	Delay       time.Duration // due this long after the insert, by the database's clock
-	RunAt       time.Time     // due at this instant; excludes Delay. Zero is at once
-	MaxAttempts int           // 0 is 25. The attempt that uses up the last one leaves the job dead
+	Queue    string        // "" is "default". 1 to 128 letters, digits and _ . : / -, first a letter or digit
+	Priority int           // higher is more urgent; -32768 to 32767
+	Delay    time.Duration // due this long after the insert, by the database's clock
+	RunAt    time.Time     // due at this instant; excludes Delay. Zero is at once
+	// MaxAttempts is how often the job is claimed at most; 0 is 25. The attempt that uses up the last one leaves the
+	// job dead. One that waited for a worker in a process that was killed has used one up without having started.
+	MaxAttempts int
 	Timeout     time.Duration // of one attempt; 0 is what the kind's handler says, then 5 minutes
 	Backoff     Backoff       // how long it waits between attempts; nil leaves it to the kind's back-off
 	Key         KeyRules      // with a name, what the job may run beside; zero is a job without a key
