@@ -92,13 +92,13 @@ func TestAnOutageBehindAProxySpendsNothing(t *testing.T) {
 	post(t, db, r)
 	publish(t, db, "t", "held", "held")
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 1 }, func() string { return "a message is held" })
-	time.Sleep(time.Second)
+	time.Sleep(300 * time.Millisecond)
 	var want []string
 	for _, key := range strings.Split("abcdefgh", "") {
 		publish(t, db, "t", key, key+"1")
 		want = append(want, key+"1")
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(time.Second)
 	if held := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); held != 1 || dead(t, db) > 0 {
 		t.Errorf("in the outage %d messages are held, want 1, and %d of them are dead letters, want 0", held, dead(t, db))
 	}
@@ -123,7 +123,7 @@ func TestAReceiverThatFailsEachRequestIsAway(t *testing.T) {
 		publish(t, db, "t", key, key+"1", key+"2")
 		want = append(want, key+"1", key+"2")
 	}
-	time.Sleep(5 * time.Second)
+	time.Sleep(1500 * time.Millisecond)
 	if held := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); held > 0 {
 		t.Errorf("%d messages are held in the outage, %d of them as dead letters", held, dead(t, db))
 	}

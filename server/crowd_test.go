@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,33 +70,52 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[min(len(sorted)-1, len(sorted)*p/100)]
 }
 
-// heap follows how much memory is in use until stop is called, and returns the most of
-// it, beyond what there was at the beginning.
-func heap() (stop func() int64) {
+// memory is how much more of it is in use than at the beginning.
+type memory struct {
+	most       atomic.Int64
+	over, done chan struct{}
+}
+
+// heap follows how much memory is in use until stop is called.
+func heap() *memory {
 	inUse := func() int64 {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapInuse)
 	}
 	runtime.GC()
-	before, most := inUse(), int64(0)
-	over, done := make(chan struct{}), make(chan struct{})
+	before := inUse()
+	m := &memory{over: make(chan struct{}), done: make(chan struct{})}
 	go func() {
-		defer close(done)
+		defer close(m.done)
 		for {
-			most = max(most, inUse()-before)
+			m.most.Store(max(m.most.Load(), inUse()-before))
 			select {
-			case <-over:
+			case <-m.over:
 				return
 			case <-time.After(10 * time.Millisecond):
 			}
 		}
 	}()
-	return func() int64 {
-		close(over)
-		<-done
-		return most
+	return m
+}
+
+// calm waits until no more memory has come into use for half a second, at most for the given time.
+func (m *memory) calm(most time.Duration) {
+	const quiet = 500 * time.Millisecond
+	before, rose := m.most.Load(), time.Now()
+	for began := rose; time.Since(began) < most && time.Since(rose) < quiet; time.Sleep(10 * time.Millisecond) {
+		if now := m.most.Load(); now > before {
+			before, rose = now, time.Now()
+		}
 	}
+}
+
+// stop returns the most that there was.
+func (m *memory) stop() int64 {
+	close(m.over)
+	<-m.done
+	return m.most.Load()
 }
 
 // noise is what a comparison of two times allows for besides: this machine has other
@@ -115,7 +135,7 @@ func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks
 	client := honest{t, "http://" + r.addr, &http.Client{Timeout: 3 * bodyTime}}
 	alone, _ := client.ask(200)
 	text := bytes.Repeat([]byte("\n"), size-1)
-	most := heap()
+	memory := heap()
 
 	over := make(chan struct{})
 	var wg sync.WaitGroup
@@ -134,7 +154,7 @@ func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks
 	beside, refused := client.ask(400)
 	close(over)
 	wg.Wait()
-	if most := most(); most > bound {
+	if most := memory.stop(); most > bound {
 		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
 	}
 	if refused > 0 || percentile(beside, 99) > 2*percentile(alone, 99)+noise {
@@ -168,7 +188,7 @@ func slowBatch(addr string, size int, text []byte, over <-chan struct{}) {
 func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
 	const attackers, each, bound = 200, 4, 50 << 20 // the system's buffers take the first answers of a connection
 	r := apiAlone(t, func(*Config) {})
-	most := heap()
+	memory := heap()
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	for range attackers {
@@ -176,10 +196,10 @@ func TestUnreadFilesTakeBoundedMemory(t *testing.T) { // not parallel: it looks 
 			neverReading(r.addr, []byte(strings.Repeat("GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n", each)), over)
 		})
 	}
-	time.Sleep(3 * time.Second)
+	memory.calm(3 * time.Second)
 	close(over)
 	wg.Wait()
-	if most := most(); most > bound {
+	if most := memory.stop(); most > bound {
 		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
 	} else {
 		t.Logf("%d MiB more memory", most>>20)
@@ -197,13 +217,13 @@ func TestUnreadPayloadsTakeBoundedMemory(t *testing.T) { // not parallel: it loo
 	r := start(t, nil, alone(pool), Config{API: api.Config{Authenticator: anybody{}}})
 	r.awaitReady()
 	requests := []byte(strings.Repeat("GET /jobs/"+job.String()+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer reader\r\n\r\n", each))
-	most := heap()
+	memory := heap()
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	for range attackers {
 		wg.Go(func() { neverReading(r.addr, requests, over) })
 	}
-	time.Sleep(5 * time.Second)
+	memory.calm(5 * time.Second)
 	other := &http.Client{Timeout: time.Minute, Transport: named("another")}
 	defer other.CloseIdleConnections()
 	asked := time.Now()
@@ -214,7 +234,7 @@ func TestUnreadPayloadsTakeBoundedMemory(t *testing.T) { // not parallel: it loo
 	}
 	close(over)
 	wg.Wait()
-	if most := most(); most > bound {
+	if most := memory.stop(); most > bound {
 		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
 	} else {
 		t.Logf("%d MiB more memory", most>>20)
@@ -240,13 +260,13 @@ func TestSlowFormsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at
 	for _, page := range []string{"login", "view-save"} {
 		form := fmt.Appendf(nil, "POST /console/%s HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\nContent-Type: application/x-www-form-urlencoded\r\n"+
 			"Content-Length: %d\r\n\r\n%s", page, size, strings.Repeat("x", size-1))
-		most := heap()
+		memory := heap()
 		over := make(chan struct{})
 		var wg sync.WaitGroup
 		for range attackers {
 			wg.Go(func() { neverReading(r.addr, form, over) })
 		}
-		time.Sleep(2 * time.Second)
+		memory.calm(2 * time.Second)
 		asked := time.Now()
 		res, err := probe.Get("http://" + r.addr + "/console/jobs")
 		if err != nil || res.StatusCode != http.StatusOK || time.Since(asked) > noise {
@@ -256,7 +276,7 @@ func TestSlowFormsTakeBoundedMemory(t *testing.T) { // not parallel: it looks at
 		}
 		close(over)
 		wg.Wait()
-		if most := most(); most > bound {
+		if most := memory.stop(); most > bound {
 			t.Errorf("%s: %d MiB more memory, want %d at most", page, most>>20, bound>>20)
 		} else {
 			t.Logf("%s: %d MiB more memory", page, most>>20)
@@ -341,15 +361,15 @@ func TestH4AnOverloadOfBatchesTakesBoundedMemory(t *testing.T) { // not parallel
 	const bound = 384 << 20 // their bodies alone are 640 MiB
 	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}, Timeout: time.Minute} })
 	batch := bytes.Repeat([]byte(`{"kind":"mail","payload":"`+strings.Repeat("x", 80_000)+"\"}\n"), 100)
-	most := heap()
+	memory := heap()
 	taken, stop := crowd("http://"+r.addr, "/jobs/batch", "application/x-ndjson", batch, 80)
-	time.Sleep(4 * time.Second)
+	memory.calm(4 * time.Second)
 	select { // beside other tests, with the race detector, 8 MiB take long to be read
 	case <-taken:
 	case <-time.After(4 * time.Minute):
 	}
 	answers := stop()
-	if most := most(); most > bound {
+	if most := memory.stop(); most > bound {
 		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
 	} else {
 		t.Logf("%d MiB more memory; answers %v", most>>20, answers)

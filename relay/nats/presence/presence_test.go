@@ -142,9 +142,9 @@ func TestTheServerIsAway(t *testing.T) {
 	server.Kill()
 	log := &lines{}
 	stop := start(t, server.URL, log, dispatcher.Presence{Worker: "w", Queues: map[string]int{"default": 64}, Kinds: []string{"mail"}})
-	time.Sleep(3 * time.Second)
+	time.Sleep(2 * time.Second)
 	if n := log.count("no connection to NATS"); n != 1 {
-		t.Errorf("%d lines in three seconds, want one: %q", n, log.all)
+		t.Errorf("%d lines in two seconds, want one: %q", n, log.all)
 	}
 	server.Restart()
 	sub, err := server.Connect().Conn().SubscribeSync("trellis.jobs.workers.default.mail.w.heartbeat")

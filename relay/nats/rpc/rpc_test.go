@@ -771,9 +771,9 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	r := newRig(t)
 	r.ask("Health", ``).ok(nil)
 	r.server.Kill()
-	time.Sleep(4 * time.Second)
+	time.Sleep(2 * time.Second)
 	if n := r.log.count("no connection to NATS"); n < 1 || n > 2 {
-		t.Errorf("%d lines in four seconds: %q", n, r.log.lines)
+		t.Errorf("%d lines in two seconds: %q", n, r.log.lines)
 	}
 	r.server.Restart()
 	r.await("the service", func() bool { return r.client.IsConnected() && len(r.instances()) == 1 })
