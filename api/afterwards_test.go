@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// awayAfter has the database be away once a statement was sent.
+// awayAfter refuses connections once a statement was sent.
 type awayAfter struct {
 	statement atomic.Pointer[string] // its name
 	away      atomic.Bool
@@ -50,7 +50,7 @@ func (a *awayAfter) prepare(context.Context, *pgx.Conn) (bool, error) {
 	return true, nil
 }
 
-// of has the database be away after the statement while the request is answered.
+// of refuses connections after the statement while the request is answered.
 func (a *awayAfter) of(statement string, request func() response) response {
 	a.statement.Store(&statement)
 	defer func() {

@@ -8,7 +8,8 @@
 //	})
 //
 // What the API answers in place of what was asked for is a [*Problem]. Its Outcome says
-// whether nothing was done, or that is not known: not every problem is a refusal. A request is repeated only where the API
+// whether nothing was done, or that is not known: not every problem is a refusal. A
+// request is repeated only where the API
 // says that this is safe: when it only looks, when it enqueues with idempotency
 // keys, and when the server says that nothing was done (429).
 package client

@@ -120,7 +120,7 @@ func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
 	}
 }
 
-// Whoever enqueues a job chooses what it says: dots of its own uncover nothing, and an edit leaves them.
+// A caller that enqueues a job chooses its payload: dots in it uncover nothing, and an edit leaves them.
 func TestAPayloadWithDotsOfItsOwnIsMasked(t *testing.T) {
 	for as, tenant := range map[string]outbox.ID{"a": tenantA, "all": outbox.RootTenant} {
 		r := newEditorRig(t).as(as)

@@ -20,7 +20,6 @@ import (
 // gone before anybody looks for it, and from then on there is nothing left to settle.
 type unanswered struct {
 	settleStatements
-	reportStatement
 	tries  int
 	stored []pgtype.UUID
 }

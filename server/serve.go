@@ -87,6 +87,17 @@ func newAPI(process app.Config, config Config) (*apiServer, error) {
 	return a, err
 }
 
+// complainer logs the errors of looks for changes, which may fail twice a second: each at once, and then every ten
+// seconds.
+func complainer(log *slog.Logger) func(context.Context, error) {
+	complaints := outage.Complaints{Most: 16}
+	return func(ctx context.Context, err error) {
+		if missed, due := complaints.Due(err.Error(), time.Now()); due {
+			log.LogAttrs(ctx, slog.LevelWarn, "look for changes failed", slog.String("err", err.Error()), slog.Int("since_last_line", missed))
+		}
+	}
+}
+
 func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger) (*apiServer, error) {
 	config := c.API
 	config.Pool = cmp.Or(config.Pool, pool)
@@ -110,9 +121,7 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	config.CountAtOnce = true
 	if c.Console != nil && config.Watch == nil {
 		config.Watch = watch.New(config.Pool, watch.Config{CountAtOnce: true, Stopping: stopping, Changes: watch.ChangesConfig{
-			Complain: func(ctx context.Context, err error) {
-				log.LogAttrs(ctx, slog.LevelWarn, "look for changes failed", slog.String("err", err.Error()))
-			},
+			Complain: complainer(log),
 		}})
 	}
 	a := &apiServer{
