@@ -55,7 +55,8 @@ const (
 	OutcomeDone    ProblemOutcome = "done"    // it is done; only how things are now could not be read
 )
 
-// Problem is why a request failed (RFC 9457), and its Outcome whether it was done all the same. Match it with errors.AsType:
+// Problem is why a request failed (RFC 9457), and its Outcome whether it was done all the same. Match it with
+// errors.AsType:
 //
 //	if p, ok := errors.AsType[*client.Problem](err); ok && p.Code == client.CodeJobNotFound { … }
 type Problem struct {

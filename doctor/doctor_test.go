@@ -348,7 +348,7 @@ func TestALoginThatIsNotShownOthersSaysSo(t *testing.T) {
 	}
 }
 
-// A login whose commits are not durable is found by whoever asks, if it may store jobs: of others it does not matter.
+// A login whose commits are not durable is found by any other, if it may store jobs; without that it does not matter.
 func TestALoginThatIsNotDurableIsFound(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -180,7 +180,7 @@ func TestALesserRoleCanMakePartitionsWithinReason(t *testing.T) {
 	}
 }
 
-// Who owns the schema may change, as when a login is retired. Until the policies name the new one, functions that run
+// The schema may get another owner, as when a login is retired. Until the policies name the new one, functions that run
 // as the owner see no rows: down must not take the schema for empty, and up mends it.
 func TestAnotherOwnerOfTheSchema(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,7 @@ WITH RECURSIVE found AS MATERIALIZED (
     DELETE FROM outbox.held_messages
     USING removed
     WHERE held_messages.sink = removed.sink
-), tenants (tenant_id) AS ( -- that have keys, one after the other: every index of keys begins with their tenant or their job
+), tenants (tenant_id) AS ( -- that have keys, one after the other: every index begins with the tenant or the job
     SELECT (SELECT first.tenant_id FROM outbox.idempotency_keys AS first ORDER BY first.tenant_id LIMIT 1) FROM removed
     UNION ALL
     SELECT (SELECT next.tenant_id FROM outbox.idempotency_keys AS next WHERE next.tenant_id > tenants.tenant_id ORDER BY next.tenant_id LIMIT 1)

@@ -112,7 +112,7 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// Whoever calls app.Run finds in docs/operate/rollout.md what each variable that the manual gives is called there.
+// The table of docs/operate/rollout.md has the field of app.Config for each variable that the manual gives.
 func TestEachVariableHasItsFieldOfTheConfig(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operate/rollout.md")

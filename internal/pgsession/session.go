@@ -57,7 +57,7 @@ var afterwards = map[string]string{
 	"default_transaction_isolation":  "read committed",
 	"default_transaction_deferrable": "off",
 	"idle_session_timeout":           "0",
-	"synchronous_commit":             "on", // where it is off: brokers, clients and people are told that something is stored
+	"synchronous_commit":             "on", // where it is off: what is acknowledged to a broker or a client is stored
 }
 
 // inOwnPools are set, too, for pools that work by themselves, with deadlines of their own.
