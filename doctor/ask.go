@@ -15,12 +15,12 @@ import (
 type server struct {
 	Standby                                            bool
 	ReadOnly, Fsync, FullPageWrites, SynchronousCommit string
-	NotDurable                                         string // the roles that may store jobs with synchronous_commit off
+	NotDurable                                         string // roles that may store jobs with synchronous_commit off
 	Autovacuum, Version                                string
 	Clock                                              time.Time
 	PID                                                uint32
 	Notifications                                      float64 // part of the queue that is in use
-	Database, Collated, Collates                       string  // its name in SQL; its indexes' version and the server's
+	Database, Collated, Collates                       string  // its name in SQL; its indexes' version, the server's
 }
 
 const serverSQL = `
