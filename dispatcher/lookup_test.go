@@ -37,7 +37,6 @@ var scans = map[string]string{
 	"ExplainWaits jobs":         "a page: what runs in a queue is read from the index of leases",
 	"SurveyKinds jobs":          "a page: what has been unavailable has no index",
 	"RemoveSink jobs":           "an operator's act, of whose messages some are open jobs: each is looked up by its id",
-	"ExpireLeases keys":         "is there any at all",
 	"ReadAuditChain audit":      "the chain is read from its beginning",
 	"ListMarks audit":           "the newest, up to a number",
 }
