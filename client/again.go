@@ -24,6 +24,22 @@ func (r request) again(err error, attempt int) (wait time.Duration, sensible boo
 	return wait, ok && (r.repeatable || neverSent(err))
 }
 
+// mayBeDone reports whether an attempt that failed may have done what was asked for.
+func mayBeDone(err error) bool {
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p.Outcome != OutcomeNone
+	}
+	return !neverSent(err)
+}
+
+// unsure is a problem of an attempt, of which an earlier one may have done what was asked for.
+func unsure(err error) error {
+	if p, ok := errors.AsType[*Problem](err); ok && p.Outcome == OutcomeNone {
+		p.Outcome = OutcomeUnknown
+	}
+	return err
+}
+
 // neverSent: there was no connection to send it on.
 func neverSent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)

@@ -127,10 +127,14 @@ func (c *Client) do(ctx context.Context, r request, answer any) error {
 	if r.err != nil {
 		return fmt.Errorf("%s %s: %w", r.method, r.path, r.err)
 	}
+	open := false // whether an earlier attempt may have done it
 	for attempt := 1; ; attempt++ {
 		err := c.send(ctx, r, answer)
 		if err == nil {
 			return nil
+		}
+		if open = open || mayBeDone(err); open && r.method != http.MethodGet {
+			err = unsure(err)
 		}
 		wait, sensible := r.again(err, attempt)
 		if !sensible || attempt >= c.attempts || ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -349,5 +350,30 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	_, err = to(t, failing(9, &asked, answer(503, "Retry-After", "25"))(nil), client.Config{}).Stats(ctx, "")
 	if took := time.Since(began); err == nil || took > 20*time.Second {
 		t.Errorf("got %v after %s, want it to end with its context", err, took)
+	}
+}
+
+// An attempt without an answer may have stored the job: that later ones did nothing does not change that.
+func TestAnEarlierAttemptLeavesItOpen(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	c := served(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) == 1 {
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, `{"code":"unavailable","status":503,"outcome":"none"}`)
+		})
+	})
+	_, err := c.Enqueue(t.Context(), client.NewJob{Kind: "mail", IdempotencyKey: "k"})
+	p, ok := errors.AsType[*client.Problem](err)
+	if !ok || p.Outcome != client.OutcomeUnknown || asked.Load() < 2 {
+		t.Errorf("after %d attempts: %+v, want a problem whose outcome is unknown", asked.Load(), err)
+	}
+	_, err = c.Stats(t.Context(), "")
+	if p, ok = errors.AsType[*client.Problem](err); !ok || p.Outcome != client.OutcomeNone {
+		t.Errorf("a look: %+v, want a problem whose outcome is none", err)
 	}
 }

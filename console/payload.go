@@ -163,7 +163,7 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 }
 
 // secretName is what names look like whose values nobody wants on a screen.
-var secretName = regexp.MustCompile(`(?i)^(.*[_.-])?(pass|pass(word|wd|phrase)s?|pwds?|secrets?|tokens?|(api|private|access|secret|encryption)[_-]?keys?|authorization|credentials?|cookies?|ssn|cvv|cvc|pin)$|` +
+var secretName = regexp.MustCompile(`(?i)^tokens$|^(.*[_.-])?(pass|pass(word|wd|phrase)s?|pwds?|secrets?|token|(access|refresh|id|auth|api)[_-]?tokens|(api|private|access|secret|encryption)[_-]?keys?|authorization|credentials?|cookies?|ssn|cvv|cvc|pin)$|` +
 	`(passwords?|secrets?|(api|private|access|secret|encryption)Keys?|(access|refresh|id|auth)Tokens?)$`)
 
 // masked stands for a value that is hidden.

@@ -98,6 +98,7 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 			c.sched.Failed(keyed, r.front, ended.Sub(started))
 		}
 		c.keyed.putBack(offers)
+		c.keyed.reach = min(c.keyed.reach, maxBatch) // it may have been too much
 		return 0, hand(b)
 	}
 	if plan.Probe {

@@ -117,11 +117,15 @@ func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
 	switch {
 	case claimed >= room || claimed > looked/2:
 		k.reach = minReach
-	case looked >= reach && passedAll && k.reach < maxReach:
-		k.reach = min(2*max(k.reach, reach), maxReach)
-		return true
+	case looked >= reach && passedAll:
+		if k.reach < maxReach {
+			k.reach = min(2*max(k.reach, reach), maxReach)
+			return true
+		}
 	case looked >= reach && claimed < looked/4:
-		k.reach = min(2*reach, max(k.reach, maxBatch))
+		k.reach = min(2*reach, maxBatch)
+	case !passedAll:
+		k.reach = min(k.reach, maxBatch)
 	}
 	return done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
 }

@@ -31,8 +31,8 @@ func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
 		{90, 100, 112, 22, 0, minReach, true},
 		{10, 100, 200, 190, 0, 400, true},
 		{0, 100, maxBatch, maxBatch, 0, maxBatch, true},
-		{0, 100, maxBatch, 0, maxBatch, 2 * maxBatch, true},      // what lies behind the locked ones is looked at, too,
-		{0, 100, 2 * maxBatch, 0, maxBatch, 2 * maxBatch, false}, // as far as there is anything else
+		{0, 100, maxBatch, 0, maxBatch, 2 * maxBatch, true},  // what lies behind the locked ones is looked at, too,
+		{0, 100, 2 * maxBatch, 0, maxBatch, maxBatch, false}, // and no more where there is anything else
 		{0, 100, 6 * maxBatch, 0, 6 * maxBatch, maxReach, true},
 		{0, 100, maxReach, 0, maxReach, maxReach, false},
 		{100, 100, maxReach, 0, 200, minReach, true},

@@ -63,7 +63,7 @@ func TestAHandlerGoesOnAfterItsCommittedComplete(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	config := quiet(nil)
-	config.LeaseTTL = 3 * time.Second
+	config.LeaseTTL = 5 * time.Second
 	causes := make(chan error, 4)
 	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
 		enqueue(t, db, probe{}, outbox.Options{Tenant: tenant})

@@ -79,7 +79,8 @@ func (c *Claimed) Headers() map[string]string {
 // takes as long.
 //
 // What the handler has reported (Progress, Log) is stored with it. The handler may go on after
-// the commit: that its job is over does not end its context.
+// the commit: that its job is over does not end its context. Where the transaction did not
+// commit, the handler returns: a lease that is lost does not end its context any more.
 //
 // It stores c.Result, of at most 4 MiB: set it before. A handler of
 // dispatcher.HandleResult has to, too: the value that it returns comes too late.

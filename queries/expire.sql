@@ -36,7 +36,7 @@ WITH lapsed AS MATERIALIZED (
       AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
       AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
       -- The others do not wait for a key that somebody has in his transaction.
-      AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR (
+      AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR jobs.cancel_requested_at IS NOT NULL OR (
           -- Looked up for each: NOT EXISTS may read all keys.
           SELECT true
           FROM outbox.keys

@@ -100,11 +100,11 @@ func heap() *memory {
 	return m
 }
 
-// calm waits until no more memory has come into use for half a second, at most for the given time.
+// calm waits until memory has come into use, and then no more of it for a second, at most for the given time.
 func (m *memory) calm(most time.Duration) {
-	const quiet = 500 * time.Millisecond
+	const quiet, some = time.Second, 1 << 20
 	before, rose := m.most.Load(), time.Now()
-	for began := rose; time.Since(began) < most && time.Since(rose) < quiet; time.Sleep(10 * time.Millisecond) {
+	for began, first := rose, before; time.Since(began) < most && (before-first < some || time.Since(rose) < quiet); time.Sleep(10 * time.Millisecond) {
 		if now := m.most.Load(); now > before {
 			before, rose = now, time.Now()
 		}

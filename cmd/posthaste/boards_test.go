@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/posthaste-dev/posthaste/internal/natstest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/promtest"
 )
@@ -30,6 +32,10 @@ func TestNoPanelOfTheBoardsIsEmpty(t *testing.T) {
 	url := pool.Config().ConnString()
 	receiver := httptest.NewServer(http.HandlerFunc(receive))
 	defer receiver.Close()
+	broker := natstest.Start(t, natstest.Options{})
+	if _, err := broker.Connect().CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}}); err != nil {
+		t.Fatal(err)
+	}
 	e := env{"DATABASE_URL": url}
 	token := strings.TrimSpace(ok(t, e, "tokens", "create", "boards", "--capability", "jobs.read"))
 	ok(t, e, "queues", "limit", "mail", "--max-running", "2")
@@ -37,7 +43,7 @@ func TestNoPanelOfTheBoardsIsEmpty(t *testing.T) {
 	work(t, pool, "delay => interval '1 hour'") // so that the first sample has them all
 	cmd, logs := serving(t, "--database-url", url, "--role", "dispatch,reap,relay,api", "--api-addr", "127.0.0.1:0", "--api-rate", "8",
 		"--queues", "default=8,mail=4", "--webhook", "work="+receiver.URL+"/work", "--webhook", "fail="+receiver.URL+"/fail",
-		"--webhook", "away="+receiver.URL+"/away", "--relay-config", writeRelayConfig(t, fmt.Sprintf(relayToWebhook, receiver.URL)))
+		"--webhook", "away="+receiver.URL+"/away", "--relay-config", writeRelayConfig(t, fmt.Sprintf(webhookAndBridge, receiver.URL, broker.URL)))
 	prometheus := promtest.Start(t, "../../deploy/prometheus/posthaste.rules.yml", adminAddr(t, logs))
 	api := apiURL(t, logs)
 
@@ -104,11 +110,13 @@ func panels(t *testing.T) map[string]string {
 	return all
 }
 
-const relayToWebhook = `
+const webhookAndBridge = `
 sinks:
   orders: {webhook: {url: %q, secrets: [whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=], allow: [127.0.0.0/8]}}
 routes:
   - {topics: ["*"], to: orders, destination: "events/{topic|path}"}
+bridges:
+  paid: {nats: {url: %q}, stream: SHOP, kind: work}
 `
 
 // receive succeeds, refuses, or is away.

@@ -28,7 +28,7 @@ WITH lapsed AS MATERIALIZED (
       AND ($7::uuid[] IS NULL OR jobs.id = ANY ($7))
       AND ($8::uuid[] IS NULL OR jobs.id <> ALL ($8))
       -- The others do not wait for a key that somebody has in his transaction.
-      AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR (
+      AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR jobs.cancel_requested_at IS NOT NULL OR (
           -- Looked up for each: NOT EXISTS may read all keys.
           SELECT true
           FROM outbox.keys

@@ -33,11 +33,11 @@ BEGIN
         became := 'cancelled';
         IF found.key IS NOT NULL THEN
             -- What waits behind it moves on when this commits: move_freed_key_on.sql. Once would be enough for all that
-            -- a transaction calls off, and twice is harmless: so only the row before this one is looked at.
+            -- a transaction calls off, and twice is harmless: so only the latest rows are looked at.
             INSERT INTO outbox.freed_keys (tenant_id, queue, key)
             SELECT found.tenant_id, found.queue, found.key
-            WHERE (SELECT f.tenant_id = found.tenant_id AND f.queue = found.queue AND f.key = found.key
-                   FROM outbox.freed_keys AS f ORDER BY f.id DESC LIMIT 1) IS NOT TRUE;
+            WHERE (found.tenant_id, found.queue, found.key) NOT IN (
+                SELECT f.tenant_id, f.queue, f.key FROM (SELECT * FROM outbox.freed_keys ORDER BY id DESC LIMIT 16) AS f);
         END IF;
     ELSIF found.status = 'running' THEN
         -- The epoch stays: the worker still owns the job, and says how it ended.

@@ -45,9 +45,8 @@ BEGIN
             WHERE keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             LIMIT 1
         ) AS stored
-        WHERE NOT EXISTS (
-            SELECT FROM unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key)
-            WHERE held.tenant_id = input.tenant_id AND held.queue = input.queue COLLATE "C" AND held.key = input.key COLLATE "C");
+        WHERE (input.tenant_id, input.queue, input.key) NOT IN ( -- which is hashed, where an anti-join would compare all with all
+            SELECT held.tenant_id, held.queue, held.key FROM unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key));
     END IF;
     IF held_tenants IS NULL THEN
         RETURN;
