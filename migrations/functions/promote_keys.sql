@@ -45,7 +45,8 @@ BEGIN
             WHERE keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             LIMIT 1
         ) AS stored
-        WHERE (input.tenant_id, input.queue, input.key) NOT IN ( -- which is hashed, where an anti-join would compare all with all
+        -- Hashed, where an anti-join would compare all with all.
+        WHERE (input.tenant_id, input.queue, input.key) NOT IN (
             SELECT held.tenant_id, held.queue, held.key FROM unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key));
     END IF;
     IF held_tenants IS NULL THEN
