@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -73,7 +72,7 @@ func (t *Tokens) find(ctx context.Context, id string) (*known, error) {
 		},
 	}
 	if row.ExpiresIn.Valid {
-		k.expires = asked.Add(durationOf(row.ExpiresIn))
+		k.expires = asked.Add(pgvalue.Duration(row.ExpiresIn))
 	}
 	k.touchDue.Store(row.TouchDue)
 	return k, nil
@@ -87,9 +86,4 @@ func (t *Tokens) touch(ctx context.Context, id string) {
 	if err := t.db.TouchToken(ctx, id); err != nil {
 		t.log.LogAttrs(ctx, slog.LevelWarn, "use of a token not noted", slog.String("token", id), slog.Any("err", err))
 	}
-}
-
-// durationOf is a difference of two timestamps, which has no months.
-func durationOf(i pgtype.Interval) time.Duration {
-	return time.Duration(i.Days)*24*time.Hour + time.Duration(i.Microseconds)*time.Microsecond
 }

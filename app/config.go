@@ -47,7 +47,7 @@ type Config struct {
 	PollInterval time.Duration                     // while notifications arrive; 0 is 30 s. Otherwise at most 2 s
 	LeaseTTL     time.Duration                     // 0 is 15 s
 	Timeout      time.Duration                     // of one attempt; 0 is 5 min
-	Backoff      dispatcher.BackoffPolicy          // nil is exponential from 1 s to 1 h
+	Backoff      dispatcher.BackoffPolicy          // nil is dispatcher.Exponential(1 s, 1 h)
 	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
 	DrainDelay   time.Duration                     // unready before a stop (default 0): proxies still send requests
 	LogJobs      dispatcher.LogJobs                // "" is all

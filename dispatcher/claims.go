@@ -242,10 +242,10 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 		job.Key = *row.key
 	}
 	if row.timeout.Valid {
-		job.Timeout = duration(row.timeout)
+		job.Timeout = pgvalue.Duration(row.timeout)
 	}
 	for _, wait := range row.backoff {
-		job.Backoff = append(job.Backoff, duration(wait))
+		job.Backoff = append(job.Backoff, pgvalue.Duration(wait))
 	}
 	if hook := a.route.success; hook != nil {
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
@@ -263,10 +263,6 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 }
 
 const contentJSON = "application/json"
-
-func duration(i pgtype.Interval) time.Duration {
-	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
-}
 
 // byUrgency is the order in which jobs are due to start.
 func byUrgency(a, b *attempt) int {

@@ -15,7 +15,7 @@ import (
 )
 
 // OnSuccess registers a hook that runs at least once for each job of T's kind that
-// succeeds, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
+// succeeds in a process with this hook, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
 // which the settling statement stores. It is in the same queue, is tried again like
 // any other, and has job.Args.Epoch and job.Args.ID, by which repeats are noticed.
 //

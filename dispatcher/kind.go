@@ -22,8 +22,8 @@ type KindConfig struct {
 	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease
 	// is not among them: no handler was there to fail.
 	FailOn []string
-	// OutageLimit is how long [Unavailable] spends no attempts, from the first in a
-	// row on; 0 is 24 h, and less than that not at all.
+	// OutageLimit is how long [Unavailable] spends no attempts, from the first of a row of such outcomes.
+	// 0 means 24 h. A negative value makes Unavailable spend an attempt like any other error.
 	OutageLimit time.Duration
 }
 
@@ -52,8 +52,8 @@ func (c KindConfig) policy() outcome.Policy {
 type BackoffPolicy func(job *outbox.Claimed, err error) time.Duration
 
 // Exponential waits base after the first failure and twice as long after each
-// further one, up to limit, with ±25 % of jitter so that what failed together
-// does not come back together.
+// further one, up to limit. Jitter makes each wait up to a quarter shorter or longer, the longest too,
+// so that jobs that failed together do not all come back together.
 func Exponential(base, limit time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		wait := float64(base) * math.Pow(2, float64(max(job.Attempt, 1)-1))

@@ -27,7 +27,7 @@ import (
 // or a shutdown's grace period is over ([ErrShutdown]); context.Cause returns which.
 type Handler func(ctx context.Context, job *outbox.Claimed) error
 
-// Middleware wraps every handler of a [Mux].
+// Middleware wraps the handlers of a [Mux] that get one job at a time: those of [HandleMany] it does not.
 type Middleware func(next Handler) Handler
 
 // Mux knows the handler of each kind. Its zero value is ready to use. Register
@@ -101,12 +101,13 @@ type successHook struct {
 	withResult bool
 }
 
-// Use adds middleware around every handler; the first added is the outermost.
+// Use adds middleware around every handler that gets one job at a time, hooks included; the first added is the
+// outermost. It does not wrap handlers of [HandleMany].
 func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware, middleware...) }
 
 // Handle registers the handler of T's kind. A second handler for a kind, or a kind that
 // no job can be stored with (see outbox.Args), is a bug in the program and panics, as
-// http.ServeMux does, with an error that wraps an [*outbox.InvalidError].
+// http.ServeMux does, with an error that wraps an [*outbox.InvalidError]. So is a second config.
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
 	var zero T
 	handleAs(m, zero.Kind(), handler, config)
@@ -151,6 +152,9 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 	}
 	if now, renamed := m.renamed[kind]; renamed {
 		err = invalid.Field("kind", "is %q, which is a former name of %q", kind, now)
+	}
+	if len(config) > 1 {
+		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most", len(config), kind))
 	}
 	if err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))

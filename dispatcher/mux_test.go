@@ -45,7 +45,8 @@ func TestMuxRefusesWhatIsABug(t *testing.T) {
 		register func(*dispatcher.Mux)
 		want     string
 	}{
-		"two handlers for a kind": {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing); m.HandleRaw("a", nothing) }, `kind is "a", which has a handler already`},
+		"two configs for a handler": {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing, dispatcher.KindConfig{}, dispatcher.KindConfig{}) }, `config was given 2 times for the kind "a"`},
+		"two handlers for a kind":   {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing); m.HandleRaw("a", nothing) }, `kind is "a", which has a handler already`},
 		"typed and raw": {func(m *dispatcher.Mux) {
 			m.HandleRaw("probe", nothing)
 			dispatcher.Handle(m, func(context.Context, *outbox.Job[probe]) error { return nil })

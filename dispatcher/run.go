@@ -3,20 +3,16 @@ package dispatcher
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
-	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-var errExited = outcome.WithCode(codes.Goexit, errors.New("the handler ended its goroutine with runtime.Goexit"))
-
 func exited(a *attempt) {
-	a.err = errExited
+	a.err = outcome.ErrExited
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 

@@ -5,7 +5,7 @@
 // and published by a relay (package relay) in the order of the job's life, at least once.
 // [Decode] reads one, [Reduce] puts it on top of what is known of its job:
 //
-//	event, err := lifecycle.Decode(message.Body, header)
+//	event, err := lifecycle.Decode(message.Body)
 //	...
 //	known[event.Job], err = lifecycle.Reduce(known[event.Job], event)
 //

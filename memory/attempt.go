@@ -108,7 +108,7 @@ func (w *workers) begin(r *record) *attempt {
 func (w *workers) attempt(a *attempt) {
 	defer a.stop()
 	r := a.record
-	verdict := outcome.Outcome{Status: outbox.Dead, Code: "goexit", Message: "the handler ended its goroutine with runtime.Goexit"}
+	verdict := r.route.policy.Fail(a.job, outcome.ErrExited)
 	returned := false
 	var result any
 	defer func() {

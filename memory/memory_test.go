@@ -273,6 +273,12 @@ func TestOutcomesMeanWhatTheyMeanInADispatcher(t *testing.T) {
 		"panic":                 {func(int) error { panic("a bug") }, Options{}, outbox.Dead, 1, "panic"},
 		"panic(nil)":            {func(int) error { panic(nil) }, Options{}, outbox.Dead, 1, "panic"},
 		"goexit":                {func(int) error { runtime.Goexit(); return nil }, Options{}, outbox.Dead, 1, "goexit"},
+		"goexit, then nothing": {func(n int) error {
+			if n == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		}, Options{MaxAttempts: 2}, outbox.Succeeded, 2, ""},
 		"snoozes spend no attempt": {func() func(int) error {
 			calls := 0
 			return func(int) error {

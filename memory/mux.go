@@ -84,6 +84,9 @@ func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
 	if m.routes[r.kind] != nil {
 		err = invalid.Field("kind", "is %q, which has a handler already", r.kind)
 	}
+	if len(config) > 1 {
+		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most", len(config), r.kind))
+	}
 	if err != nil {
 		panic(fmt.Errorf("memory: %w", err))
 	}

@@ -46,7 +46,6 @@ func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
 	case len(moved) == 0:
 		return o.refuse(ctx, id, "dismiss")
 	}
-	o.moveOn(ctx, pgvalue.UUID(id))
 	return nil
 }
 

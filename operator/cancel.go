@@ -44,10 +44,6 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 	}
 	switch status {
 	case outbox.Cancelled:
-		// A blocked job had no slot of its key: to move on would be to promote one too many.
-		if outbox.Status(found.Was) != outbox.Blocked {
-			o.moveOn(ctx, pgvalue.UUID(id))
-		}
 		return Cancelled, nil
 	case outbox.Running:
 		return CancelRequested, nil

@@ -1,11 +1,6 @@
 package operator
 
-import (
-	"math"
-	"time"
-
-	"github.com/jackc/pgx/v5/pgtype"
-)
+import "time"
 
 var (
 	firstInstant = time.Date(0, time.January, 1, 0, 0, 0, 0, time.UTC)
@@ -23,16 +18,4 @@ func Presentable(t time.Time) time.Time {
 		return lastInstant
 	}
 	return t
-}
-
-// duration is 0 for NULL, and the longest or shortest duration for what is beyond them.
-func duration(i pgtype.Interval) time.Duration {
-	seconds := float64(i.Microseconds)/1e6 + float64(i.Days)*24*3600 + float64(i.Months)*30*24*3600
-	switch limit := float64(math.MaxInt64 / int64(time.Second)); {
-	case seconds > limit:
-		return math.MaxInt64
-	case seconds < -limit:
-		return math.MinInt64
-	}
-	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
 }

@@ -2,11 +2,8 @@ package operator
 
 import (
 	"encoding/json"
-	"math"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 func TestPresentableIsATimeThatJSONHas(t *testing.T) {
@@ -23,22 +20,6 @@ func TestPresentableIsATimeThatJSONHas(t *testing.T) {
 		}
 		if _, err := json.Marshal(got); err != nil {
 			t.Errorf("%s: %v", tt.given, err)
-		}
-	}
-}
-
-func TestIntervalsBeyondDurationsAreTheLongest(t *testing.T) {
-	for given, want := range map[pgtype.Interval]time.Duration{
-		{}:                                 0,
-		{Microseconds: 1_500_000, Days: 1}: 24*time.Hour + 1500*time.Millisecond,
-		{Months: 1_200_000}:                math.MaxInt64,
-		{Months: -1_200_000}:               math.MinInt64,
-		// 'infinity', from PostgreSQL 17 on.
-		{Microseconds: math.MaxInt64, Days: math.MaxInt32, Months: math.MaxInt32}: math.MaxInt64,
-		{Microseconds: math.MaxInt64}: math.MaxInt64,
-	} {
-		if got := duration(given); got != want {
-			t.Errorf("%+v is %s, want %s", given, got, want)
 		}
 	}
 }

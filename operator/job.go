@@ -104,7 +104,7 @@ func fromRow(row sqlgen.ListJobsRow) Job {
 	return Job{
 		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Parent: row.ParentID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
 		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
-		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
+		Epoch: row.Epoch, Key: row.Key, Timeout: pgvalue.Duration(row.Timeout), Backoff: backoff(row.Backoff),
 		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
 		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker, Streamed: row.Streamed,
 		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
@@ -116,7 +116,7 @@ func fromRow(row sqlgen.ListJobsRow) Job {
 // backoff is nil for NULL.
 func backoff(waits []pgtype.Interval) (b outbox.Backoff) {
 	for _, wait := range waits {
-		b = append(b, duration(wait))
+		b = append(b, pgvalue.Duration(wait))
 	}
 	return b
 }

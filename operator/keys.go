@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -166,13 +164,4 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 		return 0, fmt.Errorf("unblock key %s: %w", name, ErrKeyNotFound)
 	}
 	return int(n), nil
-}
-
-// moveOn promotes what waited behind jobs that an operator has taken away, whose transaction, the key's own trigger in
-// it, has passed by keys that somebody had locked. If this fails, the reaper does it seconds later. In a caller's
-// transaction it does nothing: keys are waited for in the order of their names, and never one after the other.
-func (o *Operator) moveOn(ctx context.Context, ids ...pgtype.UUID) {
-	if o.in == nil {
-		_ = o.db.PromoteKeysOfJobs(ctx, ids)
-	}
 }

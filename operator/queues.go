@@ -156,7 +156,7 @@ func (o *Operator) queueRules(ctx context.Context, queue *string) ([]Queue, erro
 	}
 	queues := make([]Queue, len(rows))
 	for i, row := range rows {
-		queues[i] = Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, MaxRunning: int(orZero(row.MaxRunning))}
+		queues[i] = Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, MaxRunning: int(pgvalue.OrZero(row.MaxRunning))}
 		if row.Rate != nil {
 			queues[i].Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
 		}

@@ -92,13 +92,7 @@ func (o *Operator) replaySome(spacing time.Duration) actOnSome {
 // DismissAll puts the dead letters that f means away, oldest first: they move to
 // the history as dismissed. It goes on and can be broken off like [Operator.ReplayAll].
 func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
-	return o.actOnMany(ctx, f, actPage, 0, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
-		done, err := o.dismissSome(ctx, ids, epochs)
-		if err == nil {
-			o.moveOn(ctx, done...)
-		}
-		return done, err
-	})
+	return o.actOnMany(ctx, f, actPage, 0, o.dismissSome)
 }
 
 func (o *Operator) dismissSome(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {

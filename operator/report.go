@@ -120,7 +120,7 @@ func stepsOf(rows []sqlgen.ListStepsRow) []Step {
 	steps := make([]Step, 0, len(rows))
 	for _, row := range rows {
 		steps = append(steps, Step{
-			Name: row.Name, Epoch: row.Epoch, FinishedAt: row.FinishedAt.Time, Took: duration(row.Took),
+			Name: row.Name, Epoch: row.Epoch, FinishedAt: row.FinishedAt.Time, Took: pgvalue.Duration(row.Took),
 			ResultBytes: int(row.ResultBytes), Result: row.Result,
 		})
 	}

@@ -58,7 +58,7 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	schedules := make([]Schedule, len(rows))
 	for i, row := range rows {
 		schedules[i] = Schedule{
-			Name: row.Name, Tenant: row.TenantID.Bytes, Expression: row.Expression, Zone: row.TimeZone, Every: duration(row.Every),
+			Name: row.Name, Tenant: row.TenantID.Bytes, Expression: row.Expression, Zone: row.TimeZone, Every: pgvalue.Duration(row.Every),
 			Missed: row.Missed, MissedLimit: int(row.MissedLimit), Kind: row.Kind, Queue: row.Queue, Streamed: row.Streamed, Generation: row.Generation,
 			NextAt: row.NextAt.Time, LastAt: row.LastAt.Time, PausedSince: row.PausedAt.Time,
 			CreatedAt: row.CreatedAt.Time, UpdatedAt: row.UpdatedAt.Time, SetBy: row.SetBy,
@@ -279,24 +279,17 @@ func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Ra
 	_ = json.Unmarshal(row.Headers, &headers) // none, or stored by hand with other types
 	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
 	opts := outbox.Options{
-		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
-		Headers: headers, Tenant: tenant, Hold: orZero(row.Hold), Streamed: orZero(row.Streamed),
+		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: pgvalue.Duration(row.Timeout), Backoff: backoff(row.Backoff),
+		Headers: headers, Tenant: tenant, Hold: pgvalue.OrZero(row.Hold), Streamed: pgvalue.OrZero(row.Streamed),
 		Key: outbox.KeyRules{
-			Name: orZero(row.Key), MaxActive: int(orZero(row.MaxActive)), Ordered: orZero(row.Ordered),
-			OnDeath: outbox.DeathPolicy(orZero(row.OnDeath)), ParkAfter: duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(row.OnLapse)),
+			Name: pgvalue.OrZero(row.Key), MaxActive: int(pgvalue.OrZero(row.MaxActive)), Ordered: pgvalue.OrZero(row.Ordered),
+			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(row.OnDeath)), ParkAfter: pgvalue.Duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(row.OnLapse)),
 		},
 	}
 	if row.Deadline.Valid {
-		opts.Deadline = row.Now.Time.Add(duration(row.Deadline))
+		opts.Deadline = row.Now.Time.Add(pgvalue.Duration(row.Deadline))
 	}
 	return outbox.Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType}, opts
-}
-
-func orZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }
 
 func orRoot(tenant outbox.ID) outbox.ID {

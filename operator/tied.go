@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -19,15 +20,12 @@ type tenantKey struct{}
 // statement forgot to ask, and nothing at all to a context that TiedTo did not
 // make; see docs/guides/tenants.md.
 func TiedTo(ctx context.Context, tenant outbox.ID) context.Context {
-	value := allTenants
+	value := engine.AllTenants
 	if !tenant.IsZero() {
 		value = tenant.String()
 	}
 	return context.WithValue(ctx, tenantKey{}, value)
 }
-
-// allTenants is what app.tenant_id says for all of them.
-const allTenants = "*"
 
 // tied is a pool whose transactions are tied to the tenant of their context.
 type tied struct{ *pgxpool.Pool }
@@ -163,7 +161,7 @@ func setTenant(ctx context.Context) string {
 
 // tiedTo is the tenant of a context that [TiedTo] made; zero is all of them, or no such context.
 func tiedTo(ctx context.Context) (tenant outbox.ID) {
-	if value, ok := ctx.Value(tenantKey{}).(string); ok && value != allTenants {
+	if value, ok := ctx.Value(tenantKey{}).(string); ok && value != engine.AllTenants {
 		tenant, _ = outbox.ParseID(value) // as TiedTo wrote it
 	}
 	return tenant

@@ -8,9 +8,10 @@ import (
 )
 
 // ErrLeaseLost says that a worker no longer owns the job: its lease lapsed and
-// another took over, its deadline has come, or an operator took the job away. It is the cause of the
-// handler's cancelled context, and what [Claimed.Complete] and [Claimed.Guard]
-// return; a transaction that gets it must roll back.
+// another took over, its deadline has come, or an operator took the job away. [Claimed.Complete] and
+// [Claimed.Guard] return it; a transaction that gets it must roll back. When the lease is lost while a handler
+// runs, the handler's context ends, and context.Cause of it is ErrLeaseLost. Where it ends for the job's deadline,
+// or because an operator cancelled the job, the cause is dispatcher.ErrDeadline or dispatcher.ErrCancelled.
 var ErrLeaseLost = errors.New("lease lost")
 
 // InvalidError says which part of a request is not acceptable, and why.

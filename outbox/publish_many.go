@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -132,7 +133,7 @@ func insertEvents(ctx context.Context, db DB, requests []PublishRequest, rows []
 // eventChunk is how many of the rows go into one statement.
 func eventChunk(rows []eventRow) (n int) {
 	for total := 0; n < min(len(rows), chunkSize); n++ {
-		if total += len(rows[n].Payload) + len(textOf(rows[n].Headers)); total > chunkBytes && n > 0 {
+		if total += len(rows[n].Payload) + len(pgvalue.OrZero(rows[n].Headers)); total > chunkBytes && n > 0 {
 			break
 		}
 	}
@@ -157,24 +158,16 @@ func eventArrays(rows []eventRow) (p sqlgen.PublishEventsParams) {
 			p.TenantIds = append(p.TenantIds, r.TenantID)
 		}
 		if keys {
-			p.Keys = append(p.Keys, textOf(r.Key))
+			p.Keys = append(p.Keys, pgvalue.OrZero(r.Key))
 		}
 		if types {
 			p.ContentTypes = append(p.ContentTypes, r.ContentType)
 		}
 		if headers {
-			p.Headers = append(p.Headers, textOf(r.Headers))
+			p.Headers = append(p.Headers, pgvalue.OrZero(r.Headers))
 		}
 	}
 	return p
-}
-
-// textOf is "" for NULL.
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 var (

@@ -135,32 +135,6 @@ WITH room AS MATERIALIZED (
 SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coalesce(room.queued, 0)::integer AS queued
 FROM room;
 
--- name: PromoteKeysOfJobs :exec
--- PromoteKeysOfJobs moves on the keys of jobs,
--- open or closed, and wakes the dispatchers if that promoted something. It is
--- for operations that take jobs away from their keys: a statement of its own,
--- after that has been committed.
-WITH freed AS MATERIALIZED (
-    -- A sub-select hides how many ids there are, or every call would be planned anew
-    -- for just as many, with all partitions: that takes five times as long as the rest.
-    SELECT jobs.tenant_id, jobs.queue, jobs.key FROM outbox.jobs
-    WHERE jobs.id = ANY (ARRAY(SELECT unnest(@ids::uuid[]))) AND jobs.key IS NOT NULL
-    UNION
-    SELECT history.tenant_id, history.queue, history.key FROM outbox.history
-    WHERE history.id = ANY (ARRAY(SELECT unnest(@ids::uuid[]))) AND history.key IS NOT NULL
-), promoted AS MATERIALIZED (
-    SELECT p.id::uuid AS id
-    FROM outbox.promote_keys(
-        (SELECT array_agg(freed.tenant_id ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(freed.queue ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(freed.key ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(1000) FROM freed)) AS p(id, tenant_id, queue, key, kind)
-)
-SELECT pg_notify('outbox_jobs', '')
-FROM promoted
-WHERE promoted.id IS NOT NULL
-LIMIT 1;
-
 -- name: ListKeys :many
 -- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are parked, those first that have waited
 -- longest, from the place after the given one on; or the @key, if an open job bears it. What is blocked is found in the

@@ -14,12 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // Channel is the channel of NOTIFY on which publishers say that there are events.
-const Channel = "outbox_events"
+const Channel = engine.EventsChannel
 
 // connsPerSink are those that read the log, store the cursor, make jobs of what is refused, and work
 // off a replay, and one more: connections that have gone silent are closed late, and until then

@@ -149,15 +149,15 @@ type definition struct {
 }
 
 func definitionOf(r row) definition {
-	d := definition{expression: orZero(r.Expression), zone: orZero(r.TimeZone), every: duration(r.Every)}
+	d := definition{expression: pgvalue.OrZero(r.Expression), zone: pgvalue.OrZero(r.TimeZone), every: pgvalue.Duration(r.Every)}
 	d.args = outbox.Raw{KindName: r.Kind, Payload: r.Payload, ContentType: r.ContentType}
 	d.opts = Options{
-		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts), Timeout: duration(r.Timeout), Backoff: backoffOf(r.Backoff),
-		Tenant: r.TenantID.Bytes, Hold: orZero(r.Hold), Streamed: orZero(r.Streamed), Deadline: duration(r.Deadline),
+		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts), Timeout: pgvalue.Duration(r.Timeout), Backoff: backoffOf(r.Backoff),
+		Tenant: r.TenantID.Bytes, Hold: pgvalue.OrZero(r.Hold), Streamed: pgvalue.OrZero(r.Streamed), Deadline: pgvalue.Duration(r.Deadline),
 		Missed: Missed(r.Missed), MissedLimit: int(r.MissedLimit),
 		Key: outbox.KeyRules{
-			Name: orZero(r.Key), MaxActive: int(orZero(r.MaxActive)), Ordered: orZero(r.Ordered),
-			OnDeath: outbox.DeathPolicy(orZero(r.OnDeath)), ParkAfter: duration(r.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(r.OnLapse)),
+			Name: pgvalue.OrZero(r.Key), MaxActive: int(pgvalue.OrZero(r.MaxActive)), Ordered: pgvalue.OrZero(r.Ordered),
+			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(r.OnDeath)), ParkAfter: pgvalue.Duration(r.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(r.OnLapse)),
 		},
 	}
 	_ = json.Unmarshal(r.Headers, &d.opts.Headers) // stored by hand with other types: not for us

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -79,7 +80,7 @@ func (f firing) size() (ticks, bytes int) { return len(f.ticks), len(f.ticks) * 
 
 func timingOf(r row) (timing, error) {
 	if r.Every.Valid {
-		return newInterval(duration(r.Every))
+		return newInterval(pgvalue.Duration(r.Every))
 	}
 	return newCron(*r.Expression, *r.TimeZone) // one of both, by a constraint
 }
@@ -91,18 +92,18 @@ func (f firing) requests() (requests []outbox.Request) {
 	var headers map[string]string
 	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
 	opts := outbox.Options{
-		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout), Backoff: backoffOf(f.row.Backoff),
-		Tenant: f.row.TenantID.Bytes, Hold: orZero(f.row.Hold), Streamed: orZero(f.row.Streamed),
+		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: pgvalue.Duration(f.row.Timeout), Backoff: backoffOf(f.row.Backoff),
+		Tenant: f.row.TenantID.Bytes, Hold: pgvalue.OrZero(f.row.Hold), Streamed: pgvalue.OrZero(f.row.Streamed),
 		Key: outbox.KeyRules{
-			Name: orZero(f.row.Key), MaxActive: int(orZero(f.row.MaxActive)), Ordered: orZero(f.row.Ordered),
-			OnDeath: outbox.DeathPolicy(orZero(f.row.OnDeath)), ParkAfter: duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(f.row.OnLapse)),
+			Name: pgvalue.OrZero(f.row.Key), MaxActive: int(pgvalue.OrZero(f.row.MaxActive)), Ordered: pgvalue.OrZero(f.row.Ordered),
+			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(f.row.OnDeath)), ParkAfter: pgvalue.Duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(f.row.OnLapse)),
 		},
 	}
 	args := outbox.Raw{KindName: f.row.Kind, Payload: f.row.Payload, ContentType: f.row.ContentType}
 	for _, at := range f.ticks {
 		opts.Headers = tickHeaders(headers, Tick{Schedule: f.row.Name, At: at})
 		if f.row.Deadline.Valid {
-			opts.Deadline = at.Add(duration(f.row.Deadline) - f.ahead)
+			opts.Deadline = at.Add(pgvalue.Duration(f.row.Deadline) - f.ahead)
 		}
 		opts.IdempotencyKey = "schedule " + f.row.Name + " " + opts.Headers[headerScheduledFor]
 		requests = append(requests, outbox.Request{Args: args, Options: opts})
@@ -332,22 +333,11 @@ func isOutage(err error) bool {
 	return !pgsession.RefusesTheRow(err)
 }
 
-func orZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 func timestamp(at time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: at, Valid: true} }
 
 func backoffOf(waits []pgtype.Interval) (b outbox.Backoff) {
 	for _, wait := range waits {
-		b = append(b, duration(wait))
+		b = append(b, pgvalue.Duration(wait))
 	}
 	return b
-}
-
-func duration(i pgtype.Interval) time.Duration {
-	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -481,12 +480,5 @@ func TestASurveyReadsAnIndex(t *testing.T) {
 		}
 		exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour'`) // most are due
 		exec(t, db, `ANALYZE outbox.schedules`)
-	}
-}
-
-func TestDurationOfAnInterval(t *testing.T) {
-	t.Parallel()
-	if got := duration(pgtype.Interval{Days: 1, Microseconds: 1e6, Valid: true}); got != 24*time.Hour+time.Second {
-		t.Errorf("got %s", got)
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -71,14 +72,6 @@ func ColumnsOf(r *Row) (set ColumnSet) {
 	return set
 }
 
-// textOf is "" for NULL.
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 // Arrays is the columns of the chunk's rows: nil is NULL, for one that every row leaves
 // to its default.
 func Arrays(rows []Row, chunk []int) sqlgen.EnqueueJobsParams {
@@ -96,21 +89,21 @@ func Arrays(rows []Row, chunk []int) sqlgen.EnqueueJobsParams {
 		RunAts:       values(c, RunAtColumn, func(r *Row) pgtype.Timestamptz { return r.RunAt }),
 		Delays:       values(c, DelayColumn, func(r *Row) pgtype.Interval { return r.Delay }),
 		Timeouts:     values(c, TimeoutColumn, func(r *Row) pgtype.Interval { return r.Timeout }),
-		Backoffs:     values(c, BackoffColumn, func(r *Row) string { return textOf(r.Backoff) }),
-		Keys:         values(c, KeyColumn, func(r *Row) string { return textOf(r.Key) }),
+		Backoffs:     values(c, BackoffColumn, func(r *Row) string { return pgvalue.OrZero(r.Backoff) }),
+		Keys:         values(c, KeyColumn, func(r *Row) string { return pgvalue.OrZero(r.Key) }),
 		Payloads:     values(c, 0, func(r *Row) []byte { return r.Payload }),
 		ContentTypes: values(c, ContentTypeColumn, func(r *Row) string { return r.ContentType }),
-		Headers:      values(c, HeadersColumn, func(r *Row) string { return textOf(r.Headers) }),
+		Headers:      values(c, HeadersColumn, func(r *Row) string { return pgvalue.OrZero(r.Headers) }),
 		Deadlines:    values(c, DeadlineColumn, func(r *Row) pgtype.Timestamptz { return r.Deadline }),
 		Holds:        values(c, HoldColumn, func(r *Row) bool { return r.Hold }),
 		Watched:      values(c, WatchedColumn, func(r *Row) bool { return r.Watched }),
 		Streamed:     values(c, StreamedColumn, func(r *Row) bool { return r.Streamed }),
-		MaxActives:   values(c, MaxActiveColumn, func(r *Row) int16 { return valueOf(r.MaxActive) }),
-		Ordereds:     values(c, OrderedColumn, func(r *Row) bool { return valueOf(r.Ordered) }),
-		Positions:    values(c, PositionColumn, func(r *Row) int64 { return valueOf(r.Position) }),
-		OnDeaths:     values(c, OnDeathColumn, func(r *Row) string { return valueOf(r.OnDeath) }),
+		MaxActives:   values(c, MaxActiveColumn, func(r *Row) int16 { return pgvalue.OrZero(r.MaxActive) }),
+		Ordereds:     values(c, OrderedColumn, func(r *Row) bool { return pgvalue.OrZero(r.Ordered) }),
+		Positions:    values(c, PositionColumn, func(r *Row) int64 { return pgvalue.OrZero(r.Position) }),
+		OnDeaths:     values(c, OnDeathColumn, func(r *Row) string { return pgvalue.OrZero(r.OnDeath) }),
 		ParkAfters:   values(c, ParkAfterColumn, func(r *Row) pgtype.Interval { return r.ParkAfter }),
-		OnLapses:     values(c, OnLapseColumn, func(r *Row) string { return valueOf(r.OnLapse) }),
+		OnLapses:     values(c, OnLapseColumn, func(r *Row) string { return pgvalue.OrZero(r.OnLapse) }),
 	}
 }
 
@@ -132,13 +125,5 @@ func values[T any](c columns, column ColumnSet, value func(*Row) T) []T {
 	return all
 }
 
-// valueOf is the zero value for NULL.
-func valueOf[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 // Size is the bytes of what may be large in a row.
-func Size(r *Row) int { return len(r.Payload) + len(textOf(r.Headers)) }
+func Size(r *Row) int { return len(r.Payload) + len(pgvalue.OrZero(r.Headers)) }

@@ -68,6 +68,9 @@ func (e *coded) Error() string { return e.err.Error() }
 func (e *coded) Unwrap() error { return e.err }
 func (e *coded) Code() string  { return e.code }
 
+// ErrExited is the error of a handler that ended its goroutine with runtime.Goexit, as t.FailNow does.
+var ErrExited = WithCode(codes.Goexit, errors.New("the handler ended its goroutine with runtime.Goexit"))
+
 // Panicked is a handler's panic.
 type Panicked struct {
 	Value any

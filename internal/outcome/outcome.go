@@ -34,7 +34,7 @@ type Outcome struct {
 type Policy struct {
 	Backoff     func(job *outbox.Claimed, err error) time.Duration // for jobs without one of their own; not nil
 	FailOn      []string                                           // codes that fail a job for good
-	OutageLimit time.Duration                                      // 0 is 24 h, and less than that none
+	OutageLimit time.Duration                                      // 0 is 24 h; negative: an outage spends attempts
 }
 
 // Decide turns an attempt's end into the job's next state, and returns the error that it is for. cause is why the

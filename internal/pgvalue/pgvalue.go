@@ -3,6 +3,7 @@
 package pgvalue
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,27 @@ func Interval(d time.Duration) pgtype.Interval {
 // IntervalOrNull is d, and NULL for zero.
 func IntervalOrNull(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
+}
+
+// OrZero is *p, and the zero value for NULL.
+func OrZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Duration converts an interval as Postgres compares intervals: a day has 24 hours and a month 30 days. NULL is zero.
+// An interval that a Duration cannot hold is the longest Duration, or the shortest.
+func Duration(i pgtype.Interval) time.Duration {
+	seconds := float64(i.Microseconds)/1e6 + float64(i.Days)*24*3600 + float64(i.Months)*30*24*3600
+	switch limit := float64(math.MaxInt64 / int64(time.Second)); {
+	case seconds > limit:
+		return math.MaxInt64
+	case seconds < -limit:
+		return math.MinInt64
+	}
+	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
 }
 
 // Text makes what others wrote fit for a text column, so that an odd byte cannot make the

@@ -1,11 +1,13 @@
 package pgvalue
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"pgregory.net/rapid"
 )
 
@@ -57,6 +59,22 @@ func TestIntervals(t *testing.T) {
 	for _, made := range []int64{Interval(-1500 * time.Millisecond).Microseconds, IntervalOrNull(-1500 * time.Millisecond).Microseconds} {
 		if made != -1_500_000 {
 			t.Errorf("-1.5s is %d µs", made)
+		}
+	}
+}
+
+func TestIntervalsBeyondDurationsAreTheLongest(t *testing.T) {
+	for given, want := range map[pgtype.Interval]time.Duration{
+		{}:                                 0,
+		{Microseconds: 1_500_000, Days: 1}: 24*time.Hour + 1500*time.Millisecond,
+		{Months: 1_200_000}:                math.MaxInt64,
+		{Months: -1_200_000}:               math.MinInt64,
+		// 'infinity', from PostgreSQL 17 on.
+		{Microseconds: math.MaxInt64, Days: math.MaxInt32, Months: math.MaxInt32}: math.MaxInt64,
+		{Microseconds: math.MaxInt64}: math.MaxInt64,
+	} {
+		if got := Duration(given); got != want {
+			t.Errorf("%+v is %s, want %s", given, got, want)
 		}
 	}
 }

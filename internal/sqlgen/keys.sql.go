@@ -424,38 +424,6 @@ func (q *Queries) PromoteKeys(ctx context.Context, arg PromoteKeysParams) ([]Pro
 	return items, nil
 }
 
-const PromoteKeysOfJobs = `-- name: PromoteKeysOfJobs :exec
-WITH freed AS MATERIALIZED (
-    -- A sub-select hides how many ids there are, or every call would be planned anew
-    -- for just as many, with all partitions: that takes five times as long as the rest.
-    SELECT jobs.tenant_id, jobs.queue, jobs.key FROM outbox.jobs
-    WHERE jobs.id = ANY (ARRAY(SELECT unnest($1::uuid[]))) AND jobs.key IS NOT NULL
-    UNION
-    SELECT history.tenant_id, history.queue, history.key FROM outbox.history
-    WHERE history.id = ANY (ARRAY(SELECT unnest($1::uuid[]))) AND history.key IS NOT NULL
-), promoted AS MATERIALIZED (
-    SELECT p.id::uuid AS id
-    FROM outbox.promote_keys(
-        (SELECT array_agg(freed.tenant_id ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(freed.queue ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(freed.key ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(1000) FROM freed)) AS p(id, tenant_id, queue, key, kind)
-)
-SELECT pg_notify('outbox_jobs', '')
-FROM promoted
-WHERE promoted.id IS NOT NULL
-LIMIT 1
-`
-
-// PromoteKeysOfJobs moves on the keys of jobs,
-// open or closed, and wakes the dispatchers if that promoted something. It is
-// for operations that take jobs away from their keys: a statement of its own,
-// after that has been committed.
-func (q *Queries) PromoteKeysOfJobs(ctx context.Context, ids []pgtype.UUID) error {
-	_, err := q.db.Exec(ctx, PromoteKeysOfJobs, ids)
-	return err
-}
-
 const SweepKeys = `-- name: SweepKeys :many
 WITH page AS MATERIALIZED (
     SELECT keys.tenant_id, keys.queue, keys.key, keys.made_at, keys.park_at, keys.parked_at
