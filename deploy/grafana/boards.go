@@ -11,10 +11,10 @@ const (
 	octets  = "bytes"
 )
 
-// boards are all that there are. What the alerts need, too, is recorded by deploy/prometheus.
+// boards returns all boards. deploy/prometheus records the expressions that they share with the alerts.
 func boards() []*board { return []*board{overview(), queuesAndKinds(), relayAndPostgres()} }
 
-// quantiles are the median and the 99th percentile of a histogram.
+// quantiles returns the median and the 99th percentile of a histogram.
 func quantiles(histogram, matchers string) []string {
 	var all []string
 	for _, q := range []struct{ name, value string }{{"median", "0.5"}, {"99th percentile", "0.99"}} {
@@ -23,12 +23,12 @@ func quantiles(histogram, matchers string) []string {
 	return all
 }
 
-// slowest is the 99th percentile of a histogram for each value of a label.
+// slowest returns the 99th percentile of a histogram for each value of a label.
 func slowest(histogram, label, matchers string) string {
 	return fmt.Sprintf("{{%[2]s}}: histogram_quantile(0.99, sum by (le, %[2]s) (rate(%[1]s_bucket%[3]s[$__rate_interval])))", histogram, label, matchers)
 }
 
-// rate is how often something happens in a second, for each value of the labels.
+// rate returns the rate of a counter per second, for each value of the labels.
 func rate(counter, labels, legend string) string {
 	return fmt.Sprintf("%s: sum by (%s) (rate(%s[$__rate_interval]))", legend, labels, counter)
 }
