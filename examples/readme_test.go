@@ -25,7 +25,7 @@ func TestPagesShowCompiledCode(t *testing.T) {
 		"docs/start/quickstart.md": {"examples/quickstart/main.go"},
 		"docs/guides/testing.md": {
 			"examples/testing/orders.go", "examples/testing/reader_test.go", "examples/testing/setup_test.go",
-			"examples/testing/enqueue_test.go", "examples/testing/role_test.go", "examples/testing/work_test.go", "examples/testing/advance_test.go", "examples/testing/crash_test.go",
+			"examples/testing/enqueue_test.go", "examples/testing/unit_test.go", "examples/testing/role_test.go", "examples/testing/work_test.go", "examples/testing/advance_test.go", "examples/testing/crash_test.go",
 		},
 		"docs/migrate/to-posthaste.md": {
 			"examples/migrate/river.sql", "examples/migrate/graphile_worker.sql", "examples/migrate/outbox_table.sql", "examples/migrate/asynq/main.go",

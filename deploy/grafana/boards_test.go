@@ -58,7 +58,7 @@ func TestTheFilesAreWhatTheProgramWrites(t *testing.T) {
 	}
 }
 
-// Grafana adds these, and the viewer chooses some.
+// Grafana sets these variables; the viewer chooses some.
 var chosen = strings.NewReplacer("$__rate_interval", "1m", "$queue", ".*", "$kind", ".*", "$sink", ".*")
 
 func TestQueriesParseAndNameMetricsThatExist(t *testing.T) {
@@ -110,7 +110,7 @@ func TestQueriesParseAndNameMetricsThatExist(t *testing.T) {
 
 var legendLabel = regexp.MustCompile(`\{\{([^}]*)\}\}`)
 
-// grouping says whether an expression groups by a label.
+// grouping reports whether an expression groups by a label.
 func grouping(expr, label string) bool {
 	m := regexp.MustCompile(`by \(([a-z_, ]+)\)`).FindStringSubmatch(expr)
 	return m != nil && slices.Contains(strings.Split(m[1], ", "), label)
@@ -146,7 +146,7 @@ func TestThresholdsAreThoseOfTheAlerts(t *testing.T) {
 	}
 }
 
-// Panels lie in a grid of 24 columns, none on another, and ids are unique.
+// Panels lie in a grid of 24 columns without overlapping, and ids are unique.
 func TestPanelsHaveTheirPlaces(t *testing.T) {
 	t.Parallel()
 	uids := map[string]bool{}

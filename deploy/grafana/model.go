@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// schemaVersion is that of Grafana 9.0. Later ones convert a board when they open it; nothing that we use has changed
-// up to 42, the last version of this model: github.com/grafana/grafana-foundation-sdk/go v0.0.22, which is for that,
-// decodes the files strictly. It is not among our tests, as it would be another module.
+// schemaVersion is that of Grafana 9.0. Later versions convert a board when they open it; nothing that we use has
+// changed up to 42, the last version of this model: github.com/grafana/grafana-foundation-sdk/go v0.0.22, which is for
+// that, decodes the files strictly. Our tests do not include it, to avoid a further module.
 const schemaVersion = 36
 
-// board is what Grafana calls a dashboard, in its classic JSON model: the fields of it that we use.
+// board is a Grafana dashboard in the classic JSON model, with the fields that we use.
 type board struct {
 	UID           string `json:"uid"`
 	Title         string `json:"title"`
@@ -36,7 +36,7 @@ type timeRange struct {
 	To   string `json:"to"`
 }
 
-// link leads from a board to those with its tags, or from a panel to a URL.
+// link links a board to the boards with its tags, or a panel to a URL.
 type link struct {
 	Title       string   `json:"title"`
 	Type        string   `json:"type"` // link or dashboards
@@ -54,7 +54,7 @@ type variables struct {
 	List []variable `json:"list"`
 }
 
-// variable is one that the viewer chooses: a data source, or values of a label.
+// variable is a choice of the viewer: a data source, or values of a label.
 type variable struct {
 	Type       string      `json:"type"` // datasource or query
 	Name       string      `json:"name"`
@@ -90,7 +90,7 @@ type datasource struct {
 	UID  string `json:"uid"`
 }
 
-// prometheus is the one that the viewer chooses.
+// prometheus is the data source that the viewer chooses.
 var prometheus = &datasource{Type: "prometheus", UID: "${datasource}"}
 
 // panel is a chart, a figure, or the title of a row.
@@ -101,14 +101,14 @@ type panel struct {
 	Description string       `json:"description,omitempty"`
 	GridPos     gridPos      `json:"gridPos"`
 	Collapsed   *bool        `json:"collapsed,omitempty"` // of a row
-	Panels      *[]panel     `json:"panels,omitempty"`    // of a row: those that are folded away
+	Panels      *[]panel     `json:"panels,omitempty"`    // of a collapsed row
 	Datasource  *datasource  `json:"datasource,omitempty"`
 	Targets     []target     `json:"targets,omitempty"`
 	Links       []link       `json:"links,omitempty"`
 	FieldConfig *fieldConfig `json:"fieldConfig,omitempty"`
 	Options     any          `json:"options,omitempty"`
 
-	alert string // whose threshold it shows
+	alert string // the alert whose threshold the panel shows
 }
 
 type gridPos struct {
@@ -150,7 +150,7 @@ type thresholds struct {
 	Steps []step `json:"steps"`
 }
 
-// step is a color from a value on; the first is from no value on.
+// step is a color from a value on; the first step has no value.
 type step struct {
 	Color string   `json:"color"`
 	Value *float64 `json:"value"`
@@ -204,7 +204,7 @@ type tooltipOptions struct {
 	Sort string `json:"sort"`
 }
 
-// newBoard makes a board of its rows. Ids of panels are numbers in their order, so that a link to one holds.
+// newBoard returns a board of the rows. Panels are numbered in their order, so that links to them stay valid.
 func newBoard(uid, title, description string, labels []variable, rows ...[]panel) *board {
 	b := &board{
 		UID: uid, Title: title, Description: description, SchemaVersion: schemaVersion, Version: 1,
@@ -235,7 +235,7 @@ func newBoard(uid, title, description string, labels []variable, rows ...[]panel
 	return b
 }
 
-// labelVariable lets the viewer choose values of a label; at first it is all of them.
+// labelVariable lets the viewer choose values of a label; initially all are chosen.
 func labelVariable(name, label, metric, of string) variable {
 	query := "label_values(" + metric + ", " + of + ")"
 	return variable{
@@ -244,7 +244,7 @@ func labelVariable(name, label, metric, of string) variable {
 	}
 }
 
-// row begins one, with its title.
+// row begins a row with its title.
 func row(title string, panels ...panel) []panel {
 	return append([]panel{{
 		Type: "row", Title: title, GridPos: gridPos{H: 1, W: 24}, Collapsed: new(bool), Panels: &[]panel{},
@@ -291,18 +291,18 @@ func newPanel(kind, title, unit string, size gridPos, expressions []string) pane
 	return p
 }
 
-// says gives the panel a text that explains it.
+// says sets the description of the panel.
 func (p panel) says(text string) panel {
 	p.Description = text
 	return p
 }
 
-// limited marks from which value on an alert fires, and leads to its runbook.
+// limited marks the value above which an alert fires, and links to its runbook.
 func (p panel) limited(alert string, above float64) panel {
 	return p.marked(alert, step{Color: "green"}, step{Color: "red", Value: &above})
 }
 
-// atLeast is limited for an alert that fires below a value.
+// atLeast is like limited, for an alert that fires below the value.
 func (p panel) atLeast(alert string, value float64) panel {
 	return p.marked(alert, step{Color: "red"}, step{Color: "green", Value: &value})
 }

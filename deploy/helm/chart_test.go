@@ -1,5 +1,5 @@
 // Package helm tests the chart: rendered by helm's own engine for a dozen sets of values, and decoded strictly into the
-// types of Kubernetes, which refuses a field that they do not have.
+// types of Kubernetes, which refuses unknown fields.
 package helm
 
 import (
@@ -27,7 +27,7 @@ import (
 
 const secret = "database: {existingSecret: pg}\n"
 
-// sets are the values for which the chart is rendered, and what it makes of them.
+// sets are the values for which the chart is rendered, and the expected objects.
 var sets = map[string]struct {
 	values string
 	makes  string
@@ -140,7 +140,7 @@ func TestTheChartMakesWhatKubernetesKnows(t *testing.T) {
 	}
 }
 
-// checkDeployment checks what holds for each Deployment, whatever the values are.
+// checkDeployment checks the properties that each Deployment has for all values.
 func checkDeployment(t *testing.T, name string, d *apps.Deployment, objects map[string]any) {
 	t.Helper()
 	pod := d.Spec.Template.Spec
@@ -196,7 +196,7 @@ func checkDeployment(t *testing.T, name string, d *apps.Deployment, objects map[
 	}
 }
 
-// checkStop checks that the kubelet waits until the delay and the grace period are over, and somewhat longer.
+// checkStop checks that the kubelet waits longer than the delay and the grace period together.
 func checkStop(t *testing.T, name string, pod core.PodSpec) {
 	t.Helper()
 	var delay int64
@@ -281,8 +281,8 @@ func TestKEDACountsTheQueuesOfItsPods(t *testing.T) {
 	}
 }
 
-// Each container has the files that the values name, such as the CA of the database's certificate. Those of relay.yaml
-// that the roles dispatch and api read, presence and rpc, reach their pods, whether there is a relay or not.
+// Each container has the files that the values name, such as the CA of the database's certificate. The pods of dispatch
+// and api get relay.yaml, for its sections presence and rpc, with and without a relay.
 func TestFilesAreMounted(t *testing.T) {
 	mounts := func(c core.Container) string {
 		var all []string
@@ -310,8 +310,8 @@ func TestFilesAreMounted(t *testing.T) {
 	}
 }
 
-// The alerts and the boards are in the chart whole: make boards copies them from deploy/prometheus and deploy/grafana.
-// They are copies, as not every way that a source tree travels keeps a link.
+// The chart has complete copies of the alerts and the boards, which make boards takes from deploy/prometheus and
+// deploy/grafana. They are copies because some transports of a source tree do not preserve links.
 func TestTheChartHasRulesAndBoards(t *testing.T) {
 	objects := decoded(t, rendered(t, sets["network and monitor"].values))
 	groups := objects["PrometheusRule/"].(*monitoring.PrometheusRule).Spec.Groups
@@ -335,7 +335,7 @@ func TestTheChartHasRulesAndBoards(t *testing.T) {
 	}
 }
 
-// What cannot work is refused before anything is installed, with a sentence.
+// Values that cannot work are refused with an explanation before anything is installed.
 func TestValuesThatAreRefused(t *testing.T) {
 	for values, want := range map[string]string{
 		"": "database.existingSecret",
@@ -345,8 +345,8 @@ func TestValuesThatAreRefused(t *testing.T) {
 		secret + "api: {enabled: true, console: true}":                                                           "api.consoleKeySecret",
 		secret + "api: {console: true, consoleKeySecret: a}":                                                     "needs api.enabled",
 		secret + "api: {enabled: true, consoleOIDC: {client: a}}":                                                "needs api.console",
-		secret + "api: {enabled: true, console: true, consoleKeySecret: a, consoleOIDC: {client: a, issuer: b}}": "say the issuer",
-		secret + "api: {enabled: true, console: true, consoleKeySecret: a, consoleOIDC: {existingSecret: a}}":    "whose secret",
+		secret + "api: {enabled: true, console: true, consoleKeySecret: a, consoleOIDC: {client: a, issuer: b}}": "set the issuer",
+		secret + "api: {enabled: true, console: true, consoleKeySecret: a, consoleOIDC: {existingSecret: a}}":    "set the client",
 		secret + "api: {enabled: true, consoleOIDC: {secret: hunter2}}":                                          "secret",
 		secret + "dispatch: {enabled: false}\nautoscaling: {kind: hpa}":                                          "not enabled",
 		secret + "autoscaling: {kind: hpa, minReplicas: 0}":                                                      "only keda",
@@ -366,7 +366,7 @@ func TestValuesThatAreRefused(t *testing.T) {
 	}
 }
 
-// render returns the documents that the chart makes of values.
+// render returns the documents that the chart renders for values.
 func render(values string) (map[string]string, error) {
 	chart, err := loader.Load("posthaste")
 	if err != nil {
@@ -393,7 +393,7 @@ func rendered(t *testing.T, values string) map[string]string {
 	return out
 }
 
-// scaledObject is what the chart uses of keda's type, whose own package needs some hundred others.
+// scaledObject has the fields of keda's type that the chart uses. The package of that type imports some hundred others.
 type scaledObject struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
@@ -430,7 +430,7 @@ func decoded(t *testing.T, documents map[string]string) map[string]any {
 	return objects
 }
 
-// decode reads one document as what it says it is. There is no Secret among the kinds: the chart must make none.
+// decode decodes a document as the kind that it declares. Secret is not among the kinds: the chart must create none.
 func decode(document string) (name string, object any, err error) {
 	var head struct {
 		APIVersion, Kind string

@@ -1,2 +1,2 @@
-// Package prometheus tests the rules for Prometheus that are beside it.
+// Package prometheus tests the Prometheus rules in this directory.
 package prometheus

@@ -71,7 +71,7 @@ func found(text, pattern string) (all []string) {
 	return all
 }
 
-// The tables of docs/operate/operations.md say of each rule what the file says.
+// The tables of docs/operate/operations.md agree with the rule file.
 func TestRulesAreDocumented(t *testing.T) {
 	t.Parallel()
 	alerts, recorded := rules(t)
@@ -94,7 +94,7 @@ func TestRulesAreDocumented(t *testing.T) {
 	}
 }
 
-// Each alert has a page and each page an alert, and few of them wake anybody.
+// Each alert has a runbook and each runbook an alert, and few alerts page.
 func TestEachAlertHasARunbook(t *testing.T) {
 	t.Parallel()
 	alerts, _ := rules(t)
@@ -133,7 +133,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 	}
 }
 
-// Each alert has a case in which it fires and one in which it does not, and what is recorded has a value.
+// Each alert has a case in which it fires and one in which it does not, and each recorded expression has a value.
 func TestRulesAreTested(t *testing.T) {
 	t.Parallel()
 	alerts, recorded := rules(t)
@@ -177,7 +177,7 @@ func TestRulesAreTested(t *testing.T) {
 	}
 }
 
-// Rules name metrics that there are, with labels that these have.
+// Rules use only existing metrics and their labels.
 func TestRulesNameMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	alerts, recorded := rules(t)

@@ -38,7 +38,7 @@ func main() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Greet]) error {
 		fmt.Printf("hello, %s\n", job.Args.Name)
-		return nil // an error is a retry
+		return nil // returning an error retries the job
 	})
 	if err := app.Run(ctx, &mux, app.Config{DatabaseURL: url, Cut: cut, Logger: slog.Default()}); err != nil {
 		log.Fatal(err)

@@ -37,11 +37,16 @@ type Mailer interface {
 	Send(ctx context.Context, idempotencyKey string, orderID int64, text string) error
 }
 
+// Receipts handles SendReceipt.
+type Receipts struct{ Mail Mailer }
+
+func (r Receipts) Send(ctx context.Context, job *outbox.Job[SendReceipt]) error {
+	return r.Mail.Send(ctx, job.ID.String(), job.Args.OrderID, "thank you")
+}
+
 func Handlers(mail Mailer) *dispatcher.Mux {
 	var mux dispatcher.Mux
-	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[SendReceipt]) error {
-		return mail.Send(ctx, job.ID.String(), job.Args.OrderID, "thank you")
-	})
+	dispatcher.Handle(&mux, Receipts{mail}.Send)
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[RemindCustomer]) error {
 		return job.Tx(ctx, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `UPDATE orders SET reminders = reminders + 1 WHERE id = $1`, job.Args.OrderID); err != nil {

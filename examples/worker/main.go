@@ -21,7 +21,7 @@ func main() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[SendReceipt]) error {
 		log.Printf("receipt for order %d", job.Args.OrderID)
-		return nil // an error is a retry, with a growing delay
+		return nil // returning an error retries the job with exponential backoff
 	})
 	ctx, cut := app.Signals(context.Background())
 	err := app.Run(ctx, &mux, app.Config{DatabaseURL: os.Getenv("DATABASE_URL"), Cut: cut, Logger: slog.Default()})

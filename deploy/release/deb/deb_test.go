@@ -36,7 +36,7 @@ func TestTheSameFilesMakeTheSamePackage(t *testing.T) {
 	}
 }
 
-// dpkg reads the package, and unpacks from it what was put in.
+// dpkg reads the package, and unpacks the same files.
 func TestDpkgReadsThePackage(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("dpkg-deb is not here")

@@ -91,17 +91,17 @@ Description: transactional outbox and job dispatcher for Postgres
  which database: systemctl enable --now posthaste.
 `
 
-// reload has systemd read the unit anew, where it runs.
+// reload makes systemd reload the unit, if systemd runs.
 const reload = `#!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 `
 
-// since is what git describe says of commits after a release.
+// since matches the output of git describe for commits after a release.
 var since = regexp.MustCompile(`-([0-9]+)-g([0-9a-f]+)`)
 
-// debianVersion is a version as Debian compares them: it begins with a digit, and of 0.1.0 the pre-releases come before
-// it, and what was built of later commits after it.
+// debianVersion returns a version in the order of Debian's comparison: it begins with a digit, pre-releases of 0.1.0
+// sort before it, and builds of later commits after it.
 func debianVersion(version string) string {
 	v := strings.TrimPrefix(version, "v")
 	if v == "" || v[0] < '0' || v[0] > '9' || !strings.Contains(v, ".") {
@@ -111,7 +111,8 @@ func debianVersion(version string) string {
 	return strings.ReplaceAll(v, "-", "~")
 }
 
-// packed is the tar of files and their folders, compressed; all is root's, and of the first second of 1970.
+// packed returns the compressed tar of files and their folders. Everything belongs to root and is dated the first
+// second of 1970.
 func packed(files []file) ([]byte, error) {
 	var buf bytes.Buffer
 	z := gzip.NewWriter(&buf)
@@ -140,7 +141,7 @@ func packed(files []file) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// ar is an archive of the form that dpkg reads.
+// ar returns an archive in the format of dpkg.
 func ar(members ...file) []byte {
 	var b bytes.Buffer
 	b.WriteString("!<arch>\n")

@@ -1,5 +1,5 @@
-// Package goreleaser compares .goreleaser.yaml with the schema of goreleaser, and with what the Makefile makes.
-// schema.json is what goreleaser v2.15.0, which is under the MIT licence, prints as `goreleaser jsonschema`.
+// Package goreleaser compares .goreleaser.yaml with the schema of goreleaser, and with the Makefile. schema.json is the
+// output of `goreleaser jsonschema` of goreleaser v2.15.0, which is under the MIT licence.
 package goreleaser
 
 import (
@@ -26,7 +26,7 @@ func read(t *testing.T, name string) string {
 
 func config(t *testing.T) string { return read(t, "../../../.goreleaser.yaml") }
 
-// Every field is one of goreleaser's, and has the type that it has there.
+// Every field exists in goreleaser's schema, with the same type.
 func TestTheSchemaKnowsEveryField(t *testing.T) {
 	t.Parallel()
 	parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(read(t, "schema.json")))
@@ -72,8 +72,8 @@ func TestTheSchemaKnowsEveryField(t *testing.T) {
 	}
 }
 
-// It makes what the Makefile makes: the same flags, toolchain and environment, and the same programs that list the
-// parts and pack the Debian package, with the same flags.
+// It makes the same artefacts as the Makefile: the same flags, toolchain and environment, and the same programs that
+// list the parts and pack the Debian package, with the same flags.
 func TestItMakesWhatTheMakefileMakes(t *testing.T) {
 	t.Parallel()
 	var made struct {

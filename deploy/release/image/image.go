@@ -10,10 +10,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// user is that of the process: no user of any host, and not root.
+// user is the user of the process: not root, and no user of a host.
 const user = "65532:65532"
 
-// build makes the image of one platform of a layer.
+// build returns the image of one platform from its layer.
 func build(platform v1.Platform, layer v1.Layer, version, revision string) (v1.Image, error) {
 	kind, err := layer.MediaType()
 	if err != nil {
@@ -32,7 +32,7 @@ func build(platform v1.Platform, layer v1.Layer, version, revision string) (v1.I
 	return image, nil
 }
 
-// configured is the image's configuration file with what a container gets.
+// configured returns the image's configuration file with the settings of a container.
 func configured(image v1.Image, platform v1.Platform, version, revision string) *v1.ConfigFile {
 	// empty.Image with a layer that has been read always has one.
 	file, _ := image.ConfigFile()

@@ -17,7 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// made is the image of a program, made in a folder of its own from a file of that age, and the digest of the index.
+// made returns the image of a program, built in a folder of its own from a file of that age, and the digest of the
+// index.
 func made(t *testing.T, program string, age time.Duration) (v1.Image, v1.Hash) {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +57,7 @@ func made(t *testing.T, program string, age time.Duration) (v1.Image, v1.Hash) {
 	return image, digest
 }
 
-// The digest depends on what is packed, not on where and when.
+// The digest depends on the content alone, not on place and time.
 func TestTheSameProgramMakesTheSameDigest(t *testing.T) {
 	program := strings.Repeat("program", 1<<20)
 	_, first := made(t, program, 0)
@@ -117,7 +118,7 @@ func TestWhatIsInTheImage(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("the image has %q, want %q", names, want)
 	}
-	if n := len(roots.Subjects()); n < 100 { //nolint:staticcheck // they are not the system's
+	if n := len(roots.Subjects()); n < 100 { //nolint:staticcheck // these are not the system's roots
 		t.Errorf("%d root certificates: Mozilla has more", n)
 	}
 }

@@ -24,8 +24,8 @@ type file struct {
 	data []byte
 }
 
-// files returns what is in the image: the program, the certificates by which it knows webhooks, brokers and databases,
-// and the licences. Time zones are in the program.
+// files returns the files of the image: the program, the certificates for verifying webhooks, brokers and databases,
+// and the licences. The program contains the time zones.
 func files(binary string, licences []string) ([]file, error) {
 	program, err := os.ReadFile(binary)
 	if err != nil {
@@ -42,21 +42,22 @@ func files(binary string, licences []string) ([]file, error) {
 	return all, nil
 }
 
-// roots are Mozilla's, as the module of this version has them: those of the machine that builds would make another
-// image of every machine. Roots that are trusted up to a date only are left out, because a file cannot say it.
+// roots returns Mozilla's roots from the pinned version of the module: those of the building machine would make the
+// image depend on the machine. Roots that are trusted only up to a date are omitted, because a file cannot express
+// that.
 func roots() []byte {
 	var all bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			// A bytes.Buffer takes everything.
+			// A write to a bytes.Buffer never fails.
 			_ = pem.Encode(&all, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})
 		}
 	}
 	return all.Bytes()
 }
 
-// archive is the tar of the files and of their folders, which depends on nothing else: everything is root's and of
-// the first second of 1970.
+// archive returns the tar of the files and their folders, and depends on nothing else: everything belongs to root and
+// is dated the first second of 1970.
 func archive(all []file) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -84,9 +85,10 @@ func archive(all []file) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// packed is a layer as a registry stores it, with zstd, which makes a fifth less of it than gzip does. The library is
-// zstd's own, in C, at the last level within the window which every reader has to know (8 MiB, RFC 8878); what
-// there is in Go makes 2 MB more. One thread packs, so that the bytes do not depend on the number of processors.
+// packed returns a layer compressed with zstd for a registry, a fifth smaller than with gzip. It uses zstd's own
+// library, in C, at the highest level within the window that every reader must support (8 MiB, RFC 8878); the
+// implementations in Go produce 2 MB more. It compresses in one thread, so that the bytes do not depend on the number
+// of processors.
 func packed(raw []byte) (v1.Layer, error) {
 	data, err := zstd.CompressLevel(nil, raw, 19)
 	if err != nil {
@@ -95,7 +97,7 @@ func packed(raw []byte) (v1.Layer, error) {
 	return tarball.LayerFromOpener(opener(data), tarball.WithMediaType(types.OCILayerZStd))
 }
 
-// plain is the same layer as it is: "docker load" knows zstd only since Docker 23.
+// plain returns the same layer uncompressed: "docker load" supports zstd only since Docker 23.
 func plain(raw []byte) (v1.Layer, error) {
 	return tarball.LayerFromOpener(opener(raw), tarball.WithMediaType(types.OCIUncompressedLayer))
 }

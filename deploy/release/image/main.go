@@ -3,8 +3,8 @@
 //
 //	image -out bin/image -version v0.1.0 -revision 1f2e… -doc LICENSE linux/amd64=bin/release/linux_amd64/posthaste
 //
-// It writes an OCI layout of all platforms to the folder that -out names, and beside it an archive of the first one for
-// docker load, with ".tar" behind the name, and prints the digest and what a registry would store for each platform.
+// It writes an OCI layout of all platforms to the folder of -out and, next to it, an archive of the first platform for
+// docker load, with ".tar" appended to the name. It prints the digest and the size in a registry for each platform.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
 	out, version, revision string
 	docs                   []string
@@ -74,7 +74,7 @@ func run(o options) error {
 	return nil
 }
 
-// image makes the image of one platform and says how large it is. The archive for "docker load" is written on the way.
+// image builds the image of one platform and prints its size. It also writes the archive for "docker load".
 func (o options) image(platform v1.Platform, binary string, archived bool) (v1.Image, error) {
 	all, err := files(binary, o.docs)
 	if err != nil {
@@ -109,7 +109,7 @@ func (o options) image(platform v1.Platform, binary string, archived bool) (v1.I
 	return image, nil
 }
 
-// archive writes what "docker load" reads: the same files and the same configuration.
+// archive writes the archive for "docker load", with the same files and the same configuration.
 func (o options) archive(platform v1.Platform, raw []byte) error {
 	layer, err := plain(raw)
 	if err != nil {
@@ -126,7 +126,7 @@ func (o options) archive(platform v1.Platform, raw []byte) error {
 	return tarball.WriteToFile(o.out+".tar", tag, image)
 }
 
-// stored is the bytes of an image in a registry: its manifest, its configuration and its layers.
+// stored returns the size of an image in a registry: its manifest, its configuration and its layers.
 func stored(image v1.Image) (int64, error) {
 	manifest, err := image.Manifest()
 	if err != nil {

@@ -1,9 +1,9 @@
-// Command parts says what a released binary is made of: THIRD_PARTY.txt has the licences of every module that is linked
-// in and of every script that is embedded, and posthaste.cdx.json is its bill of materials (CycloneDX).
+// Command parts lists the components of a released binary: THIRD_PARTY.txt has the licences of every linked module and
+// of every embedded script, and posthaste.cdx.json is its bill of materials (CycloneDX).
 //
 //	parts -source ../.. -out bin/release/linux_amd64 bin/release/linux_amd64/posthaste
 //
-// It fails if a part has no licence that it knows, or one that asks for more than to be named.
+// It fails if a part has no known licence, or one that requires more than attribution.
 package main
 
 import (

@@ -16,7 +16,7 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// part is a module, or a package of npm, that is in the binary.
+// part is a Go module or an npm package in the binary.
 type part struct {
 	name, version string
 	purl          string
@@ -25,14 +25,14 @@ type part struct {
 	licences      []string // SPDX identifiers
 }
 
-// allowed are the licences that ask for no more than to be named.
+// allowed are the licences that require no more than attribution.
 var allowed = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "0BSD", "Zlib", "Unicode-DFS-2016", "CC0-1.0"}
 
-// licenceFile are the names under which modules keep what has to be handed on.
+// licenceFile matches the names of files that have to be passed on.
 var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice)([.-].*)?$`)
 
-// modules returns the parts that a binary names, with the licence files of each folder from the module's own down to
-// those of the packages that are linked.
+// modules returns the modules that a binary lists, with the licence files of each folder from the module's own down to
+// those of the linked packages.
 func modules(source string, info *debug.BuildInfo) ([]part, error) {
 	folders, err := linked(source, info)
 	if err != nil {
@@ -80,7 +80,7 @@ func linked(source string, info *debug.BuildInfo) (map[string][]string, error) {
 	return all, nil
 }
 
-// command runs go in the source's folder for the platform of the binary, by the toolchain that made it.
+// command runs go in the source's folder, for the platform and with the toolchain of the binary.
 func command(source string, info *debug.BuildInfo, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN="+toolchain(info))
@@ -96,9 +96,9 @@ func command(source string, info *debug.BuildInfo, args ...string) ([]byte, erro
 	return out, err
 }
 
-// toolchain is the one that made a binary, as go1.26.10.
+// toolchain returns the toolchain that built a binary, such as go1.26.10.
 func toolchain(info *debug.BuildInfo) string {
-	name, _, _ := strings.Cut(info.GoVersion, " ") // experiments are named behind it
+	name, _, _ := strings.Cut(info.GoVersion, " ") // experiments follow the version
 	return name
 }
 
@@ -116,7 +116,7 @@ func licencesOf(folder string) ([]string, error) {
 	return files, nil
 }
 
-// assets returns what deploy/release/parts/assets.txt lists: scripts that are copied into the binary.
+// assets returns the scripts that are copied into the binary, as listed in deploy/release/parts/assets.txt.
 func assets(source string) ([]part, error) {
 	list, err := os.ReadFile(filepath.Join(source, "deploy/release/parts/assets.txt"))
 	if err != nil {
@@ -138,7 +138,7 @@ func assets(source string) ([]part, error) {
 	return parts, nil
 }
 
-// classify reads the licences of a part, and says which they are.
+// classify identifies the licences of a part.
 func (p *part) classify() error {
 	var all bytes.Buffer
 	for _, file := range p.files {

@@ -13,7 +13,7 @@ import (
 
 const source = "../../.."
 
-// Everything that the program names, and everything that is copied into it, has its licence in the one file and is
+// Every module that the program lists, and every script that is copied into it, has its licence in the one file and is
 // listed in the other.
 func TestEveryPartIsListed(t *testing.T) {
 	dir := t.TempDir()
@@ -71,7 +71,7 @@ func TestEveryPartIsListed(t *testing.T) {
 	}
 }
 
-// What is listed of npm is what the sources have.
+// The listed npm packages are those in the sources.
 func TestAssetsAreOfTheseVersions(t *testing.T) {
 	parts, err := assets(source)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// notices is THIRD_PARTY.txt: each part, and the text that its licence wants handed on.
+// notices returns THIRD_PARTY.txt: each part, and the text that its licence requires to be passed on.
 func notices(parts []part) []byte {
 	var b bytes.Buffer
 	b.WriteString("Posthaste has the following parts, each under its own licence.\n\n")
@@ -21,7 +21,8 @@ func notices(parts []part) []byte {
 	return b.Bytes()
 }
 
-// bill is the bill of materials. It has neither a serial number nor a time, so that the same binary has the same one.
+// bill returns the bill of materials. It has neither a serial number nor a time, so that equal binaries have equal
+// ones.
 func bill(parts []part, version string) ([]byte, error) {
 	bom := cdx.NewBOM()
 	bom.Metadata = &cdx.Metadata{Component: &cdx.Component{
