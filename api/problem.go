@@ -29,7 +29,7 @@ type Problem struct {
 	Outcome   string  `json:"outcome" enum:"none,unknown,done" doc:"What became of what was asked for: nothing was changed; it is not known whether it is done; or it is done, and only the answer could not be made"`
 	Detail    string  `json:"detail,omitempty" doc:"What is wrong this time"`
 	Instance  string  `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request"`
-	RequestID string  `json:"request_id" doc:"The request's id, which the server's log has too"`
+	RequestID string  `json:"requestId" doc:"The request's id, which the server's log has too"`
 	Errors    []Fault `json:"errors,omitempty" doc:"Every mistake that was found, by its place"`
 
 	retryAfter int    // seconds; 0 leaves the header out

@@ -265,7 +265,7 @@ func FuzzProblem(f *testing.F) {
 		status            int
 		body, wait, about string
 	}{
-		{404, `{"title":"Job not found","status":404,"code":"job_not_found","detail":"It is gone.","request_id":"r1","errors":[{"detail":"is no id","parameter":"id"}]}`, "", ""},
+		{404, `{"title":"Job not found","status":404,"code":"job_not_found","detail":"It is gone.","requestId":"r1","errors":[{"detail":"is no id","parameter":"id"}]}`, "", ""},
 		{429, `{"code":"rate_limited"}`, "17", "r2"},
 		{503, "<html>", "Wed, 21 Oct 2065 07:28:00 GMT", "r3"},
 		{500, `{"code":"x","status":200,"errors":null}`, "-1", ""},

@@ -67,7 +67,7 @@ type Problem struct {
 	Outcome   ProblemOutcome `json:"outcome"`
 	Detail    string         `json:"detail,omitempty"`
 	Instance  string         `json:"instance,omitempty"`
-	RequestID string         `json:"request_id"` // which the server's log has too
+	RequestID string         `json:"requestId"` // which the server's log has too
 	Errors    []Fault        `json:"errors,omitempty"`
 
 	RetryAfter time.Duration `json:"-"` // of the header; 0 if there was none
