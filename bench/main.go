@@ -37,7 +37,7 @@ type options struct {
 func main() {
 	var o options
 	var only string
-	flag.StringVar(&o.databaseURL, "database-url", os.Getenv("DATABASE_URL"), "a server to measure on; without it a durable one is started")
+	flag.StringVar(&o.databaseURL, "database-url", "", "a server to measure on; without it a durable one is started")
 	flag.StringVar(&o.out, "out", published, "the folder of the report")
 	flag.StringVar(&only, "only", "", "measurements, separated by commas: "+strings.Join(names(), ", "))
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each is measured")

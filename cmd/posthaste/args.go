@@ -125,7 +125,7 @@ func chooseSubcommand(_ context.Context, c *cli.Command) error {
 	if c.Root() == c {
 		return cli.ShowRootCommandHelp(c)
 	}
-	return usagef("%s what? want one of: %s", c.FullName(), strings.Join(commandNames(c), ", "))
+	return usagef("%s needs a command: want one of %s", c.FullName(), strings.Join(commandNames(c), ", "))
 }
 
 func commandNames(c *cli.Command) (names []string) {

@@ -34,14 +34,14 @@ func benchCommand() *cli.Command {
 		fmt.Fprintf(&about, "%-14s %s\n", w.Name, w.About)
 	}
 	about.WriteString("all            every one of them, with its defaults\n\n" +
-		"Each makes a database of its own on the server and drops it. Without --database-url a durable server is started for the run.")
+		"Each makes a database of its own on the server and drops it. Without --database-url a durable server is started for the run; DATABASE_URL is not looked at, so that no other database is measured by accident.")
 	return &cli.Command{
 		Name:        "bench",
 		Usage:       "measure this build against a Postgres",
 		ArgsUsage:   "WORKLOAD",
 		Description: about.String(),
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases", Sources: cli.EnvVars("DATABASE_URL")},
+			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases"},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object a line"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
 			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: that all jobs have one of (default none)"},

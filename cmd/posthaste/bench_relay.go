@@ -51,7 +51,7 @@ func benchSink(ctx context.Context, c *cli.Command, o *bench.Options) (end func(
 	}
 	at, err := url.Parse(c.String("broker"))
 	if err != nil || at.Host == "" {
-		return nil, fmt.Errorf("--sink %s: where? want --broker URL", kind)
+		return nil, fmt.Errorf("--sink %s needs --broker URL", kind)
 	}
 	remove, err := open(ctx, at, o)
 	if err != nil {

@@ -53,7 +53,7 @@ func whichLetters(c *cli.Command) (which letters, err error) {
 		which.ids, err = jobIDs(c)
 		return which, err
 	case filtered == c.Bool("all"):
-		return which, usagef("which ones? want IDs, or filters, or --all (see %s --help)", c.FullName())
+		return which, usagef("no jobs selected: want IDs, or filters, or --all (see %s --help)", c.FullName())
 	}
 	return which, nil
 }
@@ -277,7 +277,7 @@ func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, 
 		return nil
 	}
 	question := fmt.Sprintf("%s %d %s?", verb, n, what)
-	nobody := usagef("%s There is no terminal to ask on: say --yes", question)
+	nobody := usagef("%s Not a terminal: pass --yes to confirm", question)
 	if stdin, ok := p.stdin.(*os.File); !ok || !isScreen(stdin) {
 		return nobody
 	}

@@ -98,7 +98,7 @@ func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, er
 		ids, err = jobIDs(c)
 		return ids, f, err
 	case !filtered:
-		return nil, f, usagef("which ones? want IDs or filters (see %s --help)", c.FullName())
+		return nil, f, usagef("no jobs selected: want IDs or filters (see %s --help)", c.FullName())
 	}
 	if len(f.Statuses) == 0 {
 		f.Statuses = a.unless

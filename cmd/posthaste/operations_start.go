@@ -84,7 +84,7 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 	}
 	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero()
 	if err == nil && filtered == c.Bool("all") {
-		err = fmt.Errorf("which ones? want filters, or --all (see %s --help)", c.FullName())
+		err = fmt.Errorf("no jobs selected: want filters, or --all (see %s --help)", c.FullName())
 	}
 	if err != nil {
 		return n, &usageError{err}
@@ -113,7 +113,7 @@ func jobEdit(c *cli.Command) (e operator.JobEdit, err error) {
 	switch {
 	case err != nil:
 	case e == operator.JobEdit{}:
-		err = errors.New("edit what? want --set-queue, --set-priority or --set-run-at")
+		err = errors.New("nothing to edit: want --set-queue, --set-priority or --set-run-at")
 	case e.Queue != "" && c.IsSet("key"):
 		err = errors.New("--set-queue is not for jobs of a key: its limit and its order hold within a queue")
 	}

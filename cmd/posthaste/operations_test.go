@@ -147,12 +147,12 @@ func TestOperationsOnOpenJobs(t *testing.T) {
 		}
 	}
 	for says, args := range map[string][]string{
-		"which ones?":      {"cancel"},
+		"no jobs selected": {"cancel"},
 		"--as-of is empty": {"cancel", "--all", "--as-of", ""},
 		"want created":     {"release", "--status", "pending"},
 		"--rate is":        {"cancel", "--all", "--rate", "0"},
 		"--kind is empty":  {"cancel", "--kind", ""},
-		"edit what?":       {"edit", "--all"},
+		"nothing to edit":  {"edit", "--all"},
 		"--set-priority":   {"edit", "--all", "--set-priority", "40000"},
 		"--set-queue":      {"edit", "--key", "k", "--set-queue", "q"},
 		"is not what":      {"cancel", "--all", "--as-of", "yesterday", "--yes"},

@@ -45,7 +45,7 @@ func (b bridgeSpec) open(name string) (probed, error) {
 	ours := text(sinkName + "-" + name) // what the broker knows the bridge by
 	switch {
 	case (b.NATS == nil) == (b.Kafka == nil):
-		return nil, errors.New("where from? want one of nats and kafka")
+		return nil, errors.New("has no source: want nats or kafka")
 	case b.NATS != nil && b.Topic+b.Group != "":
 		return nil, errors.New("topic and group are fields of kafka; nats has stream, consumer and subjects")
 	case b.Kafka != nil && (b.Stream+b.Consumer != "" || len(b.Subjects) > 0):

@@ -46,7 +46,7 @@ func readTarget(c *cli.Command) (to operator.SinkTarget, err error) {
 		}
 	}
 	if n != 1 {
-		return to, errors.New("where to? want one of --to, --to-end and --since")
+		return to, errors.New("no destination: want one of --to, --to-end and --since")
 	}
 	to = operator.SinkTarget{Position: c.Int64("to"), End: c.Bool("to-end")}
 	return to, readMoment(c, "since", &to.Since)

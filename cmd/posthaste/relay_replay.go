@@ -70,7 +70,7 @@ func (p *program) replayCommand() *cli.Command {
 func readReplay(c *cli.Command) (r operator.ReplayEvents, err error) {
 	r = operator.ReplayEvents{EventFilter: operator.EventFilter{Topics: c.StringSlice("topic"), Key: c.String("key")}, Again: c.Bool("again"), StopLive: c.Bool("stop-live")}
 	if !c.IsSet("since") {
-		err = errors.New("since when? want --since")
+		err = errors.New("--since is required")
 	}
 	err = errors.Join(err, readMoment(c, "since", &r.Since), readMoment(c, "until", &r.Until), readTenant(c, &r.Tenant))
 	if v := c.String("rate"); v != "" {

@@ -110,7 +110,7 @@ func TestReplaysAreRefused(t *testing.T) {
 	ok(t, e, "publish", "order.paid", `{}`)
 	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
 	for line, want := range map[string]string{
-		"relay replay orders":                           "since when? want --since",
+		"relay replay orders":                           "--since is required",
 		"relay replay orders --since 1h --rate 0":       "want more than 0 events a second",
 		"relay replay orders --since 1h --rate 1000000": "want 0.001 to 100000",
 		"relay replay orders --since 1h --topic a*b":    "want a topic, one that ends in .* or *",

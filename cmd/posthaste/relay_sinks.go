@@ -113,7 +113,7 @@ func (s sinkSpec) open() (relay.Sink, error) {
 		return nil, fmt.Errorf("maxHeld is %d: want at least 1", *m)
 	}
 	if len(sinks) != 1 {
-		return nil, errors.New("of what kind is it? want one of nats, kafka, amqp, redis and webhook")
+		return nil, errors.New("want exactly one of nats, kafka, amqp, redis and webhook")
 	}
 	return sinks[0]()
 }

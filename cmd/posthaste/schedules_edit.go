@@ -101,7 +101,7 @@ func (p *program) editSchedule(ctx context.Context, c *cli.Command, done string,
 		}
 	}
 	if c.Name == "change" && reflect.ValueOf(edit).IsZero() {
-		return usagef("%s changes what? want at least one of its flags (see %[1]s --help)", c.FullName())
+		return usagef("%s: nothing to change: want at least one of its flags (see %[1]s --help)", c.FullName())
 	}
 	return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
 		next, err := act(ctx, o, tenant, name, edit)
