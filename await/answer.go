@@ -79,7 +79,7 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 			due = next
 		}
 		poll.Reset(due.Sub(now))
-		if !pause(ctx, rest) {
+		if backoff.Sleep(ctx, rest) != nil {
 			return
 		}
 	}
@@ -192,17 +192,5 @@ func (w *Waiter) refuse(ids []outbox.ID, err error, lacked time.Duration) {
 func (w *Waiter) complain(ctx context.Context, err error) {
 	if missed, due := w.complaints.Due("ask", time.Now()); due {
 		w.log.LogAttrs(ctx, slog.LevelWarn, "jobs not asked for", slog.Int("since_last_line", missed), slog.Any("err", err))
-	}
-}
-
-// pause reports false when ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

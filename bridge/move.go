@@ -53,7 +53,7 @@ func (b *bridge) step(ctx context.Context, epoch int64) error {
 	}
 	if most == 0 {
 		b.complain(ctx, "bridge waits for its queue", fmt.Errorf("%d jobs of queue %s wait, and MaxQueued is %d", b.room.waiting, b.queue(), b.MaxQueued))
-		return errors.Join(b.keepAlone(ctx, epoch, b.away), sleep(ctx, min(max(fullPause, 10*b.room.took), fullMost)))
+		return errors.Join(b.keepAlone(ctx, epoch, b.away), backoff.Sleep(ctx, min(max(fullPause, 10*b.room.took), fullMost)))
 	}
 	batch, err := b.fetch(ctx, most)
 	switch {

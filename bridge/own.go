@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -34,7 +35,7 @@ func (b *bridge) own(ctx context.Context) (epoch int64, err error) {
 		if len(rows) == 1 {
 			return rows[0], nil
 		}
-		if err := sleep(ctx, standbyPause); err != nil {
+		if err := backoff.Sleep(ctx, standbyPause); err != nil {
 			return 0, err
 		}
 	}
@@ -75,15 +76,4 @@ func (b *bridge) inTx(ctx context.Context, epoch int64, stored int, fn func(pgx.
 		}
 		return fn(tx)
 	})
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pooler"
 )
 
@@ -60,7 +61,7 @@ func waiting(ctx context.Context, patience time.Duration, try func() (bool, erro
 			return fmt.Errorf("gave up after %s: another session migrates, or has the advisory lock %d for something else (%s); run it again when that has ended",
 				patience, int64(lockID), holder())
 		}
-		if err := sleep(ctx, lockRetry); err != nil {
+		if err := backoff.Sleep(ctx, lockRetry); err != nil {
 			return err
 		}
 	}
@@ -115,7 +116,7 @@ func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, 
 			return fmt.Errorf("gave up after %s; run it again when the transactions that are open on the schema have ended (%s): %w",
 				patience, holders(ctx, pool), err)
 		}
-		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil { //nolint:gosec // no secret
+		if err := backoff.Sleep(ctx, pause/2+rand.N(pause)); err != nil { //nolint:gosec // no secret
 			return err
 		}
 	}
@@ -141,15 +142,6 @@ func holders(ctx context.Context, pool *pgxpool.Pool) string {
 		return err.Error()
 	}
 	return strings.Join(list, "; ")
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // SessionLock is the same lock for goose, which applies the numbered files. Goose's own asks

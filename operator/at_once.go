@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
@@ -31,6 +32,6 @@ func (o *Operator) AtOnce(ctx context.Context, do func(*Operator) error) error {
 		if pgsession.State(err) != pgsession.SerializationFailure || try == atOnceTries {
 			return err
 		}
-		_ = wait(ctx, time.Duration(try)*atOncePause)
+		_ = backoff.Sleep(ctx, time.Duration(try)*atOncePause)
 	}
 }

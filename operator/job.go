@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -104,7 +103,7 @@ func fromRow(row sqlgen.ListJobsRow) Job {
 	return Job{
 		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Parent: row.ParentID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
 		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
-		Epoch: row.Epoch, Key: row.Key, Timeout: pgvalue.Duration(row.Timeout), Backoff: backoff(row.Backoff),
+		Epoch: row.Epoch, Key: row.Key, Timeout: pgvalue.Duration(row.Timeout), Backoff: pgvalue.Durations(row.Backoff),
 		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
 		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker, Streamed: row.Streamed,
 		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
@@ -114,9 +113,3 @@ func fromRow(row sqlgen.ListJobsRow) Job {
 }
 
 // backoff is nil for NULL.
-func backoff(waits []pgtype.Interval) (b outbox.Backoff) {
-	for _, wait := range waits {
-		b = append(b, pgvalue.Duration(wait))
-	}
-	return b
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -295,7 +296,7 @@ func (o *Operator) RunOperations(ctx context.Context, complain func(error)) erro
 				complain(err)
 			}
 		}
-		_ = wait(ctx, pause)
+		_ = backoff.Sleep(ctx, pause)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -137,7 +138,7 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 			}
 			// From the answer on: however fast the next statement is, it begins so long
 			// after this one by the database's clock.
-			if err := wait(ctx, time.Duration(done)*spacing); err != nil {
+			if err := backoff.Sleep(ctx, time.Duration(done)*spacing); err != nil {
 				yield(progress, err)
 				return
 			}
@@ -197,7 +198,7 @@ func (o *Operator) waitForWriters(ctx context.Context) error {
 		err := tx.QueryRow(ctx, `SELECT array_agg(DISTINCT transactionid::text) FROM `+writing).Scan(&writers)
 		done := len(writers) == 0
 		for until := time.Now().Add(writersPatience); err == nil && !done && time.Now().Before(until); {
-			if err = wait(ctx, 5*time.Millisecond); err == nil {
+			if err = backoff.Sleep(ctx, 5*time.Millisecond); err == nil {
 				err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM `+writing+` AND transactionid::text = ANY ($1))`, writers).Scan(&done)
 			}
 		}
@@ -241,17 +242,6 @@ func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersP
 	}
 	acted, err := act(ctx, ids, epochs)
 	return pageOf{len(ids), ids[len(ids)-1], len(ids) < len(rows) || len(rows) == int(params.MaxRows)}, len(acted), err
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
 
 // ReplayEdited makes a dead letter pending again with another payload. The payload has to be JSON if

@@ -279,7 +279,7 @@ func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Ra
 	_ = json.Unmarshal(row.Headers, &headers) // none, or stored by hand with other types
 	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
 	opts := outbox.Options{
-		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: pgvalue.Duration(row.Timeout), Backoff: backoff(row.Backoff),
+		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: pgvalue.Duration(row.Timeout), Backoff: pgvalue.Durations(row.Backoff),
 		Headers: headers, Tenant: tenant, Hold: pgvalue.OrZero(row.Hold), Streamed: pgvalue.OrZero(row.Streamed),
 		Key: outbox.KeyRules{
 			Name: pgvalue.OrZero(row.Key), MaxActive: int(pgvalue.OrZero(row.MaxActive)), Ordered: pgvalue.OrZero(row.Ordered),

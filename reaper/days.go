@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -34,7 +35,7 @@ func (d days) ensure(ctx context.Context) (time.Duration, error) {
 	if made > 0 {
 		d.log.LogAttrs(ctx, slog.LevelInfo, "partitions created", slog.Int("partitions", int(made)))
 	}
-	return jittered(partitionInterval), nil
+	return backoff.Jitter(partitionInterval), nil
 }
 
 // drop drops a day of the history or of the events, unless somebody is reading it

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -67,11 +68,11 @@ func (s *sampler) sample(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		s.gauges.forget()
 		if isTimeout(err) { // to try again soon would spend what was to be saved
-			pause(ctx, jittered(s.interval))
+			_ = backoff.Sleep(ctx, backoff.Jitter(s.interval))
 		}
 		return 0, fmt.Errorf("sample the depth: %w", err)
 	}
-	return jittered(s.interval), nil
+	return backoff.Jitter(s.interval), nil
 }
 
 func (s *sampler) takeTurn(ctx context.Context) (turn sqlgen.TakeTurnRow, err error) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -32,12 +33,12 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 		return err
 	})
 	if pgsession.State(err) == pgsession.UndefinedTable { // another reaper dropped one meanwhile
-		return jittered(dropInterval), nil
+		return backoff.Jitter(dropInterval), nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("list the days of the events: %w", err)
 	}
-	wait, held := jittered(trimInterval), 0
+	wait, held := backoff.Jitter(trimInterval), 0
 	for _, day := range days {
 		if len(day.Sinks) > 0 && !t.config.LoseUnread {
 			held++
@@ -56,7 +57,7 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		if !dropped {
-			wait = jittered(dropInterval)
+			wait = backoff.Jitter(dropInterval)
 			continue
 		}
 		for i, sink := range day.Sinks {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -42,7 +43,7 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	}
 	maps.DeleteFunc(t.trimmed, func(name string, _ int64) bool { return !listed(name) }) // another reaper dropped them
 	maps.DeleteFunc(t.counted, func(name string, _ map[string]int64) bool { return !listed(name) })
-	wait := jittered(trimInterval)
+	wait := backoff.Jitter(trimInterval)
 	for _, day := range days {
 		done, known := t.trimmed[day.Name]
 		unread := day.Past > 0 && (!known || day.Past > done)
@@ -53,7 +54,7 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 			}
 			if empty {
 				if !dropped {
-					wait = jittered(dropInterval)
+					wait = backoff.Jitter(dropInterval)
 				}
 				continue
 			}

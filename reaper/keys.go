@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -60,7 +61,7 @@ type sweeper struct {
 // makes keys correct; that the others promote at once makes them fast.
 func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	if !s.keyed.Load() { // so that an idle process asks nothing
-		return jittered(sweepInterval), nil
+		return backoff.Jitter(sweepInterval), nil
 	}
 	var stuck, idle keys
 	started := time.Now()
@@ -84,14 +85,14 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		last := rows[len(rows)-1]
 		page.AfterTenantID, page.AfterQueue, page.AfterKey = last.TenantID, last.Queue, last.Key
 	}
-	wait := max(jittered(sweepInterval), sweepShare*time.Since(started))
+	wait := max(backoff.Jitter(sweepInterval), sweepShare*time.Since(started))
 	if len(idle.names) > 0 {
 		if err := s.forget(ctx, idle); err != nil {
 			return 0, err
 		}
 	}
 	if len(stuck.names) > 0 {
-		pause(ctx, sweepPatience)
+		_ = backoff.Sleep(ctx, sweepPatience)
 		n, err := s.promoter.promote(ctx, stuck, true)
 		if err != nil {
 			return 0, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -37,7 +38,7 @@ func (m measurer) measure(ctx context.Context) (time.Duration, error) {
 	wait := max(untilNextMeasure(time.Now()), depthShare*took)
 	if err != nil {
 		if isTimeout(err) { // as the sampler does
-			pause(ctx, wait)
+			_ = backoff.Sleep(ctx, wait)
 		}
 		return 0, fmt.Errorf("measure: %w", err)
 	}
@@ -48,7 +49,7 @@ func (m measurer) measure(ctx context.Context) (time.Duration, error) {
 // is due, and one that is asked too early is asked again a minute later.
 func untilNextMeasure(now time.Time) time.Duration {
 	next := now.Add(-measureLag).Truncate(time.Minute).Add(time.Minute + measureLag)
-	return next.Sub(now) + jittered(2*time.Second)
+	return next.Sub(now) + backoff.Jitter(2*time.Second)
 }
 
 // measure counts in a transaction what is due, and returns how long that took; nothing if nothing is due.

@@ -108,11 +108,11 @@ func (r *Reaper) Run(ctx context.Context) error {
 	// A sample reads the whole table. Not at once: a process that has just started
 	// has jobs to claim, and many that start together would all read it together.
 	working.Go(func() {
-		pause(ctx, jittered(min(firstDepth, r.config.DepthInterval)))
+		_ = backoff.Sleep(ctx, backoff.Jitter(min(firstDepth, r.config.DepthInterval)))
 		again.repeat(ctx, "depth", r.sampler.sample, rare)
 	})
 	working.Go(func() {
-		pause(ctx, jittered(firstDepth))
+		_ = backoff.Sleep(ctx, backoff.Jitter(firstDepth))
 		again.repeat(ctx, "measure", r.measurer.measure, rare)
 	})
 	working.Wait()

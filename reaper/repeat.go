@@ -3,7 +3,6 @@ package reaper
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
@@ -34,7 +33,7 @@ func (r *repeater) repeat(ctx context.Context, name string, chore func(context.C
 		default:
 			retry.Reset()
 		}
-		pause(ctx, wait)
+		_ = backoff.Sleep(ctx, wait)
 	}
 }
 
@@ -47,17 +46,5 @@ func complaint(chore string, err error) string {
 	return chore
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 // budget keeps what is long to a tenth of the time: it rests for so many times as long as it took.
 const budget = 9
-
-// jittered is d give or take a quarter.
-func jittered(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }

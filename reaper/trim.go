@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -75,6 +76,6 @@ func (b batches) one(ctx context.Context, table string, statement func(context.C
 		return fmt.Errorf("trim %s: %w", table, err)
 	}
 	b.metrics.trimmed[table].Add(float64(trimmed))
-	pause(ctx, budget*took)
+	_ = backoff.Sleep(ctx, budget*took)
 	return ctx.Err()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -45,7 +46,7 @@ func (w *watchdog) watch(ctx context.Context) (time.Duration, error) {
 	if len(w.suspects) > 0 {
 		return suspectInterval, nil
 	}
-	return jittered(watchInterval), nil
+	return backoff.Jitter(watchInterval), nil
 }
 
 func (w *watchdog) terminateWedged(ctx context.Context, after time.Duration) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -47,7 +48,7 @@ func (c *carrier) run(ctx context.Context) {
 		}()
 		if err := c.dispatch(working); err != nil {
 			c.complain(ctx, "refused messages are not tried again", err)
-			sleep(ctx, time.Second)
+			_ = backoff.Sleep(ctx, time.Second)
 		}
 		stop()
 	}
@@ -61,7 +62,7 @@ func (c *carrier) lingers(ctx context.Context) bool {
 	stands := o.stands()
 	o.mu.Unlock()
 	if !stands {
-		sleep(ctx, heldLinger)
+		_ = backoff.Sleep(ctx, heldLinger)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

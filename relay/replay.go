@@ -114,7 +114,7 @@ func (p *replayer) run(ctx context.Context) {
 		if time.Since(looked) >= interval {
 			if err := p.look(ctx); err != nil {
 				p.complain(ctx, "replays not looked for", err)
-				sleep(ctx, retry.Next())
+				_ = backoff.Sleep(ctx, retry.Next())
 				continue
 			}
 			retry.Reset()
@@ -123,7 +123,7 @@ func (p *replayer) run(ctx context.Context) {
 		}
 		r, wait := nextReplay(p.running, time.Until(looked.Add(interval)))
 		if r == nil {
-			sleep(ctx, wait)
+			_ = backoff.Sleep(ctx, wait)
 			continue
 		}
 		err := p.turn(ctx, r)
@@ -165,18 +165,6 @@ func (p *replayer) stopLive() {
 	if o.alone != alone {
 		o.alone = alone
 		o.turn()
-	}
-}
-
-func sleep(ctx context.Context, wait time.Duration) {
-	if wait <= 0 {
-		return
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 

@@ -152,7 +152,7 @@ func definitionOf(r row) definition {
 	d := definition{expression: pgvalue.OrZero(r.Expression), zone: pgvalue.OrZero(r.TimeZone), every: pgvalue.Duration(r.Every)}
 	d.args = outbox.Raw{KindName: r.Kind, Payload: r.Payload, ContentType: r.ContentType}
 	d.opts = Options{
-		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts), Timeout: pgvalue.Duration(r.Timeout), Backoff: backoffOf(r.Backoff),
+		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts), Timeout: pgvalue.Duration(r.Timeout), Backoff: pgvalue.Durations(r.Backoff),
 		Tenant: r.TenantID.Bytes, Hold: pgvalue.OrZero(r.Hold), Streamed: pgvalue.OrZero(r.Streamed), Deadline: pgvalue.Duration(r.Deadline),
 		Missed: Missed(r.Missed), MissedLimit: int(r.MissedLimit),
 		Key: outbox.KeyRules{

@@ -92,7 +92,7 @@ func (f firing) requests() (requests []outbox.Request) {
 	var headers map[string]string
 	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
 	opts := outbox.Options{
-		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: pgvalue.Duration(f.row.Timeout), Backoff: backoffOf(f.row.Backoff),
+		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: pgvalue.Duration(f.row.Timeout), Backoff: pgvalue.Durations(f.row.Backoff),
 		Tenant: f.row.TenantID.Bytes, Hold: pgvalue.OrZero(f.row.Hold), Streamed: pgvalue.OrZero(f.row.Streamed),
 		Key: outbox.KeyRules{
 			Name: pgvalue.OrZero(f.row.Key), MaxActive: int(pgvalue.OrZero(f.row.MaxActive)), Ordered: pgvalue.OrZero(f.row.Ordered),
@@ -334,10 +334,3 @@ func isOutage(err error) bool {
 }
 
 func timestamp(at time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: at, Valid: true} }
-
-func backoffOf(waits []pgtype.Interval) (b outbox.Backoff) {
-	for _, wait := range waits {
-		b = append(b, pgvalue.Duration(wait))
-	}
-	return b
-}

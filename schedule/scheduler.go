@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -152,7 +151,7 @@ func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return s.poll, fmt.Errorf("survey schedules: %w", err)
 	}
-	wait := min(jittered(s.poll), s.firer.asideLeft())
+	wait := min(backoff.Jitter(s.poll), s.firer.asideLeft())
 	if len(rows) == 0 || rows[0] >= wait.Seconds() { // compared as it is: the year 9999 is no time.Duration
 		return wait, nil
 	}
@@ -164,7 +163,7 @@ func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 		return s.poll, err
 	}
 	if fired == 0 {
-		return jittered(yieldInterval), nil
+		return backoff.Jitter(yieldInterval), nil
 	}
 	return 0, nil
 }
@@ -189,6 +188,3 @@ func (s *Scheduler) pause(ctx context.Context, d time.Duration) {
 	case <-s.wake: // never, if it is nil
 	}
 }
-
-// jittered is d give or take a quarter.
-func jittered(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }

@@ -107,7 +107,7 @@ func refuseMisplaced(c *cli.Command) error {
 	for _, outer := range c.Lineage()[1:] {
 		for _, flag := range outer.Flags {
 			if text, ok := flag.(*cli.StringFlag); ok && len(text.Sources.Chain) > 0 {
-				continue // which the environment may have set, as it may that of bench
+				continue // which the environment may have set
 			}
 			if flag.IsSet() {
 				return usagef("--%s is before %s, which does not look at it: flags of %s go behind its name", flag.Names()[0], c.Name, c.FullName())

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"iter"
-	"time"
 
 	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -65,7 +65,7 @@ func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter, do 
 				return
 			}
 			act.Cursor = part.Next
-			err = pause(ctx, seconds(part.AfterSeconds))
+			err = backoff.Sleep(ctx, seconds(part.AfterSeconds))
 		}
 		yield(progress, err)
 	}
@@ -75,18 +75,6 @@ func (r *remote) patiently(ctx context.Context, act client.LettersAct, do func(c
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	return do(ctx, act)
-}
-
-// pause ends early with the context, and then with its error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
 
 func (r *remote) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {

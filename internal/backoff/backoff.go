@@ -42,16 +42,7 @@ type Backoff struct {
 
 // Wait blocks for the next, longer wait. It returns nil when the time has
 // passed, and the cause of ctx as soon as ctx is done.
-func (b *Backoff) Wait(ctx context.Context) error {
-	timer := time.NewTimer(b.Next())
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
+func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
 // Next is the length that Wait would wait, for loops with a timer of their own.
 // Like Wait it counts as a failure.
@@ -72,3 +63,22 @@ func (b *Backoff) Next() time.Duration {
 
 // Reset makes the next wait the shortest again. Call it after success.
 func (b *Backoff) Reset() { b.nominal = 0 }
+
+// Sleep blocks for d. It returns nil when the time has passed, and the cause of ctx as soon as ctx is done: at once if
+// it is done already, also where d is zero or negative.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if err := context.Cause(ctx); err != nil || d <= 0 {
+		return err
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// Jitter returns d, a quarter shorter or longer at most, so that many processes do not act in step.
+func Jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(max(1, d/2)) }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -114,7 +115,7 @@ func (r *rig) trickled(ctx context.Context, duration time.Duration, also func(co
 	cpu, started := cpuTime(), time.Now()
 	var stored, probed int
 	for ; time.Since(started) < duration && err == nil; stored++ {
-		if err = sleep(ctx2, time.Until(started.Add(time.Duration(stored)*trickle))); err == nil {
+		if err = backoff.Sleep(ctx2, time.Until(started.Add(time.Duration(stored)*trickle))); err == nil {
 			err = r.system.EnqueueMany(ctx2, stored, 1)
 		}
 		if err == nil && also != nil && time.Since(started) > time.Duration(probed)*probeEach {
@@ -251,7 +252,7 @@ func (v viewer) get(ctx context.Context, page string, header ...string) (io.Read
 		if status != http.StatusTooManyRequests {
 			return body, err
 		}
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
 			return nil, err
 		}
 	}
@@ -321,7 +322,7 @@ func (v viewer) lookAtQueues(ctx context.Context) error {
 			if _, err := v.read(ctx, "queues"); err != nil {
 				return cmp.Or(ctx.Err(), err)
 			}
-			if err := sleep(ctx, 5*time.Second); err != nil {
+			if err := backoff.Sleep(ctx, 5*time.Second); err != nil {
 				return err
 			}
 		}
@@ -353,7 +354,7 @@ func (v viewer) lookAtJobs(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		for {
-			if err := sleep(ctx, 2*time.Second); err != nil {
+			if err := backoff.Sleep(ctx, 2*time.Second); err != nil {
 				return err
 			}
 			mu.Lock()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 const (
@@ -35,7 +37,7 @@ func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := r.calm(ctx); err != nil {
 		return nil, err
 	}
-	alone, err := r.offered(ctx, duration, func(ctx context.Context) error { return sleep(ctx, duration) })
+	alone, err := r.offered(ctx, duration, func(ctx context.Context) error { return backoff.Sleep(ctx, duration) })
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +95,7 @@ func (r *rig) offered(ctx context.Context, duration time.Duration, also func(con
 	group.Go(func() error { return also(ctx2) })
 	for batch := range batches { // each on its own: a commit that takes long delays no other
 		group.Go(func() error {
-			if err := sleep(ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
+			if err := backoff.Sleep(ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
 				return err
 			}
 			sent[batch].Store(int64(time.Since(started)))
@@ -107,13 +109,4 @@ func (r *rig) offered(ctx context.Context, duration time.Duration, also func(con
 	defer mu.Unlock()
 	f.rate = float64(len(f.pickup)) / (duration - time.Second).Seconds()
 	return f, errors.Join(err, w.stop())
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

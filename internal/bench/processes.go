@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -62,7 +63,7 @@ func (r *rig) together(ctx context.Context, n, jobs int) (rate float64, err erro
 	if time.Now().After(due) {
 		return 0, errors.New("the jobs were due before the last of them was stored: the machine is too slow for so many")
 	}
-	if err := sleep(ctx, time.Until(due)); err != nil {
+	if err := backoff.Sleep(ctx, time.Until(due)); err != nil {
 		return 0, err
 	}
 	// By the index, where what is dead is skipped once it was seen.
@@ -79,7 +80,7 @@ func (r *rig) until(ctx context.Context, question string, arg int) error {
 		if err := r.pool.QueryRow(ctx, question, arg).Scan(&yes); err != nil || yes {
 			return err
 		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}

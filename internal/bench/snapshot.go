@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -163,7 +164,7 @@ type loneStart struct {
 // wait commits a job, not at once after the one before, and returns how long it took from the COMMIT until it has
 // started.
 func (l *loneJobs) wait(ctx context.Context, opts outbox.Options) (time.Duration, error) {
-	if err := sleep(ctx, loneEvery); err != nil {
+	if err := backoff.Sleep(ctx, loneEvery); err != nil {
 		return 0, err
 	}
 	l.n++
@@ -193,5 +194,5 @@ func (l *loneJobs) wait(ctx context.Context, opts outbox.Options) (time.Duration
 }
 
 func (l *loneJobs) sleepUntil(ctx context.Context, since time.Duration) error {
-	return sleep(ctx, time.Until(l.began.Add(since)))
+	return backoff.Sleep(ctx, time.Until(l.began.Add(since)))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -87,7 +88,7 @@ func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) stri
 	if err != nil {
 		return nil, err
 	}
-	if err := sleep(ctx, 500*time.Millisecond); err != nil { // the first claims are small, and learn how long jobs take
+	if err := backoff.Sleep(ctx, 500*time.Millisecond); err != nil { // the first claims are small, and learn how long jobs take
 		return nil, err
 	}
 	tick := time.NewTicker(every)
@@ -109,7 +110,7 @@ func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) stri
 		}
 	}
 	for missing := true; missing; {
-		if err := sleep(ctx, time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}
 		mu.Lock()

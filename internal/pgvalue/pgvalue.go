@@ -49,6 +49,14 @@ func Duration(i pgtype.Interval) time.Duration {
 	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
 }
 
+// Durations converts each interval as [Duration] does.
+func Durations(intervals []pgtype.Interval) (durations []time.Duration) {
+	for _, i := range intervals {
+		durations = append(durations, Duration(i))
+	}
+	return durations
+}
+
 // Text makes what others wrote fit for a text column, so that an odd byte cannot make the
 // database refuse the statement that stores it. Of a longer text limit bytes are kept, and
 // an ellipsis says so. What replaces a bad byte is longer than it, so it is cut again.

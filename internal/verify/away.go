@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
@@ -51,7 +52,7 @@ func hostAway(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, lasts); err != nil {
+	if err := backoff.Sleep(ctx, lasts); err != nil {
 		return err
 	}
 	if err := r.expectQuiet(ctx, worker, before); err != nil {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/natsproc"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
@@ -62,7 +63,7 @@ const (
 // outage has the broker away for long, and then stopped for a while.
 func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server, relay *child.Process, backlog int) error {
 	before := span{from: time.Now()}
-	if err := sleep(ctx, time.Duration(r.Size(5, 60))*time.Second); err != nil {
+	if err := backoff.Sleep(ctx, time.Duration(r.Size(5, 60))*time.Second); err != nil {
 		return err
 	}
 	before.until = time.Now()
@@ -70,11 +71,11 @@ func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server
 	if err := broker.Kill9(); err != nil {
 		return err
 	}
-	if err := sleep(ctx, 2*time.Second); err != nil { // it has noticed
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // it has noticed
 		return err
 	}
 	during := span{from: time.Now()}
-	if err := sleep(ctx, time.Duration(r.Size(20, 600))*time.Second); err != nil {
+	if err := backoff.Sleep(ctx, time.Duration(r.Size(20, 600))*time.Second); err != nil {
 		return err
 	}
 	during.until = time.Now()
@@ -100,14 +101,14 @@ func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server
 	if err := broker.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	if err := sleep(ctx, time.Duration(r.Size(2, 60))*time.Second); err != nil {
+	if err := backoff.Sleep(ctx, time.Duration(r.Size(2, 60))*time.Second); err != nil {
 		return err
 	}
 	healed()
 	if err := broker.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}
-	return sleep(ctx, time.Second)
+	return backoff.Sleep(ctx, time.Second)
 }
 
 // expectNextToNothing expects that the relay did next to nothing.

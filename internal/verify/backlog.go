@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 // backlog is row D5: claims from a queue with very many due jobs take no longer
@@ -54,11 +56,11 @@ func (r *Run) claimsFrom(ctx context.Context, jobs int, lasts time.Duration) (p9
 		return 0, err
 	}
 	// Until all are warm.
-	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), sleep(ctx, time.Second)); err != nil {
+	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), backoff.Sleep(ctx, time.Second)); err != nil {
 		return 0, err
 	}
 	measured := span{from: time.Now()}
-	if err := sleep(ctx, lasts); err != nil {
+	if err := backoff.Sleep(ctx, lasts); err != nil {
 		return 0, err
 	}
 	measured.until = time.Now()

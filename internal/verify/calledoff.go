@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
@@ -121,7 +122,7 @@ func (r *Run) callOff(ctx context.Context, jobs int) (map[outbox.ID]*calledOff, 
 			})
 		}
 		r.Progress("faults", n, jobs)
-		if err := sleep(ctx, 13*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 13*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}

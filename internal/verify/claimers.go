@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
@@ -166,7 +167,7 @@ func (c *claimed) claimOnce(ctx context.Context, q *sqlgen.Queries, me int, plan
 	}
 	c.note(me, asked, plan, rows)
 	if len(rows) == 0 {
-		return sleep(ctx, time.Millisecond)
+		return backoff.Sleep(ctx, time.Millisecond)
 	}
 	back := sqlgen.SettleUnfinishedParams{
 		Statuses: slices.Repeat([]string{"pending"}, len(rows)), Delays: make([]pgtype.Interval, len(rows)),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
@@ -79,7 +80,7 @@ func (r *Run) withClock(name, command string, env []string) (p *child.Process, c
 
 // jump moves a clock by two hours, to and fro.
 func (r *Run) jump(ctx context.Context, name string, clock *fault.Clock) error {
-	for off := -clockOff; sleep(ctx, 500*time.Millisecond) == nil; off = -off {
+	for off := -clockOff; backoff.Sleep(ctx, 500*time.Millisecond) == nil; off = -off {
 		r.Faults.Begin("clock jumps", name)()
 		if err := clock.Set(off); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -21,7 +22,7 @@ func postmasterKills(ctx context.Context, r *Run) error {
 	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		for range crashes {
-			if sleep(ctx, 1500*time.Millisecond) != nil {
+			if backoff.Sleep(ctx, 1500*time.Millisecond) != nil {
 				return nil
 			}
 			resumed, err := r.crashPostgres(context.WithoutCancel(ctx))

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
@@ -62,7 +63,7 @@ func deadlocks(ctx context.Context, r *Run) error {
 // everybody has done enough, which check judges.
 func (f *fight) lasts(ctx context.Context, least time.Duration) error {
 	f.Progress("fight", 0, 0)
-	if err := sleep(ctx, least); err != nil {
+	if err := backoff.Sleep(ctx, least); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(max(least, time.Minute)); time.Now().Before(deadline); {
@@ -74,7 +75,7 @@ func (f *fight) lasts(ctx context.Context, least time.Duration) error {
 		if err != nil || !few {
 			return err
 		}
-		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 500*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -131,7 +132,7 @@ func (f *fight) saw(what string, err error) {
 // refill keeps the number of jobs. Most fail and fail again, some are completed in
 // their handlers' own transactions, some run for a while.
 func (f *fight) refill(ctx context.Context) {
-	for ; ctx.Err() == nil; _ = sleep(ctx, 50*time.Millisecond) {
+	for ; ctx.Err() == nil; _ = backoff.Sleep(ctx, 50*time.Millisecond) {
 		var n int
 		if err := f.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.jobs`).Scan(&n); err != nil || n >= fightRows {
 			f.saw("count", err)
@@ -154,7 +155,7 @@ func (f *fight) refill(ctx context.Context) {
 // one in ten away.
 func (f *fight) operate(ctx context.Context, random *rand.Rand) {
 	o := operator.New(f.DB)
-	for ; ctx.Err() == nil; _ = sleep(ctx, 10*time.Millisecond) {
+	for ; ctx.Err() == nil; _ = backoff.Sleep(ctx, 10*time.Millisecond) {
 		dead, err := f.Texts(ctx, `SELECT id::text FROM outbox.jobs WHERE status IN ('failed', 'dead')`)
 		f.saw("list", err)
 		random.Shuffle(len(dead), func(i, j int) { dead[i], dead[j] = dead[j], dead[i] })
@@ -200,7 +201,7 @@ func (f *fight) reap(ctx context.Context) {
 // lapse ends leases of running jobs before their time, so that reapers take jobs
 // that are being settled.
 func (f *fight) lapse(ctx context.Context) {
-	for ; ctx.Err() == nil; _ = sleep(ctx, 20*time.Millisecond) {
+	for ; ctx.Err() == nil; _ = backoff.Sleep(ctx, 20*time.Millisecond) {
 		tag, err := f.DB.Exec(ctx, `WITH chosen AS MATERIALIZED (
 				SELECT id FROM outbox.jobs WHERE status = 'running' LIMIT 100 FOR UPDATE SKIP LOCKED)
 			UPDATE outbox.jobs SET lease_expires_at = clock_timestamp() - interval '1 ms' FROM chosen WHERE jobs.id = chosen.id`)
@@ -212,7 +213,7 @@ func (f *fight) lapse(ctx context.Context) {
 // check expects that there was a fight, and no deadlock. Sessions report them to
 // the server's statistics when they are idle.
 func (f *fight) check(ctx context.Context) error {
-	if err := sleep(ctx, 1500*time.Millisecond); err != nil {
+	if err := backoff.Sleep(ctx, 1500*time.Millisecond); err != nil {
 		return err
 	}
 	found, err := f.Number(ctx, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`)

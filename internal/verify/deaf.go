@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
@@ -69,7 +70,7 @@ func (r *Run) deafen(ctx context.Context, ears []*ear, kind string, spread time.
 	for i, e := range ears {
 		at := time.Duration(random.Float64() * float64(spread))
 		deafened.Go(func() {
-			if errs[i] = sleep(ctx, at); errs[i] != nil {
+			if errs[i] = backoff.Sleep(ctx, at); errs[i] != nil {
 				return
 			}
 			healed := r.Faults.Begin(kind, e.Name)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/natsproc"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
@@ -163,7 +164,7 @@ func (r *Run) killRelays(ctx context.Context, kills int, more func() bool, hire 
 				return deaths, err
 			}
 		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 5*time.Millisecond); err != nil {
 			return deaths, err
 		}
 	}
@@ -251,7 +252,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	}
 	began, events := time.Now(), p.sofar()+r.Size(22_000, 310_000) // some are committed too late to count
 	for time.Since(began) < time.Duration(r.Size(20, 600))*time.Second || p.sofar() < events {
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -261,7 +262,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	}
 	r.Expect("gaps that wait for the open transaction", float64(holes), ">=", 1)
 	healed()
-	if err := sleep(ctx, time.Second); err != nil { // what was committed last is published, too
+	if err := backoff.Sleep(ctx, time.Second); err != nil { // what was committed last is published, too
 		return err
 	}
 	r.Faults.Begin("kill -9 relay", owner.Name)()
@@ -271,7 +272,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	if _, err := r.relay("second", env...); err != nil {
 		return err
 	}
-	if err := sleep(ctx, time.Duration(r.Size(3, 8))*time.Second); err != nil {
+	if err := backoff.Sleep(ctx, time.Duration(r.Size(3, 8))*time.Second); err != nil {
 		return err
 	}
 	if err := long.Commit(ctx); err != nil {

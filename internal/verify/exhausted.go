@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
@@ -36,7 +37,7 @@ func poolExhausted(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, blocked); err != nil {
+	if err := backoff.Sleep(ctx, blocked); err != nil {
 		return err
 	}
 	if err := r.expectLeasesKept(ctx, busy, idle); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
@@ -31,7 +32,7 @@ func failover(ctx context.Context, r *Run) (err error) {
 	var took []time.Duration
 	f := flow{jobs: r.Size(4_500, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
 	f.faults = func(ctx context.Context, _ *crew) error {
-		for len(took) < failovers && sleep(ctx, 1500*time.Millisecond) == nil {
+		for len(took) < failovers && backoff.Sleep(ctx, 1500*time.Millisecond) == nil {
 			if len(took) > 0 { // the dead one's place is taken by a new standby
 				if standby, err = r.Server.Standby(context.WithoutCancel(ctx), port(standby)); err != nil {
 					return err

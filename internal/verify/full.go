@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
@@ -49,7 +50,7 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 	}
 	err := provoke(ctx)
 	if err == nil {
-		err = sleep(ctx, lasts)
+		err = backoff.Sleep(ctx, lasts)
 	}
 	if err := errors.Join(err, d.free()); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
@@ -45,7 +46,7 @@ func listenerCut(ctx context.Context, r *Run) error {
 	var gaps []gap
 	for i := range rounds {
 		r.Progress("faults", i, rounds)
-		if err := sleep(ctx, settled); err != nil {
+		if err := backoff.Sleep(ctx, settled); err != nil {
 			return err
 		}
 		cut := r.terminateListener

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
@@ -118,7 +119,7 @@ func (r *Run) failOverByPatroni(ctx context.Context, p *patroni, times int) (res
 			kind string
 			do   func(context.Context) (time.Duration, error)
 		}{{switchedOver, p.switchOver}, {leaderKilled, p.kill}} {
-			if sleep(ctx, time.Duration(500+dice.IntN(2000))*time.Millisecond) != nil {
+			if backoff.Sleep(ctx, time.Duration(500+dice.IntN(2000))*time.Millisecond) != nil {
 				return resumed, nil
 			}
 			ctx := context.WithoutCancel(ctx)

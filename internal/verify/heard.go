@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -95,7 +96,7 @@ func (r *Run) startedWithin(ctx context.Context, job outbox.ID, limit time.Durat
 			return r.DB.QueryRow(ctx, `SELECT EXISTS (SELECT FROM verify.moves WHERE job = $1 AND became = 'running')`, job.String()).Scan(&started)
 		})
 		if err == nil && !started {
-			err = sleep(ctx, 20*time.Millisecond)
+			err = backoff.Sleep(ctx, 20*time.Millisecond)
 		}
 	}
 	return started, err

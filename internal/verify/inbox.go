@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
@@ -32,7 +33,7 @@ func redeliveries(ctx context.Context, r *Run) error {
 	consumer.MayEnd()
 	dice := fault.Random(r.Seed, "kill")
 	for r.Faults.Count("kill -9 consumer") < kills {
-		if err := sleep(ctx, time.Duration(200+dice.IntN(300))*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, time.Duration(200+dice.IntN(300))*time.Millisecond); err != nil {
 			return err
 		}
 		if err := r.awaitTransactions(ctx, consumer); err != nil {
@@ -70,7 +71,7 @@ func redeliveries(ctx context.Context, r *Run) error {
 // cutSessions ends three of a consumer's sessions, one after the other.
 func (r *Run) cutSessions(ctx context.Context, consumer *child.Process, dice *rand.Rand) error {
 	for range 3 {
-		if err := sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
 			return err
 		}
 		if err := r.awaitSession(ctx, consumer); err != nil {

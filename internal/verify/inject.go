@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
@@ -19,7 +20,7 @@ type acts map[string]func(context.Context, fault.Planned) error
 func (r *Run) Inject(ctx context.Context, plan []fault.Planned, how acts) error {
 	var last time.Duration
 	for _, p := range plan {
-		if sleep(ctx, p.At-last) != nil {
+		if backoff.Sleep(ctx, p.At-last) != nil {
 			return nil
 		}
 		last = p.At

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
@@ -35,7 +36,7 @@ func lostCommits(ctx context.Context, r *Run) (err error) {
 		if err := r.publish(ctx, p); err != nil {
 			return err
 		}
-		err := sleep(ctx, 3*time.Second)
+		err := backoff.Sleep(ctx, 3*time.Second)
 		if err = errors.Join(err, p.stop()); err != nil {
 			return err
 		}

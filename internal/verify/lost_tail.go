@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/natsproc"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -41,7 +42,7 @@ func lostTail(ctx context.Context, r *Run) (err error) {
 	if err := r.publish(ctx, p); err != nil {
 		return err
 	}
-	if err := errors.Join(r.store(ctx, lost, "lost"), sleep(ctx, 3*time.Second), p.stop()); err != nil {
+	if err := errors.Join(r.store(ctx, lost, "lost"), backoff.Sleep(ctx, 3*time.Second), p.stop()); err != nil {
 		return err
 	}
 	if err := r.awaitPublished(ctx, "s", patience); err != nil {

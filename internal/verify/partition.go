@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
@@ -82,7 +83,7 @@ func partitions(ctx context.Context, r *Run) error {
 // number. Workers begin one after the other, so that some are always there.
 func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds int) error {
 	random := fault.Random(r.Seed, fmt.Sprint("partitions of ", worker))
-	if err := sleep(ctx, 2*time.Second+time.Duration(worker)*r.Lease*2/3); err != nil {
+	if err := backoff.Sleep(ctx, 2*time.Second+time.Duration(worker)*r.Lease*2/3); err != nil {
 		return err
 	}
 	if err := r.awaitWork(ctx, fmt.Sprintf("w%d", worker)); err != nil {
@@ -98,7 +99,7 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 		if d.answers {
 			network.Answers.Shut()
 		}
-		err := sleep(ctx, r.Lease*3/2)
+		err := backoff.Sleep(ctx, r.Lease*3/2)
 		network.Requests.Open()
 		network.Answers.Open()
 		healed()
@@ -108,7 +109,7 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 		if n == rounds-1 {
 			return nil
 		}
-		if err := sleep(ctx, time.Duration(random.Int64N(int64(2*r.Lease)))); err != nil {
+		if err := backoff.Sleep(ctx, time.Duration(random.Int64N(int64(2*r.Lease)))); err != nil {
 			return err
 		}
 	}

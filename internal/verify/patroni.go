@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
@@ -221,7 +222,7 @@ func (m *patroniMember) ask(ctx context.Context, method, path string, question, 
 // awaitStandby waits until there is a leader whose commits wait for the other.
 func (p *patroni) awaitStandby(ctx context.Context) error {
 	return p.run.Await(ctx, patroniPatience, "the cluster to have a leader and a synchronous standby", func(ctx context.Context) (bool, error) {
-		_ = sleep(ctx, 250*time.Millisecond) // an answer costs Patroni milliseconds of a core
+		_ = backoff.Sleep(ctx, 250*time.Millisecond) // an answer costs Patroni milliseconds of a core
 		roles, err := p.state(ctx)
 		roleOf := map[string]bool{}
 		for _, role := range roles {
@@ -241,7 +242,7 @@ func (p *patroni) leader(ctx context.Context) (leader, other *patroniMember, err
 				return true, nil
 			}
 		}
-		return false, sleep(ctx, 100*time.Millisecond)
+		return false, backoff.Sleep(ctx, 100*time.Millisecond)
 	})
 	return leader, other, err
 }
@@ -290,7 +291,7 @@ func (p *patroni) kill(ctx context.Context) (took time.Duration, err error) {
 
 func (p *patroni) awaitLeader(ctx context.Context, m *patroniMember, began time.Time) (took time.Duration, err error) {
 	err = p.run.Await(ctx, patroniPatience, "member "+m.name+" to take writes", func(ctx context.Context) (bool, error) {
-		_ = sleep(ctx, 100*time.Millisecond)
+		_ = backoff.Sleep(ctx, 100*time.Millisecond)
 		err := m.ask(ctx, http.MethodGet, "/primary", nil, nil)
 		return err == nil, err
 	})

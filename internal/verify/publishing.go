@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -61,7 +62,7 @@ func (r *Run) publish(ctx context.Context, p *publishing) error {
 			for ctx.Err() == nil {
 				err := p.once(context.WithoutCancel(ctx), dice)
 				if err != nil && p.insists {
-					_ = sleep(ctx, 100*time.Millisecond)
+					_ = backoff.Sleep(ctx, 100*time.Millisecond)
 					continue
 				}
 				if err != nil {
@@ -70,7 +71,7 @@ func (r *Run) publish(ctx context.Context, p *publishing) error {
 					p.mu.Unlock()
 					return
 				}
-				_ = sleep(ctx, time.Duration(dice.Float64()*float64(p.rest)))
+				_ = backoff.Sleep(ctx, time.Duration(dice.Float64()*float64(p.rest)))
 			}
 		})
 	}
@@ -102,7 +103,7 @@ func (p *publishing) once(ctx context.Context, dice *rand.Rand) error {
 		return err
 	}
 	open := time.Duration(dice.Float64() * float64(p.open))
-	_ = sleep(ctx, open)
+	_ = backoff.Sleep(ctx, open)
 	if dice.IntN(10) == 0 {
 		return nil
 	}

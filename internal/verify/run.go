@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
@@ -244,19 +245,8 @@ func (r *Run) Await(ctx context.Context, patience time.Duration, what string, co
 		if r.Tier == TierS {
 			pause = min(max(pause, 9*time.Since(asked)), time.Second)
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }

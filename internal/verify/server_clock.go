@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 )
@@ -70,7 +71,7 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 	steps := 0
 	// A step stays until the next; no process can learn of it.
 	f.faults = func(ctx context.Context, c *crew) error {
-		for ; sleep(ctx, time.Second) == nil; steps++ {
+		for ; backoff.Sleep(ctx, time.Second) == nil; steps++ {
 			var fail **pgdev.Server
 			if standby != nil && steps%3 == 2 { // now ahead, now back
 				fail = &standby
@@ -165,7 +166,7 @@ func (r *Run) stepServer(ctx context.Context, off time.Duration, standby **pgdev
 		return (time.Until(now) - off).Abs() < time.Second, err
 	})
 	if err == nil {
-		err = sleep(ctx, r.Lease) // until every lease that a step ended was lost or extended
+		err = backoff.Sleep(ctx, r.Lease) // until every lease that a step ended was lost or extended
 	}
 	healed()
 	if err == nil && standby != nil { // the dead one's place is taken by a new standby

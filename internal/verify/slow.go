@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
@@ -34,11 +35,11 @@ func slowDatabase(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
 		return err
 	}
 	baseline := span{from: time.Now()}
-	if err := sleep(ctx, before); err != nil {
+	if err := backoff.Sleep(ctx, before); err != nil {
 		return err
 	}
 	baseline.until = time.Now()
@@ -81,7 +82,7 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 		return stall
 	})
 	defer heal()
-	if err = sleep(ctx, lasts); err == nil { // and on a machine that does less, until there was enough of it
+	if err = backoff.Sleep(ctx, lasts); err == nil { // and on a machine that does less, until there was enough of it
 		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute, "answers to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
 			var placed int
 			err := r.DB.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&placed)

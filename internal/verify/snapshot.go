@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -26,11 +27,11 @@ func heldSnapshot(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
 		return err
 	}
 	baseline := span{from: time.Now()}
-	if err := sleep(ctx, before); err != nil {
+	if err := backoff.Sleep(ctx, before); err != nil {
 		return err
 	}
 	baseline.until = time.Now()
@@ -47,7 +48,7 @@ func heldSnapshot(ctx context.Context, r *Run) error {
 		}
 	}
 	during := span{from: time.Now()}
-	if err := sleep(ctx, held); err != nil {
+	if err := backoff.Sleep(ctx, held); err != nil {
 		return err
 	}
 	during.until = time.Now()
@@ -139,7 +140,7 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 				fast++
 			}
 		}
-		return seen > 0 && fast >= 2, sleep(ctx, 500*time.Millisecond)
+		return seen > 0 && fast >= 2, backoff.Sleep(ctx, 500*time.Millisecond)
 	})
 	took := time.Since(released)
 	if recovered != nil && ctx.Err() != nil {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 // stalls begins to measure what the machine itself makes everybody wait: how late
@@ -20,7 +22,7 @@ func (r *Run) stalls(ctx context.Context) (more func() time.Duration) {
 	ended := make(chan time.Duration)
 	go func() {
 		var longest time.Duration
-		for due := time.Now().Add(every); sleep(ctx, time.Until(due)) == nil; due = time.Now().Add(every) {
+		for due := time.Now().Add(every); backoff.Sleep(ctx, time.Until(due)) == nil; due = time.Now().Add(every) {
 			if _, err := r.DB.Exec(ctx, `SELECT pg_logical_emit_message(true, 'verify', 'stall')`); err == nil {
 				longest = max(longest, time.Since(due))
 			}
@@ -43,7 +45,7 @@ func (r *Run) firstPromotions(ctx context.Context) (more func() time.Duration) {
 	ended := make(chan time.Duration)
 	go func() {
 		var longest time.Duration
-		for sleep(ctx, 500*time.Millisecond) == nil {
+		for backoff.Sleep(ctx, 500*time.Millisecond) == nil {
 			began := time.Now()
 			conn, err := pgx.ConnectConfig(ctx, r.DB.Config().ConnConfig)
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
@@ -52,7 +53,7 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 		s.crew = c
 		dice := fault.Random(r.Seed, "stop")
 		for i := range stops {
-			if sleep(ctx, time.Duration(50+dice.IntN(200))*time.Millisecond) != nil {
+			if backoff.Sleep(ctx, time.Duration(50+dice.IntN(200))*time.Millisecond) != nil {
 				return nil
 			}
 			if err := s.stop(context.WithoutCancel(ctx), dice.IntN(workers), i%stopWays); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
@@ -32,7 +33,7 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 	var calm, storm weather
 	err = r.trickle(ctx, crew.workers, []string{"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms", "VERIFY_MIX=effect,nothing,once"}, func(ctx context.Context) (err error) {
 		r.Progress("warm up", 0, 0)
-		if err := sleep(ctx, 2*time.Second); err != nil {
+		if err := backoff.Sleep(ctx, 2*time.Second); err != nil {
 			return err
 		}
 		r.Progress("without forged notifications", 0, 0)
@@ -79,7 +80,7 @@ func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err 
 	}
 	w.from = time.Now()
 	count(&before)
-	err = errors.Join(err, sleep(ctx, lasts))
+	err = errors.Join(err, backoff.Sleep(ctx, lasts))
 	count(&after)
 	w.until = time.Now()
 	seconds := w.until.Sub(w.from).Seconds()

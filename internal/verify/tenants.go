@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -46,7 +47,7 @@ func newTenants(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), sleep(ctx, 2*time.Second)); err != nil {
+	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), backoff.Sleep(ctx, 2*time.Second)); err != nil {
 		return err
 	}
 	lone, err := r.placeLone(ctx, last, quiet)
@@ -82,7 +83,7 @@ func (r *Run) placeLone(ctx context.Context, last outbox.ID, quiet []outbox.ID) 
 		if err == nil {
 			err = r.Await(ctx, patience, "a lone job to be done", func(ctx context.Context) (bool, error) { return r.isDone(ctx, id) })
 		}
-		return errors.Join(err, sleep(ctx, 20*time.Millisecond))
+		return errors.Join(err, backoff.Sleep(ctx, 20*time.Millisecond))
 	}
 	began := time.Now()
 	var drained time.Time

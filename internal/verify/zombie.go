@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
@@ -250,7 +251,7 @@ func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time)
 		for _, l := range lines {
 			refused[l.Job] = true
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}

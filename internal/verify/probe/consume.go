@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
@@ -57,7 +58,7 @@ func Consume(ctx context.Context) (err error) {
 		consuming.Go(func() {
 			for message := range deliveries {
 				for c.receive(ctx, message) != nil && ctx.Err() == nil {
-					_ = pause(ctx, 20*time.Millisecond)
+					_ = backoff.Sleep(ctx, 20*time.Millisecond)
 				}
 			}
 		})
@@ -114,7 +115,7 @@ func (c *consumer) receive(ctx context.Context, message string) error {
 			if _, err := tx.Exec(ctx, `INSERT INTO received (message, part) VALUES ($1, $2)`, message, part); err != nil {
 				return err
 			}
-			if err := pause(ctx, 5*time.Millisecond); err != nil {
+			if err := backoff.Sleep(ctx, 5*time.Millisecond); err != nil {
 				return err
 			}
 		}

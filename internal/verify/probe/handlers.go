@@ -16,6 +16,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -91,7 +92,7 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 	case "nothing":
 		return nil
 	case "sleep":
-		return pause(ctx, wait)
+		return backoff.Sleep(ctx, wait)
 	case "ignore": // that its context ends, the first time
 		if job.Epoch == 1 {
 			time.Sleep(wait)
@@ -145,13 +146,13 @@ func (h *handlers) hold(ctx context.Context, job *outbox.Job[Task], wait time.Du
 		if err := job.Guard(ctx, tx); err != nil {
 			return err
 		}
-		return pause(ctx, wait)
+		return backoff.Sleep(ctx, wait)
 	})
 	if err != nil {
 		return err
 	}
 	job.Result = []byte(`"held"`)
-	return pause(ctx, time.Second)
+	return backoff.Sleep(ctx, time.Second)
 }
 
 // Lingering is how long a job takes that lingers, when it is started first.
@@ -163,7 +164,7 @@ func (h *handlers) linger(ctx context.Context, job *outbox.Job[Task]) error {
 	if job.Epoch > 1 {
 		return nil
 	}
-	return pause(ctx, Lingering)
+	return backoff.Sleep(ctx, Lingering)
 }
 
 // gorge takes more memory than a process has that is to die of it, and gives up
@@ -184,13 +185,13 @@ func (h *handlers) hog(ctx context.Context, wait time.Duration) error {
 		return err
 	}
 	defer conn.Release()
-	return pause(ctx, wait)
+	return backoff.Sleep(ctx, wait)
 }
 
 // effect makes a row and completes the job in one transaction. A job that asks
 // for a wait gets it before the transaction.
 func (h *handlers) effect(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
-	if err := pause(ctx, wait); err != nil {
+	if err := backoff.Sleep(ctx, wait); err != nil {
 		return err
 	}
 	err := inTx(ctx, h.pool, func(tx pgx.Tx) error {
@@ -221,7 +222,7 @@ func (h *handlers) enrich(ctx context.Context, job *outbox.Job[Task], wait time.
 		return err
 	}
 	h.note(job, nil)
-	return pause(ctx, wait)
+	return backoff.Sleep(ctx, wait)
 }
 
 // receive is enrich for a consumer that knows messages by their id.
@@ -238,13 +239,13 @@ func (h *handlers) receive(ctx context.Context, job *outbox.Job[Task], wait time
 		return err
 	}
 	h.note(job, nil)
-	return pause(ctx, wait)
+	return backoff.Sleep(ctx, wait)
 }
 
 // once makes its effect in a transaction of its own, guarded by the inbox: the
 // job is settled apart from it.
 func (h *handlers) once(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
-	if err := pause(ctx, wait); err != nil {
+	if err := backoff.Sleep(ctx, wait); err != nil {
 		return err
 	}
 	first := false
@@ -263,7 +264,7 @@ func (h *handlers) once(ctx context.Context, job *outbox.Job[Task], wait time.Du
 
 // flaky fails at its first N attempts.
 func (h *handlers) flaky(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
-	if err := pause(ctx, wait); err != nil {
+	if err := backoff.Sleep(ctx, wait); err != nil {
 		return err
 	}
 	if job.Attempt <= job.Args.N {
@@ -314,19 +315,4 @@ func (h *handlers) note(job *outbox.Job[Task], err error) {
 	}
 	entry.Error, entry.Detail = class(err), text(err)
 	h.book.Write(entry)
-}
-
-// pause ends early with the context.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -27,7 +28,7 @@ func (o *Orders) Insist(ctx context.Context, n int, patience time.Duration) (out
 		if ids := o.p.place(ctx, n, key); ids != nil {
 			return ids[0], nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return outbox.ID{}, err
 		}
 	}

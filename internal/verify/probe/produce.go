@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -139,9 +140,9 @@ func (p *producer) work(ctx context.Context) {
 		}
 		// A server that recovers starts a process for each look, to refuse it: look less and less often.
 		for wait := minRetryWait; p.place(ctx, first, orders) == nil && p.insist && ctx.Err() == nil; wait = min(2*wait, maxRetryWait) {
-			_ = pause(ctx, wait)
+			_ = backoff.Sleep(ctx, wait)
 		}
-		_ = pause(ctx, p.pace)
+		_ = backoff.Sleep(ctx, p.pace)
 	}
 }
 

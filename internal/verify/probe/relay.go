@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/relay"
@@ -137,7 +138,7 @@ func (s *ledgerSink) Publish(ctx context.Context, batch []relay.Message) []error
 		}
 		return outcomes
 	}
-	_ = pause(ctx, s.takes)
+	_ = backoff.Sleep(ctx, s.takes)
 	entries := make([]ledger.Entry, len(batch))
 	for i, m := range batch {
 		entries[i] = ledger.Entry{Event: ledger.Published, Key: string(m.Body), Do: s.name, Detail: m.ID, Epoch: m.Position}
