@@ -136,7 +136,7 @@ var questions = []question{
 	{
 		"Bulk enqueue", "Jobs are stored in transactions of 10 000, each system's fastest way: `EnqueueMany` (COPY), River's `InsertManyFast` (COPY), graphile-worker's `add_jobs` in SQL. Each system has the number of " +
 			"concurrent clients that served it best; no worker runs. Our clients, like all others, connect as a superuser. PostgreSQL refuses COPY to a role that row-level security applies to, which is " +
-			"every role but superusers and those with BYPASSRLS: `EnqueueMany` then sends an INSERT for every 5 000 jobs or 16 MiB, which this run did not measure.",
+			"every role but superusers and those with BYPASSRLS: `EnqueueMany` then sends an INSERT for every 5 000 jobs or 16 MiB, a fifth slower with 10 000 jobs ([tenants](guides/tenants.md)); this run did not measure it.",
 		"bulk",
 		[]figure{{"bulk_enqueue_per_s", "jobs/s", false, ""}},
 	},
