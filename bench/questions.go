@@ -201,7 +201,7 @@ var questions = []question{
 		[]figure{{"held_jobs_per_s", "jobs/s", false, ""}, {"clean_jobs_per_s", "jobs/s without it", false, ""}, {"kept", "kept", false, ""}},
 	},
 	{
-		"Relay to nobody", "The table holds 400 000 events of 200 bytes. The time runs until a sink that accepts everything has received all of them, in batches of 1 000. watermill-sql's subscriber is set to the same batch; its default is 100.",
+		"Relay to a no-op sink", "The table holds 400 000 events of 200 bytes. The time runs until a sink that accepts everything has received all of them, in batches of 1 000. watermill-sql's subscriber is set to the same batch; its default is 100.",
 		"relay",
 		[]figure{{"events_per_s", "events/s", false, ""}},
 	},
