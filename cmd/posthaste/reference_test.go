@@ -66,9 +66,9 @@ func commandsPage() string {
 	var b strings.Builder
 	b.WriteString(`# Commands
 
-The commands of ` + "`posthaste`" + `, generated from the program. ` + "`posthaste COMMAND --help`" + ` prints the same text and also the
-flags that are [settings](settings.md), such as ` + "`--database-url`" + ` and ` + "`--api`" + `, which this page omits. Exit statuses
-are in [operations](../operate/operations.md#exit-statuses-and-completions).
+The commands of ` + "`posthaste`" + ` for your terminal, generated from the program. ` + "`posthaste COMMAND --help`" + ` prints the same
+text and also the flags that are [settings](settings.md), such as ` + "`--database-url`" + ` and ` + "`--api`" + `, which this page omits.
+Exit statuses are in [operations](../operate/operations.md#exit-statuses-and-completions).
 `)
 	p := &program{getenv: func(string) string { return "" }}
 	known := map[string]bool{}
