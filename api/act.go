@@ -17,7 +17,7 @@ type ForAudit struct {
 }
 
 type actInput struct {
-	ID string `path:"id" format:"uuid" doc:"Of the job"`
+	ID string `path:"id" format:"uuid" doc:"Id of the job"`
 	ForAudit
 }
 

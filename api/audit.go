@@ -15,16 +15,16 @@ import (
 
 // Act is what an operator did.
 type Act struct {
-	ID        int64           `json:"id" doc:"Rises from act to act"`
+	ID        int64           `json:"id" doc:"Number of the act; later acts have higher numbers"`
 	At        time.Time       `json:"at"`
-	Actor     string          `json:"actor" doc:"A person, or a token's name"`
+	Actor     string          `json:"actor" doc:"The operator, or the name of the token"`
 	Act       string          `json:"act" example:"job.retry"`
-	Tenant    string          `json:"tenant,omitempty" format:"uuid" doc:"Left out: it concerned no one tenant"`
+	Tenant    string          `json:"tenant,omitempty" format:"uuid" doc:"Omitted if the act concerned no single tenant"`
 	JobID     string          `json:"jobId,omitempty" format:"uuid"`
 	Queue     string          `json:"queue,omitempty"`
-	Target    string          `json:"target,omitempty" doc:"What else it was done to: a key, a schedule"`
-	Before    json.RawMessage `json:"before,omitempty" doc:"What it changed, as it was"`
-	After     json.RawMessage `json:"after,omitempty" doc:"And as it became"`
+	Target    string          `json:"target,omitempty" doc:"Other target of the act, such as a key or a schedule"`
+	Before    json.RawMessage `json:"before,omitempty" doc:"The old values of what it changed"`
+	After     json.RawMessage `json:"after,omitempty" doc:"The new values of what it changed"`
 	Reason    string          `json:"reason,omitempty"`
 	RequestID string          `json:"requestId,omitempty"`
 }
@@ -37,17 +37,17 @@ type auditInput struct {
 	Queue     string    `query:"queue" maxLength:"128"`
 	Target    string    `query:"target" maxLength:"512"`
 	RequestID string    `query:"request_id" maxLength:"200"`
-	Since     time.Time `query:"since" doc:"At this time or later"`
-	Until     time.Time `query:"until" doc:"Before this time"`
-	Limit     int       `query:"limit" minimum:"1" default:"50" doc:"Acts of a page; more than 200 are 200"`
-	Cursor    string    `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+	Since     time.Time `query:"since" doc:"Only acts at or after this time"`
+	Until     time.Time `query:"until" doc:"Only acts before this time"`
+	Limit     int       `query:"limit" minimum:"1" default:"50" doc:"Acts per page; at most 200"`
+	Cursor    string    `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
 type auditOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
-		Acts []Act  `json:"acts" nullable:"false" doc:"Newest first; they may be fewer than the limit, even none, while there is a next page"`
-		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+		Acts []Act  `json:"acts" nullable:"false" doc:"Newest first. A page may have fewer than the limit, or none, and still have a next page"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last"`
 	}
 }
 

@@ -8,18 +8,18 @@ import (
 // Bridge is how messages of a broker become jobs.
 type Bridge struct {
 	Bridge  string    `json:"bridge"`
-	State   string    `json:"state" enum:"fetching,away,waiting" doc:"away: something keeps it from storing messages. waiting: no process fetches its messages"`
+	State   string    `json:"state" enum:"fetching,away,waiting" doc:"away: something prevents it from storing messages. waiting: no process fetches its messages"`
 	Stored  int64     `json:"stored" doc:"Messages that were stored as jobs or dead letters, repeats included"`
-	MovedAt time.Time `json:"movedAt,omitzero" doc:"When messages were stored last"`
-	Lag     *int64    `json:"lag,omitempty" doc:"Messages behind those that were fetched, when the broker said so last; left out if it never did"`
+	MovedAt time.Time `json:"movedAt,omitzero" doc:"When messages were last stored"`
+	Lag     *int64    `json:"lag,omitempty" doc:"Messages not yet fetched, as the broker last reported; omitted if it never did"`
 
-	AwaySince time.Time `json:"awaySince,omitzero" doc:"Since when it stores no messages: the broker is away, or its queue is full"`
-	AwayFor   string    `json:"awayFor,omitempty" doc:"Why, in the words of the broker's client"`
+	AwaySince time.Time `json:"awaySince,omitzero" doc:"Since when it has stored no messages, because the broker is unavailable or the queue of jobs is full"`
+	AwayFor   string    `json:"awayFor,omitempty" doc:"The reason: the error of the broker's client"`
 }
 
 type bridgesOutput struct {
 	Body struct {
-		Bridges []Bridge `json:"bridges" nullable:"false" doc:"By name"`
+		Bridges []Bridge `json:"bridges" nullable:"false" doc:"Ordered by name"`
 	}
 }
 

@@ -18,28 +18,28 @@ const maxBulk = 1000
 // Bulk says which jobs to act on: by their ids or by a filter.
 type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
-	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. Without a status: dead letters to retry or dismiss, held jobs to release, and to cancel whatever waits or runs"`
-	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act on those only that are in one of these statuses when their turn comes; by a filter, it is its own"`
-	DryRun bool     `json:"dryRun,omitempty" doc:"Only tell which jobs it would be"`
+	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. The default statuses are dead letters for retry and dismiss, held jobs for release, and waiting and running jobs for cancel"`
+	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act only on jobs that are in one of these statuses when their turn comes. With a filter, its statuses apply"`
+	DryRun bool     `json:"dryRun,omitempty" doc:"Only list the jobs that it would act on"`
 	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
-	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the answer before, with the same filter. Go on where it ended"`
+	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the previous response to the same filter, to continue where it ended"`
 }
 
 type bulkInput struct{ Body Bulk }
 
 // BulkResult is what became of each job.
 type BulkResult struct {
-	Done    int       `json:"done" doc:"Jobs that were acted on, or would be"`
-	Refused int       `json:"refused" doc:"Jobs that were not, or of which it is not known; their codes say why"`
+	Done    int       `json:"done" doc:"Number of jobs acted on, or that would be"`
+	Refused int       `json:"refused" doc:"Number of jobs not acted on, or whose outcome is unknown; their codes give the reason"`
 	Jobs    []Outcome `json:"jobs" nullable:"false" doc:"In the order of the ids, or newest first"`
-	More    bool      `json:"more" doc:"There may be more than this request has come to. By a filter: ask again with next. By ids: ask again with those that are not among jobs"`
-	Next    string    `json:"next,omitempty" doc:"By a filter, if there may be more: ask again with this as cursor. What is enqueued after the first request is not touched"`
+	More    bool      `json:"more" doc:"More jobs may remain. With a filter: repeat the request with next. With ids: repeat it with those that are not among jobs"`
+	Next    string    `json:"next,omitempty" doc:"With a filter, if more jobs may remain: the cursor of the next request. Jobs enqueued after the first request are not touched"`
 }
 
 // Outcome is what became of one.
 type Outcome struct {
 	ID   string `json:"id" format:"uuid"`
-	Code string `json:"code,omitempty" doc:"Why nothing was done: job_not_found or job_status_conflict. Or why it is not known: timeout, if a transaction has locked the job, or internal_error" example:"job_status_conflict"`
+	Code string `json:"code,omitempty" doc:"Nothing was done: job_not_found, job_status_conflict. The outcome is unknown: timeout (a transaction has locked the job), internal_error" example:"job_status_conflict"`
 	// Requested is of cancellations.
 	Requested bool `json:"requested,omitempty" doc:"The job is running and was asked to stop, or would be"`
 }

@@ -11,7 +11,7 @@ import (
 type ChangeFilter struct {
 	Kind   string   `query:"kind" maxLength:"128"`
 	Queue  string   `query:"queue" maxLength:"128"`
-	Status []string `query:"status" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"The status after the change: any of these, separated by commas"`
+	Status []string `query:"status" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Only changes to one of these statuses, separated by commas"`
 	Job    []string `query:"job" nullable:"false" maxItems:"100" doc:"Ids of jobs, separated by commas"`
 }
 

@@ -24,7 +24,7 @@ const deafAfter = 30 * time.Second
 type changesInput struct {
 	ChangeFilter
 	OfTenant
-	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has: the stream begins with what has changed since"`
+	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has received: the stream starts with the changes since then"`
 }
 
 // streamChanges streams the changes of the jobs that the principal may see and the filter matches,
@@ -102,8 +102,8 @@ var tooSlow = func() []byte {
 }()
 
 type jobChangesInput struct {
-	ID          string `path:"id" format:"uuid" doc:"Of the job"`
-	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has"`
+	ID          string `path:"id" format:"uuid" doc:"Id of the job"`
+	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has received"`
 }
 
 // streamJobChanges streams the states of a job until it has closed. A client that comes back with the

@@ -15,9 +15,9 @@ type DeadLetterFilter struct {
 	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
 	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
 	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
-	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"failed,dead" doc:"Left out: both"`
+	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"failed,dead" doc:"Both if omitted"`
 	ErrorCode     string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128"`
-	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Those that failed alike have the same"`
+	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error; dead letters with the same error have the same fingerprint"`
 	CreatedAfter  time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Enqueued at this time or later"`
 	CreatedBefore time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Enqueued before this time"`
 	FailedAfter   time.Time `query:"failed_after" json:"failedAfter,omitzero" doc:"Became a dead letter at this time or later"`
@@ -56,21 +56,21 @@ func (f DeadLetterFilter) query() map[string]string {
 // DeadLetter is a job that waits for a person.
 type DeadLetter struct {
 	Job
-	FailedAt    time.Time `json:"failedAt" doc:"When it became one"`
-	Fingerprint string    `json:"errorFingerprint,omitempty" doc:"Those that failed alike have the same"`
+	FailedAt    time.Time `json:"failedAt" doc:"When it became a dead letter"`
+	Fingerprint string    `json:"errorFingerprint,omitempty" doc:"Fingerprint of the error; dead letters with the same error have the same fingerprint"`
 }
 
 type deadLettersInput struct {
 	DeadLetterFilter
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Dead letters of a page; more than 200 are 200"`
-	Cursor string `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Dead letters per page; at most 200"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
 type deadLettersOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
-		DeadLetters []DeadLetter `json:"deadLetters" nullable:"false" doc:"Newest first by when they were enqueued; they may be fewer than the limit, even none, while there is a next page"`
-		Next        string       `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+		DeadLetters []DeadLetter `json:"deadLetters" nullable:"false" doc:"Newest first, by the time of enqueueing. A page may have fewer than the limit, or none, and still have a next page"`
+		Next        string       `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last"`
 	}
 }
 
@@ -108,16 +108,16 @@ type DeadLetterGroup struct {
 	Fingerprint string    `json:"errorFingerprint,omitempty"`
 	Kind        string    `json:"kind"`
 	ErrorCode   string    `json:"errorCode,omitempty"`
-	Message     string    `json:"message,omitempty" doc:"Of the example"`
-	Example     string    `json:"example" format:"uuid" doc:"The newest of them"`
+	Message     string    `json:"message,omitempty" doc:"Error message of the example"`
+	Example     string    `json:"example" format:"uuid" doc:"Newest dead letter of the group"`
 	Jobs        int64     `json:"jobs"`
 	Oldest      time.Time `json:"oldest" doc:"When the first of them became a dead letter"`
-	Newest      time.Time `json:"newest" doc:"And the last"`
+	Newest      time.Time `json:"newest" doc:"When the last of them did"`
 }
 
 type groupsInput struct {
 	DeadLetterFilter
-	Limit int `query:"limit" minimum:"1" default:"50" doc:"More than 200 are 200"`
+	Limit int `query:"limit" minimum:"1" default:"50" doc:"At most 200"`
 }
 
 type groupsOutput struct {

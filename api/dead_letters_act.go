@@ -22,28 +22,28 @@ const (
 
 // LettersAct says what to do to which dead letters.
 type LettersAct struct {
-	Filter DeadLetterFilter `json:"filter" empty:"leave it out to mean any" doc:"At least one condition; both statuses are all dead letters"`
+	Filter DeadLetterFilter `json:"filter" empty:"leave it out to mean any" doc:"At least one condition; both statuses together select all dead letters"`
 	DryRun bool             `json:"dryRun,omitempty" doc:"Only count them"`
 	Reason string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
-	Cursor string           `json:"cursor,omitempty" maxLength:"64" doc:"next of the answer before, with the same filter: go on where it ended"`
+	Cursor string           `json:"cursor,omitempty" maxLength:"64" doc:"next of the previous response to the same filter, to continue where it ended"`
 }
 
 // ReplayAct is an act with a rate.
 type ReplayAct struct {
 	LettersAct
-	RatePerSecond float64 `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more become due in a second, evenly spread; without a limit if left out"`
+	RatePerSecond float64 `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"At most this many become due per second, evenly spread; unlimited if omitted"`
 }
 
 // LettersActed is how far an act on many dead letters has come.
 type LettersActed struct {
-	Matched int64  `json:"matched" doc:"Dead letters that the filter means. Not counted again where a cursor goes on"`
-	Done    int64  `json:"done" doc:"Of this request"`
-	Passed  int64  `json:"passed" doc:"Left alone: something else happened to them meanwhile, or their deadline has passed"`
-	Next    string `json:"next,omitempty" doc:"There may be more: ask again with this as cursor. What becomes a dead letter after the first request is not touched"`
+	Matched int64  `json:"matched" doc:"Number of dead letters that match the filter; omitted with a cursor, which does not count again"`
+	Done    int64  `json:"done" doc:"Number done by this request"`
+	Passed  int64  `json:"passed" doc:"Number skipped, because they have changed meanwhile or their deadline has passed"`
+	Next    string `json:"next,omitempty" doc:"The cursor of the next request, if more may remain. Later dead letters are not touched"`
 	// AfterSeconds keeps the rate from one request to the next.
-	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Ask again after this time, so that the rate is kept"`
+	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Seconds to wait before the next request, to keep the rate"`
 	// FailedBefore lets a person be asked about what is counted, and about nothing else.
-	FailedBefore time.Time `json:"failedBefore,omitzero" doc:"Of a dry run: as failedBefore in the filter it has the act touch nothing that became a dead letter after the count"`
+	FailedBefore time.Time `json:"failedBefore,omitzero" doc:"Of a dry run: pass it as failedBefore in the filter to exclude later dead letters"`
 }
 
 type (
@@ -145,15 +145,15 @@ func readActCursor(s string) (outbox.ID, time.Time, error) {
 
 // EditedReplay is a dead letter's new payload.
 type EditedReplay struct {
-	Payload json.RawMessage `json:"payload,omitempty" doc:"In place of the old one: any JSON, stored as it is written"`
-	Base64  *string         `json:"payloadBase64,omitempty" doc:"In place of payload if that is no JSON"`
+	Payload json.RawMessage `json:"payload,omitempty" doc:"The new payload: any JSON, stored as it is written"`
+	Base64  *string         `json:"payloadBase64,omitempty" doc:"Instead of payload, if that is not JSON"`
 	Reason  string          `json:"reason,omitempty" maxLength:"2000" doc:"For the audit, which keeps the old payload"`
-	Forget  bool            `json:"forget,omitempty" doc:"Drop the job's checkpoint and what its steps have returned, which are of the old payload: its handler begins anew, and every step runs again"`
-	DryRun  bool            `json:"dryRun,omitempty" doc:"Only say whether it would be done: the answer is the problem, or the job as it is"`
+	Forget  bool            `json:"forget,omitempty" doc:"Drop the job's checkpoint and the results of its steps, which belong to the old payload: every step runs again"`
+	DryRun  bool            `json:"dryRun,omitempty" doc:"Only check the request: the response is its problem, or the job as it is"`
 }
 
 type replayJobInput struct {
-	ID   string `path:"id" format:"uuid" doc:"Of the job"`
+	ID   string `path:"id" format:"uuid" doc:"Id of the job"`
 	Body EditedReplay
 }
 

@@ -27,35 +27,35 @@ const (
 
 // NewJob is a job to enqueue.
 type NewJob struct {
-	Kind           string            `json:"kind" minLength:"1" maxLength:"128" doc:"What is to be done" example:"receipt.send"`
-	Payload        json.RawMessage   `json:"payload,omitempty" doc:"What it is to be done with: any JSON, stored as it is written. {} if left out"`
-	Queue          string            `json:"queue,omitempty" maxLength:"128" doc:"default if left out"`
-	Priority       int               `json:"priority,omitempty" minimum:"-32768" maximum:"32767" doc:"Higher is more urgent"`
-	DelaySeconds   float64           `json:"delaySeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"Due this long after it is stored"`
-	RunAt          time.Time         `json:"runAt,omitzero" doc:"Due at this time; excludes delaySeconds"`
-	MaxAttempts    int               `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" doc:"25 if left out"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"Of one attempt; the worker's if left out"`
-	BackoffSeconds []float64         `json:"backoffSeconds,omitempty" maxItems:"64" doc:"Waits after the first failed attempt, the second and so on, the last from then on, each up to 100 years; the worker's if left out" example:"[5, 30, 120]"`
-	Deadline       time.Time         `json:"deadline,omitzero" doc:"From this time on it neither starts nor succeeds: it expires"`
-	Hold           bool              `json:"hold,omitempty" doc:"Stored as created: it is not run before somebody releases it"`
+	Kind           string            `json:"kind" minLength:"1" maxLength:"128" doc:"Kind of the job, which selects its handler" example:"receipt.send"`
+	Payload        json.RawMessage   `json:"payload,omitempty" doc:"Arguments of the handler: any JSON, stored as it is written; {} if omitted"`
+	Queue          string            `json:"queue,omitempty" maxLength:"128" doc:"Queue of the job; default if omitted"`
+	Priority       int               `json:"priority,omitempty" minimum:"-32768" maximum:"32767" doc:"Higher is claimed first"`
+	DelaySeconds   float64           `json:"delaySeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"It is due this long after it is stored"`
+	RunAt          time.Time         `json:"runAt,omitzero" doc:"It is due at this time; excludes delaySeconds"`
+	MaxAttempts    int               `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" doc:"At most this many attempts; 25 if omitted"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"Timeout of one attempt; the worker's if omitted"`
+	BackoffSeconds []float64         `json:"backoffSeconds,omitempty" maxItems:"64" doc:"Waits after the first failed attempt, the second and so on, the last one repeated, each up to 100 years; the worker's if omitted" example:"[5, 30, 120]"`
+	Deadline       time.Time         `json:"deadline,omitzero" doc:"Time from which on it neither starts nor succeeds, but expires"`
+	Hold           bool              `json:"hold,omitempty" doc:"Store it as created: it does not run before it is released"`
 	Streamed       bool              `json:"streamed,omitempty" doc:"Each change of the job is stored as an event, for relays to publish"`
-	Key            string            `json:"key,omitempty" maxLength:"512" doc:"Jobs of a queue with the same key run one at a time, or as the rules below say"`
-	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"512" doc:"A repeat with the same key and kind stores nothing and answers like the first"`
-	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent, tracestate, caller-user and correlation-id are those of the request if left out; caller-service is always the token"`
+	Key            string            `json:"key,omitempty" maxLength:"512" doc:"Jobs of a queue with the same key run one at a time, or by the rules below"`
+	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"512" doc:"A repeat with the same key and kind stores nothing and gets the response of the first"`
+	Headers        map[string]string `json:"headers,omitempty" doc:"Headers for the handler. traceparent, tracestate, caller-user and correlation-id default to those of the request; caller-service is always the token"`
 
 	KeyRules
 }
 
 // KeyRules are the rules of a job with a key. Each job has its own.
 type KeyRules struct {
-	MaxActive        int     `json:"maxActive,omitempty" minimum:"1" maximum:"1000" doc:"Jobs of the key that may run for this one to start, itself included; 1 if left out"`
-	Ordered          bool    `json:"ordered,omitempty" doc:"Start only as the first of the key's ordered jobs that is not finished"`
-	Sequence         int64   `json:"sequence,omitempty" minimum:"1" doc:"Position in that order; by the time of storing if left out"`
-	OnDeath          string  `json:"onDeath,omitempty" enum:"skip,park" doc:"When it is dead, those behind it run (skip), or the key is set aside (park); they wait if left out"`
-	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"With park: wait this long first"`
-	OnLapse          string  `json:"onLapse,omitempty" enum:"fail-stale,block" doc:"When its worker is lost, it is closed as stale, or it is dead and the key set aside; it runs again if left out"`
-	MaxQueued        int     `json:"maxQueued,omitempty" minimum:"1" maximum:"100000" doc:"Store it only if fewer jobs of the key wait. Excludes idempotencyKey, and is not for batches"`
-	WhenFull         string  `json:"whenFull,omitempty" enum:"coalesce,replace-oldest" doc:"If not, a job that waits stands for it, or the oldest makes room; key_full if left out"`
+	MaxActive        int     `json:"maxActive,omitempty" minimum:"1" maximum:"1000" doc:"How many jobs of the key may run at once, this one included; 1 if omitted"`
+	Ordered          bool    `json:"ordered,omitempty" doc:"Start only as the first unfinished one of the key's ordered jobs"`
+	Sequence         int64   `json:"sequence,omitempty" minimum:"1" doc:"Position in that order; by the order of commits if omitted"`
+	OnDeath          string  `json:"onDeath,omitempty" enum:"skip,park" doc:"Once it is dead, the ordered jobs behind it run (skip), or the key is set aside (park); if omitted, they wait"`
+	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"With park: set the key aside only after this time"`
+	OnLapse          string  `json:"onLapse,omitempty" enum:"fail-stale,block" doc:"When its lease lapses, it is closed as stale (fail-stale), or it is dead and the key is set aside (block); if omitted, it runs again"`
+	MaxQueued        int     `json:"maxQueued,omitempty" minimum:"1" maximum:"100000" doc:"Store it only if fewer jobs of the key are waiting. Excludes idempotencyKey, and is refused in batches"`
+	WhenFull         string  `json:"whenFull,omitempty" enum:"coalesce,replace-oldest" doc:"At maxQueued, a waiting job stands for it (coalesce), or it replaces the oldest (replace-oldest); if omitted, the request fails with key_full"`
 }
 
 // request is what is stored of it, for the principal's tenant: a body cannot name
@@ -105,19 +105,19 @@ func seconds(n float64) time.Duration {
 // Accepted says that a job is stored.
 type Accepted struct {
 	ID     string `json:"id" format:"uuid"`
-	Status string `json:"status" doc:"With which it was stored: pending, or created if it is held; GET /jobs/{id} tells the present one" example:"pending"`
+	Status string `json:"status" doc:"The status in which the job was stored: pending, or created if it is held; GET /jobs/{id} returns the present one" example:"pending"`
 
-	Verdict  string `json:"verdict,omitempty" enum:"accepted,coalesced,replaced" doc:"With maxQueued: the job is stored; none is, and the one with this id waits and stands for it; or it is stored and another was closed"`
+	Verdict  string `json:"verdict,omitempty" enum:"accepted,coalesced,replaced" doc:"With maxQueued. accepted: the job is stored. coalesced: no job is stored, and the waiting job with this id stands for it. replaced: the job is stored, and another one was closed"`
 	Replaced string `json:"replaced,omitempty" format:"uuid" doc:"The job that was closed as skipped"`
 }
 
 type enqueueInput struct {
-	IdempotencyKey string `header:"Idempotency-Key" maxLength:"512" doc:"In place of idempotencyKey in the body"`
+	IdempotencyKey string `header:"Idempotency-Key" maxLength:"512" doc:"Instead of idempotencyKey in the body"`
 	Body           NewJob
 }
 
 type enqueueOutput struct {
-	Location string `header:"Location" doc:"Of the job"`
+	Location string `header:"Location" doc:"Path of the job"`
 	Body     Accepted
 }
 

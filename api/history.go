@@ -10,24 +10,24 @@ import (
 // NewJobReplay is which jobs of the history are to be enqueued again.
 type NewJobReplay struct {
 	Kind          string    `json:"kind" minLength:"1" maxLength:"128"`
-	Since         time.Time `json:"since" empty:"say from when on" doc:"Succeeded from then on"`
-	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Succeeded before; now, if left out"`
+	Since         time.Time `json:"since" empty:"say from when on" doc:"Jobs that succeeded at or after this time"`
+	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Jobs that succeeded before this time; now if omitted"`
 	Key           string    `json:"key,omitempty" empty:"leave it out to mean any" maxLength:"512"`
-	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more than so many become due; all at once if left out"`
-	Again         bool      `json:"again,omitempty" doc:"Messages of jobs that a sink carries out have new ids, and not those of the first time"`
-	DryRun        bool      `json:"dryRun,omitempty" doc:"Only say what it would enqueue"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"At most this many become due per second; all at once if omitted"`
+	Again         bool      `json:"again,omitempty" doc:"Give messages of jobs that a sink runs new ids instead of the original ones"`
+	DryRun        bool      `json:"dryRun,omitempty" doc:"Only count what it would enqueue"`
 	Reason        string    `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
 // JobReplay is jobs of the history that were enqueued again, or would be.
 type JobReplay struct {
-	Jobs         int64     `json:"jobs" doc:"That are meant: of a kind, succeeded, and no copies"`
-	Bytes        int64     `json:"bytes" doc:"Of their payloads"`
+	Jobs         int64     `json:"jobs" doc:"Number of matching jobs: of the kind, succeeded, and not copies"`
+	Bytes        int64     `json:"bytes" doc:"Bytes of their payloads"`
 	OldestAt     time.Time `json:"oldestAt,omitzero" doc:"When the first of them succeeded"`
-	NewestAt     time.Time `json:"newestAt,omitzero" doc:"And the last"`
+	NewestAt     time.Time `json:"newestAt,omitzero" doc:"When the last of them did"`
 	Until        time.Time `json:"until"`
-	TakesSeconds float64   `json:"takesSeconds,omitempty" doc:"Until the last is due, at the rate"`
-	Replay       string    `json:"replay,omitempty" format:"uuid" doc:"The copies have it in the header posthaste-replay; left out after a dry run"`
+	TakesSeconds float64   `json:"takesSeconds,omitempty" doc:"Seconds until the last one is due, at the rate"`
+	Replay       string    `json:"replay,omitempty" format:"uuid" doc:"Id of the replay, which the copies have in the header posthaste-replay; omitted after a dry run"`
 }
 
 type jobReplayInput struct {

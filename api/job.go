@@ -24,30 +24,30 @@ type Job struct {
 	Key        string    `json:"key,omitempty"`
 	CreatedAt  time.Time `json:"createdAt"`
 	RunAt      time.Time `json:"runAt" doc:"When it is due, or was"`
-	StartedAt  time.Time `json:"startedAt,omitzero" doc:"Of the latest attempt"`
+	StartedAt  time.Time `json:"startedAt,omitzero" doc:"When the latest attempt started"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	Deadline   time.Time `json:"deadline,omitzero" doc:"From then on it neither starts nor succeeds"`
-	Parent     string    `json:"parent,omitempty" format:"uuid" doc:"Of a follow-up: the job whose end stored it"`
+	Deadline   time.Time `json:"deadline,omitzero" doc:"Time from which on it neither starts nor succeeds"`
+	Parent     string    `json:"parent,omitempty" format:"uuid" doc:"Of a follow-up or a hook: the job whose end stored it"`
 
 	CancelRequestedAt time.Time `json:"cancelRequestedAt,omitzero" doc:"When its handler was asked to stop"`
 
-	Error *JobError `json:"error,omitempty" doc:"Of the latest failed attempt"`
+	Error *JobError `json:"error,omitempty" doc:"Error of the latest failed attempt"`
 
 	Payload
-	Internals *Internals `json:"internals,omitempty" doc:"For admin.read only"`
+	Internals *Internals `json:"internals,omitempty" doc:"Only with admin.read"`
 }
 
 // Payload is shown to payload.read alone. JSON is shown as it is stored.
 type Payload struct {
-	JSON        json.RawMessage `json:"payload,omitempty" doc:"For payload.read only"`
-	Base64      string          `json:"payloadBase64,omitempty" doc:"In place of payload if that is no JSON"`
+	JSON        json.RawMessage `json:"payload,omitempty" doc:"Only with payload.read"`
+	Base64      string          `json:"payloadBase64,omitempty" doc:"Instead of payload, if that is not JSON"`
 	ContentType string          `json:"payloadContentType,omitempty"`
 }
 
 // JobError is why an attempt failed.
 type JobError struct {
-	Code    string `json:"code" doc:"The handler's, or one of error, panic, job_timeout, cancelled and others" example:"job_timeout"`
-	Message string `json:"message,omitempty" doc:"For admin.read only"`
+	Code    string `json:"code" doc:"The handler's code, or error, panic, job_timeout, cancelled or another one" example:"job_timeout"`
+	Message string `json:"message,omitempty" doc:"Only with admin.read"`
 }
 
 // Internals is how a job is carried out.
@@ -58,7 +58,7 @@ type Internals struct {
 	LostLeases     int             `json:"lostLeases"`
 	Epoch          int64           `json:"epoch"`
 	TimeoutSeconds float64         `json:"timeoutSeconds,omitempty"`
-	BackoffSeconds []float64       `json:"backoffSeconds,omitempty" doc:"The job's own waits between attempts; left out for those of its kind"`
+	BackoffSeconds []float64       `json:"backoffSeconds,omitempty" doc:"Waits between attempts, if the job has its own; omitted if its kind's apply"`
 	Worker         string          `json:"worker,omitempty"`
 	LeaseExpiresAt time.Time       `json:"leaseExpiresAt,omitzero"`
 	PayloadBytes   int             `json:"payloadBytes"`
@@ -123,7 +123,7 @@ func showBytes(b []byte, contentType string) Payload {
 }
 
 type jobInput struct {
-	ID string `path:"id" format:"uuid" doc:"Of the job"`
+	ID string `path:"id" format:"uuid" doc:"Id of the job"`
 }
 
 // find is the job with the id if the principal may see that it exists. Every route
@@ -189,9 +189,9 @@ func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 type Result struct {
 	ID     string          `json:"id" format:"uuid"`
 	Status string          `json:"status"`
-	Result json.RawMessage `json:"result,omitempty" doc:"What the handler returned, if it is JSON"`
-	Base64 string          `json:"resultBase64,omitempty" doc:"In place of result if that is no JSON, or sealed"`
-	Sealed string          `json:"resultSealed,omitempty" doc:"Of a sealed result: the content type of the seal. The server cannot open it; protect.OpenResult opens what resultBase64 holds" example:"application/vnd.posthaste.sealed"`
+	Result json.RawMessage `json:"result,omitempty" doc:"The handler's result, if it is JSON"`
+	Base64 string          `json:"resultBase64,omitempty" doc:"Instead of result, if that is not JSON or is sealed"`
+	Sealed string          `json:"resultSealed,omitempty" doc:"Content type of the seal, of a sealed result. The server cannot open it; protect.OpenResult opens resultBase64" example:"application/vnd.posthaste.sealed"`
 	Error  *JobError       `json:"error,omitempty" doc:"Why there is no result"`
 }
 
@@ -241,7 +241,7 @@ type Attempt struct {
 	StartedAt  time.Time `json:"startedAt"`
 	FinishedAt time.Time `json:"finishedAt"`
 	Error      JobError  `json:"error"`
-	Stack      string    `json:"stack,omitempty" doc:"Of a panic"`
+	Stack      string    `json:"stack,omitempty" doc:"Stack trace, of a panic"`
 }
 
 type attemptsOutput struct {

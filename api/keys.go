@@ -20,13 +20,13 @@ type Key struct {
 	Queue        string    `json:"queue"`
 	Key          string    `json:"key"`
 	Waiting      int64     `json:"waiting" doc:"Jobs that are pending or retrying"`
-	Blocked      int64     `json:"blocked" doc:"Jobs that are due, but the key is at its limit, its head is not finished, or it is parked"`
+	Blocked      int64     `json:"blocked" doc:"Due jobs that wait because the key is at its limit, because its head is not finished, or because it is parked"`
 	Running      int64     `json:"running"`
 	DeadLetters  int64     `json:"deadLetters"`
-	BlockedSince time.Time `json:"blockedSince,omitzero" doc:"When the blocked job that was due first was due"`
-	ParkedSince  time.Time `json:"parkedSince,omitzero" doc:"Nothing of it starts until it is unblocked"`
-	ParkedFor    string    `json:"parkedFor,omitempty" format:"uuid" doc:"The dead letter because of which it is parked, or will be"`
-	ParksAt      time.Time `json:"parksAt,omitzero" doc:"When a dead head will have held it up for long enough"`
+	BlockedSince time.Time `json:"blockedSince,omitzero" doc:"When the earliest of the blocked jobs was due"`
+	ParkedSince  time.Time `json:"parkedSince,omitzero" doc:"When it was parked: none of its jobs starts until it is unblocked"`
+	ParkedFor    string    `json:"parkedFor,omitempty" format:"uuid" doc:"The dead letter for which it is parked, or will be"`
+	ParksAt      time.Time `json:"parksAt,omitzero" doc:"When it will be parked, because a dead letter has held it up for long enough"`
 }
 
 func viewKey(k operator.Key) Key {
@@ -43,16 +43,16 @@ func viewKey(k operator.Key) Key {
 type keysInput struct {
 	OfTenant
 	Queue  string `query:"queue" maxLength:"128"`
-	Parked bool   `query:"parked" doc:"Only parked ones"`
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Keys of a page; more than 200 are 200"`
-	Cursor string `query:"cursor" maxLength:"900" doc:"Of the page before: next of its body, or the Link with rel=next"`
+	Parked bool   `query:"parked" doc:"Only parked keys"`
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Keys per page; at most 200"`
+	Cursor string `query:"cursor" maxLength:"900" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
 type keysOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
-		Keys []Key  `json:"keys" nullable:"false" doc:"Those first that have waited longest"`
-		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one. A key that moves in this order meanwhile may be on both pages, or on none"`
+		Keys []Key  `json:"keys" nullable:"false" doc:"Ordered by waiting time, the longest first"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last. A key whose place in the order changes meanwhile may be on both pages, or on neither"`
 	}
 }
 
@@ -167,7 +167,7 @@ type unblockedOutput struct {
 	Body struct {
 		Queue   string `json:"queue"`
 		Key     string `json:"key"`
-		Retried int    `json:"retried" doc:"Dead letters that had held it up"`
+		Retried int    `json:"retried" doc:"Number of dead letters retried"`
 	}
 }
 

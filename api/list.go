@@ -22,15 +22,15 @@ type Filter struct {
 	Kind           string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
 	Queue          string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
 	Key            string    `query:"key" json:"key,omitempty" maxLength:"512"`
-	Fingerprint    string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Dead letters that failed alike; GET /dead-letters/groups tells it"`
-	Status         []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Any of these, separated by commas; dead letters are failed,dead"`
-	Worker         string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"That holds the lease, or closed the job. For admin.read only"`
-	ErrorCode      string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128" doc:"Of the latest failed attempt"`
-	MinAttempt     int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have come to this attempt. For admin.read only"`
-	Parent         string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"The job whose end stored them"`
-	IDPrefix       string    `query:"id_prefix" json:"idPrefix,omitempty" maxLength:"36" doc:"What the id begins with" example:"01976f0e-7a5c"`
-	Contains       string    `query:"contains" json:"contains,omitempty" maxLength:"200" doc:"In the first 64 KiB of the payload, or in the headers, as they are stored. For payload.read only"`
-	FinishedAfter  time.Time `query:"finished_after" json:"finishedAfter,omitzero" doc:"Closed at this time or later: open jobs are left out"`
+	Fingerprint    string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error of dead letters, from GET /dead-letters/groups"`
+	Status         []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Jobs in one of these statuses, separated by commas; dead letters are failed,dead"`
+	Worker         string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"Worker that holds the lease, or closed the job. For admin.read only"`
+	ErrorCode      string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128" doc:"Code of the latest failed attempt"`
+	MinAttempt     int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have reached this attempt. For admin.read only"`
+	Parent         string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"Jobs that the end of this job stored"`
+	IDPrefix       string    `query:"id_prefix" json:"idPrefix,omitempty" maxLength:"36" doc:"Prefix of the id" example:"01976f0e-7a5c"`
+	Contains       string    `query:"contains" json:"contains,omitempty" maxLength:"200" doc:"Text in the first 64 KiB of the payload, or in the headers, as they are stored. For payload.read only"`
+	FinishedAfter  time.Time `query:"finished_after" json:"finishedAfter,omitzero" doc:"Closed at this time or later; excludes open jobs"`
 	FinishedBefore time.Time `query:"finished_before" json:"finishedBefore,omitzero" doc:"Closed before this time"`
 	CreatedAfter   time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
 	CreatedBefore  time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Created before this time"`
@@ -67,16 +67,16 @@ func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter,
 
 type listInput struct {
 	Filter
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Jobs of a page; more than 200 are 200"`
-	Offset int    `query:"offset" minimum:"0" maximum:"10000" doc:"Leave out this many of the newest; a cursor is cheaper, and misses nothing"`
-	Cursor string `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Jobs per page; at most 200"`
+	Offset int    `query:"offset" minimum:"0" maximum:"10000" doc:"Skip this many of the newest jobs; a cursor is cheaper, and misses none"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
 type listOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
 		Jobs []Job  `json:"jobs" nullable:"false"`
-		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one: also after a page that is not full, as a filter for few of many jobs is answered in parts"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last. A page that is not full may have one, because a filter that matches few of many jobs is answered in parts"`
 	}
 }
 

@@ -11,24 +11,24 @@ import (
 
 // OfOperation names an operation.
 type OfOperation struct {
-	Operation string `path:"operation" format:"uuid" doc:"Its id"`
+	Operation string `path:"operation" format:"uuid" doc:"Id of the operation"`
 }
 
 // NewOperation is an act on many jobs that outlives the request.
 type NewOperation struct {
-	Act           string           `json:"act" enum:"replay,dismiss,cancel,release,retry,edit" doc:"To dead letters: replay, dismiss. To open jobs: cancel, release those that are held, retry (those that wait become due at once), edit those that wait. To cancel takes the capability jobs.cancel as well"`
-	Filter        DeadLetterFilter `json:"filter,omitzero" empty:"leave it out to mean any" doc:"Which dead letters: at least one condition. With failedBefore of a preview they are exactly what was counted, but for what has changed since"`
-	Jobs          OpenJobsFilter   `json:"jobs,omitzero" empty:"leave it out to mean any" doc:"Which open jobs: at least one condition. With asOf of a preview they are exactly what was counted, but for what has changed since"`
-	Edit          JobEdit          `json:"edit,omitzero" empty:"leave it out to keep what the jobs have" doc:"Of edit: what changes in the jobs"`
-	RatePerSecond float64          `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"Of a replay: no more become due in a second, evenly spread. Of an act on open jobs: it acts on no more in a second. Without a limit if left out"`
+	Act           string           `json:"act" enum:"replay,dismiss,cancel,release,retry,edit" doc:"On dead letters: replay, dismiss. On open jobs: cancel, release (held ones), retry (waiting ones become due at once), edit (waiting ones). cancel also requires the capability jobs.cancel"`
+	Filter        DeadLetterFilter `json:"filter,omitzero" empty:"leave it out to mean any" doc:"Selects dead letters: at least one condition. With failedBefore of a preview, exactly those that were counted, except those that have changed since"`
+	Jobs          OpenJobsFilter   `json:"jobs,omitzero" empty:"leave it out to mean any" doc:"Selects open jobs: at least one condition. With asOf of a preview, exactly those that were counted, except those that have changed since"`
+	Edit          JobEdit          `json:"edit,omitzero" empty:"leave it out to keep what the jobs have" doc:"With edit: the new values"`
+	RatePerSecond float64          `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"Replay: at most this many become due per second, evenly spread. Acts on open jobs: at most this many are acted on per second. Unlimited if omitted"`
 	Reason        string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
 // JobEdit is what changes in jobs that wait. What is left out stays as it is.
 type JobEdit struct {
-	Queue    string    `json:"queue,omitempty" maxLength:"128" doc:"A job with a key is left alone: its limit and its order hold within a queue"`
+	Queue    string    `json:"queue,omitempty" maxLength:"128" doc:"New queue. Jobs with a key are not moved, because their limit and order hold within one queue"`
 	Priority *int      `json:"priority,omitempty" minimum:"-32768" maximum:"32767"`
-	RunAt    time.Time `json:"runAt,omitzero" doc:"A time that has passed means now"`
+	RunAt    time.Time `json:"runAt,omitzero" doc:"New time; a past one means now"`
 }
 
 // OpenJobsFilter says which open jobs. Those in a status in which the act is not possible are not meant.
@@ -37,10 +37,10 @@ type OpenJobsFilter struct {
 	Kind          string    `json:"kind,omitempty" maxLength:"128"`
 	Queue         string    `json:"queue,omitempty" maxLength:"128"`
 	Key           string    `json:"key,omitempty" maxLength:"512"`
-	Status        []string  `json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying" doc:"Left out: all in which the act is possible"`
+	Status        []string  `json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying" doc:"If omitted, all statuses in which the act is possible"`
 	CreatedAfter  time.Time `json:"createdAfter,omitzero" doc:"Enqueued at this time or later"`
 	CreatedBefore time.Time `json:"createdBefore,omitzero" doc:"Enqueued before this time"`
-	AsOf          string    `json:"asOf,omitempty" maxLength:"32768" doc:"Of a preview with the same conditions: only jobs that nothing has happened to since are meant"`
+	AsOf          string    `json:"asOf,omitempty" maxLength:"32768" doc:"asOf of a preview with the same conditions: select only jobs that have not changed since"`
 }
 
 func (f OpenJobsFilter) isZero() bool {
@@ -60,32 +60,32 @@ func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator
 // OperationPreview is how many jobs an operation would act on.
 type OperationPreview struct {
 	Matched      int64            `json:"matched"`
-	Keyed        int64            `json:"keyed,omitempty" doc:"Of an act on open jobs: how many of them have a key"`
-	ByStatus     map[string]int64 `json:"byStatus,omitempty" doc:"Of an act on open jobs: how many in each status"`
-	AsOf         string           `json:"asOf,omitempty" doc:"Of an act on open jobs: as asOf in jobs it has the act touch nothing that has come or changed since the count"`
-	FailedBefore time.Time        `json:"failedBefore,omitzero" doc:"Of an act on dead letters: as failedBefore in the filter it has the act touch nothing that became a dead letter after the count"`
+	Keyed        int64            `json:"keyed,omitempty" doc:"Acts on open jobs: number of jobs with a key"`
+	ByStatus     map[string]int64 `json:"byStatus,omitempty" doc:"Acts on open jobs: number of jobs by status"`
+	AsOf         string           `json:"asOf,omitempty" doc:"Acts on open jobs: pass it as asOf in jobs to exclude jobs that are new or have changed since the count"`
+	FailedBefore time.Time        `json:"failedBefore,omitzero" doc:"Acts on dead letters: pass it as failedBefore in the filter to exclude later dead letters"`
 }
 
 // Operation is how far an act on many jobs has come.
 type Operation struct {
 	ID            string           `json:"id" format:"uuid"`
-	Tenant        string           `json:"tenant,omitempty" format:"uuid" doc:"Whose jobs; left out: of all tenants"`
+	Tenant        string           `json:"tenant,omitempty" format:"uuid" doc:"Tenant of the jobs; omitted: all tenants"`
 	Act           string           `json:"act"`
 	State         string           `json:"state" enum:"running,stopped,done"`
-	Filter        DeadLetterFilter `json:"filter,omitzero" doc:"Of an act on dead letters"`
-	Jobs          OpenJobsFilter   `json:"jobs,omitzero" doc:"Of an act on open jobs"`
-	Edit          JobEdit          `json:"edit,omitzero" doc:"Of edit"`
+	Filter        DeadLetterFilter `json:"filter,omitzero" doc:"The filter, of an act on dead letters"`
+	Jobs          OpenJobsFilter   `json:"jobs,omitzero" doc:"The filter, of an act on open jobs"`
+	Edit          JobEdit          `json:"edit,omitzero" doc:"The new values, of edit"`
 	RatePerSecond float64          `json:"ratePerSecond,omitempty"`
-	Matched       int64            `json:"matched" doc:"Jobs at the beginning"`
+	Matched       int64            `json:"matched" doc:"Number of jobs at the start"`
 	Done          int64            `json:"done"`
-	Passed        int64            `json:"passed" doc:"Left alone: something else happened to them meanwhile, or their deadline has passed"`
+	Passed        int64            `json:"passed" doc:"Number skipped, because they have changed meanwhile or their deadline has passed"`
 	Actor         string           `json:"actor"`
 	Reason        string           `json:"reason,omitempty"`
-	AuditID       string           `json:"auditRequestId,omitempty" doc:"request_id of its entries in the audit"`
+	AuditID       string           `json:"auditRequestId,omitempty" doc:"The request_id of its entries in the audit"`
 	StartedAt     time.Time        `json:"startedAt"`
 	StoppedAt     time.Time        `json:"stoppedAt,omitzero"`
 	FinishedAt    time.Time        `json:"finishedAt,omitzero"`
-	Failure       string           `json:"failure,omitempty" doc:"Of the latest step, which is tried again"`
+	Failure       string           `json:"failure,omitempty" doc:"Error of the latest step, which is retried"`
 }
 
 type (
@@ -98,8 +98,8 @@ type (
 	}
 	operationsInput struct {
 		OfTenant
-		Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Operations of a page; more than 200 are 200"`
-		Before string `query:"before" format:"uuid" doc:"Only older ones: the next page begins with the last id of this one"`
+		Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Operations per page; at most 200"`
+		Before string `query:"before" format:"uuid" doc:"Only operations older than this id; for the next page, the last id of this one"`
 	}
 	operationsOutput struct {
 		Body struct {

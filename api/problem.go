@@ -22,15 +22,15 @@ import (
 
 // Problem is an error as clients see it (RFC 9457).
 type Problem struct {
-	Type      string  `json:"type" format:"uri" doc:"What kind of problem this is; the address of its explanation"`
-	Title     string  `json:"title" doc:"The same for every problem of the type"`
+	Type      string  `json:"type" format:"uri" doc:"Type of the problem: the address of its documentation"`
+	Title     string  `json:"title" doc:"Title of the type, the same for every occurrence"`
 	Status    int     `json:"status" doc:"The HTTP status"`
-	Code      string  `json:"code" doc:"What kind of problem this is, in one word that never changes"`
-	Outcome   string  `json:"outcome" enum:"none,unknown,done" doc:"What became of what was asked for: nothing was changed; it is not known whether it is done; or it is done, and only the answer could not be made"`
-	Detail    string  `json:"detail,omitempty" doc:"What is wrong this time"`
+	Code      string  `json:"code" doc:"Identifies the problem; never changes"`
+	Outcome   string  `json:"outcome" enum:"none,unknown,done" doc:"Outcome of the request. none: nothing was changed. unknown: it may have been carried out or not. done: it was carried out, and only the response could not be produced"`
+	Detail    string  `json:"detail,omitempty" doc:"Description of this occurrence"`
 	Instance  string  `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request"`
-	RequestID string  `json:"requestId" doc:"The request's id, which the server's log has too"`
-	Errors    []Fault `json:"errors,omitempty" doc:"Every mistake that was found, by its place"`
+	RequestID string  `json:"requestId" doc:"Id of the request, which the server's log also contains"`
+	Errors    []Fault `json:"errors,omitempty" doc:"All mistakes found, with their places"`
 
 	retryAfter int    // seconds; 0 leaves the header out
 	allow      string // methods that the path takes
@@ -40,10 +40,10 @@ type Problem struct {
 // Fault is one mistake in a request, and where it is.
 type Fault struct {
 	Detail    string `json:"detail"`
-	Pointer   string `json:"pointer,omitempty" doc:"Where in the body, as a JSON pointer like #/payload/to"`
-	Line      int    `json:"line,omitempty" doc:"Of the body, from 1, if it is a list of lines"`
-	Parameter string `json:"parameter,omitempty" doc:"Which parameter of the path or the query"`
-	Header    string `json:"header,omitempty" doc:"Which header"`
+	Pointer   string `json:"pointer,omitempty" doc:"Place in the body, as a JSON pointer like #/payload/to"`
+	Line      int    `json:"line,omitempty" doc:"Line of the body, from 1, if it consists of lines"`
+	Parameter string `json:"parameter,omitempty" doc:"Name of the parameter of the path or the query"`
+	Header    string `json:"header,omitempty" doc:"Name of the header"`
 }
 
 // Error is for logs.

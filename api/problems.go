@@ -12,7 +12,7 @@ import (
 
 // Finding is something that is wrong now.
 type Finding struct {
-	Kind        string    `json:"kind" doc:"In docs/operate/operations.md" example:"no_handler"`
+	Kind        string    `json:"kind" doc:"Kind of the finding; docs/operate/operations.md lists them" example:"no_handler"`
 	Severity    string    `json:"severity" enum:"problem,warning" doc:"problem: jobs do not run, or will not"`
 	Sentence    string    `json:"sentence"`
 	Since       time.Time `json:"since,omitzero"`
@@ -22,19 +22,19 @@ type Finding struct {
 	Key         string    `json:"key,omitempty"`
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	ErrorCode   string    `json:"errorCode,omitempty"`
-	Message     string    `json:"message,omitempty" doc:"Of the error"`
-	Job         string    `json:"job,omitempty" format:"uuid" doc:"An example, or the dead letter because of which a key is parked"`
+	Message     string    `json:"message,omitempty" doc:"Error message"`
+	Job         string    `json:"job,omitempty" format:"uuid" doc:"An example, or the dead letter that parked a key"`
 	Schedule    string    `json:"schedule,omitempty"`
 	Worker      string    `json:"worker,omitempty"`
 	Jobs        int64     `json:"jobs,omitempty"`
-	Do          string    `json:"do,omitempty" doc:"What helps, in words"`
-	Act         *WhyAct   `json:"act,omitempty" doc:"And as a command"`
+	Do          string    `json:"do,omitempty" doc:"The remedy in words"`
+	Act         *WhyAct   `json:"act,omitempty" doc:"The remedy as a command"`
 }
 
 type problemsOutput struct {
 	Body struct {
-		AsOf     time.Time `json:"asOf" doc:"When they were looked for: at most 30 seconds ago"`
-		Problems []Finding `json:"problems" nullable:"false" doc:"The worst first"`
+		AsOf     time.Time `json:"asOf" doc:"When the check ran: at most 30 seconds ago"`
+		Problems []Finding `json:"problems" nullable:"false" doc:"Ordered by severity, the worst first"`
 	}
 }
 
@@ -63,27 +63,27 @@ func (s *server) listProblems(ctx context.Context, in *OfTenant) (*problemsOutpu
 // Overview is how much there is to do and how it goes.
 type Overview struct {
 	AsOf      time.Time       `json:"asOf"`
-	Estimated bool            `json:"estimated,omitempty" doc:"What waits was counted on a sample of the table, good to a few per cent"`
+	Estimated bool            `json:"estimated,omitempty" doc:"Waiting jobs were counted on a sample of the table, accurate to a few per cent"`
 	Queues    []OverviewQueue `json:"queues" nullable:"false"`
-	Enqueued  int64           `json:"enqueued,omitempty" doc:"Counts up for ever, as closed does: what two overviews differ by, over the time between them, is a rate. For all tenants only"`
+	Enqueued  int64           `json:"enqueued,omitempty" doc:"A counter, like closed: the difference between two overviews, divided by the time between them, is the rate. For all tenants only"`
 	Closed    int64           `json:"closed,omitempty"`
-	Recent    []Recent        `json:"recent" nullable:"false" doc:"What the jobs that closed last say, all kinds together first. For all tenants only"`
+	Recent    []Recent        `json:"recent" nullable:"false" doc:"Figures of the jobs that closed last, all kinds together first. For all tenants only"`
 }
 
 // OverviewQueue is what waits in a queue.
 type OverviewQueue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
-	OldestDue   time.Time        `json:"oldestDue,omitzero" doc:"When the job that waits longest was due. For all tenants only"`
+	OldestDue   time.Time        `json:"oldestDue,omitzero" doc:"When the job that has waited longest was due. For all tenants only"`
 	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status"`
 }
 
 // Recent is how the jobs of a kind that closed in the last minutes went.
 type Recent struct {
-	Kind           string    `json:"kind,omitempty" doc:"Left out: all of them"`
+	Kind           string    `json:"kind,omitempty" doc:"Kind of the jobs; omitted: all kinds"`
 	Jobs           int64     `json:"jobs"`
 	Unsuccessful   int64     `json:"unsuccessful"`
-	Since          time.Time `json:"since" doc:"When the first of them closed"`
+	Since          time.Time `json:"since" doc:"When the first of these jobs closed"`
 	WaitP50Seconds float64   `json:"waitP50Seconds"`
 	WaitP99Seconds float64   `json:"waitP99Seconds"`
 	RunP50Seconds  float64   `json:"runP50Seconds"`
@@ -143,9 +143,9 @@ func byStatus(jobs map[outbox.Status]int64) map[string]int64 {
 
 // Me is who asks.
 type Me struct {
-	Name         string   `json:"name" doc:"The token's, or a JWT's subject"`
-	Tenant       string   `json:"tenant" format:"uuid" doc:"Whose the jobs are that it enqueues"`
-	AllTenants   bool     `json:"allTenants" doc:"It sees and acts on the jobs of all tenants"`
+	Name         string   `json:"name" doc:"Name of the token, or subject of the JWT"`
+	Tenant       string   `json:"tenant" format:"uuid" doc:"Tenant of the jobs that it enqueues"`
+	AllTenants   bool     `json:"allTenants" doc:"Whether it reads and acts on the jobs of all tenants"`
 	Capabilities []string `json:"capabilities" nullable:"false"`
 }
 
@@ -175,7 +175,7 @@ type Answer struct {
 
 type doctorOutput struct {
 	Body struct {
-		AsOf    time.Time `json:"asOf" doc:"At most a minute ago"`
+		AsOf    time.Time `json:"asOf" doc:"When the installation was checked: at most a minute ago"`
 		Answers []Answer  `json:"answers" nullable:"false"`
 	}
 }

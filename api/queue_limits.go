@@ -8,27 +8,27 @@ import (
 
 // Rate bounds starts: in any span of the interval no more jobs start than that.
 type Rate struct {
-	Starts          int     `json:"starts" minimum:"0" maximum:"1000000" doc:"Each attempt of a job is one. All of them may be at once. 0 lifts the limit"`
+	Starts          int     `json:"starts" minimum:"0" maximum:"1000000" doc:"Attempts that may start in an interval; all of them may start at once. 0 removes the limit"`
 	IntervalSeconds float64 `json:"intervalSeconds,omitempty" minimum:"0" maximum:"2678400" doc:"At least 0.01, up to 31 days"`
 }
 
 // QueueLimits is what to limit.
 type QueueLimits struct {
-	MaxRunning *int  `json:"maxRunning,omitempty" minimum:"0" maximum:"10000" nullable:"false" doc:"Jobs that may run at once, in all processes together. 0 lifts the limit, left out it stays as it is"`
-	Rate       *Rate `json:"rate,omitempty" nullable:"false" doc:"Left out it stays as it is"`
+	MaxRunning *int  `json:"maxRunning,omitempty" minimum:"0" maximum:"10000" nullable:"false" doc:"Jobs that may run at once, in all processes together. 0 removes the limit; if omitted, it stays as it is"`
+	Rate       *Rate `json:"rate,omitempty" nullable:"false" doc:"If omitted, it stays as it is"`
 }
 
 type queueLimitsInput struct {
 	ForAudit
-	Queue string `path:"queue" maxLength:"128" doc:"As for /queues/{queue}/pause"`
+	Queue string `path:"queue" maxLength:"128" doc:"Name of the queue, as for /queues/{queue}/pause"`
 	Body  QueueLimits
 }
 
 type queueLimitsOutput struct {
 	Body struct {
 		Queue      string `json:"queue"`
-		MaxRunning int    `json:"maxRunning,omitempty" doc:"Any number if left out"`
-		Rate       *Rate  `json:"rate,omitempty" doc:"Any number if left out"`
+		MaxRunning int    `json:"maxRunning,omitempty" doc:"Unlimited if omitted"`
+		Rate       *Rate  `json:"rate,omitempty" doc:"Unlimited if omitted"`
 	}
 }
 

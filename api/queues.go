@@ -13,15 +13,15 @@ import (
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
-	MaxRunning  int              `json:"maxRunning,omitempty" doc:"Jobs that may run at once, in all processes together; any number if left out"`
-	Rate        *Rate            `json:"rate,omitempty" doc:"So many may start; any number if left out"`
-	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; a status without any is left out"`
+	MaxRunning  int              `json:"maxRunning,omitempty" doc:"Jobs that may run at once, in all processes together; unlimited if omitted"`
+	Rate        *Rate            `json:"rate,omitempty" doc:"Jobs that may start in an interval; unlimited if omitted"`
+	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; statuses without jobs are omitted"`
 }
 
 type queuesOutput struct {
 	Body struct {
 		Queues []Queue   `json:"queues" nullable:"false"`
-		AsOf   time.Time `json:"asOf" doc:"When they were counted: seconds ago as a rule, never more than a minute"`
+		AsOf   time.Time `json:"asOf" doc:"When they were counted: usually seconds ago, never more than a minute"`
 	}
 }
 
@@ -63,7 +63,7 @@ func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, e
 
 type queueInput struct {
 	ForAudit
-	Queue string `path:"queue" maxLength:"128" doc:"1 to 128 letters, digits and _ . : / -, first a letter or digit; or the name of any queue with open jobs"`
+	Queue string `path:"queue" maxLength:"128" doc:"Name of the queue: 1 to 128 letters, digits and _ . : / -, the first a letter or digit; or the name of any queue with open jobs"`
 }
 
 type queueOutput struct {
@@ -100,10 +100,10 @@ type statsOutput struct{ Body Stats }
 // Stats is how much there is to do.
 type Stats struct {
 	Open        int64            `json:"open" doc:"Jobs that are not finished, dead letters included"`
-	DeadLetters int64            `json:"deadLetters" doc:"Jobs that wait for a person"`
-	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; a status without any is left out"`
+	DeadLetters int64            `json:"deadLetters" doc:"Dead letters"`
+	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; statuses without jobs are omitted"`
 	Paused      int              `json:"pausedQueues"`
-	AsOf        time.Time        `json:"asOf" doc:"When they were counted: seconds ago as a rule, never more than a minute"`
+	AsOf        time.Time        `json:"asOf" doc:"When they were counted: usually seconds ago, never more than a minute"`
 }
 
 func (s *server) getStats(ctx context.Context, in *OfTenant) (*statsOutput, error) {

@@ -11,47 +11,47 @@ import (
 
 // NewReplay is events that a sink is to publish again.
 type NewReplay struct {
-	Since         time.Time `json:"since" empty:"say from when on" doc:"Stored from then on"`
-	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Stored before; now, if left out"`
-	Topics        []string  `json:"topics,omitempty" empty:"leave it out to mean any" maxItems:"100" nullable:"false" doc:"Each a topic, or one that ends in .*, or *; any if left out"`
+	Since         time.Time `json:"since" empty:"say from when on" doc:"Events stored at or after this time"`
+	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Events stored before this time; now if omitted"`
+	Topics        []string  `json:"topics,omitempty" empty:"leave it out to mean any" maxItems:"100" nullable:"false" doc:"Topics, prefixes that end in .*, or *; all topics if omitted"`
 	Key           string    `json:"key,omitempty" empty:"leave it out to mean any" maxLength:"512"`
-	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more than so many; without a limit if left out"`
-	Again         bool      `json:"again,omitempty" doc:"Under new ids, ID/REPLAY, which nobody takes for repeats"`
-	StopLive      bool      `json:"stopLive,omitempty" doc:"Publish nothing new while it runs; for tokens of all tenants"`
-	DryRun        bool      `json:"dryRun,omitempty" doc:"Only say what it would publish"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"At most this many per second; unlimited if omitted"`
+	Again         bool      `json:"again,omitempty" doc:"Use new ids, ID/REPLAY, which are not dropped as repeats"`
+	StopLive      bool      `json:"stopLive,omitempty" doc:"Publish no new events while it runs; for tokens of all tenants"`
+	DryRun        bool      `json:"dryRun,omitempty" doc:"Only count what it would publish"`
 	Reason        string    `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
 // ReplayAnswer is a replay that was started, or what one would publish.
 type ReplayAnswer struct {
-	Events          int64     `json:"events" doc:"That are meant"`
+	Events          int64     `json:"events" doc:"Number of matching events"`
 	OldestAt        time.Time `json:"oldestAt,omitzero" doc:"When the first of them was stored"`
-	NewestAt        time.Time `json:"newestAt,omitzero" doc:"And the last"`
+	NewestAt        time.Time `json:"newestAt,omitzero" doc:"When the last of them did"`
 	Until           time.Time `json:"until"`
-	TakesSeconds    float64   `json:"takesSeconds,omitempty" doc:"At the rate"`
-	Dropped         int64     `json:"dropped,omitempty" doc:"About how many the broker would drop, because it remembers their ids; known to tokens of all tenants"`
-	RememberSeconds float64   `json:"rememberSeconds,omitempty" doc:"For how long it does"`
-	Replay          *Replay   `json:"replay,omitempty" doc:"Left out after a dry run"`
+	TakesSeconds    float64   `json:"takesSeconds,omitempty" doc:"Duration at the rate"`
+	Dropped         int64     `json:"dropped,omitempty" doc:"Estimate of the messages that the broker would drop, because it remembers their ids; for tokens of all tenants"`
+	RememberSeconds float64   `json:"rememberSeconds,omitempty" doc:"How long the broker remembers ids"`
+	Replay          *Replay   `json:"replay,omitempty" doc:"The replay; omitted after a dry run"`
 }
 
 // Replay is events that a sink publishes again.
 type Replay struct {
-	ID            string    `json:"id" format:"uuid" doc:"Messages have it in the header posthaste-replay"`
+	ID            string    `json:"id" format:"uuid" doc:"Id of the replay, which messages have in the header posthaste-replay"`
 	Sink          string    `json:"sink"`
 	State         string    `json:"state" enum:"running,finished,stopped"`
-	Tenant        string    `json:"tenant,omitempty" format:"uuid" doc:"Whose events; left out: of all tenants"`
+	Tenant        string    `json:"tenant,omitempty" format:"uuid" doc:"Tenant of the events; omitted: all tenants"`
 	Since         time.Time `json:"since"`
 	Until         time.Time `json:"until"`
 	Topics        []string  `json:"topics,omitempty" nullable:"false"`
 	Key           string    `json:"key,omitempty"`
 	RatePerSecond float64   `json:"ratePerSecond,omitempty"`
 	Again         bool      `json:"again,omitempty"`
-	StopLive      bool      `json:"stopLive,omitempty" doc:"Nothing new is published while it runs"`
-	Events        int64     `json:"events" doc:"That were meant at the beginning"`
-	Published     int64     `json:"published" doc:"So far; after a crash some count twice"`
-	Refused       int64     `json:"refused" doc:"By the sink, and passed by"`
-	Repeated      int64     `json:"repeated" doc:"Of those published: dropped by the broker as repeats, as far as it says so"`
-	WaitsFor      string    `json:"waitsFor,omitempty" doc:"Why it does not go on"`
+	StopLive      bool      `json:"stopLive,omitempty" doc:"Whether no new events are published while it runs"`
+	Events        int64     `json:"events" doc:"Number of matching events at the start"`
+	Published     int64     `json:"published" doc:"Messages published so far; after a crash some may be counted twice"`
+	Refused       int64     `json:"refused" doc:"Messages that the sink has refused, and that were skipped"`
+	Repeated      int64     `json:"repeated" doc:"Published messages that the broker has dropped as repeats, if it reports that"`
+	WaitsFor      string    `json:"waitsFor,omitempty" doc:"Why it does not continue"`
 	Actor         string    `json:"actor"`
 	Reason        string    `json:"reason,omitempty"`
 	StartedAt     time.Time `json:"startedAt"`
@@ -152,7 +152,7 @@ func (s *server) listReplays(ctx context.Context, in *replaysInput) (*replaysOut
 
 type replayInput struct {
 	OfSink
-	Replay string `path:"replay" format:"uuid" doc:"Its id"`
+	Replay string `path:"replay" format:"uuid" doc:"Id of the replay"`
 	ForAudit
 }
 

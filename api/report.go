@@ -16,10 +16,10 @@ import (
 type Progress struct {
 	ID         string    `json:"id" format:"uuid"`
 	Status     string    `json:"status"`
-	Current    int64     `json:"current" doc:"In the handler's unit"`
-	Total      int64     `json:"total,omitempty" doc:"Left out: not known"`
+	Current    int64     `json:"current" doc:"Progress so far, in the handler's unit"`
+	Total      int64     `json:"total,omitempty" doc:"Total; omitted if unknown"`
 	Message    string    `json:"message,omitempty"`
-	ReportedAt time.Time `json:"reportedAt,omitzero" doc:"Left out: the job has reported none"`
+	ReportedAt time.Time `json:"reportedAt,omitzero" doc:"When it was reported; omitted if the job has reported none"`
 }
 
 type progressOutput struct{ Body Progress }
@@ -40,21 +40,21 @@ func (s *server) getProgress(ctx context.Context, in *jobInput) (*progressOutput
 
 // LogLine is a line of a job's own log.
 type LogLine struct {
-	Line    int64     `json:"line" doc:"Its number; each time that the job is tried they begin with 1. Only a job's newest 200 lines are kept: a gap is what is gone"`
+	Line    int64     `json:"line" doc:"Number of the line, from 1 in each attempt. Only a job's newest 200 lines are kept, so that numbers may be missing"`
 	At      time.Time `json:"at"`
 	Level   string    `json:"level" example:"INFO"`
 	Message string    `json:"message"`
 }
 
 type logsInput struct {
-	ID    string `path:"id" format:"uuid" doc:"Of the job"`
-	After string `query:"after" maxLength:"64" doc:"Only lines after those that came with this next"`
+	ID    string `path:"id" format:"uuid" doc:"Id of the job"`
+	After string `query:"after" maxLength:"64" doc:"Only lines after those of the response with this next"`
 }
 
 type logsOutput struct {
 	Body struct {
 		Lines []LogLine `json:"lines" nullable:"false"`
-		Next  string    `json:"next,omitempty" doc:"What to ask for after: also of a job that is still running, for the lines to come"`
+		Next  string    `json:"next,omitempty" doc:"The after of the next request; also for later lines of a job that is still running"`
 	}
 }
 
@@ -108,10 +108,10 @@ func readLogCursor(s string) (operator.LogPosition, error) {
 // Step is a step that a job has finished.
 type Step struct {
 	Name        string          `json:"name"`
-	Epoch       int64           `json:"epoch" doc:"Of the attempt that ran it"`
+	Epoch       int64           `json:"epoch" doc:"Epoch of the attempt that ran it"`
 	FinishedAt  time.Time       `json:"finishedAt"`
 	TookSeconds float64         `json:"tookSeconds"`
-	Result      json.RawMessage `json:"result,omitempty" doc:"For payload.read only"`
+	Result      json.RawMessage `json:"result,omitempty" doc:"Only with payload.read"`
 }
 
 type stepsOutput struct {

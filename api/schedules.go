@@ -14,25 +14,25 @@ import (
 type Schedule struct {
 	Tenant       string    `json:"tenant" format:"uuid"`
 	Name         string    `json:"name"`
-	Cron         string    `json:"cron,omitempty" doc:"When it ticks, in timeZone; or"`
+	Cron         string    `json:"cron,omitempty" doc:"Cron expression of the ticks, in timeZone; omitted with everySeconds"`
 	TimeZone     string    `json:"timeZone,omitempty"`
-	EverySeconds float64   `json:"everySeconds,omitempty" doc:"how often"`
-	Missed       string    `json:"missed" enum:"skip,once,all" doc:"What becomes of ticks that nobody fired"`
-	MissedLimit  int       `json:"missedLimit" doc:"How many of them, the latest"`
-	Kind         string    `json:"kind" doc:"Of its jobs"`
+	EverySeconds float64   `json:"everySeconds,omitempty" doc:"Interval of the ticks; omitted with cron"`
+	Missed       string    `json:"missed" enum:"skip,once,all" doc:"What happens to missed ticks"`
+	MissedLimit  int       `json:"missedLimit" doc:"With all: how many of the latest missed ticks get a job"`
+	Kind         string    `json:"kind" doc:"Kind of its jobs"`
 	Queue        string    `json:"queue"`
 	Streamed     bool      `json:"streamed" doc:"Whether each change of its jobs is stored as an event"`
-	NextAt       time.Time `json:"nextAt" doc:"The next tick. In the past, it is being fired, paused, or refused"`
-	LastAt       time.Time `json:"lastAt,omitzero" doc:"The latest tick that a job was enqueued for"`
+	NextAt       time.Time `json:"nextAt" doc:"The next tick. If it is in the past, the tick is being fired or was refused, or the schedule is paused"`
+	LastAt       time.Time `json:"lastAt,omitzero" doc:"The latest tick for which a job was enqueued"`
 	PausedSince  time.Time `json:"pausedSince,omitzero"`
 	CreatedAt    time.Time `json:"createdAt"`
-	UpdatedAt    time.Time `json:"updatedAt" doc:"When a declaration or somebody changed it"`
-	SetBy        string    `json:"setBy,omitempty" doc:"Who made it or changed it last, as in the audit. Left out if a program declares it, which alone can change it then"`
+	UpdatedAt    time.Time `json:"updatedAt" doc:"When a declaration or an act changed it"`
+	SetBy        string    `json:"setBy,omitempty" doc:"The actor who created or last changed it, as in the audit. Omitted if a program declares the schedule, which only that program can change"`
 }
 
 type schedulesOutput struct {
 	Body struct {
-		Schedules []Schedule `json:"schedules" nullable:"false" doc:"By name, the first 10 000"`
+		Schedules []Schedule `json:"schedules" nullable:"false" doc:"Ordered by name, the first 10 000"`
 	}
 }
 
@@ -61,25 +61,25 @@ func (s *server) listSchedules(ctx context.Context, in *OfTenant) (*schedulesOut
 // ScheduleFields are what a schedule is made of. For a new one what is left out is the default, and for one that
 // is there it stays as it is.
 type ScheduleFields struct {
-	Cron         *string  `json:"cron,omitempty" maxLength:"500" nullable:"false" doc:"When it ticks: minute, hour, day of month, month and day of week in timeZone; in place of everySeconds" example:"0 7 * * 1-5"`
-	TimeZone     *string  `json:"timeZone,omitempty" maxLength:"64" nullable:"false" doc:"Name of an IANA time zone, UTC for a first cron" example:"Europe/Berlin"`
-	EverySeconds *float64 `json:"everySeconds,omitempty" minimum:"1" maximum:"315360000" nullable:"false" doc:"How often it ticks, in whole milliseconds; in place of cron"`
-	Missed       *string  `json:"missed,omitempty" enum:"skip,once,all" nullable:"false" doc:"What becomes of ticks that nobody fired in time: none has a job, the latest has, or the latest missedLimit have"`
+	Cron         *string  `json:"cron,omitempty" maxLength:"500" nullable:"false" doc:"Cron expression: minute, hour, day of month, month and day of week, in timeZone; instead of everySeconds" example:"0 7 * * 1-5"`
+	TimeZone     *string  `json:"timeZone,omitempty" maxLength:"64" nullable:"false" doc:"Name of an IANA time zone; UTC if omitted with a first cron" example:"Europe/Berlin"`
+	EverySeconds *float64 `json:"everySeconds,omitempty" minimum:"1" maximum:"315360000" nullable:"false" doc:"Interval of the ticks, in whole milliseconds; instead of cron"`
+	Missed       *string  `json:"missed,omitempty" enum:"skip,once,all" nullable:"false" doc:"Ticks that no process fired in time: skip enqueues no job, once a job for the latest, all a job for each of the latest missedLimit"`
 	MissedLimit  *int     `json:"missedLimit,omitempty" minimum:"1" maximum:"1000" nullable:"false"`
 
-	Kind            *string           `json:"kind,omitempty" minLength:"1" maxLength:"128" nullable:"false" doc:"Of its jobs" example:"report.send"`
-	Payload         json.RawMessage   `json:"payload,omitempty" doc:"Of its jobs; {} for a new schedule"`
+	Kind            *string           `json:"kind,omitempty" minLength:"1" maxLength:"128" nullable:"false" doc:"Kind of its jobs" example:"report.send"`
+	Payload         json.RawMessage   `json:"payload,omitempty" doc:"Payload of its jobs; {} if omitted in a new schedule"`
 	Queue           *string           `json:"queue,omitempty" maxLength:"128" nullable:"false"`
 	Priority        *int              `json:"priority,omitempty" minimum:"-32768" maximum:"32767" nullable:"false"`
 	MaxAttempts     *int              `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" nullable:"false"`
-	TimeoutSeconds  *float64          `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"Of one attempt; 0 is the worker's"`
-	BackoffSeconds  []float64         `json:"backoffSeconds,omitempty" maxItems:"64" nullable:"false" doc:"As of a job; [] is the worker's"`
+	TimeoutSeconds  *float64          `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"Timeout of one attempt; 0 is the worker's"`
+	BackoffSeconds  []float64         `json:"backoffSeconds,omitempty" maxItems:"64" nullable:"false" doc:"As for a job; [] is the worker's back-off"`
 	DeadlineSeconds *float64          `json:"deadlineSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"A job expires this long after its tick; 0 is never"`
-	Hold            *bool             `json:"hold,omitempty" nullable:"false" doc:"Its jobs are not run before somebody releases them"`
+	Hold            *bool             `json:"hold,omitempty" nullable:"false" doc:"Its jobs do not run before they are released"`
 	Streamed        *bool             `json:"streamed,omitempty" nullable:"false" doc:"Each change of its jobs is stored as an event"`
-	Headers         map[string]string `json:"headers,omitempty" nullable:"false" doc:"All of them. caller-service and caller-user are who asked last"`
+	Headers         map[string]string `json:"headers,omitempty" nullable:"false" doc:"All headers of its jobs. caller-service and caller-user name the last caller"`
 
-	Key              *string  `json:"key,omitempty" maxLength:"512" nullable:"false" doc:"As of a job; \"\" is none"`
+	Key              *string  `json:"key,omitempty" maxLength:"512" nullable:"false" doc:"As for a job; \"\" is none"`
 	MaxActive        *int     `json:"maxActive,omitempty" minimum:"1" maximum:"1000" nullable:"false"`
 	Ordered          *bool    `json:"ordered,omitempty" nullable:"false"`
 	OnDeath          *string  `json:"onDeath,omitempty" enum:",skip,park" nullable:"false"`
@@ -127,7 +127,7 @@ type createScheduleInput struct {
 	ForAudit
 	Body struct {
 		Name string `json:"name" minLength:"1" maxLength:"128" doc:"Unique within its tenant" example:"weekday-report"`
-		Kind string `json:"kind" minLength:"1" maxLength:"128" doc:"Of its jobs" example:"report.send"`
+		Kind string `json:"kind" minLength:"1" maxLength:"128" doc:"Kind of its jobs" example:"report.send"`
 		ScheduleFields
 	}
 }
@@ -135,7 +135,7 @@ type createScheduleInput struct {
 type changeScheduleInput struct {
 	OfTenant
 	ForAudit
-	Name string `path:"name" maxLength:"128" doc:"Of the schedule"`
+	Name string `path:"name" maxLength:"128" doc:"Name of the schedule"`
 	Body ScheduleFields
 }
 
@@ -191,7 +191,7 @@ func (s *server) changeSchedule(ctx context.Context, in *changeScheduleInput) (*
 type scheduleInput struct {
 	OfTenant
 	ForAudit
-	Name string `path:"name" maxLength:"128" doc:"Of the schedule"`
+	Name string `path:"name" maxLength:"128" doc:"Name of the schedule"`
 }
 
 type scheduleOutput struct {

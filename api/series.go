@@ -11,45 +11,45 @@ import (
 type Series struct {
 	Since       time.Time     `json:"since"`
 	StepSeconds int           `json:"stepSeconds"`
-	Points      []SeriesPoint `json:"points" nullable:"false" doc:"One of each step, oldest first"`
-	Marks       []SeriesMark  `json:"marks" nullable:"false" doc:"What may explain them, oldest first"`
+	Points      []SeriesPoint `json:"points" nullable:"false" doc:"One point per step, oldest first"`
+	Marks       []SeriesMark  `json:"marks" nullable:"false" doc:"Events that may explain the measurements, oldest first"`
 }
 
 // SeriesPoint is what was measured in one step.
 type SeriesPoint struct {
-	At              time.Time `json:"at" doc:"Where the step begins"`
-	MeasuredSeconds float64   `json:"measuredSeconds" doc:"How much of the step was measured, as a rule all of it: counts over this are rates. 0: nothing is known of it"`
-	Waiting         int64     `json:"waiting" doc:"Jobs that were pending, retrying or blocked: the most of the step, as with the next two"`
+	At              time.Time `json:"at" doc:"Start of the step"`
+	MeasuredSeconds float64   `json:"measuredSeconds" doc:"Measured part of the step, usually all of it; divide counts by it for rates. 0: not measured"`
+	Waiting         int64     `json:"waiting" doc:"Jobs that were pending, retrying or blocked: the maximum of the step, as for the next two"`
 	Running         int64     `json:"running"`
 	DeadLetters     int64     `json:"deadLetters"`
 	Enqueued        int64     `json:"enqueued"`
 	Succeeded       int64     `json:"succeeded"`
-	Unsuccessful    int64     `json:"unsuccessful" doc:"Closed as anything but succeeded"`
-	Failed          int64     `json:"failed" doc:"Attempts, of jobs that may be retried"`
-	WaitP50Seconds  float64   `json:"waitP50Seconds" doc:"How long the jobs that closed had waited since they were due, known to a power of two"`
+	Unsuccessful    int64     `json:"unsuccessful" doc:"Jobs closed in a status other than succeeded"`
+	Failed          int64     `json:"failed" doc:"Failed attempts, including those of jobs that are retried"`
+	WaitP50Seconds  float64   `json:"waitP50Seconds" doc:"Median wait of the closed jobs since they were due, accurate to a power of two"`
 	WaitP99Seconds  float64   `json:"waitP99Seconds"`
 }
 
 // SeriesMark is a build that workers began to run, or what an operator did.
 type SeriesMark struct {
 	At        time.Time `json:"at"`
-	Build     string    `json:"build,omitempty" doc:"Of workers. For all tenants only"`
+	Build     string    `json:"build,omitempty" doc:"Build that workers started to run. For all tenants only"`
 	Actor     string    `json:"actor,omitempty"`
 	Act       string    `json:"act,omitempty" example:"queue.pause"`
 	Queue     string    `json:"queue,omitempty"`
 	Target    string    `json:"target,omitempty"`
 	Reason    string    `json:"reason,omitempty"`
 	RequestID string    `json:"requestId,omitempty"`
-	Acts      int       `json:"acts,omitempty" doc:"How many of the same request are alike"`
+	Acts      int       `json:"acts,omitempty" doc:"Number of equal acts of the same request"`
 }
 
 type seriesInput struct {
 	OfTenant
 	Queue string    `query:"queue" maxLength:"128"`
 	Kind  string    `query:"kind" maxLength:"128"`
-	Since time.Time `query:"since" doc:"From this time on; without it, for an hour"`
-	Until time.Time `query:"until" doc:"Up to this time; without it, until now"`
-	Step  int       `query:"step" minimum:"60" maximum:"86400" default:"60" doc:"Of the points, in seconds: so many that there are at most 1 000"`
+	Since time.Time `query:"since" doc:"Start of the period; an hour before its end if omitted"`
+	Until time.Time `query:"until" doc:"End of the period; now if omitted"`
+	Step  int       `query:"step" minimum:"60" maximum:"86400" default:"60" doc:"Seconds between the points, so that there are at most 1 000"`
 }
 
 type seriesOutput struct{ Body Series }

@@ -14,24 +14,24 @@ import (
 // Sink is how far events are published to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
-	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker takes nothing. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
-	Owner       string    `json:"owner,omitempty" doc:"The process that publishes"`
-	Published   int64     `json:"published" doc:"Messages so far; after a crash some count twice"`
-	Lag         int64     `json:"lag" doc:"Positions between the sink's and the end of the log; some have no event"`
-	Holes       int64     `json:"holes" doc:"Positions that are passed by and may yet have an event, of transactions that run"`
-	Held        int64     `json:"held" doc:"Messages that are jobs, because the sink has refused them or one before them of their key"`
-	HeldKeys    int64     `json:"heldKeys" doc:"How many keys these have"`
-	OldestAt    time.Time `json:"oldestAt,omitzero" doc:"When the oldest event that is not published was stored"`
-	MovedAt     time.Time `json:"movedAt,omitzero" doc:"When messages were published last"`
+	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker is unavailable. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
+	Owner       string    `json:"owner,omitempty" doc:"The publishing process"`
+	Published   int64     `json:"published" doc:"Messages published so far; after a crash some may be counted twice"`
+	Lag         int64     `json:"lag" doc:"Positions between that of the sink and the end of the log; some have no event"`
+	Holes       int64     `json:"holes" doc:"Skipped positions for which a running transaction may yet store an event"`
+	Held        int64     `json:"held" doc:"Messages stored as jobs, because the sink has refused them or an earlier one of their key"`
+	HeldKeys    int64     `json:"heldKeys" doc:"Number of their keys"`
+	OldestAt    time.Time `json:"oldestAt,omitzero" doc:"When the oldest unpublished event was stored"`
+	MovedAt     time.Time `json:"movedAt,omitzero" doc:"When messages were last published"`
 	PausedSince time.Time `json:"pausedSince,omitzero"`
-	Away        *Away     `json:"away,omitempty" doc:"Why it stands still"`
+	Away        *Away     `json:"away,omitempty" doc:"Why it publishes nothing"`
 }
 
 // Away is why a sink stands still.
 type Away struct {
 	Since   time.Time `json:"since"`
-	Code    string    `json:"code" doc:"Like relay_unavailable; docs/operate/relay.md has all"`
-	Message string    `json:"message" doc:"In the words of the broker's client"`
+	Code    string    `json:"code" doc:"Such as relay_unavailable; docs/operate/relay.md lists all"`
+	Message string    `json:"message" doc:"The error of the broker's client"`
 }
 
 func sinkOf(s operator.Sink) Sink {
@@ -47,7 +47,7 @@ func sinkOf(s operator.Sink) Sink {
 
 type sinksOutput struct {
 	Body struct {
-		Sinks []Sink `json:"sinks" nullable:"false" doc:"By name"`
+		Sinks []Sink `json:"sinks" nullable:"false" doc:"Ordered by name"`
 	}
 }
 
@@ -66,7 +66,7 @@ func (s *server) listSinks(ctx context.Context, _ *struct{}) (*sinksOutput, erro
 
 // OfSink names a sink in a path.
 type OfSink struct {
-	Sink string `path:"sink" maxLength:"128" doc:"Its name in relay.yaml"`
+	Sink string `path:"sink" maxLength:"128" doc:"Name of the sink in relay.yaml"`
 }
 
 type sinkOutput struct{ Body Sink }
@@ -108,7 +108,7 @@ type skipEventInput struct {
 
 // SkippedEvent is an event that a sink is not to publish.
 type SkippedEvent struct {
-	Event  string `json:"event" format:"uuid" doc:"The id of an event that waits for the sink"`
+	Event  string `json:"event" format:"uuid" doc:"Id of an event that is waiting for the sink"`
 	Reason string `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
@@ -129,24 +129,24 @@ func (s *server) skipEvent(ctx context.Context, in *skipEventInput) (*sinkOutput
 
 // HeldMessage is a message that a sink has refused, or one behind it of the same key.
 type HeldMessage struct {
-	Event    string    `json:"event,omitempty" format:"uuid" doc:"By which consumers drop repeats; left out if somebody has changed the job by hand"`
+	Event    string    `json:"event,omitempty" format:"uuid" doc:"Id of the event, by which consumers drop repeats; omitted if the job was changed by hand"`
 	Topic    string    `json:"topic,omitempty"`
-	Position int64     `json:"position" doc:"In the log"`
+	Position int64     `json:"position" doc:"Position in the log"`
 	At       time.Time `json:"at,omitzero" doc:"When the event was stored"`
-	Job      Job       `json:"job" doc:"Retry, edit or dismiss it as others once it is a dead letter; its key is the event's"`
+	Job      Job       `json:"job" doc:"The job of the message. Once it is a dead letter, retry, edit or dismiss it like others; its key is the event's"`
 }
 
 type heldInput struct {
 	OfSink
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Messages of a page; more than 200 are 200"`
-	Cursor string `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Messages per page; at most 200"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
 type heldOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
 		Messages []HeldMessage `json:"messages" nullable:"false" doc:"In the order of the log"`
-		Next     string        `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+		Next     string        `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last"`
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // OfTenant is for what is found by its name, which another tenant may use as well, and
 // for what is listed.
 type OfTenant struct {
-	Tenant string `query:"tenant" json:"tenant,omitempty" format:"uuid" doc:"Whose: for tokens of all tenants. Others have their own"`
+	Tenant string `query:"tenant" json:"tenant,omitempty" format:"uuid" doc:"Tenant, for tokens of all tenants; other tokens are bound to their own"`
 }
 
 // Where a request says whose.

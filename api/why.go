@@ -13,31 +13,31 @@ type Why struct {
 	ID      string    `json:"id" format:"uuid"`
 	Status  string    `json:"status"`
 	AsOf    time.Time `json:"asOf"`
-	Reasons []Reason  `json:"reasons" nullable:"false" doc:"The first is the one that holds, the others would when it is gone"`
+	Reasons []Reason  `json:"reasons" nullable:"false" doc:"The first is the decisive one; the others would apply without it"`
 }
 
 // Reason is why a job does not run, with what shows it and what helps.
 type Reason struct {
-	Code         string       `json:"code" doc:"In docs/reference/api.md" example:"queue_paused"`
+	Code         string       `json:"code" doc:"Code of the reason; docs/operate/operations.md lists them" example:"queue_paused"`
 	Sentence     string       `json:"sentence"`
 	Since        time.Time    `json:"since,omitzero"`
-	Until        time.Time    `json:"until,omitzero" doc:"When it ends by itself, as far as is known"`
-	Job          string       `json:"job,omitempty" format:"uuid" doc:"Another job that it is about: the one that runs, is a dead letter, or is the head of the line"`
+	Until        time.Time    `json:"until,omitzero" doc:"When the reason ends without an act, if known"`
+	Job          string       `json:"job,omitempty" format:"uuid" doc:"Another job: the running one, the dead letter, or the head of the line"`
 	JobStatus    string       `json:"jobStatus,omitempty"`
 	Key          string       `json:"key,omitempty"`
-	Worker       string       `json:"worker,omitempty" doc:"Who holds the lease, of the job or of the other one"`
-	Workers      []SeenWorker `json:"workers,omitempty" doc:"Dispatchers that worked the queue, or had a handler for the kind; those seen last first"`
+	Worker       string       `json:"worker,omitempty" doc:"Holder of the lease, of this job or of the other one"`
+	Workers      []SeenWorker `json:"workers,omitempty" doc:"Dispatchers that worked the queue or had a handler for the kind, the most recent first"`
 	By           string       `json:"by,omitempty" doc:"Who paused the queue"`
-	Because      string       `json:"because,omitempty" doc:"And the reason given"`
-	Running      int64        `json:"running,omitempty" doc:"Jobs at once"`
-	Limit        int64        `json:"limit,omitempty" doc:"Of them"`
+	Because      string       `json:"because,omitempty" doc:"The reason given for the pause"`
+	Running      int64        `json:"running,omitempty" doc:"Jobs running"`
+	Limit        int64        `json:"limit,omitempty" doc:"Limit of jobs at once"`
 	Rate         *Rate        `json:"rate,omitempty"`
-	Ahead        int64        `json:"ahead,omitempty" doc:"Jobs before it; 10 000 is as many or more"`
-	PerSecond    float64      `json:"perSecond,omitempty" doc:"How many jobs of its tenant's queue have ended a second of late"`
+	Ahead        int64        `json:"ahead,omitempty" doc:"Jobs before it; 10 000 means that many or more"`
+	PerSecond    float64      `json:"perSecond,omitempty" doc:"Jobs of its tenant and queue that recently ended per second"`
 	Attempt      int          `json:"attempt,omitempty"`
 	ErrorCode    string       `json:"errorCode,omitempty"`
 	ErrorMessage string       `json:"errorMessage,omitempty"`
-	Act          *WhyAct      `json:"act,omitempty" doc:"What helps; left out: to wait, or nothing that a command does"`
+	Act          *WhyAct      `json:"act,omitempty" doc:"The remedy; omitted if the remedy is to wait, or no command provides it"`
 }
 
 // SeenWorker is a dispatcher as a reason names it.
@@ -50,8 +50,8 @@ type SeenWorker struct {
 
 // WhyAct is what helps.
 type WhyAct struct {
-	Command string `json:"command" doc:"As a command line" example:"posthaste queues resume mail"`
-	Method  string `json:"method" doc:"And as a request to this API" example:"POST"`
+	Command string `json:"command" doc:"The remedy as a command line" example:"posthaste queues resume mail"`
+	Method  string `json:"method" doc:"Method of the remedy as a request to this API" example:"POST"`
 	Path    string `json:"path" example:"/queues/mail/resume"`
 }
 

@@ -7,20 +7,20 @@ import (
 
 // Worker is a dispatcher as it last reported itself; it does so every minute.
 type Worker struct {
-	Name      string         `json:"name" doc:"As in the leases"`
-	Version   string         `json:"version" doc:"Of its program"`
-	Present   bool           `json:"present" doc:"False: it was not seen for longer than it takes to be seen twice"`
-	Queues    map[string]int `json:"queues" nullable:"false" doc:"And how many jobs of each it runs at once"`
-	Kinds     []string       `json:"kinds" nullable:"false" doc:"With a handler"`
-	Hearing   bool           `json:"hearing" doc:"Whether wake-ups reach it; otherwise it polls"`
-	Running   int64          `json:"running" doc:"Jobs that it holds leases of"`
+	Name      string         `json:"name" doc:"Name, as in the leases"`
+	Version   string         `json:"version" doc:"Version of its program"`
+	Present   bool           `json:"present" doc:"False if it has not been seen for two reporting intervals"`
+	Queues    map[string]int `json:"queues" nullable:"false" doc:"Queues, with the number of jobs of each that it runs at once"`
+	Kinds     []string       `json:"kinds" nullable:"false" doc:"Kinds with a handler"`
+	Hearing   bool           `json:"hearing" doc:"Whether it receives notifications; otherwise it polls"`
+	Running   int64          `json:"running" doc:"Jobs whose leases it holds"`
 	StartedAt time.Time      `json:"startedAt"`
 	SeenAt    time.Time      `json:"seenAt"`
 }
 
 type workersOutput struct {
 	Body struct {
-		Workers []Worker `json:"workers" nullable:"false" doc:"By name"`
+		Workers []Worker `json:"workers" nullable:"false" doc:"Ordered by name"`
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // writeReport writes benchmarks.md and its plots into folder.
@@ -17,7 +19,11 @@ func (r *results) writeReport(folder string) error {
 		return err
 	}
 	var page strings.Builder
-	r.writeHead(&page)
+	preface, rest, ok := strings.Cut(string(notes), "\n## ")
+	if !ok {
+		return errors.New("notes.md has no heading")
+	}
+	r.writeHead(&page, strings.TrimSpace(preface))
 	r.printSummary(&page)
 	r.writeBars(&page)
 	r.writeLosses(&page)
@@ -27,24 +33,23 @@ func (r *results) writeReport(folder string) error {
 		}
 	}
 	r.writeSettings(&page)
-	fmt.Fprintf(&page, "\n%s", notes)
+	fmt.Fprintf(&page, "\n## %s", rest)
 	return os.WriteFile(filepath.Join(folder, "benchmarks.md"), []byte(page.String()), 0o644)
 }
 
-func (r *results) writeHead(w io.Writer) {
-	fmt.Fprintf(w, `# Benchmarks
-
-Written by `+"`make bench`"+` on %s; do not edit: the explanations at the end are bench/notes.md, every measured value is in
-[benchmarks/results.jsonl](benchmarks/results.jsonl). All systems ran in one run on one server, in turns, another one first in each round (rounds: %d);
-the tables show the median and, in brackets, the least and the most. *Bare SQL* is no system: it is our statements in our batch sizes on two
-connections, without any of our Go, and so what the server allows.
+func (r *results) writeHead(w io.Writer, preface string) {
+	fmt.Fprintf(w, "# Benchmarks\n\n%s\n\n", wrap(fmt.Sprintf("The figures are of %s, measured on %s. `make bench` wrote this page, except for the notes, which are "+
+		"bench/notes.md; [benchmarks/results.jsonl](benchmarks/results.jsonl) holds every measured value. All systems were measured in one run on one server, in %d rounds that each began with another system; "+
+		"the tables show the median and, in brackets, the minimum and the maximum. *Bare SQL* is not a system: it runs our statements in our batch sizes on two connections, without our Go code, "+
+		"and shows what the server allows.", r.Versions[ours], r.Date, r.rounds())))
+	fmt.Fprintf(w, `%s
 
 | | |
 | --- | --- |
-| machine | %s, %d cores that server, producers and workers share, %s memory, %s |
+| machine | %s, %d cores shared by server, producers and workers, %s memory, %s |
 | server | PostgreSQL %s: %s |
 | posthaste | %s, %s |
-`, r.Date, r.rounds(), r.Processor, r.Cores, r.Memory, r.Kernel, r.PostgreSQL, strings.Join(r.Settings, ", "), r.Versions[ours], r.Go)
+`, preface, r.Processor, r.Cores, r.Memory, r.Kernel, r.PostgreSQL, strings.Join(r.Settings, ", "), r.Versions[ours], r.Go)
 	for _, peer := range []string{river, graphile} {
 		if version, ok := r.Versions[peer]; ok {
 			fmt.Fprintf(w, "| %s | %s |\n", peer, version)
@@ -52,7 +57,7 @@ connections, without any of our Go, and so what the server allows.
 			fmt.Fprintf(w, "| %s | not measured: npm could not install it here |\n", peer)
 		}
 	}
-	fmt.Fprintf(w, "\nTo repeat: `make bench`, on a machine that does nothing else; `cd bench && go run . --help` has the rest.\n\n")
+	fmt.Fprintf(w, "\nTo repeat: `make bench`, on a machine that does nothing else; `cd bench && go run . --help` lists the options.\n\n")
 }
 
 // printSummary is the table of all questions.
@@ -63,7 +68,7 @@ func (r *results) printSummary(w io.Writer) {
 	})
 	rows := [][]string{append([]string{"question", "figure"}, systems...)}
 	for _, q := range questions {
-		samples := r.samples(q.measurement, q.figures[0].name)
+		samples := r.compared(q.measurement, q.figures[0])
 		if len(samples) == 0 {
 			continue
 		}
@@ -80,7 +85,7 @@ func (r *results) printSummary(w io.Writer) {
 		}
 		rows = append(rows, row)
 	}
-	fmt.Fprintln(w, "Medians; in brackets, ours as a multiple of it.")
+	fmt.Fprintln(w, "Medians; in brackets, ours as a multiple of the other system's.")
 	fmt.Fprintln(w)
 	writeTable(w, rows)
 }
@@ -108,7 +113,7 @@ func writeTable(w io.Writer, rows [][]string) {
 }
 
 func (r *results) writeQuestion(w io.Writer, q question, folder string) error {
-	plotted := r.samples(q.measurement, q.figures[0].name)
+	plotted := r.compared(q.measurement, q.figures[0])
 	if len(plotted) == 0 {
 		return nil
 	}
@@ -116,7 +121,7 @@ func (r *results) writeQuestion(w io.Writer, q question, folder string) error {
 	if err := plotSVG(filepath.Join(folder, "benchmarks", file), q.title, q.figures[0].label, plotted); err != nil {
 		return fmt.Errorf("plot %s: %w", q.title, err)
 	}
-	fmt.Fprintf(w, "\n## %s\n\n%s\n\n![%s](benchmarks/%s)\n\n", q.title, q.about, q.title, file)
+	fmt.Fprintf(w, "\n## %s\n\n%s\n\n![%s](benchmarks/%s)\n\n", q.title, wrap(q.about), q.title, file)
 	head := []string{"system"}
 	for _, f := range q.figures {
 		head = append(head, f.label)
@@ -126,7 +131,7 @@ func (r *results) writeQuestion(w io.Writer, q question, folder string) error {
 		row := []string{s.system}
 		for _, f := range q.figures {
 			cell := ""
-			if s, ok := of(r.samples(q.measurement, f.name), s.system); ok {
+			if s, ok := of(r.compared(q.measurement, f), s.system); ok {
 				cell = s.String()
 			}
 			row = append(row, cell)
@@ -145,12 +150,12 @@ func (s sample) String() string {
 	return fmt.Sprintf("%s (%s – %s)", format(s.median), format(s.min), format(s.max))
 }
 
-// writeLosses says where somebody else is better: nobody has to search for it.
+// writeLosses lists every figure in which a peer is better.
 func (r *results) writeLosses(w io.Writer) {
 	var losses []string
 	for _, q := range questions {
 		for _, f := range q.figures {
-			samples := r.samples(q.measurement, f.name)
+			samples := r.compared(q.measurement, f)
 			own, ok := of(samples, ours)
 			for _, s := range samples {
 				if ok && s.system != ours && s.system != floor && s.median != own.median && (s.median < own.median) == f.less {
@@ -161,15 +166,15 @@ func (r *results) writeLosses(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\n## What we lose\n\n")
 	if len(losses) == 0 {
-		losses = []string{"Nothing of what this run measured."}
+		losses = []string{"Nothing in this run."}
 	}
 	fmt.Fprintln(w, strings.Join(losses, "\n"))
 }
 
 // writeSettings lists the settings of each system, and how they were chosen.
 func (r *results) writeSettings(w io.Writer) {
-	fmt.Fprintf(w, "\n## Settings\n\n%s\n\n", "The flags are those of the programs in bench/, which pass them on under the name that the system gives them. "+
-		"Where several were tried, the best was taken, in this run, before the first round.")
+	fmt.Fprintf(w, "\n## Settings\n\n%s\n\n", wrap("The flags are those of the programs in bench/, which pass each on as the system's own setting. "+
+		"Before the first round, several settings were tried; the measurements use the best."))
 	rows := [][]string{{"system", "measurement", "flags"}}
 	for _, m := range measurements {
 		for _, system := range m.systems {
@@ -179,7 +184,7 @@ func (r *results) writeSettings(w io.Writer) {
 		}
 	}
 	writeTable(w, rows)
-	fmt.Fprintf(w, "\nWhatever is not listed ran at its defaults. Tried:\n\n")
+	fmt.Fprintf(w, "\nEverything else ran with default settings. The trials:\n\n")
 	rows = [][]string{{"system", "for", "flags", "result"}}
 	for _, line := range r.records {
 		if line.Trial != "" {
@@ -190,4 +195,18 @@ func (r *results) writeSettings(w io.Writer) {
 		}
 	}
 	writeTable(w, rows)
+}
+
+// wrap breaks a paragraph into lines of at most 120 columns.
+func wrap(text string) string {
+	var lines []string
+	for word := range strings.FieldsSeq(text) {
+		last := len(lines) - 1
+		if last < 0 || utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) > 120 {
+			lines = append(lines, word)
+			continue
+		}
+		lines[last] += " " + word
+	}
+	return strings.Join(lines, "\n")
 }

@@ -22,6 +22,7 @@ func TestTheReportTellsMediansSpreadBarsAndLosses(t *testing.T) {
 		ours: {80_000, 90_000, 70_000}, river: {40_000, 20_000, 30_000}, floor: {100_000, 100_000, 100_000},
 	})...)
 	r.records = append(r.records, roundsOf("latency", "p50_ms", map[string][]float64{ours: {1.6}, river: {0.9}})...)
+	r.records = append(r.records, roundsOf("latency", "apart_p50_ms", map[string][]float64{ours: {1.9}})...)
 	folder := t.TempDir()
 	if err := os.Mkdir(filepath.Join(folder, "benchmarks"), 0o755); err != nil {
 		t.Fatal(err)
@@ -39,7 +40,11 @@ func TestTheReportTellsMediansSpreadBarsAndLosses(t *testing.T) {
 		"| burn-down | river | ≥ 3.00× | 2.67× | missed |",        // against the medians
 		"| burn-down | bare SQL | ≥ 0.70× | 0.80× | met |",        // the floor counts here
 		"- Latency at defaults, p50, ms: river has 0.90, we have", // what is worse is said
-		"## What limits us",                                       // the notes
+		// The peers have one producer only, which is compared with either of ours.
+		"| Latency at defaults, from another process | p50, ms | 1.90 | 0.90 (2.11×) |",
+		"- Latency at defaults, from another process, p50, ms: river has 0.90, we have 1.90",
+		"See [Other machines](#other-machines). | | |", // the notes' preface, at the head
+		"## What limits us",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the report lacks %q", want)

@@ -79,6 +79,16 @@ func (r *results) samples(measurement, figure string) (all []sample) {
 	return all
 }
 
+// compared are the samples of a question's figure, which may have another name in the results of the peers.
+func (r *results) compared(measurement string, f figure) []sample {
+	all := r.samples(measurement, f.name)
+	if f.peers == "" || len(all) == 0 {
+		return all
+	}
+	others := slices.DeleteFunc(r.samples(measurement, f.peers), func(s sample) bool { return s.system == ours })
+	return append(all, others...)
+}
+
 // median is that of sorted values.
 func median(values []float64) float64 {
 	n := len(values)

@@ -105,22 +105,7 @@ func TestPostgresPageHasTheSchema(t *testing.T) {
 		[]string{"enqueue", "publish", "cancel", "release", "unblock_key", "current_tenant", "uuid_v7", "secure", "ensure_days", "create_schedule", "change_schedule", "delete_schedule"})
 	var functions strings.Builder
 	for _, row := range rows {
-		fmt.Fprintf(&functions, "### outbox.%s\n\nReturns `%s`.\n\n", row[0], row[2])
-		if row[1] != "" {
-			functions.WriteString("| parameter | type | default |\n| --- | --- | --- |\n")
-		}
-		for _, parameter := range strings.Split(row[1].(string), ", ") {
-			if parameter == "" {
-				continue
-			}
-			declared, fallback, has := strings.Cut(parameter, " DEFAULT ")
-			name, kind, _ := strings.Cut(declared, " ")
-			if fallback = "`" + regexp.MustCompile(`::[a-z ]+$`).ReplaceAllString(fallback, "") + "`"; !has {
-				fallback = "required"
-			}
-			fmt.Fprintf(&functions, "| `%s` | %s | %s |\n", name, kind, fallback)
-		}
-		functions.WriteString("\n")
+		functions.WriteString(describe(t, row[0].(string), row[1].(string), row[2].(string)))
 	}
 	compare(t, "reference/sql.md", "functions", functions.String())
 
@@ -130,7 +115,12 @@ func TestPostgresPageHasTheSchema(t *testing.T) {
 		WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' GROUP BY 1 ORDER BY 1`)
 	var views strings.Builder
 	for _, row := range rows {
-		fmt.Fprintf(&views, "### outbox.%s\n\n%s\n\n", row[0], strings.Join(wrapped(row[1].(string)), "\n"))
+		is, ok := sqlViews[row[0].(string)]
+		if !ok {
+			t.Errorf("describe outbox.%s in docs/sql_test.go", row[0])
+		}
+		fmt.Fprintf(&views, "### outbox.%s\n\n%s\n\n%s\n\n", row[0], strings.Join(wrapped(is), "\n"),
+			strings.Join(wrapped("Columns: "+row[1].(string)), "\n"))
 	}
 	compare(t, "reference/sql.md", "views", views.String())
 }

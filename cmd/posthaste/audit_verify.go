@@ -20,15 +20,14 @@ func (p *program) auditVerifyCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "verify",
 		Usage: "check that the audit is what was recorded",
-		Description: `Goes through the whole audit and the chain of hashes over it, and names every act
-that was changed, removed, slipped in or moved. It prints the chain's head: note it
-where those who change the database cannot write. With --from it checks that a head
-noted earlier is still in the chain, which also finds an end that was cut off and a
-chain that was made anew.
+		Description: `Reads the whole audit and its chain of hashes, and reports every act that was changed,
+removed, inserted or moved. It prints the chain's head: store it where those who can
+change the database cannot write. With --from it checks that a head stored earlier is
+still in the chain, which also detects a truncated and a rebuilt chain.
 
 Exit status: 0 the audit is what was recorded, 1 it is not, 2 the command line is wrong.`,
 		Flags: append(operatorFlags(), outputFlag(),
-			&cli.StringFlag{Name: "from", Usage: "a head that was noted earlier, `SEQ:HASH`"},
+			&cli.StringFlag{Name: "from", Usage: "a head that was stored earlier, `SEQ:HASH`"},
 		),
 		Action: p.verifyAudit,
 	}

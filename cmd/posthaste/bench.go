@@ -33,8 +33,8 @@ func benchCommand() *cli.Command {
 	for _, w := range bench.Workloads() {
 		fmt.Fprintf(&about, "%-14s %s\n", w.Name, w.About)
 	}
-	about.WriteString("all            every one of them, with its defaults\n\n" +
-		"Each makes a database of its own on the server and drops it. Without --database-url a durable server is started for the run; DATABASE_URL is not looked at, so that no other database is measured by accident.")
+	about.WriteString("all            all workloads, with their defaults\n\n" +
+		"Each workload creates a database of its own on the server and drops it. Without --database-url, the command starts a durable server for the run. It ignores DATABASE_URL, so that it measures no other database by accident.")
 	return &cli.Command{
 		Name:        "bench",
 		Usage:       "measure this build against a Postgres",
@@ -42,19 +42,19 @@ func benchCommand() *cli.Command {
 		Description: about.String(),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases"},
-			&cli.BoolFlag{Name: "json", Usage: "print one JSON object a line"},
+			&cli.BoolFlag{Name: "json", Usage: "print one JSON object per line"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
-			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: that all jobs have one of (default none)"},
+			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: how many keys the jobs share (default none)"},
 			&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
 			&cli.StringFlag{Name: "sink", Usage: "relay, relay-latency: null, nats, nats-sync-always, kafka, amqp or redis", Value: "null"},
-			&cli.StringFlag{Name: "broker", Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials, where a stream, topic or queue of our own is made"},
-			&cli.IntFlag{Name: "sinks", Usage: "relay: publish to so many sinks at once that accept everything, and then to one alone"},
+			&cli.StringFlag{Name: "broker", Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials; the command creates its own stream, topic or queue there"},
+			&cli.IntFlag{Name: "sinks", Usage: "relay: publish to this many sinks at once that accept everything, and then to one alone"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32); console: viewers (default 50)"},
 			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, alongside the API at work, and alongside ten times its clients"},
 			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
-			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until it is stopped"},
+			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until stopped"},
 			&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
 			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants next to a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
@@ -189,7 +189,7 @@ func printResult(w io.Writer, r *bench.Result, asJSON bool) error {
 // benchWorkerCommand is the child process of the workloads that kill one.
 func benchWorkerCommand() *cli.Command {
 	return &cli.Command{
-		Name: "worker", Usage: "the process that a workload kills: holds its jobs", ArgsUsage: "DATABASE_URL LEDGER",
+		Name: "worker", Usage: "the process that a workload kills; it holds its jobs", ArgsUsage: "DATABASE_URL LEDGER",
 		Action: func(ctx context.Context, c *cli.Command) error {
 			ledger, err := os.OpenFile(c.Args().Get(1), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 			if err != nil {

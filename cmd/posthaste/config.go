@@ -12,7 +12,7 @@ import (
 func (p *program) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "config",
-		Usage: "print every setting with its effective value and source, secrets left out",
+		Usage: "print every setting with its effective value and source, without secrets",
 		Flags: append(append(flags(), flags("api", "token")...), outputFlag()),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {

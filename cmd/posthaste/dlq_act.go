@@ -24,8 +24,8 @@ func actOnLettersFlags() []cli.Flag {
 	return append(letterFlags(),
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "only show which it would be, or how many by filter, as they are now"},
-		&cli.BoolFlag{Name: "detach", Usage: "by filter, or --all: leave it to the processes that serve the API, and print the operation's id (see posthaste operations)"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "only list the dead letters it would act on, or count them by filter, as they are now"},
+		&cli.BoolFlag{Name: "detach", Usage: "by filter, or --all: let the processes that serve the API do it, and print the operation's id (see posthaste operations)"},
 		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
 	)
 }

@@ -21,10 +21,10 @@ func (p *program) docsCommand() *cli.Command {
 		Name:      "docs",
 		Usage:     "serve the manual of this build, or print a page of it",
 		ArgsUsage: "[PAGE]",
-		Description: `Without a page it serves the manual as a web site until Ctrl-C; nothing of it is
-loaded from elsewhere. With one it prints its Markdown: "posthaste docs operate/operations".
-"posthaste docs index" lists the pages. The processes that serve the API or the console
-have the manual below /manual/ of that address.`,
+		Description: `Without PAGE it serves the manual as a web site until Ctrl-C; the site loads nothing from
+elsewhere. With PAGE it prints that page as Markdown: "posthaste docs operate/operations".
+"posthaste docs index" lists the pages. Processes that serve the API or the console also
+serve the manual below /manual/ of that address.`,
 		Flags: []cli.Flag{&cli.StringFlag{Name: "addr", Value: "127.0.0.1:8089", Usage: "`HOST:PORT` to serve it on"}},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 1); err != nil {

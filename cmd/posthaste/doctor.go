@@ -13,10 +13,10 @@ func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "check the installation and show how to fix what is wrong",
-		Description: `It asks whether the schema is there, whether commits are durable, whether a NOTIFY
-arrives where dispatchers listen, whether a pooler is in between, who holds vacuum
-back, how autovacuum and partitions fare, which dispatchers there are, and what
-waits for a handler or a person, and whether events are published. It changes nothing.
+		Description: `It checks that the schema exists, that commits are durable, that a NOTIFY reaches the
+connection on which dispatchers listen, whether a pooler is in between, which sessions
+hold back vacuum, the state of autovacuum and partitions, the dispatchers, the jobs that
+wait for a handler or a decision, and the publication of events. It changes nothing.
 
 Exit status: 0 nothing worse than a warning, 1 a problem, 2 the command line is wrong.`,
 		Flags:  append(flags("database-url", "listen-url"), outputFlag()),

@@ -23,8 +23,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const payloadDescription = `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
-{}, @FILE reads it from a file, and - from standard input. Write -- before a payload
+const payloadDescription = `PAYLOAD is JSON, or what --content-type declares. Without PAYLOAD it is {}; @FILE reads it
+from a file, and - from standard input. Write -- before a payload
 that begins with a dash.`
 
 func (p *program) enqueueCommand() *cli.Command {
@@ -34,7 +34,7 @@ func (p *program) enqueueCommand() *cli.Command {
 		ArgsUsage: "KIND [PAYLOAD|@FILE|-]",
 		Description: payloadDescription + `
 
-Through the API (--api) the job is one of the token's tenant, and its payload JSON.`,
+Through the API (--api) the job belongs to the token's tenant, and its payload is JSON.`,
 		Flags: append(append(operatorFlags(), flags("notify")...),
 			&cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"},
 			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
@@ -46,15 +46,15 @@ Through the API (--api) the job is one of the token's tenant, and its payload JS
 			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
 			&cli.StringFlag{Name: "backoff", Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
-			&cli.StringFlag{Name: "key", Usage: "what ordering or concurrency is bound to"},
+			&cli.StringFlag{Name: "key", Usage: "`KEY` whose jobs are ordered or limited"},
 			&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
-			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key that were stored before"},
+			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
 			&cli.Int64Flag{Name: "sequence", Usage: "position `N` in that order, from 1 (default: by commit)"},
 			&cli.StringFlag{Name: "on-death", Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)"},
 			&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
 			&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
-			&cli.IntFlag{Name: "max-queued", Usage: "only if fewer than `N` jobs of the key wait"},
-			&cli.StringFlag{Name: "when-full", Usage: "else: coalesce or replace-oldest (default: reject)"},
+			&cli.IntFlag{Name: "max-queued", Usage: "store it only if fewer than `N` jobs of the key are waiting"},
+			&cli.StringFlag{Name: "when-full", Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)"},
 			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},

@@ -22,7 +22,7 @@ func (p *program) healthcheckCommand() *cli.Command {
 		Name:  "healthcheck",
 		Usage: "check that a running process is ready (for containers: exit status 0 or 1)",
 		Flags: append(flags("admin-addr"),
-			&cli.DurationFlag{Name: "timeout", Value: 5 * time.Second, Usage: "how long to wait for the answer"}),
+			&cli.DurationFlag{Name: "timeout", Value: 5 * time.Second, Usage: "how long to wait for the response"}),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err

@@ -23,8 +23,8 @@ func (p *program) jobsCommand() *cli.Command {
 				Flags: append(jobFlags(), outputFlag(), fingerprintFlag(),
 					&cli.StringFlag{Name: "worker", Usage: "only those that this `WORKER` holds, or has closed"},
 					&cli.StringFlag{Name: "error-code", Usage: "only those whose latest failed attempt ended with this `CODE`"},
-					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have come to attempt `N`"},
-					&cli.StringFlag{Name: "parent", Usage: "only those that the end of the job with this `ID` stored"},
+					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have reached attempt `N`"},
+					&cli.StringFlag{Name: "parent", Usage: "only follow-ups and hooks of the job with this `ID`"},
 					&cli.StringFlag{Name: "id-prefix", Usage: "only those whose id begins with `HEX`"},
 					&cli.StringFlag{Name: "contains", Usage: "only those with this `TEXT` in the first 64 KiB of the payload, or in the headers"},
 					&cli.StringFlag{Name: "finished-since", Usage: "closed at or after this `TIME`, like --created-since: no open ones"},
@@ -36,7 +36,7 @@ func (p *program) jobsCommand() *cli.Command {
 			},
 			{
 				Name:      "show",
-				Usage:     "print a job with its payload, its failed attempts and what it has reported",
+				Usage:     "print a job with its payload, its failed attempts and its reported progress",
 				ArgsUsage: "ID",
 				Flags:     append(operatorFlags(), outputFlag()),
 				Action:    p.showJob,
@@ -93,7 +93,7 @@ func jobFlags() []cli.Flag {
 }
 
 func fingerprintFlag() cli.Flag {
-	return &cli.StringFlag{Name: "fingerprint", Usage: "only dead letters of this group: a `FINGERPRINT` of \"dlq groups\""}
+	return &cli.StringFlag{Name: "fingerprint", Usage: "only dead letters of this group: a `FINGERPRINT` from \"dlq groups\""}
 }
 
 func (p *program) listJobs(ctx context.Context, c *cli.Command) error {

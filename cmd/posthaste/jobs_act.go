@@ -27,7 +27,7 @@ var (
 	stoppable   = []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Running}
 
 	cancelAct = jobAct{
-		"cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop",
+		"cancel", "cancel jobs: waiting ones at once, running ones by asking their handlers to stop",
 		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, false, // to repeat it is harmless
 		func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) {
 			became, err := o.Cancel(ctx, id)
@@ -36,10 +36,10 @@ var (
 	}
 	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
 	retryAct   = jobAct{
-		"retry", "have dead letters run again with all their attempts, and waiting jobs at once",
+		"retry", "run dead letters again with all their attempts, and waiting jobs at once",
 		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, true, outright(jobActs.Retry),
 	}
-	dismissAct = jobAct{"dismiss", "put dead letters away: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
+	dismissAct = jobAct{"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
 )
 
 // outright is an act that is done when it returns.
@@ -47,19 +47,19 @@ func outright(do func(jobActs, context.Context, outbox.ID) error) func(jobActs, 
 	return func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) { return false, do(o, ctx, id) }
 }
 
-const actDescription = `Which ones: the IDs, or those that all of the filters mean. A filter without --status
+const actDescription = `Acts on the IDs, or on the jobs that match all of the filters. A filter without --status
 means jobs that are %s.
 
-By filter it acts on the jobs that there are when it begins, newest first, and passes
-over those that are in another status when their turn comes. It may be interrupted
-at any time: what was done is done. To go on, repeat the command.`
+By filter it acts on the jobs that exist when it starts, newest first, and skips those
+whose status has changed when their turn comes. It may be interrupted at any time; the
+jobs done so far stay done. To continue, repeat the command.`
 
 func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name: a.name, Usage: a.usage, ArgsUsage: "[ID…]", Description: fmt.Sprintf(actDescription, oneOf(a.unless)),
 		Flags: slices.Concat(jobFlags(), more, []cli.Flag{
 			&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only show which jobs it would be, or how many by filter, as they are now"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only list the jobs it would act on, or count them by filter, as they are now"},
 			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
 		}),
 		Action: func(ctx context.Context, c *cli.Command) error {

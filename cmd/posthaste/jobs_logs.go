@@ -17,10 +17,10 @@ const followInterval = 500 * time.Millisecond
 func (p *program) jobLogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
-		Usage:     "print what a job has logged itself: its newest lines, oldest first",
+		Usage:     "print the newest lines that a job has logged, oldest first",
 		ArgsUsage: "ID",
 		Flags: append(operatorFlags(), jsonOrText(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "print new lines as they come, until the job has ended or waits for a person"}),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "print new lines as they arrive, until the job has ended or is a dead letter"}),
 		Action: p.jobLogs,
 	}
 }
@@ -36,7 +36,7 @@ var _ jobLog = (*operator.Operator)(nil)
 // table that could wait for the last one.
 func jsonOrText() cli.Flag {
 	return &cli.StringFlag{
-		Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`text|json`; json is an object a line",
+		Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`text|json`; json prints an object per line",
 		Validator: func(v string) error {
 			if _, err := parseOneOf(v, "text", "json"); err != nil {
 				return fmt.Errorf("--output is %q: %w", v, err)

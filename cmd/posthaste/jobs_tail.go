@@ -27,23 +27,23 @@ const (
 const tailDescription = `Prints a line for every new job and every change of a status that it sees, until
 Ctrl-C.
 
-Through the API (--api) changes are sent as they happen, which needs admin.stream. It
-connects again after a lost connection and goes on where it was. When it
-prints a note, something may have been left out: because it was away for more than an
-hour, or more changed at once than is sent one by one. States in between may be skipped. With
---key, and for tokens without admin.stream, it polls instead.
+Through the API (--api) the server sends changes as they happen, which requires
+admin.stream. After a lost connection the command reconnects and continues where it was.
+It prints a note when changes may be missing: it was disconnected for more than an hour,
+or more changed at once than the server sends one by one. States in between may be
+skipped. With --key, and for tokens without admin.stream, it polls instead.
 
-Directly on the database it polls, and after an outage it goes on where it was. It may
-skip a status that a job had for less than the interval; changes of jobs that existed
-before it began, beyond the newest 1000 open ones; and new jobs when more than 1000 come
-between two polls, or whose producer's clock is wrong by more than a minute, or whose
-transaction took longer to commit. It prints a note when it knows.
+Directly on the database it polls, and after an outage it continues where it was. It may
+miss a status that a job had for less than the interval; changes of jobs that existed
+before it started, beyond the newest 1000 open ones; and new jobs if more than 1000 arrive
+between two polls, if the producer's clock is wrong by more than a minute, or if the
+producer's transaction took longer to commit. It prints a note when it detects this.
 
--o json prints an object a line; what the API does not return of a job is null.`
+-o json prints an object per line; fields that the API does not return are null.`
 
 func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
-		Name: "tail", Usage: "print new jobs and changes of their statuses as they come", Description: tailDescription,
+		Name: "tail", Usage: "print new jobs and changes of status as they happen", Description: tailDescription,
 		Flags: append(operatorFlags(), jsonOrText(),
 			&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
 			&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},

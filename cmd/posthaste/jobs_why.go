@@ -23,8 +23,8 @@ var (
 
 func (p *program) whyCommand() *cli.Command {
 	return &cli.Command{
-		Name: "why", Usage: "show why a job does not run, and what helps", ArgsUsage: "ID",
-		Description: "The first reason is the one that holds; the others would when it is gone.",
+		Name: "why", Usage: "show why a job does not run, and the remedy", ArgsUsage: "ID",
+		Description: "The first reason is the decisive one; the others would apply without it.",
 		Flags:       append(operatorFlags(), outputFlag()), Action: p.explainJob,
 	}
 }

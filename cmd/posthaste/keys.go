@@ -30,7 +30,7 @@ func (p *program) keysCommand() *cli.Command {
 		Commands: []*cli.Command{
 			{
 				Name:  "list",
-				Usage: "list the keys with blocked jobs and those that are parked, the longest waiting first",
+				Usage: "list keys with blocked jobs and parked keys, the longest waiting first",
 				Flags: append(operatorFlags(), outputFlag(),
 					&cli.StringFlag{Name: "queue", Usage: "only those of this `QUEUE`"},
 					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"},

@@ -12,7 +12,7 @@ import (
 func (p *program) migrateSQLCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "sql",
-		Usage: "print the SQL of the migrations, for people who apply it by hand",
+		Usage: "print the SQL of the migrations, to apply by hand",
 		Description: `The script records what it applied, so that "posthaste migrate status" and the
 processes know. Apply it with: psql --set ON_ERROR_STOP=1`,
 		Flags: []cli.Flag{&cli.IntFlag{Name: "after", Usage: "leave out the numbered files up to this `VERSION`, which the database has"}},

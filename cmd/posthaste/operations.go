@@ -49,8 +49,8 @@ func (p *program) operationsCommand() *cli.Command {
 		}
 	}
 	return &cli.Command{
-		Name: "operations", Usage: "acts on many jobs that go on by themselves: list, start, stop and resume them",
-		Description: "The processes that serve the API do them, however many there are, and whatever becomes of one.\nThose on dead letters are started by \"dlq replay\" and \"dlq dismiss\" with --detach.",
+		Name: "operations", Usage: "list, start, stop and resume acts on many jobs that run on the server",
+		Description: "The processes that serve the API execute operations; if one process dies, another\ncontinues. \"dlq replay\" and \"dlq dismiss\" with --detach start those on dead letters.",
 		Commands: []*cli.Command{
 			p.startCommand(),
 			{
@@ -59,9 +59,9 @@ func (p *program) operationsCommand() *cli.Command {
 					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` operations"},
 					&cli.StringFlag{Name: "before", Usage: "only older ones than the operation with this `ID`: the next page begins with the last id of this one"}),
 			},
-			one("show", "show how far an operation has come", operationActs.Operation),
-			one("stop", "stop an operation: when it returns, nothing more is done", operationActs.StopOperation, reason),
-			one("resume", "let a stopped operation go on where it was", operationActs.ResumeOperation, reason),
+			one("show", "show the progress of an operation", operationActs.Operation),
+			one("stop", "stop an operation; it has stopped when the command returns", operationActs.StopOperation, reason),
+			one("resume", "continue a stopped operation", operationActs.ResumeOperation, reason),
 		},
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-const startDescription = `Which ones: those that all of the filters mean, or --all. It acts on jobs that are
+const startDescription = `Acts on the jobs that match all of the filters, or on --all, if they are
 %s, and prints the id of the operation.
 
-It acts on the jobs that it has counted, each while it is in such a status when its
-turn comes: what comes later, or has changed since the count, is left alone. --dry-run
-counts them, and prints the --as-of with which the command means exactly these.`
+It acts on the jobs that it has counted, each if its status is still one of these when
+its turn comes. It does not touch later jobs, or jobs changed since the count. --dry-run
+counts them and prints the --as-of that restricts a later command to exactly these jobs.`
 
 // startCommand starts acts on open jobs.
 func (p *program) startCommand() *cli.Command {
@@ -26,10 +26,10 @@ func (p *program) startCommand() *cli.Command {
 			Name: string(act), Usage: usage, Description: fmt.Sprintf(startDescription, oneOf(act.Possible())),
 			Flags: append(append(jobFlags(), more...),
 				&cli.BoolFlag{Name: "all", Usage: "all open jobs"},
-				&cli.StringFlag{Name: "as-of", Usage: "only jobs that nothing has happened to since a dry run that printed this `TEXT`"},
-				&cli.StringFlag{Name: "rate", Usage: "at most `N` jobs a second (default: no limit)"},
+				&cli.StringFlag{Name: "as-of", Usage: "only jobs unchanged since the dry run that printed this `TEXT`"},
+				&cli.StringFlag{Name: "rate", Usage: "at most `N` jobs per second (default: no limit)"},
 				&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-				&cli.BoolFlag{Name: "dry-run", Usage: "only print how many it would be, as they are now"},
+				&cli.BoolFlag{Name: "dry-run", Usage: "only count the jobs it would act on, as they are now"},
 				&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"}),
 			Action: func(ctx context.Context, c *cli.Command) error {
 				n, err := newOperation(c, act)
@@ -43,9 +43,9 @@ func (p *program) startCommand() *cli.Command {
 	return &cli.Command{
 		Name: "start", Usage: "start an act on all open jobs that match",
 		Commands: []*cli.Command{
-			start(operator.CancelJobs, "call jobs off: waiting ones at once, running ones by asking their handlers to stop"),
+			start(operator.CancelJobs, "cancel jobs: waiting ones at once, running ones by asking their handlers to stop"),
 			start(operator.ReleaseJobs, "let held jobs run"),
-			start(operator.RetryJobs, "have waiting jobs run at once"),
+			start(operator.RetryJobs, "run waiting jobs at once"),
 			start(operator.EditJobs, "give waiting jobs another queue, priority or time",
 				&cli.StringFlag{Name: "set-queue", Usage: "move them to this `QUEUE`; jobs with a key are left alone"},
 				&cli.StringFlag{Name: "set-priority", Usage: "`N`, -32768 to 32767; higher is more urgent"},

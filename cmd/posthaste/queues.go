@@ -41,8 +41,8 @@ func (p *program) queuesCommand() *cli.Command {
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listQueues,
 			},
-			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", queueActs.Pause),
-			p.queueCommand("resume", "let claims of a queue go on", queueActs.Resume),
+			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs continue", queueActs.Pause),
+			p.queueCommand("resume", "resume claims of a queue", queueActs.Resume),
 			p.limitCommand(),
 		},
 	}
@@ -120,11 +120,11 @@ func unusedQueue(ctx context.Context, o queueActs, queue string) string {
 func (p *program) limitCommand() *cli.Command {
 	return &cli.Command{
 		Name: "limit", Usage: "limit, in all processes together, how many jobs of a queue run at once and how many start in an interval", ArgsUsage: "QUEUE",
-		Description: `What is not named stays as it is. A rate of 100/1m lets no more than 100 jobs start
-in any minute; all of them may start at once.`,
+		Description: `Limits that are not named stay as they are. With a rate of 100/1m, no more than 100 jobs
+start in any minute; all of them may start at once.`,
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.IntFlag{Name: "max-running", Usage: "`N` jobs may run at once"},
-			&cli.StringFlag{Name: "rate", Usage: "`N/INTERVAL`, like 10/s or 100/5m, may start"},
+			&cli.StringFlag{Name: "rate", Usage: "at most `N/INTERVAL` jobs may start, like 10/s or 100/5m"},
 			&cli.BoolFlag{Name: "no-max-running", Usage: "any number may run at once"},
 			&cli.BoolFlag{Name: "no-rate", Usage: "any number may start"},
 		),

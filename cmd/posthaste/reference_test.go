@@ -13,7 +13,7 @@ import (
 
 var updateReference = flag.Bool("update-reference", false, "write docs/reference/settings.md and commands.md")
 
-// The pages are what the program says of itself.
+// The pages are generated from the program's own help texts.
 func TestReferenceIsWhatTheProgramSays(t *testing.T) {
 	t.Parallel()
 	for page, want := range map[string]string{"settings.md": settingsPage(), "commands.md": commandsPage()} {
@@ -44,12 +44,12 @@ func settingsPage() string {
 	var b strings.Builder
 	b.WriteString(`# Settings
 
-For people who configure ` + "`posthaste serve`" + ` and the other commands. Generated from the program. Each setting is a flag
-and an environment variable; the flag wins. ` + "`posthaste config`" + ` prints what is in effect, and where it comes from. A
+The settings of ` + "`posthaste serve`" + ` and the other commands, generated from the program. Each setting is a flag and an
+environment variable; the flag takes precedence. ` + "`posthaste config`" + ` prints the effective values and their sources. A
 program that calls ` + "`app.Run`" + ` reads none of these variables: its settings are the [fields of
 ` + "`app.Config`" + `](../operate/rollout.md#in-your-own-program).
 
-| variable | flag | default | what |
+| variable | flag | default | meaning |
 | --- | --- | --- | --- |
 `)
 	for _, s := range slices.Concat(allSettings, apiSettings) {
@@ -66,9 +66,9 @@ func commandsPage() string {
 	var b strings.Builder
 	b.WriteString(`# Commands
 
-For people at a terminal. Generated from the program: ` + "`posthaste COMMAND --help`" + ` prints the same. Flags that are
-settings of a process are in [settings](settings.md); exit statuses in
-[operations](../operate/operations.md#exit-statuses-and-completions).
+The commands of ` + "`posthaste`" + ` for your terminal, generated from the program. ` + "`posthaste COMMAND --help`" + ` prints the same
+text and also the flags that are [settings](settings.md), such as ` + "`--database-url`" + ` and ` + "`--api`" + `, which this page omits.
+Exit statuses are in [operations](../operate/operations.md#exit-statuses-and-completions).
 `)
 	p := &program{getenv: func(string) string { return "" }}
 	known := map[string]bool{}
@@ -106,7 +106,7 @@ func describe(b *strings.Builder, c *cli.Command, path string, settings map[stri
 			fmt.Fprintf(&rows, "| %s | %s |\n", strings.Join(names, ", "), cell(documented.GetUsage()+defaultOf(documented)))
 		}
 		if rows.Len() > 0 {
-			b.WriteString("\n| flag | what |\n| --- | --- |\n" + rows.String())
+			b.WriteString("\n| flag | meaning |\n| --- | --- |\n" + rows.String())
 		}
 		describe(b, sub, name, settings)
 	}

@@ -81,8 +81,8 @@ var (
 	_ sinkActs = (*remote)(nil)
 )
 
-const relayDescription = `The relay publishes events to brokers, and bridges make jobs of their messages. It is a
-part of "posthaste serve" and "posthaste dev" that have a --relay-config, such as
+const relayDescription = `The relay publishes events to brokers, and bridges turn brokers' messages into jobs. It
+runs in "posthaste serve" and "posthaste dev" with a --relay-config, such as
 
   source: shop
   sinks:
@@ -91,8 +91,8 @@ part of "posthaste serve" and "posthaste dev" that have a --relay-config, such a
   routes:
     - { topics: ["order.*"], to: orders, destination: "shop.{topic}.{key|token}" }
 
-Streams, topics and queues are yours to create; "relay check" says which are missing.
-docs/guides/publish-events.md goes through it step by step, docs/operate/relay.md has every field.`
+Create the streams, topics and queues yourself; "relay check" lists those that are
+missing. docs/guides/publish-events.md is a tutorial, docs/operate/relay.md the reference.`
 
 func (p *program) relayCommand() *cli.Command {
 	return &cli.Command{
@@ -102,20 +102,20 @@ func (p *program) relayCommand() *cli.Command {
 		Commands: []*cli.Command{
 			{
 				Name:   "list",
-				Usage:  "list the sinks: who publishes, how far, and what keeps them",
+				Usage:  "list the sinks: the publishing process, the position, and what holds it up",
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listSinks,
 			},
 			{
 				Name:   "bridges",
-				Usage:  "list the bridges, by which messages of brokers become jobs: whether a process fetches, how many it has stored, how many are behind, and what keeps it",
+				Usage:  "list the bridges, which turn brokers' messages into jobs: whether a process fetches, how many it has stored, how many remain, and what holds it up",
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listBridges,
 			},
 			p.sinkCommand("pause", "publish nothing to a sink, in all processes, until it is resumed", sinkActs.PauseSink),
-			p.sinkCommand("resume", "let a sink go on", sinkActs.ResumeSink),
+			p.sinkCommand("resume", "resume a sink", sinkActs.ResumeSink),
 			{
-				Name: "skip", Usage: "never publish an event that waits for a sink, such as one that its broker refuses", ArgsUsage: "SINK EVENT-ID",
+				Name: "skip", Usage: "never publish an event that is waiting for a sink, such as one that its broker refuses", ArgsUsage: "SINK EVENT-ID",
 				Flags:  append(operatorFlags(), reasonFlag()),
 				Action: p.skipEvent,
 			},
@@ -132,7 +132,7 @@ func (p *program) relayCommand() *cli.Command {
 			p.replaysCommand(),
 			{
 				Name:   "check",
-				Usage:  "ask each broker of the relay-config whether it can be published to and fetched from, and what its settings may lose",
+				Usage:  "check that each broker of the relay-config accepts publishing and fetching, and which of its settings may lose messages",
 				Flags:  append(flags("relay-config"), outputFlag()),
 				Action: p.checkSinks,
 			},
@@ -178,9 +178,9 @@ func (p *program) listBridges(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-const heldDescription = `They are jobs of the kind and queue relay:SINK: "dlq replay ID" publishes one that failed
-for good again, with --payload as another, "dlq dismiss ID" never, and those behind it of
-its key follow.`
+const heldDescription = `They are jobs of the kind and queue relay:SINK. "dlq replay ID" publishes a permanently
+failed one again, with --payload under another payload; "dlq dismiss ID" gives it up.
+Either way the messages of its key behind it follow.`
 
 func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 1, 1); err != nil {

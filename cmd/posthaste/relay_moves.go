@@ -19,19 +19,19 @@ type sinkMoves interface {
 
 var _ sinkMoves = (*operator.Operator)(nil)
 
-const seekDescription = `Forward, the events between are never published to the sink; those of transactions
-that are still open are. Back, they are published again with the same ids, newer ones of
-a key after older ones that consumers have had already: see also "relay replay", which
-publishes a part again beside what is new.`
+const seekDescription = `Forward: the events in between are never published to the sink, except those of
+transactions that are still open. Back: they are published again with the same ids, so
+that consumers receive older events of a key again before newer ones. See also "relay
+replay", which publishes a selection again alongside new events.`
 
 func (p *program) seekCommand() *cli.Command {
 	return &cli.Command{
 		Name: "seek", Usage: "move a sink's position in the log", ArgsUsage: "SINK", Description: seekDescription,
 		Flags: append(operatorFlags(), reasonFlag(),
-			&cli.Int64Flag{Name: "to", Usage: "go on behind this `POSITION`; 0 is before the first event"},
-			&cli.BoolFlag{Name: "to-end", Usage: "go on behind the last event: skip all that wait"},
-			&cli.StringFlag{Name: "since", Usage: "go on with the first event from this `TIME` on, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only show what it would do"},
+			&cli.Int64Flag{Name: "to", Usage: "continue after this `POSITION`; 0 is before the first event"},
+			&cli.BoolFlag{Name: "to-end", Usage: "continue after the last event: skip all that are waiting"},
+			&cli.StringFlag{Name: "since", Usage: "continue with the first event at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only show the effect"},
 			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask when it concerns more than one event; scripts must pass it"},
 		),
 		Action: p.seekSink,
@@ -94,11 +94,11 @@ func moveText(m operator.SinkMove) string {
 
 func (p *program) removeCommand() *cli.Command {
 	return &cli.Command{
-		Name: "remove", Usage: "forget a sink that is not wanted any more", ArgsUsage: "SINK",
-		Description: `Take it out of every relay.yaml first, and stop the processes that publish to it: it is
-refused while one does, and for a minute after one was killed, and while messages that the
-sink has refused are jobs ("relay held"): --force gives them up. A sink that is there
-holds the days of the log that it has not read.`,
+		Name: "remove", Usage: "remove a sink that is no longer in use", ArgsUsage: "SINK",
+		Description: `First delete it from every relay.yaml and stop the processes that publish to it. The
+command is refused while a process publishes to the sink, for a minute after one was
+killed, and while messages that the sink has refused are jobs ("relay held"); --force
+gives those up. A sink retains the days of the log that it has not read.`,
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.BoolFlag{Name: "force", Usage: "cancel and dismiss messages that are jobs: they are never published"},
 			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one message is given up; scripts must pass it"},

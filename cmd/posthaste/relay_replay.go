@@ -29,22 +29,22 @@ var (
 	_ sinkReplays = (*remote)(nil)
 )
 
-const replayEventsDescription = `The process that publishes to the sink does it, beside what is new and without
-delaying it, and goes on after a crash: at least once. Messages have the header
-posthaste-replay. Their ids are those of the first time, by which brokers and consumers
-drop repeats; with --again they are ID/REPLAY. --dry-run says how many of them the
-broker would drop because it remembers their ids. With --stop-live no new message is
-between them: the sink publishes what was stored up to the last of them, then the replay,
-and only then what is newer.
+const replayEventsDescription = `The process that publishes to the sink also replays, alongside new events and without
+delaying them, and continues after a crash: at least once. Messages have the header
+posthaste-replay. They keep their original ids, by which brokers and consumers drop
+repeats; with --again the ids are ID/REPLAY. --dry-run reports how many of them the
+broker would drop because it remembers their ids. With --stop-live no new message comes
+between them: the sink publishes the events stored up to the last of them, then the
+replay, and only then newer events.
 
-What the sink refuses is counted and passed by. Without --detach the command waits to
-the end and shows how far it is; Ctrl-C ends the command and not the replay: see "relay
-replays".
+Messages that the sink refuses are counted and skipped. Without --detach the command
+waits for the end and shows the progress; Ctrl-C ends the command, not the replay: see
+"relay replays".
 
-With --kind and no SINK it enqueues jobs of the kind again that have succeeded, such as
-those that a sink carries out. They have the header posthaste-replay and, unless --again
-is said, posthaste-original-id, which is then the id of such a message, too. At a --rate
-they become due one after the other.`
+With --kind and no SINK it enqueues succeeded jobs of the kind again, such as those of a
+sink's messages. They have the header posthaste-replay and, without --again, also
+posthaste-original-id, which is then the id of such a message. At a --rate they become
+due one after the other.`
 
 func (p *program) replayCommand() *cli.Command {
 	return &cli.Command{
@@ -53,15 +53,15 @@ func (p *program) replayCommand() *cli.Command {
 			&cli.StringFlag{Name: "since", Usage: "stored at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
 			&cli.StringFlag{Name: "until", Usage: "stored before this `TIME`; now, if left out"},
 			&cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"},
-			&cli.StringFlag{Name: "kind", Usage: "jobs of this `KIND` that have succeeded since, and not events"},
+			&cli.StringFlag{Name: "kind", Usage: "jobs of this `KIND` that have succeeded since, instead of events"},
 			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 			onlyTenantFlag(),
-			&cli.StringFlag{Name: "rate", Usage: "no more than `N` a second, like 500 or 500/s"},
-			&cli.BoolFlag{Name: "again", Usage: "under new ids, which nobody takes for repeats"},
-			&cli.BoolFlag{Name: "stop-live", Usage: "have the sink publish nothing new while the replay runs"},
+			&cli.StringFlag{Name: "rate", Usage: "at most `N` per second, like 500 or 500/s"},
+			&cli.BoolFlag{Name: "again", Usage: "under new ids, which are not dropped as repeats"},
+			&cli.BoolFlag{Name: "stop-live", Usage: "publish no new events to the sink while the replay runs"},
 			&cli.BoolFlag{Name: "detach", Usage: "do not wait for the end"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only show what it would publish"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one event; scripts must pass it"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before replaying more than one event; scripts must pass it"},
 		),
 		Action: p.replayEvents,
 	}
@@ -231,7 +231,7 @@ func (p *program) replaysCommand() *cli.Command {
 		Name: "replays", Usage: "list the replays of a sink, newest first", ArgsUsage: "SINK",
 		Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag()),
 		Commands: []*cli.Command{{
-			Name: "stop", Usage: "end a replay that runs", ArgsUsage: "SINK REPLAY-ID", Flags: append(operatorFlags(), reasonFlag()),
+			Name: "stop", Usage: "end a running replay", ArgsUsage: "SINK REPLAY-ID", Flags: append(operatorFlags(), reasonFlag()),
 			Action: p.stopReplay,
 		}},
 		Action: p.listReplays,

@@ -24,13 +24,13 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-const tailEventsDescription = `Prints a line for every event of the log, as sinks get to see it: as soon as its
-transaction has committed, until Ctrl-C. It begins at the end of the log; with --since
-with events of the past, and with SINK with those that wait for that sink. It reads the
-log itself: nothing is published, and no cursor moves.
+const tailEventsDescription = `Prints a line for every event of the log when sinks can read it, as soon as its
+transaction has committed, until Ctrl-C. It starts at the end of the log; with --since at
+a time in the past, and with SINK at the events that wait for that sink. It reads the log
+itself: nothing is published, and no cursor moves.
 
-Payloads may be confidential: they are printed with --payload only. -o json prints an
-object a line; a payload that is no JSON is a text in it, and base64 if it is no text.`
+Payloads may be confidential, so they are printed only with --payload. -o json prints an
+object per line, in which a payload that is not JSON is a string, base64 if it is not text.`
 
 func (p *program) tailEventsCommand() *cli.Command {
 	return &cli.Command{
@@ -39,8 +39,8 @@ func (p *program) tailEventsCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"},
 			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 			&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`"},
-			&cli.StringFlag{Name: "since", Usage: "from this `TIME` on, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.BoolFlag{Name: "payload", Usage: "print payloads, too"}),
+			&cli.StringFlag{Name: "since", Usage: "starting at this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
+			&cli.BoolFlag{Name: "payload", Usage: "print payloads as well"}),
 		Action: p.tailEvents,
 	}
 }

@@ -39,8 +39,8 @@ func (p *program) schedulesCommand() *cli.Command {
 			},
 			p.createScheduleCommand(),
 			p.changeScheduleCommand(),
-			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs go on", "paused: ", scheduleActs.PauseSchedule),
-			scheduleCommand(p, "resume", "let a schedule go on with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
+			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs continue", "paused: ", scheduleActs.PauseSchedule),
+			scheduleCommand(p, "resume", "resume a schedule with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
 			p.deleteScheduleCommand(),
 			{
 				Name:      "run",
@@ -111,7 +111,7 @@ func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs
 }
 
 func (p *program) deleteScheduleCommand() *cli.Command {
-	command := scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleActs.DeleteSchedule)
+	command := scheduleCommand(p, "delete", "delete a schedule; a program that declares it creates it again when it starts", "deleted: ", scheduleActs.DeleteSchedule)
 	command.Flags = append(command.Flags, &cli.BoolFlag{Name: "dry-run", Usage: "only report whether it exists"})
 	remove := command.Action
 	command.Action = func(ctx context.Context, c *cli.Command) error {

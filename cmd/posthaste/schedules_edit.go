@@ -19,7 +19,7 @@ import (
 func (p *program) createScheduleCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "create",
-		Usage:     "create a schedule besides those that programs declare, and print when it ticks first",
+		Usage:     "create a schedule that no program declares, and print its first tick",
 		ArgsUsage: "NAME",
 		Description: `It needs --kind and one of --cron and --every. It stays until it is deleted, or until a
 program declares a schedule of the same name, which replaces it.`,
@@ -43,13 +43,13 @@ type newSchedule struct {
 func (p *program) changeScheduleCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "change",
-		Usage:     "change a schedule that no program declares, and print when it ticks next",
+		Usage:     "change a schedule that no program declares, and print its next tick",
 		ArgsUsage: "NAME",
-		Description: `What is not named stays as it is; numbers and durations of 0 are the default again, and so
-is what --unset names. Another timing counts from now on, everything else from the
-next tick on.`,
+		Description: `Fields that are not named keep their values. A number or duration of 0 restores the
+default, and so does --unset. A new timing counts from now, every other change from the
+next tick.`,
 		Flags: append(scheduleFields(),
-			&cli.StringSliceFlag{Name: "unset", Usage: "give the `FLAG`'s field its default again, like key or header; may be repeated"}),
+			&cli.StringSliceFlag{Name: "unset", Usage: "restore the default of this `FLAG`'s field, like key or header; may be repeated"}),
 		DisableSliceFlagSeparator: true,
 		Action: func(ctx context.Context, c *cli.Command) error {
 			return p.editSchedule(ctx, c, "changed", func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string, e schedule.Edit) (time.Time, error) {
@@ -64,8 +64,8 @@ func scheduleFields() []cli.Flag {
 		&cli.StringFlag{Name: "cron", Usage: "ticks at this `EXPRESSION`, like \"0 7 * * 1-5\""},
 		&cli.StringFlag{Name: "zone", Usage: "`NAME` of the expression's time zone, like Europe/Berlin (default: UTC)"},
 		&cli.StringFlag{Name: "every", Usage: "ticks at the multiples of this `DURATION` since 1970"},
-		&cli.StringFlag{Name: "missed", Usage: "which ticks that were missed have a job: once (the latest), skip (none) or all (default: once)"},
-		&cli.IntFlag{Name: "missed-limit", Usage: "with --missed all: the latest `N` (default: 10)"},
+		&cli.StringFlag{Name: "missed", Usage: "which missed ticks get a job: once (the latest), skip (none) or all (default: once)"},
+		&cli.IntFlag{Name: "missed-limit", Usage: "with --missed all: how many of the latest, `N` (default: 10)"},
 		&cli.StringFlag{Name: "kind", Usage: "`KIND` of its jobs"},
 		&cli.StringFlag{Name: "payload", Usage: "`PAYLOAD` of its jobs, @FILE, or - for standard input (default: {})"},
 		&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
@@ -77,9 +77,9 @@ func scheduleFields() []cli.Flag {
 		&cli.StringFlag{Name: "deadline", Usage: "a job expires this `DURATION` after its tick (default: never)"},
 		&cli.BoolFlag{Name: "hold", Usage: "do not run its jobs before they are released"},
 		&cli.BoolFlag{Name: "streamed", Usage: "store each change of its jobs as an event, for relays to publish"},
-		&cli.StringFlag{Name: "key", Usage: "what ordering or concurrency is bound to"},
+		&cli.StringFlag{Name: "key", Usage: "`KEY` whose jobs are ordered or limited"},
 		&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
-		&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key that were stored before"},
+		&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
 		&cli.StringFlag{Name: "on-death", Usage: "if one fails permanently, skip it or park the key (default: the jobs behind it wait)"},
 		&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
 		&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},

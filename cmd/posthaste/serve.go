@@ -16,9 +16,9 @@ func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
 		Usage: "run jobs, the API, the console, or all of them, until it is stopped",
-		Description: `Waits for the database and the schema if they are not there yet, and for the
-database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
-without one are left alone, for programs with handlers of their own.
+		Description: `Waits until the database and the schema exist, and for the database whenever it is
+unavailable. Webhooks run the jobs; jobs of kinds without a webhook are left to programs
+with handlers of their own.
 
 The role api serves the API ("posthaste docs reference/api") on --api-addr, and over NATS
 if --relay-config has rpc. The role console serves the web console below /console/ of that

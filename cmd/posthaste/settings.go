@@ -74,25 +74,25 @@ var allSettings = []setting{
 	{
 		"listen-url",
 		[]string{"OUTBOX_LISTEN_URL"},
-		"", "`URL` for the listener, if the database URL leads to a pooler", showDSN,
+		"", "`URL` for the listener, if the database URL is that of a pooler", showDSN,
 		func(s *settings, v string) (err error) { s.app.ListenURL, err = parseDSN(v); return err },
 	},
 	{
 		"role",
 		[]string{"OUTBOX_ROLE"},
-		defaultRoles, "what this process does: `dispatch,reap,relay,api,console`", nil,
+		defaultRoles, "roles of this process: `dispatch,reap,relay,api,console`", nil,
 		func(s *settings, v string) (err error) { s.roles, err = parseRoles(v); return err },
 	},
 	{
 		"dispatch",
 		[]string{"OUTBOX_DISPATCH"},
-		"on", "claim and carry out jobs: `on|off`", nil,
+		"on", "claim and run jobs: `on|off`", nil,
 		func(s *settings, v string) error { return parseOff(v, &s.app.NoDispatch) },
 	},
 	{
 		"listen",
 		[]string{"OUTBOX_LISTEN"},
-		"on", "be woken by notifications: `on|off`; off finds jobs by polling every 2s at most", nil,
+		"on", "listen for notifications: `on|off`; off polls for jobs at least every 2s", nil,
 		func(s *settings, v string) error {
 			err := parseOff(v, &s.noListen)
 			s.app.NoListen = s.noListen
@@ -108,13 +108,13 @@ var allSettings = []setting{
 	{
 		"schedule",
 		[]string{"OUTBOX_SCHEDULE"},
-		"on", "fire the schedules that are due: `on|off`", nil,
+		"on", "fire due schedules: `on|off`", nil,
 		func(s *settings, v string) error { return parseOff(v, &s.app.NoSchedule) },
 	},
 	{
 		"relay-config",
 		[]string{"OUTBOX_RELAY_CONFIG"},
-		"", "`FILE` with the routes of events to brokers, and what else is done on NATS: relay.yaml", nil,
+		"", "`FILE` with the routes of events to brokers and the services on NATS: relay.yaml", nil,
 		func(s *settings, v string) (err error) { s.relayConfig, err = parseRelayConfig(v); return err },
 	},
 	{
@@ -138,19 +138,19 @@ var allSettings = []setting{
 	{
 		"webhook",
 		[]string{"OUTBOX_WEBHOOKS"},
-		"", "carry jobs out by HTTP POST: `KIND=URL`, repeated or separated by commas", showWebhooks,
+		"", "run jobs by HTTP POST: `KIND=URL`, repeated or separated by commas", showWebhooks,
 		func(s *settings, v string) (err error) { s.webhooks, err = parseWebhooks(v); return err },
 	},
 	{
 		"webhook-secret",
 		[]string{"OUTBOX_WEBHOOK_SECRET"},
-		"", "`SECRET` that signs webhooks, whsec_ and 24 to 64 bytes in base64; behind a comma the one before it (default: they are not signed)", func(string) string { return redacted },
+		"", "`SECRET` that signs webhooks: whsec_ and 24 to 64 bytes in base64; after a comma the previous one (default: not signed)", func(string) string { return redacted },
 		func(s *settings, v string) (err error) { s.signing, err = parseWebhookSecrets(v); return err },
 	},
 	{
 		"queues",
 		[]string{"OUTBOX_QUEUES"},
-		engine.DefaultQueue, "queues to work, each with how many jobs may run at once: `default=64,mail=8`", nil,
+		engine.DefaultQueue, "queues to work, each with the number of jobs that may run at once: `default=64,mail=8`", nil,
 		func(s *settings, v string) (err error) { s.app.Queues, err = parseQueues(v); return err },
 	},
 	{
@@ -171,7 +171,7 @@ var allSettings = []setting{
 	{
 		"lease-ttl",
 		[]string{"OUTBOX_LEASE_TTL"},
-		"15s", "`DURATION` after which a silent worker's jobs are taken over", nil,
+		"15s", "`DURATION` after which the jobs of a silent worker run again", nil,
 		func(s *settings, v string) (err error) {
 			s.app.LeaseTTL, err = parseDuration(v, time.Second, 24*time.Hour)
 			return err
@@ -186,7 +186,7 @@ var allSettings = []setting{
 			return err
 		},
 	},
-	{"grace-period", []string{"OUTBOX_GRACE_PERIOD"}, "20s", "`DURATION` that running jobs get at a stop; 0s cuts them at once", nil, parseGracePeriod},
+	{"grace-period", []string{"OUTBOX_GRACE_PERIOD"}, "20s", "`DURATION` that running jobs get at shutdown; 0s interrupts them at once", nil, parseGracePeriod},
 	{
 		"keep",
 		[]string{"OUTBOX_KEEP"},
@@ -226,7 +226,7 @@ var allSettings = []setting{
 	{
 		"unread-events",
 		[]string{"OUTBOX_UNREAD_EVENTS"},
-		"hold", "what becomes of older days that a sink has not read: `hold|lose`", nil,
+		"hold", "older days of events that a sink has not read: `hold|lose`", nil,
 		func(s *settings, v string) (err error) { s.app.LoseUnread, err = parseUnread(v); return err },
 	},
 	{
@@ -244,31 +244,31 @@ var allSettings = []setting{
 	{
 		"api-database-url",
 		[]string{"OUTBOX_API_DATABASE_URL"},
-		"", "`URL` for the API, with a login of its own: a member of outbox_api alone is kept to its callers' tenants by the database", showDSN,
+		"", "`URL` for the API, with a login of its own: the database restricts a member of outbox_api alone to its callers' tenants", showDSN,
 		func(s *settings, v string) (err error) { s.server.DatabaseURL, err = parseDSN(v); return err },
 	},
 	{
 		"api-rate",
 		[]string{"OUTBOX_API_RATE"},
-		"", "`N` requests a second that one caller may make of each process; more get a 429 (default: any number)", nil,
+		"", "`N` requests per second that one caller may send to each process; further ones get a 429 (default: unlimited)", nil,
 		func(s *settings, v string) (err error) { s.server.API.RequestsLimit, err = parseAPIRate(v); return err },
 	},
 	{
 		"oidc-issuer",
 		[]string{"OUTBOX_OIDC_ISSUER"},
-		"", "`URL` of an OpenID Connect provider whose JWTs the API takes, exactly as in their claim iss", nil,
+		"", "`URL` of an OpenID Connect provider whose JWTs the API accepts, exactly as in their claim iss", nil,
 		func(s *settings, v string) error { s.oidc.Issuer = v; return nil },
 	},
 	{
 		"oidc-audience",
 		[]string{"OUTBOX_OIDC_AUDIENCE"},
-		"", "`NAME` of this API with the provider; it must be in the claim aud", nil,
+		"", "`NAME` of this API at the provider; the claim aud must contain it", nil,
 		func(s *settings, v string) error { s.oidc.Audience = v; return nil },
 	},
 	{
 		"oidc-algorithms",
 		[]string{"OUTBOX_OIDC_ALGORITHMS"},
-		"", "signatures that are taken, separated by commas: `RS256,ES256` (default: every asymmetric one)", nil,
+		"", "accepted signature algorithms, separated by commas: `RS256,ES256` (default: every asymmetric one)", nil,
 		func(s *settings, v string) error { s.oidc.Algorithms = strings.Split(v, ","); return nil },
 	},
 	{
@@ -280,13 +280,13 @@ var allSettings = []setting{
 	{
 		"oidc-tenant-claim",
 		[]string{"OUTBOX_OIDC_TENANT_CLAIM"},
-		"", "`CLAIM` that names the tenant; a JWT without it is refused (default: all are of --oidc-tenant)", nil,
+		"", "`CLAIM` that names the tenant; a JWT without it is refused (default: every JWT is for --oidc-tenant)", nil,
 		func(s *settings, v string) error { s.oidc.TenantClaim = v; return nil },
 	},
 	{
 		"oidc-tenants",
 		[]string{"OUTBOX_OIDC_TENANTS"},
-		"", "tenants by what that claim calls them: `NAME=ID,…` (default: it holds the id)", nil,
+		"", "tenants by their names in that claim: `NAME=ID,…` (default: the claim holds the id)", nil,
 		func(s *settings, v string) (err error) { s.oidc.Tenants, err = parseTenants(v); return err },
 	},
 	{
@@ -298,13 +298,13 @@ var allSettings = []setting{
 	{
 		"oidc-capability-claim",
 		[]string{"OUTBOX_OIDC_CAPABILITY_CLAIM"},
-		"scope", "`CLAIM` that lists what the caller may do", nil,
+		"scope", "`CLAIM` that lists the caller's capabilities", nil,
 		func(s *settings, v string) error { s.oidc.CapabilityClaim = v; return nil },
 	},
 	{
 		"oidc-capabilities",
 		[]string{"OUTBOX_OIDC_CAPABILITIES"},
-		"", "what each value of that claim grants: `VALUE=CAPABILITY+…,…` (default: a value is a capability)", nil,
+		"", "capabilities that each value of that claim grants: `VALUE=CAPABILITY+…,…` (default: a value is a capability)", nil,
 		func(s *settings, v string) (err error) { s.oidc.Capabilities, err = parseCapabilities(v); return err },
 	},
 	{
@@ -316,7 +316,7 @@ var allSettings = []setting{
 	{
 		"api-schemas",
 		[]string{"OUTBOX_API_SCHEMAS"},
-		"", "`FOLDER` of files KIND.schema.json by which the API checks payloads", nil,
+		"", "`FOLDER` of files KIND.schema.json against which the API checks payloads", nil,
 		func(s *settings, v string) (err error) { s.server.API.Kinds, err = readSchemas(v); return err },
 	},
 	{
@@ -333,13 +333,13 @@ var allSettings = []setting{
 	{
 		"console-url",
 		[]string{"OUTBOX_CONSOLE_URL"},
-		"", "`URL` at which people open the console: one that is https makes the cookie Secure, and other hosts are refused (default: any host)", nil,
+		"", "public `URL` of the console; with https the cookie is Secure, and other hosts are refused (default: any host)", nil,
 		func(s *settings, v string) (err error) { s.console.PublicURL, err = parseConsoleURL(v); return err },
 	},
 	{
 		"console-key",
 		[]string{"OUTBOX_CONSOLE_KEY"},
-		"", "`KEY` that seals the console's sessions, base64 of 32 bytes; behind a comma the one before it (default: one that lasts as long as the process)", func(string) string { return redacted },
+		"", "`KEY` that seals the console's sessions, base64 of 32 bytes; after a comma the previous one (default: a key of this process's lifetime)", func(string) string { return redacted },
 		func(s *settings, v string) (err error) { s.console.Keys, err = parseConsoleKeys(v); return err },
 	},
 	{
@@ -351,7 +351,7 @@ var allSettings = []setting{
 	{
 		"console-read-only",
 		[]string{"OUTBOX_CONSOLE_READ_ONLY"},
-		"off", "refuse everything in the console that would change something: `on|off`", nil,
+		"off", "refuse all changes in the console: `on|off`", nil,
 		func(s *settings, v string) (err error) { s.console.ReadOnly, err = parseSwitch(v); return err },
 	},
 	{
@@ -375,7 +375,7 @@ var allSettings = []setting{
 	{
 		"console-oidc-client",
 		[]string{"OUTBOX_CONSOLE_OIDC_CLIENT"},
-		"", "`ID` of the console with the provider of --oidc-issuer: people sign in there, and come back to callback below --console-url (default: they sign in with tokens)", nil,
+		"", "`ID` of the console at the provider of --oidc-issuer: users sign in there and return to callback below --console-url (default: they sign in with tokens)", nil,
 		func(s *settings, v string) error { s.signIn.ClientID = v; return nil },
 	},
 	{
@@ -387,13 +387,13 @@ var allSettings = []setting{
 	{
 		"console-oidc-scopes",
 		[]string{"OUTBOX_CONSOLE_OIDC_SCOPES"},
-		"profile,email", "`SCOPES` that the console asks for besides openid, such as offline_access where a refresh token takes it", nil,
+		"profile,email", "`SCOPES` that the console requests in addition to openid, such as offline_access if refresh tokens require it", nil,
 		func(s *settings, v string) (err error) { s.signIn.Scopes, err = parseScopes(v); return err },
 	},
 	{
 		"console-oidc-recheck",
 		[]string{"OUTBOX_CONSOLE_OIDC_RECHECK"},
-		"5m", "`DURATION` between questions to the provider whether somebody may still come in", nil,
+		"5m", "`DURATION` between checks with the provider that a user may still sign in", nil,
 		func(s *settings, v string) (err error) {
 			s.console.Recheck, err = parseDuration(v, time.Second, 30*time.Minute)
 			return err
@@ -402,7 +402,7 @@ var allSettings = []setting{
 	{
 		"admin-addr",
 		[]string{"OUTBOX_ADMIN_ADDR"},
-		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,
+		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it requires no login", nil,
 		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddr(v); return err },
 	},
 	{
@@ -414,7 +414,7 @@ var allSettings = []setting{
 	{
 		"drain-delay",
 		[]string{"OUTBOX_DRAIN_DELAY"},
-		"0s", "`DURATION` from unready to the begin of a stop, in which proxies may still send requests to the API", nil,
+		"0s", "`DURATION` between unready and shutdown, during which proxies may still send requests to the API", nil,
 		func(s *settings, v string) (err error) {
 			s.app.DrainDelay, err = parseDuration(v, 0, 10*time.Minute)
 			return err
@@ -433,7 +433,7 @@ var allSettings = []setting{
 	{
 		"trace",
 		[]string{"OUTBOX_TRACE"},
-		string(tracing.Auto), "how spans of attempts belong to those of producers, if OTEL_EXPORTER_OTLP_ENDPOINT is set: `auto|link|parent|off`", nil,
+		string(tracing.Auto), "relation of attempts' spans to producers' spans, if OTEL_EXPORTER_OTLP_ENDPOINT is set: `auto|link|parent|off`", nil,
 		func(s *settings, v string) (err error) {
 			s.trace, err = parseOneOf(v, string(tracing.Auto), string(tracing.Link), string(tracing.Parent), "off")
 			return err
@@ -462,13 +462,13 @@ var apiSettings = []setting{
 	{
 		"api",
 		[]string{"OUTBOX_API_URL"},
-		"", "`URL` of the API to go through, instead of the database", showAPI,
+		"", "`URL` of the API to use instead of the database", showAPI,
 		func(s *settings, v string) (err error) { s.apiURL, err = parseAPI(v); return err },
 	},
 	{
 		"token",
 		[]string{"OUTBOX_API_TOKEN"},
-		"", "bearer `TOKEN` for the API; in the variable it is not seen by others on this machine", func(string) string { return redacted },
+		"", "bearer `TOKEN` for the API; the variable hides it from other users of this machine", func(string) string { return redacted },
 		func(s *settings, v string) (err error) { s.apiToken, err = parseToken(v); return err },
 	},
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const statsDescription = `Costs about the same however many jobs there are. With more than some ten
-thousand open ones what waits is counted on a sample; what runs and the dead
-letters are counted in full up to 10 000. Rates are in "posthaste top".`
+const statsDescription = `The cost hardly depends on the number of jobs. With more than some ten thousand open
+jobs, waiting ones are counted on a sample; running ones and dead letters are counted in
+full up to 10 000. "posthaste top" shows rates.`
 
 type overviewer interface {
 	Overview(context.Context) (operator.Overview, error)

@@ -28,14 +28,14 @@ func (p *program) tokensCommand() *cli.Command {
 		Commands: []*cli.Command{
 			{
 				Name:      "create",
-				Usage:     "create a token and print it, this once",
+				Usage:     "create a token and print it once",
 				ArgsUsage: "NAME",
 				Flags: append(flags("database-url"),
 					&cli.StringSliceFlag{
 						Name: "capability", Aliases: []string{"c"},
-						Usage: "what it may do, a `CAPABILITY`, repeated or separated by commas: " + strings.Join(capabilityNames(), ", "),
+						Usage: "a `CAPABILITY` of the token, repeated or separated by commas: " + strings.Join(capabilityNames(), ", "),
 					},
-					&cli.StringFlag{Name: "tenant", Usage: "the tenant that it is for, by its `ID` (default: the root tenant)"},
+					&cli.StringFlag{Name: "tenant", Usage: "`ID` of the token's tenant (default: the root tenant)"},
 					&cli.BoolFlag{Name: "all-tenants", Usage: "it sees and acts on the jobs of every tenant"},
 					&cli.StringFlag{Name: "lifetime", Value: defaultLifetime, Usage: "`DURATION` until it expires, or forever"},
 					byFlag(),
@@ -61,7 +61,7 @@ func (p *program) tokensCommand() *cli.Command {
 
 // byFlag says who acts: it is stored.
 func byFlag() cli.Flag {
-	return &cli.StringFlag{Name: "by", Usage: "who does it, for the record: `NAME` (default: ACCOUNT@HOST of the one that runs this)"}
+	return &cli.StringFlag{Name: "by", Usage: "`NAME` to record as the actor (default: ACCOUNT@HOST of the caller)"}
 }
 
 func (p *program) by(c *cli.Command) string {

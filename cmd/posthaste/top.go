@@ -13,17 +13,16 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-const topDescription = `Depth, oldest age, rates, how long jobs waited and ran, dispatchers and dead
-letters, drawn anew every interval, until q or Ctrl-C. Without a terminal, or
-with -n, frames are printed one after the other.
+const topDescription = `Shows depth, oldest age, rates, how long jobs waited and ran, dispatchers and dead
+letters, and redraws them every interval until q or Ctrl-C. Without a terminal, or with
+-n, it prints frames one after the other.
 
-A frame costs the database about the same however many jobs there are: with more
-than some ten thousand open ones what waits is counted on a sample (~). Rates
-come from Postgres' own counters, which run up to a second late; times are those
-of the jobs that closed last.
+The cost of a frame hardly depends on the number of jobs: with more than some ten
+thousand open jobs, waiting ones are counted on a sample (~). Rates come from Postgres's
+own counters, which lag by up to a second; times are those of the jobs that closed last.
 
-Through the API (--api) there are the counts that it has made, by the time that a
-frame begins with, and the dispatchers if the token is one of all tenants.`
+Through the API (--api) a frame shows the counts that the server has cached, with their
+time at the top, and the dispatchers if the token is one of all tenants.`
 
 func (p *program) topCommand() *cli.Command {
 	return &cli.Command{
