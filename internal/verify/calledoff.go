@@ -115,7 +115,7 @@ func (r *Run) callOff(ctx context.Context, jobs int) (map[outbox.ID]*calledOff, 
 		case 2:
 			called[id] = is
 			cancels.Go(func() error {
-				if err := sleep(cancelCtx, wait); err != nil {
+				if err := backoff.Sleep(cancelCtx, wait); err != nil {
 					return err
 				}
 				return r.cancel(cancelCtx, o, id, is)
