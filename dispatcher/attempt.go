@@ -48,7 +48,7 @@ type attempt struct {
 	begun       time.Time               // when the handler started; zero if it has not
 	leaseUntil  time.Time               // by this process's monotonic clock; earlier than the database's
 	extendUntil time.Time               // when extensions of the lease end; zero while no handler is at work
-	stopCause   error                   // why the attempt may not go on, such as a lost lease, a cancellation or a shutdown
+	stopCause   error                   // why it may not go on: the lease is lost, it is cancelled, a shutdown
 	cancel      context.CancelCauseFunc // of the running handler
 }
 

@@ -31,8 +31,8 @@ type Config struct {
 
 	PollInterval     time.Duration // between looks while Hearing reports true; 0 means 30 s
 	DeafPollInterval time.Duration // between looks otherwise; 0 means 2 s, or PollInterval if that is less
-	LeaseTTL         time.Duration // at least 1 s; 0 means 15 s. When a dead worker's lease is over, another takes its job
-	Timeout          time.Duration // 0 means 15 s, the least is 1 s; after it others take over a dead worker's jobs
+	LeaseTTL         time.Duration // 0 means 15 s, the least is 1 s; after it others take over a dead worker's jobs
+	Timeout          time.Duration // of one attempt; 0 means 5 min
 	Backoff          BackoffPolicy // nil means Exponential(1 s, 1 h)
 	GracePeriod      time.Duration // for running jobs after a stop; 0 means 20 s, negative none
 
