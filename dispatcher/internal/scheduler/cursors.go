@@ -31,8 +31,8 @@ type Cursor struct {
 	again  time.Time // when to look at these again
 }
 
-// From returns where a claim begins: at the front if atFront is set, otherwise at the cursor. It never begins beyond the
-// cursor, so that it skips no entry after the last claimed job. A cursor without a position begins at the front. A
+// From returns where a claim begins: at the front if atFront is set, otherwise at the cursor. It never begins beyond
+// the cursor, so that it skips no entry after the last claimed job. A cursor without a position begins at the front. A
 // position without a time is before the first entry.
 func (c *Cursor) From(atFront bool, front Position) Position {
 	if !c.At.RunAt.IsZero() && (!atFront || c.At.Before(front)) {

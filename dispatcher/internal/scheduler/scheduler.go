@@ -628,7 +628,7 @@ func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 	cs := s.cursors(keyed)
 	s.failure = func(away bool) {
 		if front {
-			if !away && cs.reach > 0 { // a claim from so far back was too much before, whatever nearer ones have cost since
+			if !away && cs.reach > 0 { // so far back it was too much before; nearer claims prove nothing
 				cs.front.last = max(cs.front.last, took)
 			}
 			cs.front.fail(time.Now(), took, away)
