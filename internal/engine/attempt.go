@@ -62,8 +62,7 @@ var ErrNotStored = errors.New("the job has no row in the database")
 
 // FollowUps collects the jobs to be stored with an attempt's success. It is safe for concurrent use.
 type FollowUps struct {
-	// Hook makes the row of the kind's success hook; nil for none. It is set before the handler
-	// is called.
+	// Hook makes the row of the kind's success hook; nil for none. It is set before the handler is called.
 	Hook func() Row
 	// Refused is the error with which Add refuses every job; nil for a job whose success can be followed. It is set
 	// before the handler is called.

@@ -9,12 +9,12 @@
 //
 // Settings that decide how much is logged, what is fast and where things are stored are left alone; so are, on purpose:
 //
-//  - default_transaction_read_only: an administrator who sets it wants no writes just now
-//    (some services set it when the disk is full). Such a server is left like a standby.
-//  - search_path: our statements name their schema, and triggers of users may need theirs.
-//  - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
-//    for a user ([Pin]): an administrator may bound these. [Open] sets them.
-//  - session_replication_role, lc_messages and others that need a superuser.
+//   - default_transaction_read_only: an administrator who sets it wants no writes just now
+//     (some services set it when the disk is full). Such a server is left like a standby.
+//   - search_path: our statements name their schema, and triggers of users may need theirs.
+//   - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
+//     for a user ([Pin]): an administrator may bound these. [Open] sets them.
+//   - session_replication_role, lc_messages and others that need a superuser.
 package pgsession
 
 import (
@@ -56,7 +56,7 @@ var afterwards = map[string]string{
 	"default_transaction_isolation":  "read committed",
 	"default_transaction_deferrable": "off",
 	"idle_session_timeout":           "0",
-	"synchronous_commit":             "on", // changed only if off: what is acknowledged to a broker or a client is stored
+	"synchronous_commit":             "on", // if it is off: what is acknowledged to a broker or client is stored
 }
 
 // inOwnPools holds more settings for pools that work on their own, with deadlines of their own.
