@@ -122,7 +122,7 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 	return len(b.claimed), hand(b)
 }
 
-// claimLimited is claim for a queue that is limited or paused.
+// claimLimited claims from a queue that is limited or paused.
 func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n int, rest time.Duration, err error) {
 	// Set the flag before the look; otherwise this room is missed:
 	//

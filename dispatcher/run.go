@@ -159,7 +159,7 @@ type attemptContext struct {
 
 func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// callMany is outcome.Call for a batch.
+// callMany calls the handler of a batch, and turns a panic into the outcome of every job.
 func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []error) {
 	if panicked := outcome.Catch(func() { outcomes = m.handle(ctx, jobs) }); panicked != nil {
 		outcomes = make([]error, len(jobs))

@@ -119,7 +119,7 @@ func (w *workers) nextAttempt() *attempt {
 	}
 }
 
-// nextExpressOnly is nextAttempt for the workers that may be reserved for express jobs.
+// nextExpressOnly waits like nextAttempt, for the workers that may be reserved for express jobs.
 func (w *workers) nextExpressOnly() *attempt {
 	for {
 		state, buffer := w.expressOnly.state.Load(), w.buffer

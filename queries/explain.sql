@@ -35,8 +35,8 @@ LIMIT 1;
 -- ExplainWaits returns everything that a waiting job may wait for, in one look:
 --
 --   - the settings of its queue, who paused it, and its running jobs; only with @everything, because running jobs
---     belong to all tenants. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the acts on
---     the queue;
+--     belong to all tenants. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the
+--     acts on the queue;
 --   - the dispatchers that work the queue or have a handler for its kind, only with @everything, those seen last first;
 --   - among the next 2 000 jobs of its tenant's queue at its priority to become due, those of its kind that found their
 --     dependency unavailable when they were tried last. The job itself may be one of them;

@@ -10,7 +10,7 @@ import (
 // AllTenants is the app.tenant_id of a transaction that sees every tenant. Our policies recognize it.
 const AllTenants = "*"
 
-// InTenant is outbox.InTenant, which also accepts [AllTenants].
+// InTenant does what outbox.InTenant does, and also accepts [AllTenants].
 func InTenant(ctx context.Context, db interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, tenant string, fn func(tx pgx.Tx) error,

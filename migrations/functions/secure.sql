@@ -140,7 +140,7 @@ BEGIN
             FROM thing, unnest('{outbox_producer,outbox_worker,outbox_api}'::text[]) AS may(role)
             WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
             UNION ALL
-            SELECT thing.oid, may.role, 'SELECT' -- a relay checks whether it has gone back, and an operator asks for its end
+            SELECT thing.oid, may.role, 'SELECT' -- a relay checks whether it went back, an operator its end
             FROM thing, unnest('{outbox_worker,outbox_api,outbox_reader}'::text[]) AS may(role)
             WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
         ), actual (oid, grantee, privilege) AS (

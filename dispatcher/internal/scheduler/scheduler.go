@@ -644,7 +644,7 @@ func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 	}
 }
 
-// SurveyFailed is like Failed for a survey.
+// SurveyFailed notes a failed survey, as Failed notes a failed claim.
 func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 	if searched {
 		s.failure = func(away bool) { s.search.fail(time.Now(), took, away); s.searched = false }
