@@ -134,9 +134,9 @@ func (a *attempt) LeaseLost() bool {
 // LoseLease ends the attempt because its lease is lost.
 func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
 
-// mayBeCalledOff reports whether the attempt's job may still be closed as cancelled or expired. An attempt that
-// completed its job in a transaction of its own is excluded, because its row is gone. If that transaction was rolled
-// back after all and reported nothing, the lease lapses.
+// mayBeCalledOff reports whether the attempt's job may still be closed as cancelled or expired. It excludes an attempt
+// that completed its job in a transaction of its own, because the row is gone, unless the attempt was stopped or has a
+// deadline. If that transaction was rolled back after all and reported nothing, the lease lapses.
 func (a *attempt) mayBeCalledOff() bool {
 	if a.err != nil || !engine.Of(a.job).Completed.Load() {
 		return true

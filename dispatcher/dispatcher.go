@@ -57,8 +57,8 @@ type queue struct {
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool of its own to the same database, so
-// that handlers that exhaust pool cannot keep leases from being extended. It reads the settings of pool, and resets
-// pool if the database turns out to be read-only after a failover.
+// that handlers that exhaust pool cannot keep leases from being extended. It only reads the settings of pool, and
+// resets pool if the database turns out to be read-only after a failover.
 func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	label := cmp.Or(config.Worker, hostname())
 	config = config.withDefaults()

@@ -18,7 +18,7 @@ type KindConfig struct {
 	Backoff BackoffPolicy // nil means Config.Backoff. A job's own Options.Backoff takes precedence
 
 	// FailOn lists error codes that fail a job for good, as [Discard] does, however many attempts are left. All other
-	// errors are retried up to the job's own Options.MaxAttempts. A lost lease has no code to match: no handler was
+	// errors are retried up to the job's own Options.MaxAttempts. FailOn does not apply to a lost lease: no handler was
 	// there to fail.
 	FailOn []string
 	// OutageLimit is how long [Unavailable] spends no attempts, counted from the first such outcome in a row. 0 means

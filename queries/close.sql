@@ -78,8 +78,8 @@ LIMIT 100000;
 -- @before_deadline), in any open status except those of dead letters. It returns where it stopped, and when within
 -- @horizon the next deadline comes. Closing a running job raises its epoch, so that its worker can no longer write
 -- anything. Before that, a running job stays with its worker for @patience: its success would be refused, but the error
--- of the handler is recorded, which stops at the deadline. A row that another transaction has locked is skipped. It
--- closes only jobs @among, if there are any, and none @aside. The arrays name the keys of the closed jobs: the jobs
+-- of its handler, which is stopped at the deadline, is recorded. A row that another transaction has locked is skipped.
+-- It closes only jobs @among, if there are any, and none @aside. The arrays name the keys of the closed jobs: the jobs
 -- behind them may be next.
 WITH late AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.deadline, jobs.tenant_id, jobs.queue, jobs.key

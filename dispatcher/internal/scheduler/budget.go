@@ -49,8 +49,8 @@ func (b *budget) fail(now time.Time, took time.Duration, away bool) {
 	}
 }
 
-// expected estimates how long a statement takes that reads only live entries: the time of an answer, or a time for each
-// job. It learns from statements that begin at their cursors.
+// expected estimates how long a statement takes that reads only live entries: the time of an answer or, if that is
+// longer, a time for each job. It learns from statements that begin at their cursors.
 type expected struct {
 	answer, perJob time.Duration // moving averages
 }
