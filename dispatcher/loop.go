@@ -100,7 +100,7 @@ func (l *loop) run(ctx context.Context) {
 			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // a listener that is back pokes the queue
 				return
 			}
-			away := l.claimer.returnOrphans(ctx) != nil // a small read fails, too
+			away := l.claimer.returnOrphans(ctx) != nil // if so small a statement fails, too
 			l.sched.SettleFailure(away)
 			l.sched.Woken()
 			next, err = l.drain(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 )
 
-// staleAfter is how long a job waits in the buffer before a worker gives it back.
+// staleAfter is how long a job waits in the buffer before the claim loop gives it back.
 const staleAfter = 2 * time.Second
 
 // workers runs the jobs of a queue, and buffers claimed jobs. Each worker runs one job at a time.
