@@ -12,8 +12,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A kind is renamed: jobs that are stored under the former name, and those of its hooks, are carried
-// out by the handler and the hooks of the new one, of root and of a tenant, with a key and without.
+// A kind is renamed. The handler and the hooks of the new kind carry out jobs stored under the former name, and those
+// of its hooks, of root and of another tenant, with a key and without.
 func TestARenamedKindStrandsNoJob(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -28,7 +28,7 @@ func TestARenamedKindStrandsNoJob(t *testing.T) {
 			}
 		}
 	}
-	// A hook that the build before had stored.
+	// A hook job that the previous build stored.
 	enqueue(t, db, outbox.Raw{KindName: "was_probe:on_success", Payload: []byte(`{"args": {"n": 3}}`)}, outbox.Options{})
 
 	mux := handle(func(_ context.Context, job *outbox.Job[probe]) error {
@@ -78,7 +78,7 @@ func TestAnAliasThatMeansTwoThingsIsRefused(t *testing.T) {
 	}
 }
 
-// A hook is the kind's, whatever name its jobs have: one of a former name would never be called.
+// A hook belongs to the kind, whatever name its jobs have: a hook of a former name would never be called.
 func TestAHookOfAFormerNameIsAMistake(t *testing.T) {
 	t.Parallel()
 	mux := new(dispatcher.Mux)

@@ -21,38 +21,38 @@ import (
 type attempt struct {
 	job      *outbox.Claimed
 	route    *route
-	waker    *waker    // of its queue
+	waker    *waker    // of the job's queue
 	claimed  time.Time // when the claim was sent, by the monotonic clock
-	arrived  time.Time // when its answer was there, by which the job waits for a worker
-	deadline time.Time // the job's deadline by the monotonic clock; zero: it has none
+	arrived  time.Time // when the claim's answer arrived; the wait for a worker counts from here
+	deadline time.Time // the job's deadline by the monotonic clock; zero if it has none
 	outcome  outcome.Outcome
 	err      error             // what the handler returned, for the log
 	returned bool              // given back without having been started
-	tenant   *scheduler.Tenant // in whose hands it counts; nil: in nobody's
-	probe    bool              // finds out whether what its kind needs is still away
-	follows  bool              // there are follow-ups to store with a success
-	extra    int               // bytes of them
-	took     time.Duration     // by the handler
-	stored   bool              // by a try that failed later on, see closeCalledOff
-	place    pgtype.TID        // where its claim has left the row; not valid: not known
+	tenant   *scheduler.Tenant // the tenant that the job counts against; nil if none
+	probe    bool              // finds out whether the kind's dependency is still unavailable
+	follows  bool              // a success has follow-ups to store
+	extra    int               // bytes of the follow-ups
+	took     time.Duration     // time that the handler took
+	stored   bool              // by a try that failed later on; see closeCalledOff
+	place    pgtype.TID        // where the claim has left the row; invalid if unknown
 	streamed bool              // each change of the job is an event
-	batch    *batch            // of which this is the first; nil for a job by itself
+	batch    *batch            // the batch that this attempt leads; nil for a single job
 	reports  report.Reports
-	span     engine.Span     // nil without tracing; a batch's is the first's
-	traced   context.Context // in which the span is, for log lines; nil without tracing
-	spanned  string          // the traceparent of its span, if that is sampled; "" otherwise
+	span     engine.Span     // nil without tracing; a batch keeps it in its first attempt
+	traced   context.Context // the context of the span, for log lines; nil without tracing
+	spanned  string          // the span's traceparent, if it is sampled; "" otherwise
 
-	handlerDone atomic.Bool // the handler has returned; of a batch, the first's. For reportOverrun
+	handlerDone atomic.Bool // set when the handler has returned, in a batch on the first; reportOverrun reads it
 
 	mu          sync.Mutex
-	begun       time.Time               // when the handler started; zero: it has not
-	leaseUntil  time.Time               // by our monotonic clock, earlier than the database's
-	extendUntil time.Time               // from then on the lease is no longer extended; zero: no handler is at work
-	stopCause   error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
+	begun       time.Time               // when the handler started; zero if it has not
+	leaseUntil  time.Time               // by this process's monotonic clock; earlier than the database's
+	extendUntil time.Time               // when extensions of the lease end; zero while no handler is at work
+	stopCause   error                   // why it may not go on: the lease is lost, it is cancelled, a shutdown
 	cancel      context.CancelCauseFunc // of the running handler
 }
 
-// together are the attempts that are run by one call of the handler.
+// together returns the attempts that one call of the handler runs.
 func (a *attempt) together() []*attempt {
 	if a.batch != nil {
 		return a.batch.attempts
@@ -60,8 +60,7 @@ func (a *attempt) together() []*attempt {
 	return []*attempt{a}
 }
 
-// begin marks the handler as running, unless the attempt was ended in the buffer
-// or its lease is over.
+// begin marks the handler as running. It reports false if the attempt was ended in the buffer or its lease is over.
 func (a *attempt) begin(cancel context.CancelCauseFunc, now, extendUntil time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,15 +68,14 @@ func (a *attempt) begin(cancel context.CancelCauseFunc, now, extendUntil time.Ti
 	return a.stopCause == nil && now.Before(a.leaseUntil)
 }
 
-// over marks the handler as one that has returned: what it has left is an outcome, whose lease goes on for as long as
-// the database does not take it.
+// over marks the handler as returned. An outcome is left, and its lease is extended until the database takes it.
 func (a *attempt) over() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.extendUntil = time.Time{}
 }
 
-// bufferedAt is since when an attempt waits for a worker.
+// bufferedAt returns when the attempt began to wait for a worker.
 func (a *attempt) bufferedAt() time.Time {
 	if a.batch != nil {
 		return a.batch.sent
@@ -85,8 +83,8 @@ func (a *attempt) bufferedAt() time.Time {
 	return a.arrived
 }
 
-// extended moves the time until which we trust the lease; it reports whether that
-// had passed when the extension was sent.
+// extended sets the time until which this process trusts the lease. It reports whether the previous time had passed
+// when the extension was sent.
 func (a *attempt) extended(sent, until time.Time) (late bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,9 +93,8 @@ func (a *attempt) extended(sent, until time.Time) (late bool) {
 	return late
 }
 
-// needsExtension reports whether the lease has been used for a third. A handler
-// that goes on although its time was over long ago is not kept any longer: its
-// lease lapses, and the reaper bounds it.
+// needsExtension reports whether a third of the lease has been used. The lease of a handler that goes on long after its
+// time is over is not extended any more: it lapses, and the reaper takes the job over.
 func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,14 +102,14 @@ func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
 		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
 }
 
-// lapsed reports whether we may no longer trust the lease.
+// lapsed reports whether this process may no longer trust the lease.
 func (a *attempt) lapsed(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return now.After(a.leaseUntil)
 }
 
-// end takes the attempt's right to run: the handler's context ends with the cause.
+// end stops the attempt: the handler's context ends with the cause.
 func (a *attempt) end(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,9 +134,9 @@ func (a *attempt) LeaseLost() bool {
 // LoseLease ends the attempt because its lease is lost.
 func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
 
-// mayBeCalledOff leaves out attempts that completed their job in a transaction of
-// their own: the row is gone, as they said. If that transaction was rolled back
-// after all and said nothing, the lease lapses.
+// mayBeCalledOff reports whether the attempt's job may still be closed as cancelled or expired. It excludes an attempt
+// that completed its job in a transaction of its own, because the row is gone, unless the attempt was stopped or has a
+// deadline. If that transaction was rolled back after all and reported nothing, the lease lapses.
 func (a *attempt) mayBeCalledOff() bool {
 	if a.err != nil || !engine.Of(a.job).Completed.Load() {
 		return true
@@ -149,9 +146,8 @@ func (a *attempt) mayBeCalledOff() bool {
 	return a.stopCause != nil || !a.deadline.IsZero()
 }
 
-// age is how long the handler has been running, or its job has waited for a worker or
-// for the rest of its batch; 0 if that is not long enough to matter, or if it was asked
-// to stop.
+// age returns how long the handler has been running, or how long its job has waited for a worker or for the rest of its
+// batch. It returns 0 if that wait is too short to matter, or if the attempt was asked to stop.
 func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +155,7 @@ func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 		return 0
 	}
 	if a.begun.IsZero() {
-		if waited := now.Sub(a.claimed); waited >= least { // most are started long before
+		if waited := now.Sub(a.claimed); waited >= least { // most jobs start long before
 			return waited
 		}
 		return 0
@@ -167,10 +163,10 @@ func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 	return now.Sub(a.begun)
 }
 
-// size is what the settlement moves.
+// size returns how many bytes the settlement moves.
 func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) + a.extra }
 
-// Attrs are the keys that the three job events have in common.
+// Attrs returns the keys that the three job events have in common.
 func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 6+len(more))
 	attrs = append(attrs,
@@ -185,22 +181,21 @@ func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 
 type batchKey struct{}
 
-// batch is jobs on their way through the process together. Until it is in the
-// buffer it belongs to the holder of batches.mu, then to one worker.
+// batch is a group of jobs on their way through the process together. Until it is in the buffer, the holder of
+// batches.mu owns it; then one worker does.
 type batch struct {
 	attempts []*attempt
 	timer    *time.Timer
-	sent     time.Time // to the workers
+	sent     time.Time // when it was sent to the workers
 
-	mu      sync.Mutex // after an attempt's
+	mu      sync.Mutex // locked after an attempt's mu
 	cancel  context.CancelCauseFunc
 	left    int                                           // jobs that may still run
-	ended   map[*outbox.Claimed]error                     // why the others may not
-	cancels map[*outbox.Claimed][]context.CancelCauseFunc // of their own contexts
+	ended   map[*outbox.Claimed]error                     // why the other jobs may not
+	cancels map[*outbox.Claimed][]context.CancelCauseFunc // of the jobs' own contexts
 }
 
-// end takes one job's right to run. The context of the batch goes on for the
-// others, unless the process stops or there are none.
+// end stops one job. The context of the batch goes on for the others, unless the process stops or no job is left.
 func (b *batch) end(a *attempt, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,10 +217,9 @@ func (b *batch) whyEnded(a *attempt) error {
 	return b.ended[a.job]
 }
 
-// JobContext returns the context of one job of a batch, for what is done for that
-// job alone: it ends with ctx, and when the job's own lease is lost, the job is
-// cancelled, or its deadline has come. ctx is the
-// handler's, or derived from it. In a handler of one job it is ctx itself.
+// JobContext returns the context of one job of a batch, for work that concerns that job alone. It ends with ctx, and
+// also when the job's own lease is lost, the job is cancelled, or its deadline comes. ctx must be the handler's context
+// or derived from it. In a handler of one job JobContext returns ctx itself.
 func JobContext(ctx context.Context, job *outbox.Claimed) context.Context {
 	b, ok := ctx.Value(batchKey{}).(*batch)
 	if !ok {

@@ -41,7 +41,7 @@ func TestPanicIsAFailedAttempt(t *testing.T) {
 	}
 }
 
-// What a handler returns is what becomes of the job.
+// The result of a handler determines what becomes of its job.
 func TestOutcomesAreStored(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -104,7 +104,7 @@ func TestOutcomesAreStored(t *testing.T) {
 	}
 }
 
-// Whatever an error says, it is stored, and the others of its batch with it.
+// Whatever text an error has, it is stored, and so are the other outcomes of its batch.
 func TestOddErrorsDoNotPoisonTheBatch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// batches is those of a queue that wait for more jobs. They take no slot:
-// what is claimed meanwhile is what they wait for.
+// batches holds the batches of a queue that wait for more jobs. They take no slot: the jobs that they wait for are
+// claimed meanwhile.
 type batches struct {
 	workers *workers
 
 	mu      sync.Mutex
 	open    map[*route]*batch
-	onlyFor bool // the latest claim brought nothing else
+	onlyFor bool // the latest claim brought only jobs for batches
 }
 
 func newBatches(w *workers) *batches {
@@ -23,9 +23,8 @@ func newBatches(w *workers) *batches {
 	return g
 }
 
-// gather adds a claimed job to the batch of its kind, which goes to the workers
-// when it is full or has waited long enough. The buffer has room for it; see
-// batchRoom.
+// gather adds a claimed job to the batch of its kind. A batch goes to the workers when it is full or has waited long
+// enough. The buffer has room for it; see batchRoom.
 func (g *batches) gather(a *attempt) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -58,9 +57,8 @@ func (g *batches) send(r *route) {
 	g.workers.deliver(lead)
 }
 
-// seats is how many jobs the open batches have room for. They are asked for as
-// long as all that is claimed is for batches: other jobs would have to wait for a
-// worker.
+// seats returns how many more jobs the open batches have room for. It returns 0 unless the latest claim brought jobs
+// for batches only: other jobs would have to wait for a worker.
 func (g *batches) seats() (seats int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +78,7 @@ func (g *batches) noteClaim(claimed, forBatches int) {
 	g.onlyFor = claimed == forBatches
 }
 
-// giveBack returns the jobs of open batches; the buffer may be closed then.
+// giveBack returns the jobs of open batches. After it the buffer may be closed.
 func (g *batches) giveBack() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,8 +91,8 @@ func (g *batches) giveBack() {
 	}
 }
 
-// batchRoom is how much more the buffer has to hold because of batches: one that
-// is open for each kind, and as many other jobs as were claimed for their seats.
+// batchRoom returns how much larger the buffer must be because of batches: one open batch for each kind, and as many
+// other jobs as may be claimed for its seats.
 func batchRoom(routes map[string]*route) (room int) {
 	for _, r := range routes {
 		if r.many != nil {

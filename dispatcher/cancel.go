@@ -10,26 +10,24 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
-// How soon a handler learns that its job was cancelled: at once when a
-// notification arrives, and otherwise within a second of the request and of its
-// own start: cancelTick + cancelInterval after its first cancelTick. Handlers that all
-// start and return within cancelAfter cost no query, whatever wakes us up. A job that is
-// cancelled while it waits in this process to be started is not started.
+// A handler learns that its job was cancelled at once when a notification arrives, and otherwise within a second of the
+// request and of its own start: cancelTick + cancelInterval after its first cancelTick. While all handlers start and
+// return within cancelAfter, no query runs, whatever notifications arrive. A job that is cancelled while it waits in
+// this process does not start.
 const (
 	cancelTick     = 100 * time.Millisecond
-	cancelAfter    = 400 * time.Millisecond // unless some handler has run for longer, none is
+	cancelAfter    = 400 * time.Millisecond // no query runs unless some handler has run this long
 	cancelInterval = 700 * time.Millisecond // between looks
-	cancelSpacing  = 250 * time.Millisecond // the same, however many notifications arrive
+	cancelSpacing  = 250 * time.Millisecond // between looks when a notification arrived, however many do
 )
 
-// watchCancellations ends the contexts of handlers whose jobs somebody has cancelled, until ctx
-// ends. It looks while some handler has been running for a while, and nothing
-// depends on it: a request that is not noticed is found when the attempt is
-// settled, or when its lease lapses.
+// watchCancellations ends the contexts of handlers whose jobs were cancelled, until ctx ends. It looks only while some
+// handler has been running for a while. Nothing depends on it: a missed request is found when the attempt is settled,
+// or when its lease lapses.
 func (l *leases) watchCancellations(ctx context.Context) {
 	tick := time.NewTicker(cancelTick)
 	defer tick.Stop()
-	var looked, searched time.Time // for requests; for handlers to ask for
+	var looked, searched time.Time // when it last looked for requests, and for long-running handlers
 	woken := false
 	for {
 		select {
@@ -60,7 +58,7 @@ func (l *leases) watchCancellations(ctx context.Context) {
 	}
 }
 
-// poke makes it look at once; it never blocks.
+// poke makes watchCancellations look at once; it never blocks.
 func (l *leases) poke() {
 	select {
 	case l.wake <- struct{}{}:
@@ -68,8 +66,7 @@ func (l *leases) poke() {
 	}
 }
 
-// longRunning is whom to ask for: nobody until some handler has been running for
-// long enough.
+// longRunning returns the attempts to ask about: none until some handler has been running long enough.
 func (l *leases) longRunning(now time.Time) []*attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()

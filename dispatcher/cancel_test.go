@@ -23,8 +23,7 @@ func cancelJob(t *testing.T, db outbox.DB, id outbox.ID, want string) {
 	}
 }
 
-// With every notification lost, the handler of a cancelled job is stopped all the
-// same, and what it says is kept.
+// Even if every notification is lost, the handler of a cancelled job is stopped, and its error is kept.
 func TestACancelledHandlerIsStopped(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -58,9 +57,8 @@ func TestACancelledHandlerIsStopped(t *testing.T) {
 	}
 }
 
-// There is no listener: no notification arrives. Whenever it is that a job is
-// cancelled, between two looks or while its handler starts, the handler hears of it
-// within a second.
+// There is no listener, so no notification arrives. Whenever a job is cancelled, between two looks or while its handler
+// starts, the handler learns of it within a second.
 func TestAHandlerHearsOfACancellationWithinASecond(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -99,8 +97,8 @@ func TestAHandlerHearsOfACancellationWithinASecond(t *testing.T) {
 	}
 }
 
-// Whatever the handler of a cancelled job returns but nil, and whatever else ends
-// its attempt, the job is cancelled, whether or not the request was noticed before.
+// Whatever error the handler of a cancelled job returns, and whatever else ends its attempt, the job ends cancelled,
+// whether or not the request was noticed before.
 func TestACancelledJobIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -138,8 +136,7 @@ func TestACancelledJobIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// A stop is no cancellation: what was cancelled and is interrupted does not go
-// back, what was not does.
+// A stop is no cancellation: of the interrupted jobs those that were cancelled do not go back, and the others do.
 func TestAStopCancelsWhatWasCancelled(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -169,7 +166,7 @@ func TestAStopCancelsWhatWasCancelled(t *testing.T) {
 	wantState(t, db, other, "pending attempt=0 epoch=2 lost=0 error=")
 }
 
-// counter counts the statements that have a text in them.
+// counter counts the statements that contain a text.
 type counter struct {
 	text string
 	n    atomic.Int64
@@ -184,7 +181,7 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 
 func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// traced is a second pool to the same database whose statements are counted.
+// traced returns a second pool to the same database whose statements are counted.
 func traced(t *testing.T, db *pgxpool.Pool, c *counter) *pgxpool.Pool {
 	t.Helper()
 	config := db.Config()
@@ -197,8 +194,8 @@ func traced(t *testing.T, db *pgxpool.Pool, c *counter) *pgxpool.Pool {
 	return pool
 }
 
-// Nobody asks for cancellations while no handler runs for long, and a storm of
-// wake-ups makes those that are asked for a bounded number.
+// No query looks for cancellations while no handler runs for long, and a storm of wake-ups causes a bounded number of
+// looks.
 func TestShortJobsAreNotAskedFor(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -247,9 +244,8 @@ func TestShortJobsAreNotAskedFor(t *testing.T) {
 	close(goOn)
 }
 
-// Between the refusal of an outcome and the closing, a reaper may have closed the
-// job; and a statement that fails half-way is made again. Either way each job is
-// closed once, and nothing else is reported as lost.
+// Between the refusal of an outcome and the closing, a reaper may have closed the job; and a statement that fails
+// half-way is repeated. Either way each job is closed once, and nothing else is reported as lost.
 func TestOutcomesThatAreRefusedAreClosedOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

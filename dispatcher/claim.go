@@ -24,31 +24,31 @@ type claimer struct {
 	db      orphanStatement
 	source  claimSource // the control pool
 	limiter *limiter
-	poll    func() time.Duration // between looks for what nobody has announced
+	poll    func() time.Duration // between looks for jobs that nobody has announced
 
 	capacity *capacity
 	sched    *scheduler.Scheduler
 	keyed    *keyedClaims // for jobs with a key
 	workers  *workers
 	batches  *batches
-	reserved *reserved // for a job that the own producer is about to commit
+	reserved *reserved // for a job that the attached producer is about to commit
 	leases   *leases
 	promoter *promoter
 	peers    *notifier
 
-	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
+	uncertain time.Time // until then a failed claim may still commit; only the claim loop uses it
 }
 
 type orphanStatement interface {
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
 }
 
-// replan makes another plan, for at most so many jobs.
+// replan makes another plan, for at most this many jobs.
 type replan func(most int) scheduler.Plan
 
-// claim leases what the plan asks for and gives it to the workers; the claim of a queue with
-// limits makes another plan, for what they leave of room. It returns how many jobs it got, and if a limit or a pause
-// kept it from taking more, how long to rest unless something wakes the queue.
+// claim leases the jobs that the plan asks for and gives them to the workers. For a queue with limits it makes another
+// plan with again, for the room that the limits leave. It returns how many jobs it got and, if a limit or a pause kept
+// it from taking more, how long to rest unless something wakes the queue.
 func (c *claimer) claim(ctx context.Context, p scheduler.Plan, room int, again replan) (n int, rest time.Duration, err error) {
 	if c.capacity.limited.Load() {
 		n, rest, err = c.claimLimited(ctx, room, again)
@@ -60,8 +60,8 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, room int, again r
 	return n, 0, err
 }
 
-// claimFrom leases what the plan asks for and hands it on, as one batch or two: jobs with a key
-// reach the workers before the statement for the others is sent.
+// claimFrom leases the jobs that the plan asks for and hands them on in up to two batches: jobs with a key reach the
+// workers before the statement for the others is sent.
 func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.Plan, hand func(*claimBatch) error) (n int, err error) {
 	for _, keyed := range []bool{true, false} {
 		if len(p.Shares(keyed)) == 0 {
@@ -75,7 +75,7 @@ func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.P
 	return n, nil
 }
 
-// lease leases jobs with a key, or without one.
+// lease leases jobs with a key, or jobs without one.
 func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Plan, keyed bool, hand func(*claimBatch) error) (int, error) {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
@@ -87,8 +87,8 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 	if keyed {
 		furthest, offers = c.keyed.aim(&r, plan.Probe)
 	}
-	// A claim that is cut off may have committed: its jobs would wait for their
-	// leases to lapse. So a stop lets the statement finish.
+	// A claim that is cut off may have committed, and its jobs would wait for their leases to lapse. So a stop lets the
+	// statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	b := from.claim(bound, r)
@@ -98,7 +98,7 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 			c.sched.Failed(keyed, r.front, ended.Sub(started))
 		}
 		c.keyed.putBack(offers)
-		c.keyed.reach = min(c.keyed.reach, maxBatch) // it may have been too much
+		c.keyed.reach = min(c.keyed.reach, maxBatch) // it may have looked at too many
 		return 0, hand(b)
 	}
 	if plan.Probe {
@@ -122,9 +122,9 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 	return len(b.claimed), hand(b)
 }
 
-// claimLimited is claim for a queue that is limited or paused.
+// claimLimited claims from a queue that is limited or paused.
 func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n int, rest time.Duration, err error) {
-	// Before the look, so that no room is overlooked:
+	// Set the flag before the look; otherwise this room is missed:
 	//
 	//	claim    look: full                     sleep
 	//	settle               a job ends, full?
@@ -138,13 +138,13 @@ func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n i
 	defer conn.Release() // with an open transaction: the pool closes the connection
 	used, err := c.limiter.measure(bound, conn)
 	switch {
-	case pgsession.IsLockedOut(err): // somebody is stuck in the middle of a claim; the server will end that
+	case pgsession.IsLockedOut(err): // a stuck claim holds the usage; the server will end it
 		return 0, nextLook(c.poll()), nil
 	case err != nil:
 		return 0, 0, fmt.Errorf("look at the limits of queue %s: %w", c.queue, err)
 	}
 	c.health.OK()
-	if used == nil { // nothing is claimed; nor will the next claims look
+	if used == nil { // nothing is claimed, and the next claims will not look
 		c.capacity.limited.Store(false)
 		c.capacity.atLimit.Store(false)
 		return 0, 0, nil
@@ -159,8 +159,7 @@ func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n i
 	return n, rest, err
 }
 
-// claimWithin claims as many jobs as the limits allow, and ends the transaction.
-// Nothing of what it got is started before it has been committed.
+// claimWithin claims as many jobs as the limits allow, and ends the transaction. No job starts before the commit.
 func (c *claimer) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage, again replan) (n int, err error) {
 	var batches []*claimBatch
 	if allowed > 0 {
@@ -198,7 +197,7 @@ func positionOf(job *outbox.Claimed) scheduler.Position {
 	return scheduler.Position{RunAt: job.RunAt, ID: job.ID}
 }
 
-// leasedBy are the jobs that a claim has got, some of them as offered ones.
+// leasedBy converts the jobs of a claim for the scheduler, and marks those that were offered.
 func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := idSet(offers)
 	jobs := make([]scheduler.Leased, 0, len(claimed))
@@ -208,8 +207,8 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	return jobs
 }
 
-// leftOver are the offers of tenants that have got all that they were allowed to, without those that the claim took: it
-// may have looked at none of these, and no survey shows them.
+// leftOver returns the offers of tenants that used up their quotas, except jobs that the claim took. The claim may have
+// looked at none of them, and no survey shows them.
 func leftOver(shares []scheduler.Share, offers map[outbox.ID][]offer, claimed []*attempt) map[outbox.ID][]offer {
 	got, of := make(map[outbox.ID]bool, len(claimed)), map[outbox.ID]int{}
 	for _, a := range claimed {
@@ -240,10 +239,10 @@ func takeTurns(claimed []*attempt) {
 	}
 }
 
-// take gives the workers what a claim has leased.
+// take gives the jobs of a claim to the workers.
 func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	if len(b.claimed) > 0 {
-		c.capacity.noteSize(int64(b.size / len(b.claimed))) // of a claim that broke off, too
+		c.capacity.noteSize(int64(b.size / len(b.claimed))) // also after a claim that broke off
 	}
 	if b.err != nil {
 		c.uncertain = time.Now().Add(uncertainFor)
@@ -289,8 +288,8 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	return nil
 }
 
-// attribute counts the jobs that go to the workers one by one as held by their tenants. It counts all of a claim before
-// the first is delivered: a tenant that has got more than a few with it has no express jobs.
+// attribute counts the jobs that go to the workers one by one as held by their tenants. It counts all jobs of a claim
+// before the first is delivered: a tenant that gets more than a few from it has no express jobs.
 func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 	for _, a := range claimed {
 		a.arrived = now
@@ -301,7 +300,7 @@ func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 	}
 }
 
-// deliver gives a job to the workers, past the buffer if its tenant holds few.
+// deliver gives a job to the workers. The job bypasses the buffer if its tenant holds few.
 func (c *claimer) deliver(a *attempt) {
 	if a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
 		c.workers.express <- a
@@ -310,24 +309,23 @@ func (c *claimer) deliver(a *attempt) {
 	c.workers.deliver(a)
 }
 
-// inDoubt reports whether there may be jobs that are held without being known.
+// inDoubt reports whether this worker may hold jobs that it does not know of.
 func (c *claimer) inDoubt(now time.Time) bool {
 	return now.Before(c.uncertain) || c.reserved.inDoubt(now)
 }
 
-// returnOrphans gives back what a failed claim may have leased: the statement can
-// have committed before its connection broke. Nothing else would know of these
-// jobs until their leases lapse. The queue's own loop calls it, so no claim of
-// this queue is under way, and the worker's name is this process's alone. The
-// statement may also commit later: the server need not notice soon that nobody
-// waits for its answer. So the loop asks again until it has run out of time, and
-// once more when it ends; what commits after that waits for its lease to lapse.
+// returnOrphans gives back jobs that a failed claim may have leased: the statement may have committed before its
+// connection broke. Otherwise nothing would find these jobs until their leases lapse. The queue's own loop calls it, so
+// no other claim of this queue is under way, and the worker's name is unique to this process. The statement may also
+// commit later, since the server need not notice soon that nobody waits for its answer. So the loop asks again until
+// uncertainFor is over, and once more when it ends; a job of a statement that commits after that waits for its lease to
+// lapse.
 func (c *claimer) returnOrphans(ctx context.Context) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	n, err := c.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: c.queue, Worker: c.worker, Held: c.reserved.ask()})
 	c.reserved.asked()
-	if err != nil && !pgsession.IsUnreachable(err) { // that is said of the claim
+	if err != nil && !pgsession.IsUnreachable(err) { // the claim has complained of that already
 		c.health.Complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", c.queue))
 	}
 	if n > 0 {

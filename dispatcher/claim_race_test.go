@@ -19,8 +19,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A claim that is not committed yet, and a row that an operator has locked, are
-// passed by: a claim meanwhile gets the next jobs, and waits for nobody.
+// A claim passes by rows of a claim that is not committed yet, and a row that an operator has locked: it gets the next
+// jobs, and does not wait.
 func TestAClaimDoesNotWaitForAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -50,7 +50,7 @@ func TestAClaimDoesNotWaitForAnother(t *testing.T) {
 //	dispatcher   claim                    error   give back (epoch 2)   claim (epoch 3)
 //	database           commit (epoch 1)
 //
-// Nobody knows of the lease, the poll is far, and no reaper is there.
+// Nothing else knows of the lease, the poll is far away, and there is no reaper.
 func TestJobsOfALostAnswerAreGivenBack(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -69,8 +69,8 @@ func TestJobsOfALostAnswerAreGivenBack(t *testing.T) {
 	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
 }
 
-// The stop comes while the answer is lost: nobody claims any more, and the job
-// would wait for its lease to lapse, which would count as a worker's death.
+// The stop comes while the answer is lost: no process claims any more, and the job would wait for its lease to lapse,
+// which would count as a worker's death.
 func TestAStopGivesBackTheJobsOfALostAnswer(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -90,9 +90,9 @@ func TestAStopGivesBackTheJobsOfALostAnswer(t *testing.T) {
 
 // answerLoss is a network that loses the answer to the first UPDATE.
 type answerLoss struct {
-	of       string // another command's; "" is that of an UPDATE of one row
+	of       string // of another command; "" means of an UPDATE of one row
 	happened atomic.Bool
-	also     func() // happens at the same moment; nil is nothing
+	also     func() // runs at the same moment; nil for nothing
 }
 
 func (l *answerLoss) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
@@ -116,8 +116,8 @@ type lossyConn struct {
 	loss *answerLoss
 }
 
-// Read breaks the connection in place of handing over what says that one row was
-// updated. Postgres sends it after the commit, if the statement is a transaction.
+// Read breaks the connection instead of returning the message that one row was updated. Postgres sends that message
+// after the commit, if the statement is a transaction.
 func (c *lossyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if bytes.Contains(b[:max(n, 0)], []byte(cmp.Or(c.loss.of, "UPDATE 1\x00"))) && !c.loss.happened.Swap(true) {
@@ -130,9 +130,8 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// The network breaks while the claim is under way. The server does not notice: it
-// commits three seconds later, when the dispatcher has long asked for what such a
-// claim may have left behind.
+// The network breaks while the claim is under way. The server does not notice, and commits three seconds later, when
+// the dispatcher has long looked for jobs that such a claim may have left behind.
 func TestJobsOfAClaimThatCommitsLateAreGivenBack(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -154,8 +153,7 @@ func TestJobsOfAClaimThatCommitsLateAreGivenBack(t *testing.T) {
 	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
 }
 
-// breakable is a network that can be cut for a second: long enough for no cancel
-// request to come through.
+// breakable is a network that can be cut for a second: long enough that no cancel request gets through.
 type breakable struct {
 	mu    sync.Mutex
 	conns []net.Conn

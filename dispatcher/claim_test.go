@@ -111,7 +111,7 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
-// More priorities than one survey finds. There is no survey for each of them: nobody else's jobs start meanwhile.
+// There are more priorities than one survey finds. No survey runs for each of them: no other jobs start meanwhile.
 func TestEveryPriorityIsServed(t *testing.T) {
 	t.Parallel()
 	db, surveys := pgtest.New(t), &counter{text: "name: SurveyQueue"}
@@ -250,8 +250,7 @@ func TestConcurrentClaimersShareWithoutOverlap(t *testing.T) {
 	}
 }
 
-// Rows that other producers wrote, as odd as the schema admits: none may stop the
-// queue, for itself or for the others.
+// Producers wrote rows as odd as the schema permits: none may stop the queue, for itself or for the others.
 func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -269,7 +268,7 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 	} {
 		id := enqueue(t, db, probe{1}, outbox.Options{})
 		if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET `+columns+` WHERE id = $1`, id); err != nil && !strings.Contains(err.Error(), "23514") {
-			t.Fatal(err) // what a CHECK refuses cannot be in the table
+			t.Fatal(err) // a row that a CHECK refuses cannot be in the table
 		}
 	}
 	enqueueProbes(t, db, 10, outbox.Options{})
@@ -280,8 +279,8 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 	awaitSucceeded(t, db, 20)
 }
 
-// Small jobs taught the dispatcher to claim many at once; then come large ones. No
-// answer may hold all of them, and none of them loses anything by that.
+// After small jobs the dispatcher claims many at once; then large jobs come. No answer may hold all of them, and none
+// of them loses anything by that.
 func TestLargeJobsAfterSmallOnesAreClaimedFewAtATime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -20,58 +20,58 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// claimRequest is what a claiming statement is to lease.
+// claimRequest describes the jobs that a claiming statement should lease.
 type claimRequest struct {
-	keyed   bool // jobs with a key, else those without one
+	keyed   bool // jobs with a key; otherwise those without one
 	shares  []scheduler.Share
-	front   bool               // from the front on, not from each cursor
+	front   bool               // start from the front, not from each cursor
 	frontAt scheduler.Position // see scheduler.Front
 	kinds   []string
 	room    int // jobs, at most
 
-	// If keyed.
-	reaches []int32       // how many of each share it looks at
-	offered []pgtype.UUID // which it looks at besides
+	// The following fields are set only if keyed.
+	reaches []int32       // how many jobs of each share the claim looks at
+	offered []pgtype.UUID // offered jobs that it looks at besides
 }
 
-// offer is a promoted job, which a claim looks at by its id.
+// offer is a promoted job, which a claim finds by its id.
 type offer struct {
 	id    pgtype.UUID
-	looks int // of claims that have not taken it
+	looks int // how many claims have not taken it
 }
 
-// claimBatch is what one claiming statement has leased.
+// claimBatch holds the jobs that one claiming statement has leased.
 type claimBatch struct {
 	claimed []*attempt
-	room    int                   // how many were asked for
+	room    int                   // how many jobs were asked for
 	size    int                   // bytes of their payloads
 	tally   tally                 // of a claim of jobs with a key
-	offers  map[outbox.ID][]offer // that it looked at
+	offers  map[outbox.ID][]offer // the offers that it looked at
 	learn   func()                // notes how far the claim came, once its jobs are really ours; nil for a probe
 	err     error                 // how the statement ended
 }
 
-// tally is what the rows without a job say of a keyed claim.
+// tally holds what the rows without a job report about a keyed claim.
 type tally struct {
 	looked, passed, blocked, promoted int32
-	halted                            []keyName // something of them was blocked
+	halted                            []keyName // keys with jobs that the claim blocked
 }
 
-// tallyColumns is how many columns of a keyed claim come after those of a job.
+// tallyColumns counts the columns of a keyed claim that follow those of a job.
 const tallyColumns = 6
 
 func (t *tally) read(rows pgx.Rows, queue string) error {
 	var tenant pgtype.UUID
 	var key *string
 	columns := append(make([]any, claimColumns), &tenant, &key, &t.looked, &t.passed, &t.blocked, &t.promoted)
-	err := rows.Scan(columns...) // the last row says the numbers
+	err := rows.Scan(columns...) // the last row has the numbers
 	if err == nil && key != nil {
 		t.halted = append(t.halted, keyName{tenant.Bytes, queue, *key})
 	}
 	return err
 }
 
-// claimSource is where claims are sent to.
+// claimSource sends claims to the database.
 type claimSource interface {
 	claim(context.Context, claimRequest) *claimBatch // the most urgent jobs first
 }
@@ -80,7 +80,7 @@ type claimSource interface {
 type claims struct {
 	*claimReader
 	db     querier
-	limits bool // the sender has looked at the queue's limits, and room is what they leave
+	limits bool // the caller has checked the queue's limits, and room is what they leave
 }
 
 type querier interface {
@@ -109,7 +109,7 @@ func (c claims) claim(ctx context.Context, r claimRequest) *claimBatch {
 	return b
 }
 
-// shareParams are shares as a statement takes them.
+// shareParams holds shares in the form that a statement takes.
 type shareParams struct {
 	tenants               []pgtype.UUID
 	quotas, firsts, lasts []int32
@@ -135,24 +135,23 @@ func newShareParams(r claimRequest) (p shareParams) {
 	return p
 }
 
-// claimReader makes attempts of what is leased.
+// claimReader makes attempts from leased rows.
 type claimReader struct {
 	*process
 	queue    string
 	trust    time.Duration // how long after sending a claim we trust the lease
 	waker    *waker
 	recorder *report.Recorder
-	handlers outbox.Beginner // the pool that handlers begin on: Claimed.Tx
+	handlers outbox.Beginner // handlers begin their transactions on it: Claimed.Tx
 
-	// streams says that the last claim of jobs without a key has leased streamed ones: the next one stores their events
-	// itself. After a claim that has found others a trigger does, more slowly.
+	// streams is set if the last claim of jobs without a key leased streamed ones. The next claim then stores their
+	// events itself; otherwise a trigger does, more slowly.
 	streams atomic.Bool
 }
 
-// read reads the jobs of a claim. When jobs have become far larger than the
-// last ones were, it does not keep what comes after the bound: those, whichever
-// they are, are marked as returned. The first is kept, however large it is, or
-// nobody would ever run it.
+// read reads the jobs of a claim. When jobs have become far larger than the last ones, read drops the payloads of those
+// past the bound, whichever they are, and marks them as returned. It keeps the first job, however large, because
+// otherwise no process would ever run it.
 func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) *claimBatch {
 	defer rows.Close()
 	b := &claimBatch{claimed: make([]*attempt, 0, room), room: room}
@@ -177,25 +176,25 @@ func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) 
 	return b
 }
 
-// claimRow is where the columns of a row go that an attempt keeps in another form. One
-// is for all rows of a claim: made for each, it was half of the memory that a job took.
+// claimRow receives the columns that an attempt keeps in another form. All rows of a claim share one: a claimRow for
+// each row took half of the memory of a job.
 type claimRow struct {
 	kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
 	key               *string
 	timeout           pgtype.Interval
-	backoff           pgtype.FlatArray[pgtype.Interval] // takes all that SQL by hand can store, or it stopped claims
+	backoff           pgtype.FlatArray[pgtype.Interval] // accepts any array; a scan error would stop all claims
 	deadline          pgtype.Timestamptz
 	watched           pgtype.Bool
 	streamed          pgtype.Int4
 	place             pgtype.TID
-	columns           []any // in the order of the columns
+	columns           []any // in the order of the statement's columns
 }
 
-// claimColumns is how many columns into points.
+// claimColumns counts the columns that into sets.
 const claimColumns = 20
 
-// newClaimRow is for the rows of ClaimJobs or, if keyed, for those of ClaimKeyedJobs, which have
-// the columns of the tally in place of the last one.
+// newClaimRow returns a claimRow for rows of ClaimJobs or, if keyed, of ClaimKeyedJobs, which have the columns of the
+// tally in place of the last one.
 func newClaimRow(keyed bool) *claimRow {
 	r := new(claimRow)
 	if keyed {
@@ -206,7 +205,7 @@ func newClaimRow(keyed bool) *claimRow {
 	return r
 }
 
-// into points the columns to a job.
+// into returns the destinations for a row, with those of the job's columns in job.
 func (r *claimRow) into(job *outbox.Claimed) []any {
 	copy(r.columns, []any{ // an ID as bytes: its Scan is for texts, too, and costs half a microsecond a job
 		(*[16]byte)(&job.ID), (*[16]byte)(&job.Tenant), &r.kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
@@ -216,10 +215,10 @@ func (r *claimRow) into(job *outbox.Claimed) []any {
 	return r.columns
 }
 
-// readAttempt makes an attempt from a row of a claim. It reads into the final place
-// and keeps no copy of names that are known: this runs for every job.
+// readAttempt makes an attempt from a row of a claim. It scans into the final place and copies no names that are known:
+// it runs for every job.
 func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*attempt, error) {
-	both := &struct { // one piece of memory
+	both := &struct { // one allocation
 		attempt attempt
 		job     outbox.Claimed
 	}{}
@@ -253,8 +252,8 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 	a.job, a.waker, a.claimed, a.leaseUntil, a.place = job, c.waker, sent, sent.Add(c.trust), row.place
 	a.streamed = row.streamed.Valid
 	if row.deadline.Valid {
-		// Both are readings of the database's clock. The claim was sent before the
-		// second, so we are early by the time that it was on its way, and never late.
+		// Both are readings of the database's clock, and the claim was sent before the second. So our deadline is early
+		// by the time that the claim was on its way, and never late.
 		job.Deadline = row.deadline.Time
 		a.deadline = sent.Add(job.Deadline.Sub(job.StartedAt))
 	}
@@ -264,7 +263,7 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 
 const contentJSON = "application/json"
 
-// byUrgency is the order in which jobs are due to start.
+// byUrgency compares attempts in the order in which their jobs are due to start.
 func byUrgency(a, b *attempt) int {
 	return cmp.Or(cmp.Compare(b.job.Priority, a.job.Priority), a.job.RunAt.Compare(b.job.RunAt), bytes.Compare(a.job.ID[:], b.job.ID[:]))
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 )
 
-// blobs are the rows of a claim whose jobs have payloads of these sizes.
+// blobs returns the rows of a claim whose jobs have payloads of the given sizes.
 type blobs struct {
 	pgx.Rows
 	sizes []int
-	bytes []byte // of which each payload is a part
-	at    int    // the row, from 1 on
+	bytes []byte // each payload is a part of it
+	at    int    // the row, counted from 1
 }
 
 func (b *blobs) Next() bool { b.at++; return b.at <= len(b.sizes) }
@@ -29,8 +29,9 @@ func (b *blobs) Scan(columns ...any) error {
 	return nil
 }
 
-// An answer that is too large is kept up to the bound, and the other jobs go back. Go and the SQL function store at
-// most 4 MiB, psql whatever it is told to: a job that is too large for any bound runs all the same, if it is the first.
+// Of an answer that is too large the reader keeps the jobs up to the bound, and gives back the others. Go and the SQL
+// function store at most 4 MiB; psql stores any size. A job that is too large for any bound runs all the same, if it is
+// the first.
 func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 	const bound = 2 * maxClaimBytes
 	mux := new(Mux)

@@ -16,37 +16,36 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
-// Config is how a dispatcher works. Its zero value is a sane production setup
-// that works the queue "default" and polls every two seconds; give it Wake and
-// Hearing, from a listener, to start jobs within milliseconds.
+// Config configures a dispatcher. Its zero value is a sane production setup that works the queue "default" and polls
+// every two seconds; set Wake and Hearing, from a listener, to start jobs within milliseconds.
 type Config struct {
-	Queues map[string]QueueConfig // nil works the queue "default". Names are as outbox.Options.Queue says
-	// Worker is who holds the leases; "" is host-pid. A random suffix is added, so names may repeat. Without that, and
-	// the pid, it is the label worker_id of the metrics.
+	Queues map[string]QueueConfig // nil works the queue "default". outbox.Options.Queue documents valid names
+	// Worker names the holder of the leases; "" means host-pid. A random suffix is added, so names may repeat. The
+	// metrics' label worker_id is the name without the suffix and the pid.
 	Worker string
 
-	// Wake says that there may be work. A receive is a hint; any number may be lost.
+	// Wake signals that there may be work. A receive is a hint; any number may be lost.
 	Wake <-chan struct{}
 	// Hearing reports whether Wake is currently reliable. Nil means it never is.
 	Hearing func() bool
 
-	PollInterval     time.Duration // between looks while Hearing; 0 is 30 s
-	DeafPollInterval time.Duration // between looks otherwise; 0 is 2 s, or PollInterval if that is less
-	LeaseTTL         time.Duration // 0 is 15 s; at least 1 s. A dead worker's jobs are taken over when it is over
-	Timeout          time.Duration // of one attempt; 0 is 5 min
-	Backoff          BackoffPolicy // nil is Exponential(1 s, 1 h)
-	GracePeriod      time.Duration // for running jobs after a stop; 0 is 20 s, negative none
+	PollInterval     time.Duration // between looks while Hearing reports true; 0 means 30 s
+	DeafPollInterval time.Duration // between looks otherwise; 0 means 2 s, or PollInterval if that is less
+	LeaseTTL         time.Duration // 0 means 15 s, the least is 1 s; after it others take over a dead worker's jobs
+	Timeout          time.Duration // of one attempt; 0 means 5 min
+	Backoff          BackoffPolicy // nil means Exponential(1 s, 1 h)
+	GracePeriod      time.Duration // for running jobs after a stop; 0 means 20 s, negative none
 
-	LogJobs    LogJobs               // which lines about jobs are logged; "" is LogAll
+	LogJobs    LogJobs               // which lines about jobs are logged; "" means LogAll
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 
-	claimBytes int // of a claim's payloads, to judge by the last ones; 0 is maxClaimBytes
+	claimBytes int // of a claim's payloads, estimated from the last ones; 0 means maxClaimBytes
 }
 
-// QueueConfig is how one queue is worked.
+// QueueConfig configures how the dispatcher works one queue.
 type QueueConfig struct {
-	Concurrency int // jobs of the queue running at once in this process; 0 is 64
+	Concurrency int // jobs of the queue running at once in this process; 0 means 64
 }
 
 func (c Config) withDefaults() Config {

@@ -14,10 +14,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Whatever the database is set to, what an enqueue, a claim and a settlement say
-// is true after a crash. A forgotten claim would hand its epoch out twice, and the
-// fence with it. The server writes its log out every ten seconds only, unless a
-// commit waits for it, so what did not wait is lost each time.
+// Whatever the settings of the database, what an enqueue, a claim and a settlement report is still true after a crash.
+// A forgotten claim would hand out its epoch twice, and the fence would be lost. The server writes its log out only
+// every ten seconds, unless a commit waits for it, so everything that did not wait is lost each time.
 func TestWhatWasAcknowledgedSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	server, err := pgdev.Start(t.Context(), pgdev.Options{
@@ -51,7 +50,7 @@ func TestWhatWasAcknowledgedSurvivesACrash(t *testing.T) {
 	}
 
 	config := quiet(nil)
-	config.LeaseTTL = time.Hour // the crashes are not to cost it
+	config.LeaseTTL = time.Hour // the crashes must not cost the lease
 	started, finish := make(chan struct{}), make(chan struct{})
 	var starts atomic.Int64
 	d := start(t, open(t, server.URL(), "off"), handle(func(_ context.Context, job *outbox.Job[probe]) error {
@@ -76,7 +75,7 @@ func TestWhatWasAcknowledgedSurvivesACrash(t *testing.T) {
 	}
 }
 
-// open is a pool whose sessions begin with the given synchronous_commit.
+// open returns a pool whose sessions begin with the given synchronous_commit.
 func open(t *testing.T, url, synchronous string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)

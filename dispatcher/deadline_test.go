@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// expireLate does what a reaper does: once, for every deadline that has come.
+// expireLate does once what a reaper does with every deadline that has come.
 func expireLate(ctx context.Context, db sqlgen.DBTX) (int64, error) {
 	row, err := sqlgen.New(db).ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
 		FromDeadline:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
@@ -27,7 +27,7 @@ func expireLate(ctx context.Context, db sqlgen.DBTX) (int64, error) {
 	return row.Closed, err
 }
 
-// A claim leaves alone what is past its deadline, whether or not a reaper has come.
+// A claim leaves jobs past their deadline alone, whether or not a reaper has come.
 func TestNothingStartsPastItsDeadline(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -65,7 +65,7 @@ func TestNothingStartsPastItsDeadline(t *testing.T) {
 	wantState(t, db, late, "expired attempt=0 epoch=1 lost=0 error=")
 }
 
-// The dispatcher stops the handler by itself, and the job expires without a reaper.
+// The dispatcher stops the handler, and the job expires, without a reaper.
 func TestAHandlerIsStoppedAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -88,8 +88,8 @@ func TestAHandlerIsStoppedAtTheDeadline(t *testing.T) {
 	}
 }
 
-// enqueueDueSoon enqueues a job that has two seconds, once d has connected, or more: as many as this machine needs to
-// start it before its time is over.
+// enqueueDueSoon enqueues a job whose deadline is two seconds after d has connected, or more: as many as this machine
+// needs to start it in time.
 func enqueueDueSoon(t *testing.T, db outbox.DB, d *running, wake chan<- struct{}) outbox.ID {
 	t.Helper()
 	awaitThat(t, "the dispatcher has started", func() bool { return strings.Contains(d.log.String(), "dispatcher started") })
@@ -112,8 +112,8 @@ func dbNow(t *testing.T, db outbox.DB) time.Time {
 	return ask[time.Time](t, db, `SELECT clock_timestamp()`)
 }
 
-// A handler that ignores its context is refused whatever it says: with no
-// reaper anywhere, its success comes too late, and so does Complete.
+// Whatever a handler returns that ignores its context, the outcome is refused: without any reaper, its success comes
+// too late, and so does Complete.
 func TestSuccessPastTheDeadlineIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(db outbox.DB, job *outbox.Job[probe]) error{
@@ -161,7 +161,7 @@ func completeIn(db outbox.DB, job *outbox.Claimed) error {
 	}), func(tx pgx.Tx) error { return job.Complete(context.Background(), tx) })
 }
 
-// What the policy would try again after the deadline waits for it, and expires.
+// If the policy would retry a job after its deadline, the job waits for the deadline, and expires.
 func TestARetryBeyondTheDeadlineExpires(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -180,8 +180,8 @@ func TestARetryBeyondTheDeadlineExpires(t *testing.T) {
 	wantState(t, db, id, "expired attempt=1 epoch=3 lost=0 error=error")
 }
 
-// While workers settle jobs in the instant of their deadline, reapers expire them:
-// each job ends once, one way or the other.
+// While workers settle jobs at the very moment of their deadline, reapers expire them: each job ends once, one way or
+// the other.
 func TestAttemptsThatEndAtTheDeadlineEndOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

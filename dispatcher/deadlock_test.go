@@ -26,9 +26,9 @@ type tiny struct{}
 
 func (tiny) Kind() string { return "tiny" }
 
-// A settlement whose leases were lost while it waited holds the rows that it has looked
-// at, and waits for more of them; the worker that has the jobs now settles them in the
-// order in which they ended. Neither becomes the victim of a deadlock.
+// A settlement whose leases were lost while it waited holds the rows that it has examined, and waits for more of them.
+// The worker that has the jobs now settles them in the order in which they ended. Neither becomes the victim of a
+// deadlock.
 func TestASettlementWaitsInTheOrderOfIDs(t *testing.T) {
 	t.Parallel()
 	for name, result := range map[string]error{
@@ -103,7 +103,7 @@ func settleAmongLostLeases(t *testing.T, result error) {
 	}
 }
 
-// atRest is a dispatcher that has all that a settlement needs, and does nothing by itself.
+// atRest returns a dispatcher that has all parts of a settlement and starts nothing.
 func atRest(t *testing.T, db *pgxpool.Pool, log io.Writer) *Dispatcher {
 	t.Helper()
 	mux := new(Mux)
@@ -116,7 +116,7 @@ func atRest(t *testing.T, db *pgxpool.Pool, log io.Writer) *Dispatcher {
 	return d
 }
 
-// control is a pool of the dispatcher's own.
+// control returns a pool of the dispatcher's own.
 func control(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
 	pool, err := openControlPool(t.Context(), db, 2)
@@ -158,8 +158,8 @@ func commit(t *testing.T, tx pgx.Tx) {
 	}
 }
 
-// waiting waits until so many sessions wait for another one, one of them for the row of
-// the session given, if there is one.
+// waiting waits until this many sessions wait for another one, and one of them for the row of the given session, if
+// there is one.
 func waiting(t *testing.T, db *pgxpool.Pool, sessions int, on pgx.Tx) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

@@ -27,9 +27,9 @@ import (
 type Dispatcher struct {
 	process    *process
 	config     Config
-	user       *pgxpool.Pool     // reset on failover, together with our own
-	deathHooks map[string]string // the kind of the hook, by the kind that dies
-	own        chan struct{}     // one slot: the own producer has committed a job
+	user       *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
+	deathHooks map[string]string // maps each kind that dies to the kind of its hook
+	own        chan struct{}     // one slot: the attached producer has committed a job
 	started    atomic.Bool
 
 	// Made by Run.
@@ -39,12 +39,12 @@ type Dispatcher struct {
 	promoter *promoter
 	recorder *report.Recorder
 	settler  *settler
-	waiters  *notifier      // of those who wait for jobs: one has ended
+	waiters  *notifier      // of the callers waiting for jobs: one job has ended
 	peers    *notifier      // of the other processes: there may be jobs for them
 	running  sync.WaitGroup // the workers
 }
 
-// queue is the parts that claim and run the jobs of one queue.
+// queue holds the parts that claim and run the jobs of one queue.
 type queue struct {
 	capacity *capacity
 	outages  *outages
@@ -56,10 +56,9 @@ type queue struct {
 	loop     *loop
 }
 
-// New checks config and registers the metrics. The dispatcher opens a small pool
-// of its own to the same database, so that handlers that use up pool cannot keep
-// leases from being extended; pool itself is only read for its settings, and reset
-// when the database turns out to be read-only after a failover.
+// New checks config and registers the metrics. The dispatcher opens a small pool of its own to the same database, so
+// that handlers that exhaust pool cannot keep leases from being extended. It only reads the settings of pool, and
+// resets pool if the database turns out to be read-only after a failover.
 func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	label := cmp.Or(config.Worker, hostname())
 	config = config.withDefaults()
@@ -98,7 +97,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	return d, nil
 }
 
-// Ready returns nil while the database answers claims, and otherwise what is wrong.
+// Ready returns nil while the database answers claims, and otherwise an error that says what is wrong.
 func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
 		return errors.New("not started")
@@ -106,12 +105,11 @@ func (d *Dispatcher) Ready() error {
 	return d.process.health.err()
 }
 
-// Run works until ctx ends; then it stops claiming, gives back what had not
-// started, lets running jobs finish for the grace period, cuts those that are left
-// with the cause [ErrShutdown], and returns nil once every outcome is stored. It
-// may be called once. It returns an error if handlers ignore that they were cut
-// off, and before it claims anything if a release has migrated the schema that no
-// longer works beside this one; a database that is away is no error.
+// Run works until ctx ends. Then it stops claiming, gives back jobs that have not started, lets running jobs finish
+// within the grace period, ends the contexts of the remaining ones with the cause [ErrShutdown], and returns nil once
+// every outcome is stored. It may be called once. It returns an error if handlers ignore the end of their contexts; it
+// also returns one, before it claims anything, if a release has migrated the schema that no longer works alongside this
+// one. An unreachable database is no error.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return fmt.Errorf("dispatcher: %w", backoff.ErrRanBefore)
@@ -130,7 +128,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		extending.Close()
 		return err
 	}
-	if err = d.work(ctx); err == nil { // else somebody may still use them
+	if err = d.work(ctx); err == nil { // after an error some goroutine may still use them
 		pool.Close()
 		extending.Close()
 	}
@@ -139,7 +137,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return err
 }
 
-// openPools opens the dispatcher's own connections, and one more that extends leases: nothing else keeps that from it.
+// openPools opens the dispatcher's own connections, and one more that only extends leases, so that nothing else delays
+// extensions.
 func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Pool, err error) {
 	pool, err = openControlPool(ctx, d.user, settlers+2+report.Conns+min(len(d.config.Queues), 16))
 	if err != nil {
@@ -152,7 +151,7 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 	return pool, extending, err
 }
 
-// compose makes the parts of the dispatcher. Nothing runs yet.
+// compose creates the parts of the dispatcher. It starts none of them.
 func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool) {
 	p := d.process
 	p.handlerContext = context.WithoutCancel(ctx)
@@ -168,7 +167,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	}
 }
 
-// composeParts makes those parts that an [Inline] has, too.
+// composeParts creates the parts that an [Inline] uses, too.
 func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	p := d.process
 	d.db = sqlgen.New(conn)
@@ -209,7 +208,8 @@ func (d *Dispatcher) pokeAll() {
 	}
 }
 
-// offer gives promoted jobs to the queues of this process, and reports whether others should hear of them.
+// offer gives promoted jobs to the queues of this process, and reports whether other processes should be notified of
+// them.
 func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 	here := map[*queue]int{}
 	for _, job := range promoted {
@@ -222,15 +222,15 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 		here[q]++
 	}
 	for q, n := range here {
-		// When nobody claims here any more, this sees it, or else the others are notified
-		// after the last claim.
+		// If this process no longer claims, isClaiming reports it here; if it stops claiming after this check, endAll
+		// notifies the others after the last claim.
 		elsewhere = elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n
 		q.capacity.roomMade()
 	}
 	return elsewhere
 }
 
-// showing is the dispatcher's row in the list of workers.
+// showing returns the dispatcher's row in the list of workers.
 func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
 	row := sqlgen.ShowWorkerParams{Worker: d.process.worker, Kinds: d.process.kinds, Queues: slices.Sorted(maps.Keys(d.config.Queues))}
 	for _, name := range row.Queues {
@@ -239,15 +239,15 @@ func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
 	return row
 }
 
-// Presence is what a dispatcher is, as the list of workers has it.
+// Presence describes a dispatcher as the list of workers shows it.
 type Presence struct {
-	Worker  string         // who holds the leases
+	Worker  string         // name under which it holds leases
 	Version string         // of the program
-	Queues  map[string]int // and how many jobs of each it runs at once
+	Queues  map[string]int // how many jobs of each queue it runs at once
 	Kinds   []string       // with a handler
 }
 
-// Presence returns what the dispatcher is. It never changes.
+// Presence returns the dispatcher's description. It never changes.
 func (d *Dispatcher) Presence() Presence {
 	row := d.showing()
 	p := Presence{Worker: row.Worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: row.Kinds}
@@ -257,29 +257,26 @@ func (d *Dispatcher) Presence() Presence {
 	return p
 }
 
-// abandonAfter is how long handlers have to return once they were cut off, and
-// settlements to go through.
+// abandonAfter is how long after the grace period handlers have to return and settlements to be stored.
 const abandonAfter = 8 * time.Second
 
-// goroutines are those of a dispatcher, by when they end: doc.go has the table.
+// goroutines groups a dispatcher's goroutines by when they end: doc.go has the table.
 type goroutines struct {
 	claiming, recording, settling, refused, promoting sync.WaitGroup
 	waiters, peers                                    sync.WaitGroup
-	endAfterJobs                                      context.CancelFunc // of those that end when all jobs are over
+	endAfterJobs                                      context.CancelFunc // ends those that end after all jobs
 }
 
-// work runs every goroutine of the dispatcher and returns when all have ended:
-// first the claiming ones, then the workers, then reports, leases and settlement. What has
-// not ended some seconds after the grace period is left behind: handlers that
-// ignore the end of their context, outcomes that the database does not take.
+// work runs every goroutine of the dispatcher and returns when all have ended: first the claiming ones, then the
+// workers, then reports, leases and settlement. It abandons what has not ended some seconds after the grace period:
+// handlers that ignore the end of their context, and outcomes that the database does not accept.
 func (d *Dispatcher) work(ctx context.Context) error {
 	g := d.startAll(ctx)
 	defer g.endAfterJobs()
 	d.process.phase.Store(claiming)
 	<-ctx.Done()
 	d.process.phase.Store(draining)
-	// From here on the grace period runs, for the handlers and for storing what
-	// they did.
+	// The grace period starts here. It covers both the handlers and the storing of their outcomes.
 	grace := max(d.config.GracePeriod, 0)
 	defer time.AfterFunc(grace, d.cutOff).Stop()
 	abandoned := time.NewTimer(grace + abandonAfter)
@@ -321,14 +318,14 @@ func (d *Dispatcher) startAll(ctx context.Context) *goroutines {
 	return g
 }
 
-// endAll waits for the goroutines in the order in which they end, and ends those that nobody needs any more.
+// endAll waits for the goroutines in the order in which they end, and stops each one once nothing uses it any more.
 func (d *Dispatcher) endAll(g *goroutines) {
 	g.claiming.Wait()
 	for _, q := range d.queues {
 		q.batches.giveBack()
 		q.workers.close()
 	}
-	// Jobs that this process promoted or was about to start are unknown to the others: notify them.
+	// Other processes do not know of the jobs that this process promoted or was about to start: notify them.
 	d.peers.notify()
 	d.running.Wait()
 	d.recorder.Stop()
@@ -346,7 +343,7 @@ func (d *Dispatcher) endAll(g *goroutines) {
 	g.peers.Wait()
 }
 
-// cutOff ends the grace period: the contexts of handlers that still run end.
+// cutOff ends the grace period: it ends the contexts of handlers that still run.
 func (d *Dispatcher) cutOff() {
 	d.process.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
@@ -355,21 +352,19 @@ func (d *Dispatcher) cutOff() {
 	d.leases.cut()
 }
 
-// Channel is the NOTIFY channel on which dispatchers hear of jobs: what a listener listens to whose
-// signal is Config.Wake. Notifications carry no data: any role may read and forge them.
+// Channel is the NOTIFY channel on which dispatchers learn of jobs. A listener whose signal is Config.Wake listens to
+// it. Notifications carry no data: any role may read and forge them.
 const Channel = engine.Channel
 
-// Attach introduces the dispatcher to a producer in the same program, for the same database. The
-// commit of each transaction that the producer began, and that enqueued, wakes the dispatcher
-// before it returns: it learns of its jobs without the way through the database, on which others
-// are notified. And where a transaction enqueued one job that can start at once, and the dispatcher
-// has nothing else to do in its queue, the commit claims that job for it: the job starts as soon as
-// the commit is known. A process that dies right after such a commit leaves a lease to lapse, as one
-// that dies after any claim.
+// Attach connects the dispatcher to a producer in the same program that uses the same database. When a transaction that
+// the producer began has enqueued jobs, its commit wakes the dispatcher before it returns: the dispatcher learns of its
+// jobs without waiting for the database's notification, which goes to the other processes. If a transaction enqueued
+// one job that can start at once, and the dispatcher has nothing else to do in that queue, the commit also claims the
+// job for it: the job starts as soon as the commit is known. If the process dies right after such a commit, the job
+// waits for its lease to lapse, as after any claim.
 //
-// A producer has one dispatcher at a time, until detach is called. One with outbox.NotifyOff wakes
-// nobody. Package app attaches its dispatcher to the producer that it is given. Attach is safe for
-// concurrent use.
+// A producer has one dispatcher at a time, until detach is called. A producer with outbox.NotifyOff wakes nobody.
+// Package app attaches its dispatcher to the producer that it is given. Attach is safe for concurrent use.
 func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	local := engine.Of(p)
 	local.SetWake(d.wake)
@@ -380,16 +375,15 @@ func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	}
 }
 
-// wake makes every queue look for jobs now. It is for the producer in the same
-// program, which has just committed one. It never blocks, and may be called at any time.
+// wake makes every queue look for jobs now. The attached producer calls it after it has committed a job. It never
+// blocks, and may be called at any time.
 //
-// What comes by Config.Wake may come from anybody, and often for jobs that another
-// process has long begun; it is paced when it finds nothing. wake is answered at once,
-// as long as it leads to jobs.
+// A wake-up that arrives by Config.Wake may come from anybody, often for jobs that another process has long begun; the
+// queue paces wake-ups that find nothing. A call of wake is answered at once, as long as such calls find jobs.
 func (d *Dispatcher) wake() {
 	select {
 	case d.own <- struct{}{}:
-	default: // one before it is not answered yet
+	default: // an earlier call has not been answered yet
 	}
 }
 
@@ -419,12 +413,11 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 	}
 }
 
-// reserve keeps a worker for a job that a producer in the same program is about to
-// commit, by itself: the commit then claims it, and it starts when the commit is known,
-// without a wake-up and a claim's own way to the disk and back. It returns nil if the job
-// is to be claimed like any: while the queue has something in hand, one that was
-// reserved for is under way, or the kind is not handled here, or in batches. It never
-// blocks; a caller that gets a reservation has to end it.
+// reserve keeps a worker for a single job that the attached producer is about to commit. The commit then claims the
+// job, which starts when the commit is known, without a wake-up and a claim's own round trip and disk flush. It returns
+// nil if the job is to be claimed in the ordinary way: while the queue has jobs in hand, while another reservation is
+// under way, or if this process has no handler for the kind, or handles it in batches. It never blocks; a caller that
+// gets a reservation must end it.
 func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation {
 	if !d.process.phase.isClaiming() {
 		return nil
@@ -437,13 +430,13 @@ func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation
 	return nil
 }
 
-// Outage is a kind whose jobs wait in a queue of this process, because what they need is unavailable ([Unavailable]).
+// Outage is a kind whose jobs wait in a queue of this process because their dependency is unavailable ([Unavailable]).
 type Outage struct {
 	Queue, Kind string
 	Since       time.Time
 }
 
-// Outages returns those that last now, by queue and kind; none unless Run is at work.
+// Outages returns the present outages, sorted by queue and kind. It returns none unless Run is at work.
 func (d *Dispatcher) Outages() (all []Outage) {
 	if !d.process.phase.isClaiming() {
 		return nil

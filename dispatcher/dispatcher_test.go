@@ -59,7 +59,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	}
 }
 
-// fieldsOf is the fields that an error names, one for each mistake.
+// fieldsOf returns the fields that an error names, one for each mistake.
 func fieldsOf(err error) (fields []string) {
 	switch e := err.(type) {
 	case *outbox.InvalidError:
@@ -127,7 +127,7 @@ func TestStopLetsRunningJobsFinish(t *testing.T) {
 	}
 }
 
-// listen returns what waits for one more notification to the dispatchers.
+// listen returns a function that waits for one more notification to the dispatchers.
 func listen(t *testing.T, db *pgxpool.Pool) (notified func(what string)) {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
@@ -148,9 +148,8 @@ func listen(t *testing.T, db *pgxpool.Pool) (notified func(what string)) {
 	}
 }
 
-// What goes back when its time is over is told to the others: they have workers for it,
-// and one of them may have passed it by while a third had its row locked. Nobody else's
-// timer knows of what is to be run later.
+// The others are notified of a job that goes back when its time is over: they have workers for it, and one of them may
+// have passed it by while a third had its row locked. No other process's timer knows of a job that is due later.
 func TestOthersAreNotifiedOfWhatGoesBack(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(context.Context, <-chan struct{}) error{
@@ -176,7 +175,7 @@ func TestOthersAreNotifiedOfWhatGoesBack(t *testing.T) {
 	}
 }
 
-// What is promoted when this process claims no more is told to those that do.
+// When this process no longer claims, it notifies the others of the jobs that it promotes.
 func TestOthersAreNotifiedOfWhatIsPromotedDuringAStop(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -209,7 +208,7 @@ func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
 	enqueueProbes(t, db, jobs, outbox.Options{})
 	notified := listen(t, db)
 
-	// Short jobs are fetched far ahead; then comes a long one.
+	// Short jobs are claimed far ahead; then comes a long one.
 	blocked, finish := make(chan struct{}), make(chan struct{})
 	var started atomic.Int64
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
@@ -338,8 +337,8 @@ func TestRunWaitsForTheDatabase(t *testing.T) {
 	}
 }
 
-// Connections are cut in mid-flow, again and again: nothing is lost, and nothing
-// but a lapse of leases is needed to go on.
+// Connections are cut in mid-flow, again and again: nothing is lost, and nothing but a lapse of leases is needed to
+// continue.
 func TestConnectionsAreCut(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -390,7 +389,7 @@ func TestConnectionsAreCut(t *testing.T) {
 	}
 }
 
-// named is a configuration for the database of db whose sessions can be told apart.
+// named returns a configuration for the database of db whose sessions have an application name.
 func named(db *pgxpool.Pool, application string) *pgxpool.Config {
 	config := db.Config()
 	config.ConnConfig.RuntimeParams["application_name"] = application

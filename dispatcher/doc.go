@@ -1,5 +1,4 @@
-// Package dispatcher claims due jobs, carries them out with Go handlers, and
-// settles them: claim → attempt → settle.
+// Package dispatcher claims due jobs, runs their Go handlers and settles them: claim → attempt → settle.
 //
 //	wake-up, timer, poll, start
 //	        │
@@ -9,25 +8,24 @@
 //	   └─────────┘                  ▲ extend ▲
 //	                                └ leases ┘
 //
-// Guarantees: a due job starts at least once, unless its attempts are used up before, as those are that processes took
-// along which were killed while it waited in them: claims are counted, not starts. While its lease is live, it is
-// this process's alone; nothing that a worker writes after losing the lease takes
-// effect, because every write names the epoch of its claim. Handlers may see a
-// job again after a crash, a lost connection or a stalled process: make them
-// idempotent with job.Complete, inbox.Once, or by looking at domain state under
-// lock before the side effect.
+// Guarantees: a due job starts at least once, unless its attempts run out first. Claims are counted, not starts: a
+// process killed with a job in its buffer uses up an attempt. While a lease is live, the job belongs to this process
+// alone. Nothing that a worker writes after losing the lease takes effect, because every write names the epoch of its
+// claim. Handlers may see a job again after a crash, a lost connection or a stalled process: make them idempotent with
+// job.Complete, inbox.Once, or by looking at domain state under lock before the side effect.
 //
 // # The life of an attempt
 //
-// The loop of a queue asks the scheduler for a plan: how many jobs of which tenants and priorities, from which
-// cursors on. The claimer leases them with one statement and notes their leases. Each job is an attempt from then
-// on. It waits in the buffer, past it if its tenant holds few, or in a batch for others of its kind. A worker takes
-// it, gives it back if its queue has been paused or what its kind needs is unavailable, and otherwise runs the
-// handler with a context that ends with its cause: timeout, deadline, cancelled, lease lost, shutdown. What the
-// handler returns is turned into an outcome, which is all that the rest needs to know. If the handler has reported
-// something, the recorder stores the last of it first. The settler gathers outcomes into batches and stores them
-// for as long as the database is away; then the lease is forgotten, the key of the job moves on, and those who wait
-// for it are notified. What the database does not match was cancelled, has expired, or is another worker's by now.
+// The loop of a queue asks the scheduler for a plan: how many jobs to claim, of which tenants and priorities, and from
+// which cursors. The claimer leases them with one statement and records their leases. From then on each job is an
+// attempt. It waits in the buffer, bypasses it if its tenant holds few jobs, or waits in a batch for others of its
+// kind. A worker takes it. If its queue has been paused or its kind's dependency is unavailable, the worker gives it
+// back; otherwise it runs the handler with a context whose cause says why it ended: timeout, deadline, cancelled, lease
+// lost, shutdown. The handler's result becomes an outcome, which is all that the later parts need. If the handler has
+// reported something, the recorder stores its last report first. The settler gathers outcomes into batches and retries
+// until they are stored, however long the database is unavailable. Then the process forgets the lease, moves the job's
+// key on and notifies the callers waiting for the job. If the database does not match an outcome, the job was
+// cancelled, has expired, or belongs to another worker by now.
 //
 // # Goroutines
 //
@@ -46,33 +44,34 @@
 //	promoter                        after those                               the keys that jobs have left
 //	notifier of the other processes last                                      a NOTIFY
 //
-// Those that end with Run's context end first. What has not ended some seconds after the grace period is left behind.
+// Goroutines that end with Run's context end first. Any goroutine that has not ended some seconds after the grace
+// period is abandoned.
 //
 // # Files
 //
-// Each file uses only what stands below it, which is the order to read them in, too.
+// Each file uses only files listed below it; read them in this order.
 //
 //	inline.go       the parts without their goroutines, for package outboxtest
-//	dispatcher.go   what a program makes and runs: the parts, their goroutines, and the order in which they end
-//	config.go       how a dispatcher works, and what is wrong with that
+//	dispatcher.go   what a program creates and runs: the parts, their goroutines, and the order in which they end
+//	config.go       the settings of a dispatcher, and their validation
 //	heartbeat.go    keeps the dispatcher in the list of workers
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
-//	limit.go        a claim within what operators have set for the queue
-//	usage.go        how much of these limits is used, and the log of starts that keeps a rate
+//	limit.go        a claim within the limits that operators have set for the queue
+//	usage.go        how much of these limits is used, and the log of starts that enforces a rate
 //	reservation.go  the job that a producer in the same program is about to commit, claimed by its commit
 //	pace.go         the token bucket of wake-ups that find nothing
 //	keys.go         how far claims of jobs with a key look, and the jobs offered to them
-//	claims.go       the claiming statements, and attempts made of what they lease
+//	claims.go       the claiming statements, and the attempts made from what they lease
 //	batches.go      gathers jobs that are handled together
-//	workers.go      what is claimed waits here, and is run, by reserved workers too, or goes back
+//	workers.go      the buffer of claimed jobs, and the workers that run them or give them back; some are reserved
 //	run.go          one attempt: the handler's context, its panics, its outcome
-//	pause.go        whether what was claimed may still start, or its queue has been paused
-//	outage.go       kinds that wait because what they need is unavailable
+//	pause.go        whether a claimed job may still start, or its queue has been paused
+//	outage.go       kinds that wait because their dependency is unavailable
 //	capacity.go     how many jobs a queue holds here, and how many more it should claim
-//	settle.go       gathers outcomes and stores them, however long the database is away
+//	settle.go       gathers outcomes and stores them, however long the database is unavailable
 //	store.go        the settling statements, for each kind of outcome
-//	report.go       counts and logs what became of attempts, and who is notified
+//	report.go       counts and logs the ends of attempts, and notifies other processes and waiting callers
 //	promote.go      moves keys on when jobs have left them
 //	notify.go       one NOTIFY for many events
 //	cancel.go       ends handlers whose jobs were cancelled
@@ -81,7 +80,7 @@
 //	many.go         HandleMany: a handler for jobs of a kind together
 //	hooks.go        OnSuccess, OnResult and OnDeath
 //	floor.go        whether this build is too old for the schema
-//	ended.go        what hooks get of a job that has ended
+//	ended.go        what hooks receive about a job that has ended
 //	protect.go      opens sealed payloads
 //	trace.go        the span of an attempt or a batch, if the program uses package tracing
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
@@ -89,11 +88,11 @@
 //	waker.go        makes a claim loop look again
 //	mux.go          the handler of each kind
 //	outcome.go      what a handler may return; internal/outcome decides what becomes of its job
-//	kind.go         how a kind is attempted, and its back-off policies
-//	health.go       the answer of the latest statement, complaints about bad ones, and the wait for good ones
+//	kind.go         the settings for a kind's attempts, and back-off policies
+//	health.go       whether the latest statement succeeded, complaints about failures, and the wait for recovery
 //	session.go      connections of the dispatcher's own
 //	metrics.go      counters and histograms
 //
-// What the next claim asks for and how long a queue may sleep is decided by the package internal/scheduler. What
-// handlers report is stored by the package internal/report.
+// Package internal/scheduler decides what the next claim asks for and how long a queue may sleep. Package
+// internal/report stores what handlers report.
 package dispatcher

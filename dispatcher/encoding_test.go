@@ -13,8 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A failure whose text the database's encoding lacks is stored all the same, and with it
-// what the job reported: in ASCII where there is no other way.
+// A failure whose text the database's encoding lacks is stored all the same, together with the job's reports: in ASCII
+// where there is no other way.
 func TestFailuresAreStoredInEveryEncoding(t *testing.T) {
 	t.Parallel()
 	const text, inASCII = "caf\u00e9 \u2603", `caf\u00e9 \u2603`
@@ -57,8 +57,8 @@ func TestFailuresAreStoredInEveryEncoding(t *testing.T) {
 	}
 }
 
-// An outcome that a trigger refuses does not hold up the stop: nobody else has anything
-// to do, and waiting for the end of the grace period would help nobody.
+// An outcome that a trigger refuses does not delay the stop: nothing else is left to do, and waiting for the end of the
+// grace period would help nobody.
 func TestARefusedOutcomeDoesNotHoldUpTheStop(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -9,15 +9,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Ended is what a hook gets of the job that has ended: see [OnSuccess] and
-// [OnDeath].
+// Ended describes a job that has ended to its hook: see [OnSuccess] and [OnDeath].
 type Ended[T any] struct {
 	ID           outbox.ID
 	Kind         string
 	Queue        string
 	Status       outbox.Status // Succeeded, Failed or Dead
-	Attempt      int           // how many it took, or spent
-	Epoch        int64         // with ID, names this end: a job that a person has run again may die again
+	Attempt      int           // attempts that it took, or spent
+	Epoch        int64         // identifies this end together with ID: a job that was run again may die again
 	ErrorCode    string        // of the attempt that failed last; "" after a success
 	ErrorMessage string
 
@@ -26,7 +25,7 @@ type Ended[T any] struct {
 	Result  []byte // as JSON; only for [OnResult]
 }
 
-// ended is Ended as it is stored; migrations/functions/store_death_hook.sql writes it, too.
+// ended is Ended in its stored form; migrations/functions/store_death_hook.sql writes it, too.
 type ended struct {
 	ID           outbox.ID       `json:"id"`
 	Kind         string          `json:"kind"`
@@ -41,8 +40,8 @@ type ended struct {
 	Result       json.RawMessage `json:"result,omitempty"`
 }
 
-// UnmarshalJSON reads what was stored. A payload that is not a T is no error: the job
-// may have died of it, and its hook is to run all the same.
+// UnmarshalJSON reads the stored form. A payload that is not a T is no error: the job may have died of it, and its hook
+// should run all the same.
 func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 	var stored ended
 	if err := json.Unmarshal(text, &stored); err != nil {
@@ -64,7 +63,7 @@ func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// hookRow is the job that calls the hook of a job that succeeds.
+// hookRow builds the job that calls the hook of a job that succeeds.
 func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
 	end := ended{ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt, Epoch: job.Epoch}
 	switch {

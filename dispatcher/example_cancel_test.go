@@ -15,8 +15,8 @@ func (Export) Kind() string { return "export" }
 
 func writePage(context.Context, int) error { return nil }
 
-// What does a handler do when its job is cancelled? It watches its context, as for
-// a timeout or a shutdown, and can tell them apart by the cause.
+// What does a handler do when its job is cancelled? It watches its context, as for a timeout or a shutdown, and the
+// cause tells it which it is.
 func ExampleErrCancelled() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Export]) error {

@@ -12,8 +12,7 @@ import (
 
 func ready(int) (bool, error) { return true, nil }
 
-// How does a kind get its own timeout and retries, and a handler put its job off
-// without spending an attempt?
+// How does a kind get its own timeout and retries, and how does a handler postpone its job without spending an attempt?
 func ExampleSnooze() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Export]) error {
@@ -30,7 +29,7 @@ func ExampleSnooze() {
 	// Output: [export]
 }
 
-// How do I learn that a job has succeeded, at least once, whatever crashes?
+// How do I run code at least once after a job has succeeded, whatever crashes?
 func ExampleOnSuccess() {
 	pool, end := pgtest.Example()
 	defer end()

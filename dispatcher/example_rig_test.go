@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// work has a handler do one job, on a database of its own.
+// work makes a handler do one job, on a database of its own.
 func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -30,7 +30,7 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 	}
 	ended := make(chan error)
 	go func() { ended <- d.Run(ctx) }()
-	for done := false; !done && err == nil; time.Sleep(5 * time.Millisecond) { // between two questions
+	for done := false; !done && err == nil; time.Sleep(5 * time.Millisecond) { // between two queries
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.history)`).Scan(&done)
 	}
 	stop()
@@ -39,8 +39,7 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 	}
 }
 
-// workUntil runs a dispatcher until the function that it returns is called and the channel is
-// closed.
+// workUntil runs a dispatcher until heard is closed and the function that it returns is called.
 func workUntil(mux *dispatcher.Mux, pool *pgxpool.Pool, heard <-chan struct{}) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

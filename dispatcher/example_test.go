@@ -17,18 +17,17 @@ func (payInvoice) Kind() string { return "invoice.pay" }
 
 var errNoSuchAccount = dispatcher.WithCode("no_such_account", errors.New("the account was closed"))
 
-// How does a kind tell its failures apart: those that no other try will mend, and
-// those that are nobody's fault?
+// How does a kind distinguish failures that no retry can fix from failures that are nobody's fault?
 func ExampleUnavailable() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[payInvoice]) error {
 		err := pay(ctx, job.Args.Number)
 		if refused, ok := errors.AsType[*net.OpError](err); ok && refused.Op == "dial" {
-			return dispatcher.Unavailable(err, 0) // the bank is away: wait longer and longer, spend no attempts
+			return dispatcher.Unavailable(err, 0) // the bank is unavailable: wait longer and longer, spend no attempts
 		}
 		return err // errNoSuchAccount among others
 	}, dispatcher.KindConfig{
-		FailOn:      []string{"no_such_account"}, // waits for a person at once
+		FailOn:      []string{"no_such_account"}, // goes to the dead letters at once
 		OutageLimit: 2 * time.Hour,               // from then on an outage is a failure like any other
 	})
 	fmt.Println(mux.Kinds())

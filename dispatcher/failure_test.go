@@ -56,7 +56,7 @@ func TestAnOutageSpendsNoAttempt(t *testing.T) {
 	}
 }
 
-// outageOf is what the database says of a job that was settled as unavailable.
+// outageOf holds the database's columns of a job that was settled as unavailable.
 type outageOf struct {
 	status          string
 	attempt         int
@@ -77,8 +77,8 @@ func lookAtOutage(t *testing.T, db *pgxpool.Pool, id outbox.ID) (o outageOf) {
 	return o
 }
 
-// The outage is counted from the first in a row; from the limit on each attempt
-// counts, and the limit does not begin anew.
+// The outage is counted from the first outcome in a row; from the limit on each attempt counts, and the limit does not
+// start again.
 func TestAnOutageHasALimit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestAnUnaskedWaitGrowsWithTheOutage(t *testing.T) {
 		if _, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(id, l.epoch, outbox.Retrying, 24*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		// Two statements' clocks: the settlement was before this one.
+		// Two statements' clocks differ: the settlement was before this one.
 		wait := ask[time.Duration](t, db, `SELECT run_at - started_at FROM outbox.jobs WHERE id = $1`, id)
 		if wait < bounds[0] || wait > bounds[1]+patience {
 			t.Errorf("after %s the job waits %s, want %s to %s", lasted, wait, bounds[0], bounds[1])
@@ -150,7 +150,7 @@ func TestAnUnaskedWaitGrowsWithTheOutage(t *testing.T) {
 	}
 }
 
-// What ends a row of outages, and what does not.
+// Which outcomes end a row of outages, and which do not.
 func TestOnlyAnOutcomeEndsAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,13 +17,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// lease is what a worker knows of its claim.
+// lease holds what a worker knows of its claim.
 type lease struct {
 	id    outbox.ID
 	epoch int64
 }
 
-// placeOf is not valid for a job that is not open.
+// placeOf returns the place of a job's row; it is not valid if the job is not open.
 func placeOf(ctx context.Context, db *pgxpool.Pool, l lease) (place pgtype.TID, err error) {
 	err = db.QueryRow(ctx, `SELECT ctid FROM outbox.jobs WHERE id = $1`, l.id).Scan(&place)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -32,10 +32,10 @@ func placeOf(ctx context.Context, db *pgxpool.Pool, l lease) (place pgtype.TID, 
 	return place, err
 }
 
-// workerWrites is every write that a worker makes. Each returns whether it took effect.
+// workerWrites lists every write that a worker makes. Each returns whether it took effect.
 var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error){
 	"succeed": settleAs(""),
-	// The worst case: the newest version of the job has come to where the claim left it.
+	// The worst case: the newest version of the job is at the place where the claim left it.
 	"succeed in place": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		place, err := placeOf(ctx, db, l)
 		if err != nil {
@@ -124,7 +124,7 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 	},
 }
 
-// withFollowUps is a claimed job whose success is to be followed by two others.
+// withFollowUps returns a claimed job whose success has two follow-ups.
 func withFollowUps(l lease) *outbox.Claimed {
 	job := &outbox.Claimed{ID: l.id, Epoch: l.epoch, Queue: engine.DefaultQueue}
 	if _, err := job.Then(next{1}, outbox.Options{}); err != nil {
@@ -173,7 +173,7 @@ func inTx(ctx context.Context, db *pgxpool.Pool, fn func(pgx.Tx) error) (bool, e
 	return err == nil, err
 }
 
-// takeovers is what may have become of a job while its worker was not looking.
+// takeovers lists what may have happened to a job while its worker was not looking.
 var takeovers = map[string]func(t *testing.T, db *pgxpool.Pool, l lease){
 	"reaped": func(t *testing.T, db *pgxpool.Pool, l lease) { reap(t, db, l) },
 	"claimed by another": func(t *testing.T, db *pgxpool.Pool, l lease) {
@@ -236,7 +236,7 @@ func claim(t *testing.T, db *pgxpool.Pool, worker string) lease {
 	return lease{outbox.ID(rows[0].ID.Bytes), rows[0].Epoch}
 }
 
-// reap makes the lease lapse, and takes it away.
+// reap makes the lease lapse, and takes the job away.
 func reap(t *testing.T, db *pgxpool.Pool, l lease) {
 	t.Helper()
 	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 second' WHERE id = $1`, l.id)
@@ -245,7 +245,7 @@ func reap(t *testing.T, db *pgxpool.Pool, l lease) {
 	}
 }
 
-// everything is all that is stored about jobs.
+// everything returns everything that is stored about jobs.
 func everything(t *testing.T, db outbox.DB) string {
 	t.Helper()
 	return ask[string](t, db, `
@@ -293,8 +293,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// The same through the dispatcher: a handler that slept through the loss of its
-// lease comes back with each outcome, while the job runs elsewhere.
+// The same through the dispatcher: a handler that slept through the loss of its lease returns with each outcome, while
+// the job runs elsewhere.
 func TestZombieHandlersChangeNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -369,9 +369,9 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 	}
 }
 
-// A worker fails a job while somebody else is about to end its lease: the worker's
-// settlement has found the row and waits for it. When the other commits, nothing
-// may remain of the refused outcome, in the record of attempts either.
+// A worker fails a job while another transaction is about to end its lease: the worker's settlement has found the row
+// and waits for it. When the other commits, nothing may remain of the refused outcome, not even in the record of
+// attempts.
 func TestARefusedFailureIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -17,8 +17,8 @@ type floorStatement interface {
 	ReadFloor(context.Context) (sqlgen.ReadFloorRow, error)
 }
 
-// awaitFloor returns an error if this build is too old for the schema. It asks until the database
-// answers or ctx ends.
+// awaitFloor returns an error if this build is too old for the schema. It retries until the database answers or ctx
+// ends.
 func awaitFloor(ctx context.Context, p *process, db floorStatement) error {
 	var tooOld error
 	_ = p.untilAnswered(ctx, "schema not read", func(bound context.Context) error {
@@ -27,7 +27,7 @@ func awaitFloor(ctx context.Context, p *process, db floorStatement) error {
 		case err == nil, errors.Is(err, pgx.ErrNoRows):
 			tooOld = release.Check(int(floor.Revision), floor.Release)
 			return nil
-		case pgsession.State(err) == pgsession.InsufficientPrivilege: // of a role that is not one of ours
+		case pgsession.State(err) == pgsession.InsufficientPrivilege: // the login has a role that is not one of ours
 			p.log.LogAttrs(ctx, slog.LevelWarn, "whether this build is too old for the schema is not known", slog.String("err", err.Error()))
 			return nil
 		}

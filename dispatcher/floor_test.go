@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// A program that embeds a dispatcher and is too old for the schema claims nothing, and says so.
+// A program with a dispatcher that is too old for the schema claims nothing, and reports it.
 func TestADispatcherThatIsTooOldClaimsNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -18,8 +18,7 @@ type SendReceipt struct{ OrderID int64 }
 
 func (SendReceipt) Kind() string { return "receipt.send" }
 
-// How does one job start the next exactly when it has succeeded, and how do I learn that it failed for
-// good?
+// How does one job start the next exactly when it has succeeded, and how do I learn that it failed for good?
 func Example_followUps() {
 	pool, end := pgtest.Example()
 	defer end()

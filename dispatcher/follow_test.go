@@ -20,14 +20,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// next is the follow-up of most tests. Nobody works its queue.
+// next is the follow-up of most tests. No dispatcher works its queue.
 type next struct {
 	N int `json:"n"`
 }
 
 func (next) Kind() string { return "next" }
 
-// then adds a follow-up to a queue that nobody works.
+// then adds a follow-up to a queue that no dispatcher works.
 func then(t *testing.T, job *outbox.Job[probe]) outbox.ID {
 	id, err := job.Then(next{job.Args.N}, outbox.Options{Queue: "later"})
 	if err != nil {
@@ -36,13 +36,12 @@ func then(t *testing.T, job *outbox.Job[probe]) outbox.ID {
 	return id
 }
 
-// Whatever becomes of an attempt, its follow-ups are there when its success is in
-// the history, and only then.
+// Whatever becomes of an attempt, its follow-ups exist when its success is in the history, and only then.
 func TestFollowUpsExistExactlyWhenTheSettlementDoes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		handler handler // after Then
-		settled string  // a query that tells when the job is
+		settled string  // a query that reports when the job is settled
 		follows bool
 	}{
 		"it succeeds": {func(context.Context, *outbox.Job[probe]) error { return nil }, `SELECT EXISTS (SELECT FROM outbox.history)`, true},
@@ -126,7 +125,7 @@ func TestFollowUpsExistExactlyWhenCompleteCommits(t *testing.T) {
 	wantFollowUps(t, db, id, <-children, true)
 }
 
-// timed is a protector that has the time of a handler's context.
+// timed is a protector that records the deadline of a handler's context.
 type timed struct {
 	t   *testing.T
 	ctx context.Context
@@ -168,7 +167,7 @@ func TestAFollowUpRuns(t *testing.T) {
 		}
 		return make([]error, len(jobs))
 	}, dispatcher.BatchConfig{})
-	start(t, db, mux, quiet(nil)) // looks when it starts, and when it is woken by itself
+	start(t, db, mux, quiet(nil)) // looks when it starts, and when it wakes itself
 	for range 3 {
 		if job := receive(t, ran, "a follow-up"); job.Tenant != tenant || !maps.Equal(job.Headers(), map[string]string{"trace": "t1"}) {
 			t.Errorf("the follow-up is of tenant %s with headers %v, want its parent's, without the tick", job.Tenant, job.Headers())
@@ -180,7 +179,7 @@ func TestAFollowUpRuns(t *testing.T) {
 	}
 }
 
-// A follow-up takes every option that an enqueue takes, except for two.
+// A follow-up accepts every option of an enqueue, with two exceptions.
 func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -191,7 +190,7 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 		"Key.MaxActive": 3, "Key.Ordered": true, "Key.Sequence": int64(7), "Key.OnDeath": outbox.ParkKey, "Key.ParkAfter": time.Minute,
 		"Key.OnLapse": outbox.FailStale,
 	}
-	needs := map[string]outbox.Options{ // what an option cannot be without
+	needs := map[string]outbox.Options{ // options that an option requires
 		"Key.MaxActive": {Key: outbox.KeyRules{Name: "k"}}, "Key.Ordered": {Key: outbox.KeyRules{Name: "k"}}, "Key.OnLapse": {Key: outbox.KeyRules{Name: "k"}},
 		"Key.Sequence": {Key: outbox.KeyRules{Name: "k", Ordered: true}}, "Key.OnDeath": {Key: outbox.KeyRules{Name: "k", Ordered: true}}, "Key.ParkAfter": {Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.ParkKey}},
 	}
@@ -248,7 +247,7 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 	}
 }
 
-// stored is a row without what differs from job to job.
+// stored returns a row without the columns that differ from job to job.
 func stored(t *testing.T, db outbox.DB, id outbox.ID) string {
 	t.Helper()
 	return ask[string](t, db, `
@@ -309,8 +308,8 @@ func TestThenRefuses(t *testing.T) {
 	}
 }
 
-// The settling statement fails because of a follow-up. The success is not stored
-// without it: either both are some day, or the job waits for a person with the reason.
+// The settling statement fails because of a follow-up. The success is not stored without it: either both are stored in
+// the end, or the job waits for an operator, with the reason.
 func TestASettlementWithoutItsFollowUpsIsNone(t *testing.T) {
 	t.Parallel()
 	t.Run("for now", func(t *testing.T) {

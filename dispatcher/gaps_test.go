@@ -14,9 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Somebody holds a snapshot, and the front of a busy tenant's jobs is full of dead entries.
-// The first job of a tenant that nobody has heard of starts at once all the same, with a key
-// or without.
+// A transaction holds a snapshot, and the front of a busy tenant's jobs is full of dead entries. The first job of a new
+// tenant starts at once all the same, with a key or without.
 func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"without keys", "with keys"} {
@@ -50,7 +49,7 @@ func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 				}
 				return time.Since(at)
 			}
-			for range 3 { // what it costs to look at the front is known then
+			for range 3 { // afterwards the cost of a look at the front is known
 				wait(busy)
 			}
 			var waits []time.Duration
@@ -66,8 +65,8 @@ func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 	}
 }
 
-// leaveDeadEntries makes jobs of a tenant that nobody ever sees and deletes them: the index
-// keeps an entry of each for as long as a snapshot is held.
+// leaveDeadEntries inserts jobs of a tenant that no transaction ever sees and deletes them: the index keeps an entry of
+// each for as long as a snapshot is held.
 func leaveDeadEntries(t *testing.T, db *pgxpool.Pool, o outbox.Options, n int) {
 	t.Helper()
 	tx := begin(t, db)

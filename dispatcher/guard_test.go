@@ -18,15 +18,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A handler's transaction holds the job's row for longer than the lease, and the
-// handler goes on after it:
+// A handler's transaction holds the job's row for longer than the lease, and the handler continues after it:
 //
 //	handler      BEGIN, Guard                                        COMMIT   goes on
 //	extensions        locked: beside   locked: beside   …                         the row
 //	reapers                      lease in the row lapses   locked        extended beside
 //
-// The reaper here looks again and again, so that one look comes between the COMMIT and
-// the next extension of the row.
+// The reaper here looks again and again, so that one look comes between the COMMIT and the next extension of the row.
 func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(context.Context, *outbox.Job[probe], pgx.Tx) error{
@@ -114,7 +112,7 @@ func (s stricter) Begin(ctx context.Context) (pgx.Tx, error) {
 	return s.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.level})
 }
 
-// inSnapshot are transactions of handlers that need the job's row in the end, after what do does first.
+// inSnapshot lists transactions of handlers that need the job's row at their end, after do has run.
 var inSnapshot = map[string]func(ctx context.Context, job *outbox.Claimed, db stricter, do func(pgx.Tx) error) error{
 	"Complete": endsBy(func(ctx context.Context, job *outbox.Claimed, tx pgx.Tx) error { return job.Complete(ctx, tx) }),
 	"Complete with reports": endsBy(func(ctx context.Context, job *outbox.Claimed, tx pgx.Tx) error {
@@ -142,8 +140,8 @@ func endsBy(end func(context.Context, *outbox.Claimed, pgx.Tx) error) func(conte
 	}
 }
 
-// The lease is extended while a transaction is open whose snapshot is older. If the transaction began with Guard the
-// extension does not concern it; otherwise it fails, and the error names Guard.
+// The lease is extended while a transaction with an older snapshot is open. If the transaction began with Guard, the
+// extension does not affect it; otherwise it fails, and the error names Guard.
 func TestATransactionWithAnOldSnapshotNeedsGuardFirst(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
@@ -193,7 +191,7 @@ func TestATransactionWithAnOldSnapshotNeedsGuardFirst(t *testing.T) {
 	}
 }
 
-// A checkpoint that is stored meanwhile is as new as an extension, to the reports that Complete stores.
+// For the reports that Complete stores, a checkpoint stored meanwhile is as new as an extension.
 func TestReportsInATransactionWithAnOldSnapshotNeedGuardFirst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -237,8 +235,8 @@ func wantsGuardFirst(t *testing.T, err error) {
 	}
 }
 
-// The worker dies inside of the transaction, or right after its COMMIT: the job is
-// taken over when the last extension has run out, and not before.
+// The worker dies inside the transaction, or right after its COMMIT: the job is taken over when the last extension has
+// run out, and not before.
 func TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -266,8 +264,8 @@ func TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver(t *testing.T) {
 	wantState(t, db, id, "retrying attempt=1 epoch=2 lost=1 error=lease_lost")
 }
 
-// An extension beside the row is of one epoch. What a worker that lost its lease
-// leaves behind does not keep its successor's from lapsing.
+// An extension in lease_extensions belongs to one epoch. The extension of a worker that lost its lease does not keep
+// its successor's lease from lapsing.
 func TestAnExtensionIsOfOneEpoch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -280,8 +278,7 @@ func TestAnExtensionIsOfOneEpoch(t *testing.T) {
 	}
 }
 
-// reapAgainAndAgain looks for lapsed leases without a pause, and returns when stopped
-// how many it took.
+// reapAgainAndAgain looks for lapsed leases without a pause, until stop is called, which returns how many jobs it took.
 func reapAgainAndAgain(t *testing.T, db *pgxpool.Pool) (stop func() (taken int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

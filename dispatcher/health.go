@@ -12,19 +12,19 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// health is the answer of the latest statement, and what follows from a bad one.
+// health holds the result of the latest statement, and reacts to failures.
 type health struct {
 	log        *slog.Logger
-	leave      func(error) // leaves a server that is no good any more
+	leave      func(error) // leaves a server that can no longer be used
 	complaints outage.Complaints
 
 	last atomic.Pointer[error]
 
 	mu        sync.Mutex
-	recovered chan struct{} // closed by the next statement that goes through; nil while nobody waits
+	recovered chan struct{} // closed by the next statement that succeeds; nil while nobody waits
 }
 
-// OK notes a statement that went through.
+// OK notes that a statement succeeded.
 func (h *health) OK() {
 	if h.last.Load() == nil { // nearly always
 		return
@@ -38,7 +38,7 @@ func (h *health) OK() {
 	}
 }
 
-// Failed notes what the database answered instead.
+// Failed notes the error of a statement.
 func (h *health) Failed(err error) {
 	h.last.Store(&err)
 	h.leave(err)
@@ -51,7 +51,7 @@ func (h *health) err() error {
 	return nil
 }
 
-// recovery is closed as soon as a statement goes through, and already if the latest did.
+// recovery returns a channel that is closed as soon as a statement succeeds, and already if the latest did.
 func (h *health) recovery() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,10 +66,9 @@ func (h *health) recovery() <-chan struct{} {
 	return recovered
 }
 
-// rest waits before something is stored that was refused: when there was no server,
-// only until one takes any statement. Claims learn from the listener that it is back, and
-// what they start is settled behind this; if the process died meanwhile, all of it
-// would run again.
+// rest waits before a refused outcome is stored again. If there was no server, it waits only until some statement
+// succeeds. Claims learn from the listener that the server is back, and the jobs that they start are settled after this
+// outcome; if the process died meanwhile, all of those jobs would run again.
 func (h *health) rest(wait time.Duration, err error) {
 	if !pgsession.IsGone(err) {
 		time.Sleep(wait)
@@ -78,8 +77,8 @@ func (h *health) rest(wait time.Duration, err error) {
 	waitAtMost(context.Background(), wait, h.recovery())
 }
 
-// waitAtMost waits before something is tried again, for less than d when there is something in sooner, but not for less
-// than the shortest wait: anybody may send notifications. It reports false if ctx ended first.
+// waitAtMost waits for d, or until sooner is ready, but at least for backoff.DefaultMin, or d if that is less: anybody
+// may send notifications. It reports false if ctx ended first.
 func waitAtMost(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
 	least := min(d, backoff.DefaultMin)
 	select {
@@ -96,13 +95,12 @@ func waitAtMost(ctx context.Context, d time.Duration, sooner <-chan struct{}) bo
 	return true
 }
 
-// Complain warns of an error that the database is to blame for, not more often
-// than an outage deserves.
+// Complain logs a warning about an error of the database, at the limited rate of say.
 func (h *health) Complain(ctx context.Context, message string, err error, attrs ...slog.Attr) {
 	h.say(ctx, slog.LevelWarn, message, message, append(attrs, slog.Any("err", err))...)
 }
 
-// say logs the message at once, and then every ten seconds at most what has the same key.
+// say logs the message at once, and messages with the same key at most every ten seconds.
 func (h *health) say(ctx context.Context, level slog.Level, key, message string, attrs ...slog.Attr) {
 	missed, due := h.complaints.Due(key, time.Now())
 	if !due {

@@ -11,15 +11,15 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// A settlement that was tried again and again while the database was away waits for
-// long. It goes on as soon as any statement has gone through; but one that fails for a
-// reason of its own is not tried more often because others do not.
+// A settlement that was tried again and again while the database was unreachable waits for long. It continues as soon
+// as any statement has succeeded; but one that fails for a reason of its own is not tried more often because others
+// succeed.
 func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")
 	for name, c := range map[string]struct {
 		err  error
-		back time.Duration // when something goes through
+		back time.Duration // when a statement succeeds
 		want time.Duration
 	}{
 		"back after a while":   {away, time.Minute, time.Minute},

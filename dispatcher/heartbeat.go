@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	heartbeatInterval = time.Minute // between two times that a dispatcher says that it is there
-	hearingInterval   = time.Second // within which it says that it hears, or does so no more
+	heartbeatInterval = time.Minute // between two heartbeats
+	hearingInterval   = time.Second // how soon the row shows a change of hearing
 )
 
 type heartbeatStatements interface {
@@ -18,9 +18,8 @@ type heartbeatStatements interface {
 	RemoveWorker(context.Context, string) error
 }
 
-// heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then
-// takes it away. A failure is not logged: that of claims is, and nothing but what
-// people see depends on this.
+// heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. It logs no failure:
+// failed claims are logged, and only the list that operators see depends on the row.
 func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorkerParams, hearing func() bool) {
 	row.Version = engine.Version()
 	tick := time.NewTicker(hearingInterval)

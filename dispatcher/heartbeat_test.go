@@ -12,8 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A dispatcher is in the list from its start to its stop, with what it works and
-// what it runs.
+// A dispatcher is in the list from its start to its stop, with what it works and what it runs.
 func TestADispatcherShowsItself(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -44,8 +43,8 @@ func TestADispatcherShowsItself(t *testing.T) {
 	}
 }
 
-// A dispatcher shows itself before its listener is connected, and says soon after it that
-// it hears, not a minute later.
+// A dispatcher shows itself before its listener is connected, and reports soon after that it hears notifications, not a
+// minute later.
 func TestADispatcherSaysAtOnceThatItHears(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

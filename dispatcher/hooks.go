@@ -14,20 +14,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// OnSuccess registers a hook that runs at least once for each job of T's kind that
-// succeeds in a process with this hook, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
-// which the settling statement stores. It is in the same queue, is tried again like
-// any other, and has job.Args.Epoch and job.Args.ID, by which repeats are noticed.
+// OnSuccess registers a hook that runs at least once for each job of T's kind that succeeds in a process with this hook,
+// whatever crashes. The hook runs as a job of its own, of the kind "<T's kind>:on_success", which the settling statement
+// stores in the same queue.
+// It is retried like any other job. Its job.Args.Epoch and job.Args.ID identify repeats.
 //
-// The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
-// A second hook panics, as a second handler does.
+// The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
+// panics, as a second handler does.
 func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error, config ...KindConfig) {
 	onSuccess[T](m, false, hook, config)
 }
 
-// OnResult is OnSuccess with the result of a kind whose handler returns one. A sealed
-// result is not passed on: the hook of a job with one fails for good, with the error code
-// undecodable_result. [OnSuccess] and package await serve such kinds.
+// OnResult is like [OnSuccess] for a kind whose handler returns a result, which it passes to the hook. It does not pass
+// on a sealed result: the hook of such a job fails for good, with the error code undecodable_result. Use [OnSuccess]
+// and package await for such kinds.
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig) {
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[Ended[T]]) error {
 		result, sealed, err := engine.DecodeResult[R](job.Args.Result)
@@ -52,18 +52,17 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 	m.hooks.success[zero.Kind()] = h
 }
 
-// OnDeath registers a hook that runs at least once each time that a job of T's kind
-// becomes a dead letter, failed or dead, be it by its worker or by the
-// reaper when it keeps killing its workers. It is a job of its own, of the kind
-// "<T's kind>:on_death" and in the same queue, which the database stores with that
-// move. When a person has the job run again and it dies again, the hook runs again.
-// Jobs that were cancelled, expired or dismissed have not died.
+// OnDeath registers a hook that runs at least once each time a job of T's kind becomes a dead letter, failed or dead,
+// whether its worker settles it or the reaper ends a job that keeps killing its workers. The hook runs as a job of its
+// own, of the kind "<T's kind>:on_death" and in the same queue, which the database stores together with that move. If
+// an operator runs the job again and it dies again, the hook runs again. Jobs that were cancelled, expired or dismissed
+// have not died.
 //
-// The dispatcher registers the hook in outbox.death_hooks before it claims anything,
-// and nothing takes it away: a hook that is given up has to be deleted there.
+// The dispatcher registers the hook in outbox.death_hooks before it claims anything, and never removes it: delete the
+// row of a hook that you give up.
 //
-// The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
-// A second hook panics, as a second handler does.
+// The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
+// panics, as a second handler does.
 func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error, config ...KindConfig) {
 	var zero T
 	handleHook(m, zero.Kind()+deathSuffix, hook, config)
@@ -80,7 +79,7 @@ func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.J
 	handleAs(m, kind, hook, config)
 }
 
-// deathHooks are the kinds of hooks by the kinds that die.
+// deathHooks maps each kind that has a death hook to the kind of the hook.
 func (m *Mux) deathHooks() map[string]string {
 	hooks := map[string]string{}
 	for name, kind := range m.names() {
@@ -95,8 +94,8 @@ type hookStatement interface {
 	RegisterDeathHooks(context.Context, sqlgen.RegisterDeathHooksParams) error
 }
 
-// registerHooks stores the death hooks, however long it is away. It
-// reports false when ctx ended first: nothing may be claimed then.
+// registerHooks stores the death hooks, however long the database is unavailable. It reports false if ctx ended first:
+// then nothing may be claimed.
 func registerHooks(ctx context.Context, p *process, db hookStatement, hooks map[string]string) bool {
 	if len(hooks) == 0 {
 		return true

@@ -17,8 +17,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Each success sets off its hook, also one that the handler's own transaction makes,
-// and the hook is tried again like any job.
+// Each success triggers its hook, including one that the handler's own transaction makes, and the hook is retried like
+// any job.
 func TestOnResultRunsForEverySuccess(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -45,8 +45,7 @@ func TestOnResultRunsForEverySuccess(t *testing.T) {
 		return nil
 	})
 	ids := enqueueProbes(t, db, 3, outbox.Options{Priority: 3})
-	// The hook that a handler's own transaction stores is announced by NOTIFY, and nobody listens
-	// here.
+	// NOTIFY announces the hook that a handler's own transaction stores, and nothing listens here.
 	start(t, db, mux, dispatcher.Config{PollInterval: 100 * time.Millisecond, DeafPollInterval: 100 * time.Millisecond})
 	await(t, db, "two hooks are done", `SELECT count(*) = 2 FROM outbox.history WHERE kind = 'probe:on_success' AND priority = 3 AND parent_id IS NOT NULL`)
 	got := map[outbox.ID]call{}
@@ -88,8 +87,7 @@ func TestOnSuccessKnowsTheArgs(t *testing.T) {
 	awaitSucceeded(t, db, 2)
 }
 
-// The worker sets off the hook of a job that it makes a dead letter, and so does
-// the reaper, which knows no handlers.
+// The worker triggers the hook of a job that it makes a dead letter, and so does the reaper, which has no handlers.
 func TestOnDeathRunsForEveryDeath(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -163,7 +161,7 @@ func TestOnDeathRunsForEveryDeath(t *testing.T) {
 	}
 }
 
-// Each death of a job sets its hook off: a retry by a person does not use it up.
+// Each death of a job triggers its hook: an operator's retry does not use it up.
 func TestAJobThatDiesTwiceSetsItsHookOffTwice(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -184,8 +182,8 @@ func TestAJobThatDiesTwiceSetsItsHookOffTwice(t *testing.T) {
 	}
 }
 
-// The move into the dead letters and the job of the hook are one: here the hook's
-// cannot be stored, so the job is not dead either.
+// The move into the dead letters and the job of the hook are one change: here the hook's job cannot be stored, so the
+// job is not dead either.
 func TestADeathWithoutItsHookIsNone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -212,7 +210,7 @@ func TestADeathWithoutItsHookIsNone(t *testing.T) {
 	}
 }
 
-// Only psql stores payloads of this size. The reaper is not held up by one.
+// Only psql stores payloads of this size. One does not delay the reaper.
 func TestAHookDoesNotGetAHugePayload(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

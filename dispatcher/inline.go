@@ -15,18 +15,18 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Inline is a dispatcher without its loops: each call of [Inline.Work] claims, runs and settles, by the statements and
-// the decisions of [Dispatcher.Run], over whatever connection or transaction it was given. It keeps no lease for longer
-// than Config.LeaseTTL, notifies nobody, looks at no limit of a queue (a paused queue is not worked), and holds no kind
-// back that is unavailable. It is what package outboxtest works jobs with, in a test's own transaction; programs use
-// [New]. It is for one goroutine at a time.
+// Inline is a dispatcher without its loops. Each call of [Inline.Work] claims, runs and settles with the statements and
+// the decisions of [Dispatcher.Run], over the connection or transaction that it was given. It keeps no lease for longer
+// than Config.LeaseTTL, notifies nobody, ignores the limits of a queue (but does not work a paused queue), and does not
+// stop claiming a kind that is unavailable. Package outboxtest uses it to work jobs in a test's own transaction;
+// programs use [New]. It is for one goroutine at a time.
 type Inline struct {
 	d        *Dispatcher
 	conn     outbox.DB
 	handlers outbox.Beginner
 }
 
-// InlineFlow is whose turn it is: jobs of one kind, queue, tenant and priority, with a key or without one.
+// InlineFlow selects jobs of one kind, queue, tenant and priority, with a key or without one.
 type InlineFlow struct {
 	Queue, Kind string
 	Tenant      outbox.ID
@@ -34,14 +34,14 @@ type InlineFlow struct {
 	Keyed       bool
 }
 
-// InlineEnd is what a handler made of a job. What became of the job the database knows.
+// InlineEnd reports the result of a handler. The database knows what became of the job.
 type InlineEnd struct {
 	Job *outbox.Claimed
 	Err error // what the handler returned, or why it was not called
 }
 
-// NewInline checks config and registers the mux's death hooks. conn takes the statements of the dispatcher, from
-// several goroutines, one at a time; handlers is what jobs get as their DB. Handlers' contexts come from ctx.
+// NewInline checks config and registers the mux's death hooks. conn runs the dispatcher's statements; several
+// goroutines use it, one at a time. Jobs get handlers as their DB. The contexts of handlers derive from ctx.
 func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mux *Mux, config Config) (*Inline, error) {
 	d, err := New(nil, mux, config)
 	if err != nil {
@@ -60,7 +60,7 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 
 // Work claims the flow's first due job that may run now, or a batch of them if the kind's jobs are handled together,
 // runs the handler and stores the outcome. It returns nothing if there is no such job: its queue is paused, or others
-// of its key come first. A handler that ends its goroutine has failed, as ever.
+// of its key come first. A handler that ends its goroutine has failed, as in Dispatcher.
 func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	p := i.d.process
 	r := p.routes[f.Kind]
@@ -101,7 +101,7 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	return ends, i.promote()
 }
 
-// claim leases what Work is to run.
+// claim leases the jobs that Work will run.
 func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *report.Recorder) ([]*attempt, error) {
 	room := 1
 	if r.many != nil {
@@ -129,7 +129,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	return b.claimed, nil
 }
 
-// runInline runs the handler in a goroutine of its own, which it may end.
+// runInline runs the handler in a goroutine of its own, because the handler may end it.
 func runInline(p *process, r *route, claimed []*attempt) {
 	if r.many != nil {
 		claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
@@ -139,8 +139,8 @@ func runInline(p *process, r *route, claimed []*attempt) {
 	<-ended
 }
 
-// settle stores outcomes. A transaction that takes no statement any more takes none later either, so the settler
-// is to give up as it does when a grace period is over.
+// settle stores outcomes. A transaction that refuses a statement refuses all later ones, too, so the settler must give
+// up as it does after a grace period.
 func (i *Inline) settle(ended []*attempt) error {
 	i.d.process.phase.Store(cutOff)
 	defer i.d.process.phase.Store(claiming)
@@ -159,7 +159,7 @@ func (i *Inline) settle(ended []*attempt) error {
 	return errors.Join(errs...)
 }
 
-// promote moves on the keys that jobs have left, or in which a claim has blocked something.
+// promote moves on the keys that jobs have left, and those in which a claim has blocked jobs.
 func (i *Inline) promote() error {
 	for {
 		names, counts := i.d.promoter.take()
@@ -172,8 +172,7 @@ func (i *Inline) promote() error {
 	}
 }
 
-// Expire does what the reaper does with a job whose worker has died and whose lease has lapsed, and with those whose
-// deadlines have come.
+// Expire does what the reaper does with lapsed leases of dead workers, and with jobs whose deadlines have come.
 func (i *Inline) Expire(ctx context.Context) error {
 	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	none := pgtype.Interval{Valid: true}

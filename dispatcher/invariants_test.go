@@ -21,8 +21,8 @@ import (
 	"github.com/posthaste-dev/posthaste/reaper"
 )
 
-// inEachFlow runs a test for the four kinds of job that claims tell apart: of root and of another tenant, without a key
-// and with one. Each has a database of its own.
+// inEachFlow runs a test for the four kinds of job that claims distinguish: of root and of another tenant, without a
+// key and with one. Each has a database of its own.
 func inEachFlow(t *testing.T, test func(t *testing.T, db *pgxpool.Pool, flow outbox.Options)) {
 	t.Helper()
 	t.Parallel()
@@ -40,7 +40,7 @@ func inEachFlow(t *testing.T, test func(t *testing.T, db *pgxpool.Pool, flow out
 	}
 }
 
-// where is the status of a job, with its counters.
+// where returns the status of a job, with its counters.
 func where(t *testing.T, db *pgxpool.Pool, id outbox.ID) string {
 	t.Helper()
 	var status string
@@ -53,7 +53,7 @@ func where(t *testing.T, db *pgxpool.Pool, id outbox.ID) string {
 	return fmt.Sprintf("%s attempt=%d lost=%d", status, attempt, lost)
 }
 
-// becomes waits until a job has come to a status.
+// becomes waits until a job has reached a status.
 func becomes(t *testing.T, db *pgxpool.Pool, id outbox.ID, want string) {
 	t.Helper()
 	for begun := time.Now(); where(t, db, id) != want; time.Sleep(5 * time.Millisecond) {
@@ -114,8 +114,8 @@ func TestEveryFlowExistsExactlyWhenItsTransactionCommits(t *testing.T) {
 	})
 }
 
-// Nothing lost, one live lease, fenced: a lease lapses while its handler works, and another attempt gets the job. What
-// the first handler reports then changes nothing.
+// Nothing lost, one live lease, fenced: a lease lapses while its handler works, and another attempt gets the job. After
+// that the first handler's reports and outcome change nothing.
 func TestEveryFlowIsFenced(t *testing.T) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		id := enqueue(t, db, probe{}, flow)
@@ -140,7 +140,7 @@ func TestEveryFlowIsFenced(t *testing.T) {
 			t.Errorf("the second attempt has epoch %d, the first %d", second.epoch, first.epoch)
 		}
 		first.end <- dispatcher.Discard(errors.New("by the one that lost it"))
-		time.Sleep(50 * time.Millisecond) // its outcome is on its way
+		time.Sleep(50 * time.Millisecond) // its outcome is under way
 		second.end <- nil
 		becomes(t, db, id, "succeeded attempt=2 lost=1")
 	})
@@ -189,7 +189,7 @@ func TestEveryFlowStartsAtItsTime(t *testing.T) {
 	})
 }
 
-// Unknown kinds are left alone, and keep nobody from working.
+// Unknown kinds are left alone, and do not stop any other work.
 func TestEveryFlowLeavesUnknownKindsAlone(t *testing.T) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		unknown := enqueue(t, db, outbox.Raw{KindName: "of-another-program", Payload: []byte(`{}`)}, flow)

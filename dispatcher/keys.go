@@ -11,25 +11,26 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// keyedClaims is what a queue's claim loop knows of its jobs with a key, besides their
-// cursors. Which of them may run is decided under the row of their key, by the claiming
-// statement (outbox.claim_keyed), which blocks the others.
+// keyedClaims holds what a queue's claim loop knows about its jobs with a key, besides their cursors. The claiming
+// statement (outbox.claim_keyed) decides under the lock on the key's row which of them may run, and blocks the others.
 type keyedClaims struct {
 	reach int  // candidates that the next claim looks at, at least
-	fits  bool // all that the last claim looked at could run
+	fits  bool // all candidates of the last claim could run
 
 	mu     sync.Mutex
-	offers map[outbox.ID][]offer // jobs promoted by this process, by tenant: they need not be searched for
-	count  int                   // of them
+	offers map[outbox.ID][]offer // jobs promoted by this process, by tenant: no claim has to search for them
+	count  int                   // of all offers
 }
 
 const (
 	minReach = 64
-	// maxReach is for claims that pass by all they look at, because somebody else has the jobs locked, or the row
-	// of their key, for as long as a transaction lasts: those behind them are free. Others look at maxBatch at most.
+	// maxReach applies to claims that pass by all their candidates, because another transaction has locked the jobs or
+	// the row of their key for as long as it lasts: the jobs behind them are free. Other claims look at maxBatch at
+	// most.
 	maxReach = 8 * maxBatch
-	// maxLooks is after how many claims that have not taken it an offered job is forgotten. One that is still due was
-	// behind others each time, and a claim from the front finds it; another process has taken most.
+	// maxLooks is the number of claims without success after which an offered job is forgotten. If it is still due, it
+	// was behind others each time, and a claim from the front finds it; most such jobs have been taken by another
+	// process.
 	maxLooks = 8
 )
 
@@ -37,7 +38,7 @@ func newKeyedClaims() *keyedClaims {
 	return &keyedClaims{reach: minReach, offers: map[outbox.ID][]offer{}}
 }
 
-// offer names jobs that are due now. Any goroutine may call it.
+// offer adds a job that is due now. Any goroutine may call it.
 func (k *keyedClaims) offer(tenant outbox.ID, id pgtype.UUID) {
 	k.putBack(map[outbox.ID][]offer{tenant: {{id: id}}})
 }
@@ -52,7 +53,7 @@ func (k *keyedClaims) offeredOf() []outbox.ID {
 	return slices.Collect(maps.Keys(k.offers))
 }
 
-// offered is how many jobs were offered that no claim has looked at yet.
+// offered returns how many jobs were offered that no claim has looked at yet.
 func (k *keyedClaims) offered() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,25 +74,25 @@ func (k *keyedClaims) takeOffers(tenant outbox.ID, most int) []offer {
 	return taken
 }
 
-// putBack offers again what takeOffers gave.
+// putBack offers again the jobs that takeOffers returned.
 func (k *keyedClaims) putBack(taken map[outbox.ID][]offer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for tenant, of := range taken {
-		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // beyond, claims from the front find them
+		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // claims from the front find the rest
 			k.offers[tenant] = append(k.offers[tenant], of...)
 			k.count += len(of)
 		}
 	}
 }
 
-// aim says how many jobs of each share the claim looks at, and which offered ones besides; a probe looks at none, which
-// may be of other kinds. It returns the largest of these numbers, and the offers.
+// aim sets how many jobs of each share the claim looks at, and which offered jobs besides. A probe looks at no offered
+// jobs, because they may be of other kinds. aim returns the largest reach, and the offers that it took.
 func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[outbox.ID][]offer) {
 	taken = map[outbox.ID][]offer{}
 	for _, share := range r.shares {
 		reach := 2 * share.Quota
-		if k.fits { // what is looked at and not taken is work for nothing
+		if k.fits { // looking at jobs that are not taken is wasted work
 			reach = share.Quota + share.Quota/8
 		}
 		reach = min(max(reach, k.reach*share.Quota/r.room, scheduler.Sparse), max(k.reach, maxBatch))
@@ -108,9 +109,8 @@ func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[
 	return furthest, taken
 }
 
-// note learns from a claim how far the next one has to look: many jobs of a few keys at the
-// front are blocked in bulk. It reports whether there may be due jobs that this one did not
-// look at.
+// note adjusts the reach of the next claim: when many jobs of a few keys are at the front, one claim blocks them in
+// bulk. It reports whether there may be due jobs that this claim did not look at.
 func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
 	looked, passedAll := int(done.looked), done.passed == done.looked
 	k.fits = done.blocked == 0 && done.passed == 0

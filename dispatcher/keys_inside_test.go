@@ -15,8 +15,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A claim of jobs with a key that fills its room looks no further the next time: what it
-// passed over could have run. One that finds little to run looks twice as far.
+// A claim of jobs with a key that fills its room looks no further the next time: the jobs that it passed over could
+// have run. One that finds little to run looks twice as far.
 func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
 	k := newKeyedClaims()
 	for _, step := range []struct {
@@ -61,7 +61,8 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// What no claim takes, for another process has it, is not offered for ever, though every claim gets all that it may.
+// An offered job that no claim takes, because another process has it, is dropped in the end, even if every claim fills
+// its quota.
 func TestStaleOffersAreForgotten(t *testing.T) {
 	k, shares := newKeyedClaims(), []scheduler.Share{{Tenant: &scheduler.Tenant{ID: numbered(7)}, Quota: 1}}
 	for n := range 3 {
@@ -79,7 +80,7 @@ func TestStaleOffersAreForgotten(t *testing.T) {
 	}
 }
 
-// refusing are statements of which those that concern one key are refused.
+// refusing runs statements, and refuses those that concern one key.
 type refusing struct {
 	key   string
 	moved map[string]int32
@@ -100,7 +101,7 @@ func (r *refusing) PromoteKeys(_ context.Context, move sqlgen.PromoteKeysParams)
 }
 
 // A key that the database refuses to move on is tried again after a while, whatever leaves it meanwhile, and then all
-// that has left it since is given away.
+// slots freed since are given away.
 func TestAKeyThatIsRefusedIsLeftAloneForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)

@@ -21,7 +21,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// turnstile counts, per key, the handlers that are inside.
+// turnstile counts the handlers that are inside, by key.
 type turnstile struct {
 	mu     sync.Mutex
 	inside map[string]int
@@ -47,8 +47,8 @@ func (s *turnstile) leave(key string) {
 	s.inside[key]--
 }
 
-// Three processes share keys of limits 1, 2 and 5. The index that would refuse a
-// job too many is gone: the claims alone have to keep the limit.
+// Three processes share keys with limits 1, 2 and 5. The index that would refuse an excess job is gone: the claims
+// alone must keep the limit.
 func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -94,7 +94,7 @@ func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 	}
 }
 
-// keyedClaim is what one claim of jobs with keys did.
+// keyedClaim holds the results of one claim of jobs with keys.
 type keyedClaim struct{ Claimed, Looked, Passed, Blocked, Promoted int }
 
 // claimKeyed claims probes with keys from the front of priority 0 of the default queue.
@@ -132,8 +132,8 @@ func succeed(t *testing.T, db sqlgen.DBTX, id outbox.ID, epoch int64) {
 	}
 }
 
-// A is running; B is about to be blocked behind it while A ends. The promotion waits for nobody: it names the key, so
-// that it is looked at again, and moves another one on.
+// A is running; B is about to be blocked behind it while A ends. The promotion does not wait: it names the key, so that
+// the promoter looks at it again, and moves another key on.
 //
 //	claim     lock, look: A runs → B blocked                        commit
 //	settle                                     A ends  look: locked          look: B is blocked → promote
@@ -170,7 +170,7 @@ func TestAPromotionPassesByTheClaimThatIsBlocking(t *testing.T) {
 	wantState(t, db, b, "pending attempt=0 epoch=0 lost=0 error=")
 }
 
-// promoteAtOnce gives one slot of each key away, and says what became of each that it did something about.
+// promoteAtOnce gives one slot of each key away, and returns what it did with each.
 func promoteAtOnce(t *testing.T, db sqlgen.DBTX, keys ...string) string {
 	t.Helper()
 	var move sqlgen.PromoteKeysParams
@@ -192,8 +192,7 @@ func promoteAtOnce(t *testing.T, db sqlgen.DBTX, keys ...string) string {
 	return strings.Join(done, "; ")
 }
 
-// The other way round: A has ended, and its slot is being given away, but nobody
-// can see it yet.
+// The other way round: A has ended, and its slot is being given away, but no other transaction can see that yet.
 //
 //	settle   A ends   lock, look: nobody is blocked             commit
 //	claim                                             no lock: B stays      A is gone → B runs
@@ -221,9 +220,8 @@ func TestAClaimLeavesAKeyAloneThatIsBeingMovedOn(t *testing.T) {
 	wantState(t, db, b, "running attempt=1 epoch=1 lost=0 error=")
 }
 
-// Complete in a handler's own transaction takes the job away without the
-// dispatcher: the key moves on when the attempt ends. The poll is far, and there
-// is no reaper.
+// Complete in a handler's own transaction takes the job away without the dispatcher: the key moves on when the attempt
+// ends. The poll is far away, and there is no reaper.
 func TestTheNextJobOfAKeyStartsAfterComplete(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -239,7 +237,7 @@ func TestEveryEndOfAnAttemptMovesTheKeyOn(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]struct {
 		how  func() error
-		want string // becomes of the job
+		want string // the job's final status
 	}{
 		"failed, and retried tomorrow": {func() error { return dispatcher.RetryAfter(24*time.Hour, errors.New("e")) }, "retrying attempt=1 epoch=2 lost=0 error=error"},
 		"snoozed until tomorrow":       {func() error { return dispatcher.Snooze(24 * time.Hour) }, "pending attempt=0 epoch=2 lost=0 error="},
@@ -269,8 +267,8 @@ func TestEveryEndOfAnAttemptMovesTheKeyOn(t *testing.T) {
 	}
 }
 
-// A was claimed long ago by somebody who does not tell us of its end. B is being
-// blocked behind it while A ends, and the look after that sees nothing of B yet:
+// A was claimed long ago by a process that does not report its end. B is being blocked behind it while A ends, and the
+// look after that does not see B yet:
 //
 //	other    A ends, commit, look: nobody is blocked
 //	claim    … B blocked                             commit, look: A has ended → promote
@@ -282,8 +280,8 @@ func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
 	a := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	claimKeyed(t, db, 10)
 	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
-	// When B is blocked, A ends within the claim's own transaction: for a look before
-	// that B is not blocked yet, for one after that A is gone.
+	// When B is blocked, A ends within the claim's own transaction: a look before it does not see B blocked, and one
+	// after it does not see A.
 	exec(t, db, `
 		CREATE FUNCTION end_a() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
@@ -296,15 +294,14 @@ func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
 	wantState(t, db, a, "gone")
 }
 
-// B is blocked behind A, and somebody has its row when A ends: in life a claim that saw
-// it due before it was blocked, and has it locked until its commit.
+// B is blocked behind A, and another transaction has its row when A ends: in practice a claim that saw B due before it
+// was blocked, and locks it until its commit.
 //
 //	claim    snapshot: B is due       lock B, leave it alone                         commit
 //	another            B blocked
 //	settle                                                    A ends, look: B is locked
 //
-// There is no reaper, and the poll finds nothing due. B is a job of its key, or the head of
-// its line.
+// There is no reaper, and the poll finds nothing due. B is a job of its key, or the head of its line.
 func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]outbox.Options{
@@ -341,9 +338,8 @@ func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
 	}
 }
 
-// A key with two slots was passed by when the first became free, and is looked at for the
-// second before it was to be looked at again: one look gives both away, because the key is
-// passed by no more after it.
+// A key with two slots was passed by when the first became free. It is looked at for the second slot before the next
+// look for the first was due: one look gives both away, because afterwards the key no longer counts as passed by.
 //
 //	lock B and C; A ends: passed by, again in a second
 //	unlock;       A' ends: promote B, and C
@@ -376,8 +372,7 @@ func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
 	await(t, db, "B and C run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running' AND id = ANY ($1)`, ids)
 }
 
-// A stop whose grace period is over leaves keys to the reaper, those too that were to be
-// looked at again.
+// A stop whose grace period is over leaves keys to the reaper, including those that were due for another look.
 func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -408,8 +403,8 @@ func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	}
 }
 
-// More jobs than a claim looks at are passed by, each locked by somebody or all of a key whose row is. What is due
-// behind them runs all the same.
+// There are more jobs than a claim looks at, and it passes by all of them: each is locked, or all belong to a key whose
+// row is locked. The due jobs behind them run all the same.
 func TestALockHidesNoKeyBehindIt(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]struct{ key, sql string }{
@@ -438,7 +433,7 @@ func TestALockHidesNoKeyBehindIt(t *testing.T) {
 	}
 }
 
-// The last line of defence: a slot holds one running job, whatever claims.
+// The last line of defence: a slot holds one running job, whichever statement claims.
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -460,8 +455,8 @@ func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	}
 }
 
-// Whatever plans the planner makes of its statements, a claim takes what it was
-// asked for and blocks what does not fit.
+// Whatever plans the planner makes for its statements, a claim takes what it was asked for and blocks what does not
+// fit.
 func TestKeyedClaimsAreRightUnderEveryPlan(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -506,8 +501,7 @@ func TestKeyedClaimsAreRightUnderEveryPlan(t *testing.T) {
 	}
 }
 
-// A backlog of either sort does not keep the other from running, though one worker
-// can take one job at a time.
+// A backlog of either sort does not keep the other from running, even with one worker that takes one job at a time.
 func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 	t.Parallel()
 	for name, backlogHasKeys := range map[string]bool{"behind jobs with keys": true, "behind jobs without": false} {
@@ -528,7 +522,7 @@ func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 			s := newTurnstile()
 			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 				s.enter("all", job.Args.N)
-				// Long at first: nothing is fetched ahead.
+				// Slow at first: nothing is claimed ahead.
 				time.Sleep(50 * time.Millisecond / time.Duration(1+job.Args.N/10))
 				return nil
 			}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 1}}})
@@ -540,9 +534,9 @@ func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 	}
 }
 
-// The database refuses to move a key on: a trigger refuses the job that is next, or its head is dead and is to park it
-// in so many years that there is no such time, which outbox.enqueue refuses and INSERT does not. The other keys, of
-// root and of another tenant, in a line and not, do not wait for it, nor for a reaper.
+// The database refuses to move a key on: a trigger refuses the next job, or the dead head must park the key at a time
+// beyond the largest possible one, which outbox.enqueue refuses and INSERT does not. The other keys, of root and of
+// another tenant, in a line and not, wait neither for it nor for a reaper.
 func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	another := outbox.NewID()

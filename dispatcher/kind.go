@@ -12,23 +12,21 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// KindConfig is how one kind is attempted. The zero value takes the dispatcher's
-// defaults.
+// KindConfig configures the attempts of one kind. The zero value takes the dispatcher's defaults.
 type KindConfig struct {
-	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
-	Backoff BackoffPolicy // nil is Config.Backoff. A job's own Options.Backoff comes first
+	Timeout time.Duration // of one attempt; 0 means Config.Timeout. A job's own Options.Timeout takes precedence
+	Backoff BackoffPolicy // nil means Config.Backoff. A job's own Options.Backoff takes precedence
 
-	// FailOn are error codes that fail a job for good, as [Discard] does, whatever
-	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease
-	// is not among them: no handler was there to fail.
+	// FailOn lists error codes that fail a job for good, as [Discard] does, however many attempts are left. All other
+	// errors are retried up to the job's own Options.MaxAttempts. FailOn does not apply to a lost lease: no handler was
+	// there to fail.
 	FailOn []string
-	// OutageLimit is how long [Unavailable] spends no attempts, from the first of a row of such outcomes.
-	// 0 means 24 h. A negative value makes Unavailable spend an attempt like any other error.
+	// OutageLimit is how long [Unavailable] spends no attempts, counted from the first such outcome in a row. 0 means
+	// 24 h; with a negative limit every such outcome spends an attempt.
 	OutageLimit time.Duration
 }
 
-// Validate returns every mistake, as [*outbox.InvalidError]s that name the field. [New]
-// asks it of every kind.
+// Validate returns every mistake as an [*outbox.InvalidError] that names the field. [New] calls it for every kind.
 func (c KindConfig) Validate() error {
 	var errs []error
 	if c.Timeout < 0 || c.Timeout > engine.MaxDuration {
@@ -42,18 +40,18 @@ func (c KindConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// policy is what the kind says of its attempts.
+// policy returns the kind's settings for deciding outcomes.
 func (c KindConfig) policy() outcome.Policy {
 	return outcome.Policy{Backoff: c.Backoff, FailOn: c.FailOn, OutageLimit: c.OutageLimit}
 }
 
-// BackoffPolicy says how long a job waits after a failed attempt; job.Attempt
-// counts the failed one. It may be called concurrently. A negative wait is none.
+// BackoffPolicy returns how long a job waits after a failed attempt; job.Attempt counts the failed one. It may be
+// called concurrently. A negative wait means no wait.
 type BackoffPolicy func(job *outbox.Claimed, err error) time.Duration
 
-// Exponential waits base after the first failure and twice as long after each
-// further one, up to limit. Jitter makes each wait up to a quarter shorter or longer, the longest too,
-// so that jobs that failed together do not all come back together.
+// Exponential waits base after the first failure and doubles the wait after each further one, up to limit. Jitter makes
+// each wait up to a quarter shorter or longer, also those at limit, so that jobs that failed together do not come back
+// together.
 func Exponential(base, limit time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		wait := float64(base) * math.Pow(2, float64(max(job.Attempt, 1)-1))
@@ -66,8 +64,7 @@ func Exponential(base, limit time.Duration) BackoffPolicy {
 	}
 }
 
-// Waits waits the given times in turn, without jitter, and the last one from
-// then on. Waits() is no wait at all.
+// Waits waits the given times in turn, without jitter, and repeats the last one. Waits() does not wait at all.
 func Waits(delays ...time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		return outcome.Turn(delays, job.Attempt)

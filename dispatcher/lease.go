@@ -18,16 +18,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// leases knows every job that this process holds, and keeps the leases of those
-// that run long enough to need it. A short job costs two map operations and no
-// statement.
+// leases tracks every job that this process holds, and extends the leases of those that run long enough to need it. A
+// short job costs two map operations and no statement.
 type leases struct {
 	ttl       time.Duration
 	trust     time.Duration // how long after sending a claim or an extension we trust the lease
 	db        leaseStatements
-	extending extendStatement // on a connection of its own: leases wait for no claim and no settlement
+	extending extendStatement // on a connection of its own: extensions wait for no claim and no settlement
 	health    *health
-	late      prometheus.Counter // extensions
+	late      prometheus.Counter // counts late extensions
 
 	wake chan struct{} // one slot: a job may have been cancelled
 
@@ -43,9 +42,9 @@ type leaseStatements interface {
 	ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]sqlgen.ListCancelRequestsRow, error)
 }
 
-// newLeases sets the margin by which we stop before the database lets another
-// worker start. The database counts from the write, we from the sending, so the
-// margin only has to cover the time that it takes a handler to notice.
+// newLeases sets the margin by which we stop a handler before the database lets another worker start. The database
+// counts from the write and we count from the sending, so the margin only has to cover the time that a handler takes to
+// notice.
 func newLeases(p *process, db leaseStatements, extending extendStatement) *leases {
 	return &leases{
 		ttl: p.leaseTTL, trust: p.leaseTTL - p.leaseTTL/10, db: db, extending: extending, health: p.health,
@@ -69,7 +68,7 @@ func (l *leases) remove(attempts []*attempt) {
 	}
 }
 
-// ids names every held job.
+// ids returns the id of every held job.
 func (l *leases) ids() []pgtype.UUID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +111,7 @@ func (l *leases) keep(ctx context.Context) {
 	}
 }
 
-// watch stops handlers on time, also while an extension hangs.
+// watch stops handlers on time, even while an extension hangs.
 func (l *leases) watch(ctx context.Context) {
 	tick := time.NewTicker(l.ttl / 50)
 	defer tick.Stop()
@@ -131,7 +130,7 @@ type leaseKey struct {
 	epoch int64
 }
 
-// due is the held jobs a third of whose lease is over.
+// due returns the held jobs that have used a third of their lease.
 func (l *leases) due(now time.Time) []*attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,8 +144,8 @@ func (l *leases) due(now time.Time) []*attempt {
 	return due
 }
 
-// extend extends leases. A job whose row the database refuses to change, as a trigger of the user's may, loses its own
-// only.
+// extend extends leases. If the database refuses to change a job's row, as a user's trigger may, only that job's lease
+// is not extended.
 func (l *leases) extend(ctx context.Context, due []*attempt) error {
 	for batch := range slices.Chunk(due, maxBatch) {
 		err := pgsession.Apart(batch, func(part []*attempt) error { return l.extendSome(ctx, part) }, func(a *attempt, err error) {
@@ -173,7 +172,7 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 		return fmt.Errorf("extend %d leases: %w", len(batch), err)
 	}
 	l.health.OK()
-	kept := make(map[leaseKey]bool, len(rows)) // false: lost
+	kept := make(map[leaseKey]bool, len(rows)) // false if lost
 	for _, row := range rows {
 		kept[leaseKey{row.ID, row.Epoch}] = !row.Lost
 	}
@@ -187,15 +186,15 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 				late++
 			}
 		case ours:
-			// Locked, by the handler's own transaction most likely, and extended beside the
-			// row. If it was late, a reaper may have the row locked, and take the job just
-			// now: look again with the next tick.
+			// The row is locked, most likely by the handler's own transaction, so the lease was extended in
+			// outbox.lease_extensions. If the extension was late, a reaper may have locked the row and may be taking
+			// the job right now: look again with the next tick.
 			if a.extended(sent, sent.Add(l.trust)) {
 				a.extended(sent, sent.Add(l.ttl/3))
 			}
 		case engine.Of(a.job).Completed.Load():
-			// Its own transaction has most likely taken the row away. If that did not commit, nothing
-			// more is stored of this attempt: the fence decides.
+			// The handler's own transaction has most likely deleted the row. If it did not commit, the fence decides:
+			// nothing more is stored of this attempt.
 			a.extended(sent, sent.Add(l.trust))
 		default:
 			a.end(outbox.ErrLeaseLost)
@@ -206,9 +205,8 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 	return nil
 }
 
-// dropLapsed stops handlers whose lease we could not extend in time, before the
-// database lets another worker start. Their outcome is still stored if nobody
-// took the job meanwhile: the fence decides.
+// dropLapsed stops handlers whose lease we could not extend in time, before the database lets another worker start. The
+// fence decides about their outcome: it is still stored if no worker has taken the job meanwhile.
 func (l *leases) dropLapsed(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,7 +24,7 @@ func (r refusingExtensions) ExtendLeases(_ context.Context, p sqlgen.ExtendLease
 	return nil, nil // those that are not listed are extended
 }
 
-// A trigger of the user's that refuses one job's row costs that job its lease, and no other that runs beside it.
+// A user's trigger that refuses one job's row costs that job its lease, and no other job that runs at the same time.
 func TestARefusedExtensionCostsOneLease(t *testing.T) {
 	t.Parallel()
 	mux := new(Mux)
@@ -51,7 +51,7 @@ func TestARefusedExtensionCostsOneLease(t *testing.T) {
 	}
 }
 
-// rowsGone answers that the jobs are another's, or in the history.
+// rowsGone answers that the jobs belong to another worker, or are in the history.
 type rowsGone struct{}
 
 func (rowsGone) ExtendLeases(_ context.Context, p sqlgen.ExtendLeasesParams) (rows []sqlgen.ExtendLeasesRow, err error) {
@@ -61,7 +61,8 @@ func (rowsGone) ExtendLeases(_ context.Context, p sqlgen.ExtendLeasesParams) (ro
 	return rows, nil
 }
 
-// A job that is gone because its handler has completed it does not end that handler; any other that is gone does.
+// A job that is gone because its handler has completed it does not end that handler; a job that is gone for another
+// reason does.
 func TestAHandlerOutlivesItsCompletedJob(t *testing.T) {
 	t.Parallel()
 	mux := new(Mux)

@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A job may take as long as it likes: its lease is extended, and is live throughout.
+// A job may take any time: its lease is extended, and is live throughout.
 func TestLongJobKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -58,7 +58,7 @@ func TestLongJobKeepsItsLease(t *testing.T) {
 	}
 }
 
-// A handler may go on after its own transaction has completed the job: there is no lease left that it could lose.
+// A handler may continue after its own transaction has completed the job: there is no lease left to lose.
 func TestAHandlerGoesOnAfterItsCommittedComplete(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -91,8 +91,8 @@ func TestAHandlerGoesOnAfterItsCommittedComplete(t *testing.T) {
 	}
 }
 
-// A handler has locked its row by Guard or Complete and not committed yet: its
-// lease cannot be extended in the row then, but all the others are.
+// A handler has locked its row with Guard or Complete and has not committed yet: its lease cannot be extended in the
+// row then, but all other leases are.
 func TestExtensionDoesNotWaitForLockedRows(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(context.Context, *outbox.Job[probe], pgx.Tx) error{
@@ -145,8 +145,7 @@ func TestExtensionDoesNotWaitForLockedRows(t *testing.T) {
 	}
 }
 
-// A handler keeps the only connection of the pool for as long as its lease has to
-// be extended.
+// A handler keeps the only connection of the pool while its lease must be extended.
 func TestHandlersThatUseUpThePoolKeepTheirLeases(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -186,7 +185,7 @@ func TestHandlersThatUseUpThePoolKeepTheirLeases(t *testing.T) {
 	wantState(t, db, id, "succeeded attempt=1 epoch=1 lost=0 error=")
 }
 
-// takeAway does what a reaper, or an operator, does to a running job.
+// takeAway does what a reaper or an operator does to a running job.
 const takeAway = `
 	UPDATE outbox.jobs SET status = 'retrying', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, run_at = now() + interval '1 hour'
 	WHERE id = $1`
@@ -229,8 +228,8 @@ func TestHandlerLearnsThatItsLeaseIsLost(t *testing.T) {
 	}
 }
 
-// The network swallows everything: a worker stops its handlers about when the
-// database lets others take over, not whenever a statement times out.
+// The network swallows everything: a worker stops its handlers about when the database lets others take over, not only
+// when a statement times out.
 func TestHandlerStopsWhenItsLeaseCannotBeExtended(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -263,7 +262,7 @@ func TestHandlerStopsWhenItsLeaseCannotBeExtended(t *testing.T) {
 	wantState(t, good, id, "retrying attempt=1 epoch=2 lost=1 error=lease_lost")
 }
 
-// blackHole is a network that can swallow what is sent, without a word.
+// blackHole is a network that can silently swallow what is sent.
 type blackHole struct{ open atomic.Bool }
 
 func (h *blackHole) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
@@ -294,8 +293,8 @@ func (c *holeConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// The job of a handler that lost its lease may well be claimed by the same
-// process again, beside it. Only the old one is told to stop.
+// The same process may well claim the job of a handler that lost its lease, while that handler still runs. Only the old
+// attempt is stopped.
 func TestZombieBesideItsReplacement(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

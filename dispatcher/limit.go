@@ -12,10 +12,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// limiter looks at what operators have set for a queue: that it is paused, how many of its jobs may run at once in all
-// processes together, and how many may start in an interval. A plain claim is refused by a
-// queue of which any of it is true; the survey says why, and from then on claims
-// look first.
+// limiter enforces the limits that operators have set for a queue: whether it is paused, how many of its jobs may run
+// at once in all processes together, and how many may start in an interval. While a queue is paused or limited, a plain
+// claim returns nothing. The survey reports why, and from then on claims check the limits first.
 //
 // A limited claim is one transaction on one connection:
 //
@@ -23,25 +22,24 @@ import (
 //	claim as much as there is room for           as an unlimited queue does
 //	note what was started; COMMIT                one round trip
 //
-// Nobody else claims of the queue meanwhile, so both limits are exact: what
-// leaves running only makes room. A process that stops in the middle is cut off
-// by the server after a second (see BoundClaim). Nothing is fetched ahead: a job
-// that waits in a buffer would use up a place, and start later than its rate says.
+// No other process claims from the queue meanwhile, so both limits are exact: jobs that stop running only make room. If
+// a process stops in the middle, the server ends its transaction after a second (see BoundClaim). No job is claimed
+// ahead of its start: a job that waits in a buffer would use up a place, and start later than the rate allows for.
 type limiter struct {
 	queue  string
 	pool   *pgxpool.Pool
 	claims claims // sent over the connection that holds the queue
 }
 
-// over is where the claims of a transaction are sent to.
+// over returns the source that sends claims within the connection's transaction.
 func (l *limiter) over(conn *pgxpool.Conn) claimSource {
 	within := l.claims
 	within.db, within.limits = conn, true
 	return within
 }
 
-// measure begins the transaction, holds the queue's usage and looks at it. It
-// returns nil, and no transaction, if the queue is neither limited nor paused.
+// measure begins the transaction, locks the queue's usage and reads it. It returns nil, and leaves no transaction, if
+// the queue is neither limited nor paused.
 func (l *limiter) measure(ctx context.Context, conn *pgxpool.Conn) (*usage, error) {
 	for range 2 {
 		held, found, err := l.hold(ctx, conn)
@@ -78,7 +76,7 @@ func (l *limiter) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, foun
 	return held, found, err
 }
 
-// commit ends the transaction, with what was started stored if anything was.
+// commit ends the transaction. If jobs were started, it stores the new usage first.
 func (l *limiter) commit(ctx context.Context, conn *pgxpool.Conn, used *usage, started bool) error {
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
@@ -90,5 +88,5 @@ func (l *limiter) commit(ctx context.Context, conn *pgxpool.Conn, used *usage, s
 	return conn.SendBatch(bound, batch).Close()
 }
 
-// nextLook is how long a queue at its limit sleeps, which would otherwise be looked at after poll.
+// nextLook returns how long a queue at its limit sleeps. poll is how long it would sleep otherwise.
 func nextLook(poll time.Duration) time.Duration { return min(poll, limitPoll/2+rand.N(limitPoll/2)) }

@@ -18,8 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// limit sets what an operator sets for the default queue; 0 is no limit. It tells
-// nobody.
+// limit sets the limits of the default queue as an operator does; 0 means no limit. It notifies nobody.
 func limit(t *testing.T, db outbox.DB, maxRunning, rate int, interval time.Duration) {
 	t.Helper()
 	exec(t, db, `
@@ -36,8 +35,7 @@ func awaitStops(t *testing.T, d *running, n float64) {
 	awaitThat(t, "claims are stopped", func() bool { return d.metric(t, "outbox_dispatcher_limit_stops_total") >= n })
 }
 
-// recordMoves has the database write down, in the order in which it happens, which
-// jobs begin to run and which run no more.
+// recordMoves makes the database record, in the order of events, which jobs begin to run and which stop running.
 func recordMoves(t *testing.T, db outbox.DB) {
 	t.Helper()
 	exec(t, db, `CREATE TABLE moves (n bigserial, delta integer, started_at timestamptz)`)
@@ -56,14 +54,14 @@ func recordMoves(t *testing.T, db outbox.DB) {
 	exec(t, db, `CREATE TRIGGER record_move AFTER UPDATE OF status OR DELETE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION record_move()`)
 }
 
-// mostRunning is how many jobs ran at once, by the recorded moves. A claim's are
-// recorded after those that made room for it have committed.
+// mostRunning returns how many jobs ran at once, by the recorded moves. A claim's moves are recorded after the commits
+// of those that made room for it.
 func mostRunning(t *testing.T, db outbox.DB) int {
 	t.Helper()
 	return ask[int](t, db, `SELECT coalesce(max(now), 0) FROM (SELECT sum(delta) OVER (ORDER BY n) AS now FROM moves) AS moves`)
 }
 
-// mostStarted is the most starts in any span of the interval.
+// mostStarted returns the most starts in any span of the interval.
 func mostStarted(t *testing.T, db outbox.DB, interval time.Duration) int {
 	t.Helper()
 	return ask[int](t, db, `
@@ -88,8 +86,8 @@ func probesAndKeys(t *testing.T, db outbox.DB, n int) {
 	}
 }
 
-// Three processes share a queue of which five jobs may run. Some of the jobs lose
-// their leases to a reaper while they run, some fail, some have keys.
+// Three processes share a queue of which five jobs may run. Some of the jobs lose their leases to a reaper while they
+// run, some fail, some have keys.
 func TestAQueueNeverRunsMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -124,8 +122,8 @@ func TestAQueueNeverRunsMoreThanItsLimit(t *testing.T) {
 	}
 }
 
-// Whatever span of the interval one looks at, no more jobs have started in it than
-// the rate; all of them may start at once, by whichever process. Retries count.
+// In any span of the interval no more jobs start than the rate allows. All of them may start at once, in any process.
+// Retries count.
 func TestAQueueNeverStartsMoreThanItsRate(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -157,7 +155,7 @@ func TestAQueueNeverStartsMoreThanItsRate(t *testing.T) {
 //	A   hold, look: 0 of 1 runs, start one, commit
 //	B         hold, waits                     … look
 //
-// Had B's look the snapshot of its wait, it would start a second.
+// If B looked with the snapshot from before its wait, it would start a second.
 func TestALimitedClaimLooksAfterItHasWaited(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -185,7 +183,7 @@ func TestALimitedClaimLooksAfterItHasWaited(t *testing.T) {
 	if n := mostRunning(t, db); n != 1 {
 		t.Errorf("most jobs running at once = %d, want 1", n)
 	}
-	// The room that others make is found though nobody tells of it.
+	// The room that other processes make is found without a notification.
 	if _, err := sqlgen.New(db).SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
 		Ids: []pgtype.UUID{claimed[0].ID}, Epochs: []int64{claimed[0].Epoch}, Results: [][]byte{nil},
 	}); err != nil {
@@ -197,8 +195,8 @@ func TestALimitedClaimLooksAfterItHasWaited(t *testing.T) {
 	}
 }
 
-// A claim that has begun before a limit was set commits after a limited claim has
-// looked. It was let go on, but it counts from then on.
+// A claim that began before a limit was set commits after a limited claim has looked. It is let through, but it counts
+// from then on.
 func TestAClaimOfBeforeTheLimitCounts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -235,8 +233,8 @@ func TestAClaimOfBeforeTheLimitCounts(t *testing.T) {
 	awaitSucceeded(t, db, len(ids))
 }
 
-// Limits that are set, raised, lowered and lifted take effect although no
-// notification comes and the poll is an hour away.
+// Limits that are set, raised, lowered and lifted take effect, although no notification arrives and the poll is an hour
+// away.
 func TestLimitsChangeWhileJobsRun(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -292,8 +290,8 @@ func TestPauseAndResumeWithoutAWakeUp(t *testing.T) {
 	awaitSucceeded(t, db, 400)
 }
 
-// A claimer that has stopped in the middle of a limited claim (SIGSTOP, a dead
-// network) holds the queue until the server has had enough of it.
+// A claimer that has stopped in the middle of a limited claim (SIGSTOP, a dead network) blocks the queue until the
+// server ends its transaction.
 func TestAClaimerThatStopsIsCutOff(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -318,8 +316,8 @@ func TestAClaimerThatStopsIsCutOff(t *testing.T) {
 	}
 }
 
-// The answer to a limited claim's commit is lost: its jobs are given back, and
-// nothing is started that is not known to be leased.
+// The answer to a limited claim's commit is lost: its jobs are given back, and no job starts that is not known to be
+// leased.
 func TestJobsOfALostLimitedClaimAreGivenBack(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -338,8 +336,8 @@ func TestJobsOfALostLimitedClaimAreGivenBack(t *testing.T) {
 	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
 }
 
-// Two processes have handlers for different kinds of one limited queue, and nobody
-// has one for the third: it is left alone.
+// Two processes have handlers for different kinds of one limited queue, and none for the third kind, which is left
+// alone.
 func TestEachProcessClaimsItsOwnKindsOnly(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*testing.T, *pgxpool.Pool){
@@ -376,8 +374,8 @@ func TestEachProcessClaimsItsOwnKindsOnly(t *testing.T) {
 	}
 }
 
-// A limited queue is closed to claims that have not looked at its limits, to those
-// of jobs with keys, too; a paused one to all.
+// A limited queue refuses claims that have not checked its limits, including claims of jobs with keys; a paused queue
+// refuses all claims.
 func TestAClaimThatHasNotLookedIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// scans are the statements that read a table from end to end, and why they may.
+// scans lists the statements that may read a table from end to end, with the reason.
 var scans = map[string]string{
 	"ListChanges jobs":          "a page: what is new has no index",
 	"SampleDepth jobs":          "a chore: it counts them all",
@@ -41,10 +41,10 @@ var scans = map[string]string{
 	"ListMarks audit":           "the newest, up to a number",
 }
 
-// chores of the reaper run in sessions that leave it to the server how to read much.
+// chores of the reaper run in sessions that let the server choose how to read much.
 var chores = []string{"Measure", "TrimAttempts", "TrimDeadLetters"}
 
-// statements are those of sqlc, by name.
+// statements returns sqlc's statements by name.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("../internal/sqlgen/*.sql.go")
@@ -74,7 +74,7 @@ func statements(t *testing.T) map[string]string {
 
 var placeholder = regexp.MustCompile(`\$(\d+)`)
 
-// plan is what the server would keep for a statement.
+// plan is the plan that the server would keep for a statement.
 type plan struct {
 	NodeType  string `json:"Node Type"`
 	Relation  string `json:"Relation Name"`
@@ -125,11 +125,10 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) plan {
 	return plans[0].Plan
 }
 
-// A queue that is mostly empty is analyzed when it is, and the server then believes
-// that a scan of all of a table's index costs as much as a single look into it. The
-// plan lives for as long as the session, or until the table is analyzed again. A burst
-// comes before that: a settlement that scans takes longer with each job that waits,
-// until it takes longer than a lease; see queries/settle.sql.
+// A queue that is mostly empty is analyzed while it is empty, and the server then assumes that a scan of a whole index
+// of the table costs as much as a single lookup. The plan lives as long as the session, or until the table is analyzed
+// again. A burst comes before that: a settlement that scans takes longer with each waiting job, until it takes longer
+// than a lease; see queries/settle.sql.
 func TestNoStatementScansWhatItDoesNotAskFor(t *testing.T) {
 	t.Parallel()
 	conn := prepared(t, pgtest.New(t))
@@ -152,8 +151,8 @@ func TestNoStatementScansWhatItDoesNotAskFor(t *testing.T) {
 	}
 }
 
-// What functions do is not in a statement's plan. It is counted: how many rows were
-// fetched by an index, of a burst of which the session knows nothing.
+// A statement's plan does not show what functions do. So the test counts how many rows an index fetched, in a burst of
+// which the session knows nothing.
 func TestABurstAfterAQuietTimeIsNotScanned(t *testing.T) {
 	t.Parallel()
 	const burst = 5000
@@ -244,7 +243,7 @@ func TestABurstAfterAQuietTimeIsNotScanned(t *testing.T) {
 	}
 }
 
-// fetched is how many rows this transaction has read of the jobs and keys so far.
+// fetched returns how many rows of the jobs and keys this transaction has read so far.
 func fetched(t *testing.T, conn *pgx.Conn) (rows int64) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), `
@@ -255,7 +254,7 @@ func fetched(t *testing.T, conn *pgx.Conn) (rows int64) {
 	return rows
 }
 
-// So it is in a session that is no dispatcher's, as of a producer or an operator, which keeps what it has planned.
+// The same in a session of a producer or an operator, which keeps the plans that it has made.
 func TestABurstIsNotScannedInACallersSession(t *testing.T) {
 	t.Parallel()
 	const burst = 2000

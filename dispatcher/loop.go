@@ -19,14 +19,14 @@ import (
 
 const (
 	firstBatch = 16 // jobs of the first claim: their size is not known
-	// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when
-	// there are more than it remembers, each survey finds others.
+	// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when there are more such
+	// flows than it remembers, each survey finds others.
 	maxVain = 100
 )
 
-// pollIntervals are the times between looks for what nobody has announced.
+// pollIntervals holds the times between looks for jobs that nobody has announced.
 type pollIntervals struct {
-	hearing        func() bool // wake-ups come
+	hearing        func() bool // reports whether wake-ups arrive
 	poll, deafPoll time.Duration
 }
 
@@ -37,17 +37,17 @@ func (p pollIntervals) now() time.Duration {
 	return p.deafPoll
 }
 
-// loop is the claim loop of a queue, and the only goroutine of this process that claims of it. The scheduler says what
-// the next claim asks for and how long to sleep; the claimer gets it.
+// loop is the claim loop of a queue, and the only goroutine of this process that claims from it. The scheduler decides
+// what the next claim asks for and how long to sleep; the claimer sends it.
 type loop struct {
 	*claimer
 	db        surveyStatement
 	intervals pollIntervals
 	pace      pace
 
-	// The loop's own.
+	// Only the loop uses the following fields.
 	claimed       int // by the last drain
-	nextClaimMost int // jobs that it may ask for
+	nextClaimMost int // jobs that the next claim may ask for
 }
 
 type surveyStatement interface {
@@ -63,14 +63,14 @@ func newLoop(c *claimer, db surveyStatement, intervals pollIntervals) *loop {
 // run claims until ctx ends.
 func (l *loop) run(ctx context.Context) {
 	var retry backoff.Backoff
-	wait := time.NewTimer(0) // the startup scan
+	wait := time.NewTimer(0) // fires at once: the startup scan
 	defer wait.Stop()
 	tick := time.NewTicker(staleAfter / 2)
 	defer tick.Stop()
-	defer func() { // a stop in the middle of an outage
+	defer func() { // the stop may come in the middle of an outage
 		l.claimer.reserved.close()
 		if l.claimer.inDoubt(time.Now()) {
-			_ = l.claimer.returnOrphans(context.WithoutCancel(ctx)) // which has said so
+			_ = l.claimer.returnOrphans(context.WithoutCancel(ctx)) // returnOrphans has logged the error
 		}
 	}()
 	for {
@@ -80,7 +80,7 @@ func (l *loop) run(ctx context.Context) {
 		case now := <-tick.C:
 			l.workers.giveBackStale(now)
 			if l.claimer.inDoubt(now) {
-				_ = l.claimer.returnOrphans(ctx) // which has said so
+				_ = l.claimer.returnOrphans(ctx) // returnOrphans has logged the error
 			}
 			continue
 		case <-l.capacity.wake:
@@ -97,10 +97,10 @@ func (l *loop) run(ctx context.Context) {
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
 			l.health.Complain(ctx, "claim failed", err, slog.String("queue", l.queue))
-			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // the listener that is back knows that the database is
+			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // a listener that is back pokes the queue
 				return
 			}
-			away := l.claimer.returnOrphans(ctx) != nil // neither does a look for a few rows go through
+			away := l.claimer.returnOrphans(ctx) != nil // if so small a statement fails, too
 			l.sched.SettleFailure(away)
 			l.sched.Woken()
 			next, err = l.drain(ctx)
@@ -113,10 +113,10 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// drain claims until nothing due is left or there is no room, and returns how
-// long to sleep unless something wakes the queue.
+// drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
+// queue.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
-	vain := 0 // surveys in a row that found flows of which a claim got nothing
+	vain := 0 // surveys in a row that found flows from which a claim got nothing
 	for ctx.Err() == nil {
 		if l.capacity.notified.Swap(false) || l.pollAfter(time.Now()) == 0 {
 			l.sched.Woken()
@@ -137,14 +137,14 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		}
 		if plan.Empty() {
 			l.capacity.hungry.Store(l.sched.Waits() || l.keyed.offered() > 0)
-			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was up poke nobody
+			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was set have poked nobody
 				return l.sleep(), nil
 			}
 		}
 		l.capacity.hungry.Store(false)
 		n, rest, err := l.claimer.claim(ctx, plan, l.places().Room, l.planFor)
 		if err != nil {
-			l.nextClaimMost = max(l.nextClaimMost/2, 1) // it may have been too much for its deadline
+			l.nextClaimMost = max(l.nextClaimMost/2, 1) // the claim may have been too large for its deadline
 			return 0, err
 		}
 		l.nextClaimMost = min(2*l.nextClaimMost, maxBatch)
@@ -169,13 +169,13 @@ func (l *loop) pollAfter(now time.Time) time.Duration {
 	return l.sched.PollAfter(now, l.intervals.now())
 }
 
-// plan is what the next claim asks for.
+// plan returns what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {
 	p := l.planFor(l.nextClaimMost)
 	if len(p.Kinds) == 0 {
 		return scheduler.Plan{}
 	}
-	// A limited queue claims no more than may start at once.
+	// A limited queue claims no more jobs than may start at once.
 	l.workers.expressOnly.set(p.Shared && !l.capacity.limited.Load())
 	return p
 }
@@ -188,18 +188,18 @@ func (l *loop) planFor(most int) scheduler.Plan {
 	return made
 }
 
-// places is what the next claim may ask for.
+// places returns how many jobs the next claim may ask for.
 func (l *loop) places() scheduler.Places {
 	p := l.capacity.places(len(l.workers.express))
 	p.Room = min(p.Room, l.nextClaimMost)
 	return p
 }
 
-// probeKinds claims a job of each kind of which a probe is due.
+// probeKinds claims a job of each kind whose probe is due.
 func (l *loop) probeKinds(ctx context.Context) error {
 	if l.workers.outages.back.Swap(false) {
 		l.sched.StartFromFront()
-		l.nextClaimMost = firstBatch // what was away may soon be away again
+		l.nextClaimMost = firstBatch // the dependency may soon be unavailable again
 	}
 	if l.workers.outages.some.Load() == 0 {
 		return nil
@@ -212,7 +212,7 @@ func (l *loop) probeKinds(ctx context.Context) error {
 			started := time.Now()
 			n, err := l.claimProbe(ctx, kind)
 			l.claimed += n
-			if n == 0 { // where it is expensive to find none, it is done seldom
+			if n == 0 { // an expensive look that finds none is repeated seldom
 				circuit.NoProbe(scheduler.RestFactor * time.Since(started))
 			}
 			if err != nil {
@@ -223,7 +223,7 @@ func (l *loop) probeKinds(ctx context.Context) error {
 	return nil
 }
 
-// claimProbe claims a job of the kind, wherever one is.
+// claimProbe claims one job of the kind, from any flow.
 func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
 	plain, keyed := l.sched.Probe(time.Now())
 	for _, p := range []scheduler.Plan{plain, keyed} {
@@ -235,8 +235,8 @@ func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
 	return n, err
 }
 
-// survey asks when the next job of each known flow becomes due, and which tenants and
-// priorities there are besides. It reports whether there is something to claim.
+// survey asks when the next job of each known flow becomes due, and which other tenants and priorities have jobs. It
+// reports whether there is something to claim.
 func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	s, started := l.sched, time.Now()
 	search := s.Searches(started)
@@ -266,7 +266,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			if !l.capacity.limited.Swap(true) {
-				s.Woken() // claims say which
+				s.Woken() // claims find out which
 				found = true
 			}
 			continue
@@ -274,7 +274,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 			continue
 		case math.IsInf(row.DueInSeconds, -1):
 			r.Unknown = true
-		default: // the year 9999 is no time.Duration
+		default: // a time.Duration cannot reach the year 9999
 			r.Due = time.Duration(min(row.DueInSeconds, math.MaxInt32) * float64(time.Second))
 		}
 		flows = append(flows, r)
@@ -290,7 +290,7 @@ func pgIDs(ids []outbox.ID) []pgtype.UUID {
 	return all
 }
 
-// surveyAtLimit surveys a queue that is at one of its limits: one that always is must still learn of priorities
+// surveyAtLimit surveys a queue that is at one of its limits: a queue that always is must still learn of priorities
 // that are new to it.
 func (l *loop) surveyAtLimit(ctx context.Context) error {
 	if !l.sched.SurveyDue(time.Now()) {

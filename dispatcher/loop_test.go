@@ -20,7 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// numbered is a tenant; 0 is root.
+// numbered returns a tenant's id; 0 is root.
 func numbered(n int) outbox.ID {
 	if n == 0 {
 		return outbox.RootTenant
@@ -28,14 +28,14 @@ func numbered(n int) outbox.ID {
 	return outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n), 15: 9}
 }
 
-// rig is a queue at work beside a memoryStore, by a clock that nobody waits for. What its workers have done is gone, or
-// waits again.
+// rig is a queue at work with a memoryStore, by a virtual clock. Jobs that its workers have finished are gone, or wait
+// again.
 type rig struct {
 	*memoryStore
 	*queue
 	dispatcher *Dispatcher
 	done       chan outbox.ID // the tenants of jobs that have succeeded
-	ends       *[]*attempt    // whose handlers were called, in their order; read it when nothing runs
+	ends       *[]*attempt    // attempts whose handlers were called, in their order; read it when nothing runs
 }
 
 // small is a kind whose jobs always succeed.
@@ -43,8 +43,8 @@ type small struct{}
 
 func (small) Kind() string { return "small" }
 
-// inMemory starts a queue with so many workers in a bubble, and lets the test drive it. Polls are an hour apart unless
-// the test says otherwise.
+// inMemory starts a queue with the given number of workers in a bubble, and lets the test drive it. Polls are an hour
+// apart unless the config sets another interval.
 func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.Job[tiny]) error, config Config, drive func(r rig)) {
 	t.Helper()
 	mux := new(Mux)
@@ -53,7 +53,7 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 	inMemoryOf(t, workers, mux, config, drive)
 }
 
-// inMemoryOf is inMemory with a mux of the test's own.
+// inMemoryOf is inMemory with the test's own mux.
 func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 	})
 }
 
-// settle does what a settler does, and what the database does for it.
+// settle does what a settler and the database do.
 func (r rig) settle(a *attempt) {
 	switch a.outcome.Status {
 	case outbox.Succeeded:
@@ -117,7 +117,7 @@ func (r rig) settle(a *attempt) {
 	a.waker.jobEnded()
 }
 
-// ended is how many jobs have come to the status, with the code.
+// ended returns how many jobs have reached the status, with the code.
 func (r rig) ended(status outbox.Status, code string) (n int) {
 	for _, a := range *r.ends {
 		if a.outcome.Status == status && a.outcome.Code == code {
@@ -127,20 +127,20 @@ func (r rig) ended(status outbox.Status, code string) (n int) {
 	return n
 }
 
-// counts is how many claims were sent, and how many surveys.
+// counts returns how many claims were sent, and how many surveys.
 func (r rig) counts() (claims, surveys int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.claims), r.surveys
 }
 
-// sleep lets time pass, and then waits until everybody waits.
+// sleep lets time pass, and then waits until all goroutines wait.
 func (r rig) sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// waiting is how many jobs nobody has claimed.
+// waiting returns how many jobs no claim has taken.
 func (r rig) waiting() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r rig) set(change func()) {
 	change()
 }
 
-// What nobody announces is found by the next poll, and the times between polls depend on whether wake-ups come.
+// The next poll finds jobs that nobody announces, and the time between polls depends on whether wake-ups arrive.
 func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 	for name, hearing := range map[string]bool{"hearing": true, "deaf": false} {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 				if len(ran) != 1 || ran[0] != want {
 					t.Errorf("ran after %v, want after %s", ran, want)
 				}
-				// At each poll one of both, and one more of each at the start and for the job.
+				// At each poll one of each, and one more of each at the start and for the job.
 				if claims, surveys := r.counts(); claims > 2+int(time.Minute/want) || surveys > 2+int(time.Minute/want) {
 					t.Errorf("%d claims and %d surveys in a minute", claims, surveys)
 				}
@@ -185,7 +185,7 @@ func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 	}
 }
 
-// A loop sleeps until the next job is due, and asks nobody meanwhile.
+// A loop sleeps until the next job is due, and asks the database nothing meanwhile.
 func TestALoopWakesWhenAJobIsDue(t *testing.T) {
 	var mu sync.Mutex
 	ran := map[time.Duration]int{}
@@ -214,8 +214,9 @@ func TestALoopWakesWhenAJobIsDue(t *testing.T) {
 	})
 }
 
-// The first job of a tenant that is new to the queue starts within milliseconds, though another has thousands of due
-// jobs, holds all workers that one may hold, and reads from the front have become expensive: somebody holds a snapshot.
+// The first job of a tenant that is new to the queue starts within milliseconds, although another tenant has thousands
+// of due jobs and all the workers that one tenant may hold, and reads from the front have become expensive because a
+// transaction holds a snapshot.
 func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, newcomer := range map[string]int{"another tenant": 7, "root": 0} {
@@ -263,7 +264,7 @@ func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 	}
 }
 
-// What is committed behind the cursors is found within forty times what a claim from the front costs, and such claims
+// Jobs committed behind the cursors are found within forty times the cost of a claim from the front, and such claims
 // take no more than about a fortieth of the time.
 func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 	for whose, tenant := range map[string]int{"root": 0, "another tenant": 3} {
@@ -312,8 +313,8 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 	}
 }
 
-// A tenant's job is committed, and notified, after a survey and before the claim that
-// follows it, which finds another's. Whatever answers the wake-up has to look again.
+// A tenant's job is committed, and notified, after a survey and before the claim that follows it, which finds another
+// tenant's. The wake-up must lead to another look.
 func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		late := -1
@@ -340,7 +341,7 @@ func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 	})
 }
 
-// What the own producer's wake-ups have led to decides how the next ones are answered.
+// What the attached producer's wake-ups have found decides how the next ones are answered.
 func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
@@ -362,8 +363,8 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 	})
 }
 
-// A tenant whose jobs take a minute holds all workers but those that are reserved: another's starts at once, and does
-// not wait until one of them ends.
+// A tenant whose jobs take a minute holds all workers except the reserved ones: another tenant's job starts at once,
+// and does not wait until one of them ends.
 func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 	for whose, lone := range map[string]int{"root's": 0, "another tenant's": 2} {
 		t.Run(whose, func(t *testing.T) {
@@ -412,7 +413,7 @@ func TestUrgentJobIsFoundWhileTheQueueIsIdle(t *testing.T) {
 	})
 }
 
-// Nobody announces it, and the queue has work for six seconds: it starts within one.
+// Nothing announces it, and the queue has work for six seconds: it starts within one.
 func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
 	var began, started time.Time
 	inMemory(t, 2, func(_ context.Context, job *outbox.Job[tiny]) error {
@@ -455,8 +456,8 @@ func TestABurstOfWakeUpsFindsEveryJob(t *testing.T) {
 	})
 }
 
-// Two jobs that become due within a moment: the second may do so while the first is being claimed, or between the claim
-// and the answer of the survey that follows. Nothing wakes the queue after it.
+// Two jobs become due within a moment: the second may do so while the first is being claimed, or between the claim and
+// the answer of the survey that follows. Nothing wakes the queue after it.
 func TestWhatBecomesDueDuringALookStartsInTime(t *testing.T) {
 	for whose, tenant := range map[string]outbox.ID{"root's": numbered(0), "another tenant's": numbered(1)} {
 		t.Run(whose, func(t *testing.T) {
@@ -487,8 +488,8 @@ func TestWhatBecomesDueDuringALookStartsInTime(t *testing.T) {
 	}
 }
 
-// One of a tenant's jobs is due, and the next one of its priority soon. The survey that
-// returns the first one is the only one: it has to return the other, too.
+// One of a tenant's jobs is due, and the next one of its priority is due soon. Only one survey runs: it must return
+// both.
 func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		for n := range 3 {
@@ -503,7 +504,7 @@ func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
 	})
 }
 
-// What is announced while the queue sleeps may be due before what it sleeps for.
+// A job that is announced while the queue sleeps may be due before the one for which it sleeps.
 func TestAnAnnouncedJobIsDueBeforeTheNext(t *testing.T) {
 	var began time.Time
 	var ran []time.Duration
@@ -524,8 +525,8 @@ func TestAnAnnouncedJobIsDueBeforeTheNext(t *testing.T) {
 	})
 }
 
-// A start that is further away than a time.Duration reaches is not due at once:
-// the queue would ask again without end.
+// A start further away than a time.Duration can reach is not due at once: otherwise the queue would ask again without
+// end.
 func TestAFarStartDoesNotSpin(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
@@ -539,8 +540,8 @@ func TestAFarStartDoesNotSpin(t *testing.T) {
 	})
 }
 
-// A search took half a second, once, as on a machine that is busy. That must not keep the queue from searching for the
-// priority that is new after it until a multiple of that is over.
+// One search took half a second, as on a busy machine. That must not keep the queue from searching for a new priority
+// until a multiple of that time is over.
 func TestASlowSurveyIsNotBelieved(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.sleep(time.Minute)
@@ -565,8 +566,8 @@ func TestASlowSurveyIsNotBelieved(t *testing.T) {
 	})
 }
 
-// Looks that failed because the database did not answer were not too expensive: what lies behind the cursors, and what
-// another tenant has, is found as soon as it is back.
+// Looks that failed because the database did not answer do not count as too expensive: jobs behind the cursors, and
+// jobs of another tenant, are found as soon as it is back.
 func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {
@@ -593,8 +594,8 @@ func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
 	}
 }
 
-// One tenant has many jobs, many have a few: more tenants than one survey returns. The few are done long before the
-// many, and each job runs once.
+// One tenant has many jobs, and many tenants have a few: more tenants than one survey returns. The few are done long
+// before the many, and each job runs once.
 func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 	const backlog, tenants, each = 2000, 75, 5
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
@@ -669,7 +670,7 @@ func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
 	}
 }
 
-// Two tenants with many jobs each take turns, though those of one are all older.
+// Two tenants with many jobs each take turns, even if the jobs of one are all older.
 func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
 	const each = 2000
 	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error {
@@ -695,9 +696,8 @@ func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
 	})
 }
 
-// While a process has all the jobs in its buffer that it can hold, one of another
-// tenant is claimed all the same, and started before what waits there. Root is such
-// a tenant, too.
+// While a process has as many jobs in its buffer as it can hold, a job of another tenant is claimed all the same, and
+// starts before the buffered ones. Root is such a tenant, too.
 func TestAJobOvertakesTheBuffer(t *testing.T) {
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, overtaking := range map[string]int{"another tenant's": 2, "root's": 0} {
@@ -708,7 +708,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 					switch others++; {
 					case job.Tenant == numbered(overtaking):
 						overtook = others
-					case others <= 500: // until then so quick that it fetches far ahead
+					case others <= 500: // until then they are so short that it claims far ahead
 						time.Sleep(10 * time.Microsecond)
 					case others == 501:
 						<-slow
@@ -741,8 +741,8 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 	}
 }
 
-// Handlers became slower than they were when the jobs were fetched: what waits in
-// the buffer goes back, for others to take, and no more is fetched ahead.
+// Handlers became slower after the jobs were claimed: jobs that wait in the buffer go back, for other processes to
+// take, and no more are claimed ahead.
 func TestStaleBufferGoesBack(t *testing.T) {
 	var finish chan struct{}
 	started := 0
@@ -772,9 +772,8 @@ func TestStaleBufferGoesBack(t *testing.T) {
 	})
 }
 
-// Handlers become slow when a hundred jobs and more have been claimed ahead of them.
-// What has not started a second after a pause goes back, and starts after the queue is
-// resumed.
+// Handlers become slow when more than a hundred jobs have been claimed ahead. A job that has not started a second after
+// a pause goes back, and starts after the queue is resumed.
 func TestNothingStartsASecondAfterAPause(t *testing.T) {
 	const jobs, quick = 2000, 300
 	var latest time.Time
@@ -811,8 +810,8 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 	})
 }
 
-// A kind whose host is away is found out by a few jobs, and probed at growing distances, up to a minute in a long
-// outage; all that waits runs when a probe has reached the host.
+// A few jobs find out that their kind's host is unavailable. It is probed at growing distances, up to a minute in a
+// long outage; all waiting jobs run when a probe has reached the host.
 func TestProbesOfAnOutageGrowRare(t *testing.T) {
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {
@@ -857,7 +856,7 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 				mu.Lock()
 				calls = 0
 				mu.Unlock()
-				r.sleep(10 * time.Minute) // those that were tried wait by themselves
+				r.sleep(10 * time.Minute) // jobs that were tried wait on their own
 				if n := len(r.done); n != jobs {
 					t.Errorf("%d jobs have succeeded, want %d", n, jobs)
 				}
@@ -866,8 +865,8 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 	}
 }
 
-// What claims have passed by while its kind was away runs when the kind is back, also while looks from the front are
-// too expensive to be made often.
+// Jobs that claims have passed by while their kind was unavailable run when the kind is back, even while looks from the
+// front are too expensive to be frequent.
 func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {
@@ -918,7 +917,7 @@ func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
 	}
 }
 
-// While the database is away a loop asks seldom, and it goes on soon when it is back.
+// While the database is unreachable a loop asks seldom, and it continues soon when the database is back.
 func TestALoopWaitsForTheDatabase(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.set(func() { r.away = errors.New("connection refused") })
@@ -938,8 +937,9 @@ func TestALoopWaitsForTheDatabase(t *testing.T) {
 	})
 }
 
-// A job that was committed late, and that nobody announces, is found by the next poll, however busy the queue is with
-// the jobs of others. The survey in between shows what has become due since the one before: this one was due earlier.
+// A job that was committed late, and that nothing announces, is found by the next poll, however busy the queue is with
+// other tenants' jobs. The survey in between shows only what became due since the survey before: this job was due
+// earlier.
 func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
 	for name, busy := range map[string]func(r rig){
 		"due now and then": func(r rig) {
@@ -982,7 +982,7 @@ func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
 }
 
 // While claims from the front are expensive, each of them looks at every flow: also at one that has nothing behind its
-// cursor, beside another's backlog.
+// cursor, while another has a backlog.
 func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 	const front = 100 * time.Millisecond
 	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
@@ -1024,8 +1024,8 @@ func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 	}
 }
 
-// Behind more dead entries than a claim can read, the jobs of a new process start all the same, and so do those that
-// are due since long ago once somebody lets go of the snapshot.
+// Behind more dead entries than a claim can read, the jobs of a new process start all the same, and so do jobs that
+// have long been due, once the snapshot is released.
 func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
@@ -1060,7 +1060,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 	}
 }
 
-// More promoted jobs of a tenant than it gets places in one claim are not forgotten: the next claim looks at them.
+// Promoted jobs of a tenant beyond its places in one claim are not forgotten: the next claim looks at them.
 func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
 	t.Parallel()
 	inMemory(t, 64, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
@@ -1085,8 +1085,8 @@ func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
 	})
 }
 
-// A retry whose answer was lost is stored: the try after it matches nothing, and the queue has to look for it, for it
-// sleeps until what it knew of before.
+// A retry whose answer was lost is stored: the next try matches nothing, and the queue must look for the job, because
+// it sleeps until the job that it knew of before is due.
 func TestTheQueueLooksForARetryWhoseAnswerWasLost(t *testing.T) {
 	t.Parallel()
 	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {

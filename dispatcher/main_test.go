@@ -26,8 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
 
-// patience is how long a test waits for what must happen. Tests state what
-// happens and in which order; none states how fast.
+// patience is how long a test waits for what must happen. Tests state what happens and in which order, not how fast.
 const patience = time.Minute
 
 // probe is the job of most tests.
@@ -52,8 +51,8 @@ func handle(h handler, config ...dispatcher.KindConfig) *dispatcher.Mux {
 	return mux
 }
 
-// quiet is a configuration in which nothing but the startup scan, a timer for a
-// known due time, or Wake makes the dispatcher look for jobs.
+// quiet returns a configuration in which only the startup scan, a timer for a known due time, or Wake makes the
+// dispatcher look for jobs.
 func quiet(wake <-chan struct{}) dispatcher.Config {
 	return dispatcher.Config{PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake}
 }
@@ -112,7 +111,7 @@ func (r *running) wait(t *testing.T) {
 	}
 }
 
-// metric is the sum of a counter's or gauge's series, or a histogram's sample count.
+// metric returns the sum of a counter's or gauge's series, or a histogram's sample count.
 func (r *running) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := r.gather.Gather()
@@ -153,13 +152,13 @@ func (l *logbook) String() string {
 	return l.text.String()
 }
 
-// tail is what is worth reading when a test failed.
+// tail returns the lines that are worth reading after a failed test.
 func (l *logbook) tail() string {
 	lines := strings.Split(strings.TrimSpace(l.String()), "\n")
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }
 
-// complaints are the lines of level WARN and above.
+// complaints returns the lines of level WARN and above.
 func (l *logbook) complaints() string {
 	var found strings.Builder
 	for line := range strings.Lines(l.String()) {
@@ -240,7 +239,7 @@ func exec(t *testing.T, db outbox.DB, sql string, args ...any) {
 	}
 }
 
-// ask returns the one value of a query.
+// ask returns the single value of a query.
 func ask[T any](t testing.TB, db outbox.DB, sql string, args ...any) T {
 	t.Helper()
 	var v T
@@ -250,13 +249,13 @@ func ask[T any](t testing.TB, db outbox.DB, sql string, args ...any) T {
 	return v
 }
 
-// row is the whole row of an open job as text: whatever changes in it, shows.
+// row returns the whole row of an open job as text: every change in it shows.
 func row(t *testing.T, db outbox.DB, id outbox.ID) string {
 	t.Helper()
 	return ask[string](t, db, `SELECT coalesce((SELECT jobs::text FROM outbox.jobs WHERE id = $1), 'not in outbox.jobs')`, id)
 }
 
-// state is status, attempt, epoch, lost leases and last error code of a job, wherever it is.
+// state returns the status, attempt, epoch, lost leases and last error code of a job, open or closed.
 func state(t *testing.T, db outbox.DB, id outbox.ID) string {
 	t.Helper()
 	return ask[string](t, db, `
@@ -290,7 +289,7 @@ func interval(d time.Duration) pgtype.Interval {
 
 func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-// claimParams claim from the front of the given priorities of the default queue.
+// claimParams returns parameters that claim from the front of the given priorities of the default queue.
 func claimParams(worker string, n int, priorities ...int16) sqlgen.ClaimJobsParams {
 	p := sqlgen.ClaimJobsParams{
 		Worker: worker, LeaseTtl: interval(time.Hour), Queue: engine.DefaultQueue, Kinds: []string{"probe"}, MaxJobs: int32(n),
@@ -308,7 +307,7 @@ func claimParams(worker string, n int, priorities ...int16) sqlgen.ClaimJobsPara
 	return p
 }
 
-// expireLapsed does what a reaper does: once, for every lapsed lease.
+// expireLapsed does once what a reaper does with every lapsed lease.
 func expireLapsed(ctx context.Context, db sqlgen.DBTX) ([]sqlgen.ExpireLeasesRow, error) {
 	return sqlgen.New(db).ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},

@@ -10,26 +10,23 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// HandleMany registers a handler that gets up to batch.Max jobs of T's kind at
-// once. It returns an outcome for each of them, in their order: nil, an error,
-// [Discard], [RetryAfter], [RetryAtLeast], [Unavailable] or [Snooze], with the meaning
-// that they have for [Handle]. Outcomes of another number fail every job with the code
-// "outcome_count", and a panic fails every job with its stack. A job whose payload
-// cannot be decoded is discarded by itself, and the handler does not see it.
+// HandleMany registers a handler that gets up to batch.Max jobs of T's kind at once. The handler returns one outcome
+// for each job, in the order of the jobs: nil, an error, [Discard], [RetryAfter], [RetryAtLeast], [Unavailable] or
+// [Snooze], with the same meaning as for [Handle]. If the number of outcomes differs from the number of jobs, every job
+// fails with the code "outcome_count"; a panic fails every job with its stack. A job whose payload cannot be decoded is
+// discarded alone, and the handler does not see it.
 //
-// A batch has whatever is due of the kind: jobs of several tenants, priorities and keys.
-// A handler that acts for a tenant asks each job for its own.
+// A batch takes any due jobs of the kind: of several tenants, priorities and keys. A handler that acts for a tenant
+// reads the tenant of each job.
 //
-// A batch takes one of the queue's worker slots, whatever its size, and lasts as
-// long as the kind's timeout allows; a job's own Options.Timeout is not looked at.
-// Its context ends with the timeout, when a shutdown's grace period is over, and
-// when every job has lost its lease or was cancelled. For one of the jobs, ask
-// [JobContext]. What the handler says of a job whose lease was lost is refused by
-// the fence, as ever, and concerns no other job.
+// A batch takes one of the queue's worker slots, whatever its size, and lasts as long as the kind's timeout allows; a
+// job's own Options.Timeout is ignored. Its context ends with the timeout, when a shutdown's grace period is over, and
+// when every job has lost its lease or was cancelled. Use [JobContext] for the context of a single job. The fence
+// refuses the outcome of a job whose lease was lost, as always; other jobs are not affected.
 //
-// Middleware of the mux wraps handlers of one job and does not wrap this one. A
-// config that is out of bounds is a bug in the program and panics, as a second handler
-// of the kind does, with an error that wraps an [*outbox.InvalidError] for each mistake.
+// Middleware of the mux wraps handlers of one job, and does not wrap this one. An invalid config is a bug in the
+// program: HandleMany panics, as it does for a second handler of the kind, with an error that wraps an
+// [*outbox.InvalidError] for each mistake.
 func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []*outbox.Job[T]) []error, batch BatchConfig, config ...KindConfig) {
 	var zero T
 	m.HandleManyRaw(zero.Kind(), func(ctx context.Context, claimed []*outbox.Claimed) []error {
@@ -44,7 +41,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 	}, batch, config...)
 }
 
-// HandleManyRaw is [HandleMany] for a handler that reads the payloads' bytes itself.
+// HandleManyRaw is like [HandleMany] for a handler that reads the payloads' bytes.
 func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs []*outbox.Claimed) []error, batch BatchConfig, config ...KindConfig) {
 	batch.Max, batch.Wait = cmp.Or(batch.Max, defaultBatchMax), cmp.Or(batch.Wait, defaultBatchWait)
 	if err := batch.validate(); err != nil {
@@ -70,12 +67,12 @@ func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs 
 	}}
 }
 
-// ofThose calls handle with the jobs that are admitted, if there are any, and returns an outcome for each of all: why
-// it was not admitted, or what handle says of it.
+// ofThose calls handle with the jobs that admit accepts, if there are any. It returns an outcome for every job: why
+// admit refused it, or the outcome from handle.
 func ofThose(claimed []*outbox.Claimed, admit func(*outbox.Claimed) error, handle func([]*outbox.Claimed) []error) []error {
 	outcomes := make([]error, len(claimed))
 	admitted := make([]*outbox.Claimed, 0, len(claimed))
-	places := make([]int, 0, len(claimed)) // of the admitted among the claimed
+	places := make([]int, 0, len(claimed)) // indices of the admitted jobs in claimed
 	for i, c := range claimed {
 		if outcomes[i] = admit(c); outcomes[i] == nil {
 			admitted, places = append(admitted, c), append(places, i)

@@ -14,8 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// forever is a time to gather for that no test waits out: batches are full, or a
-// stop ends the gathering.
+// forever is a gathering time that no test waits out: batches are full, or a stop ends the gathering.
 const forever = time.Minute
 
 type manyHandler = func(context.Context, []*outbox.Job[probe]) []error
@@ -153,8 +152,8 @@ func TestABatchThatGoesWrongFailsEveryJob(t *testing.T) {
 	}
 }
 
-// One lease is lost, then the other: the first ends the context of its job only,
-// the last that of the batch, and the fence refuses what is said of both.
+// One lease is lost, then the other: the first loss ends only the context of its job, the second that of the batch, and
+// the fence refuses the outcomes of both.
 func TestALostLeaseConcernsItsJobOnly(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

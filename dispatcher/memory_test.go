@@ -17,21 +17,21 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// memoryStore is what a claim loop sees of a database: jobs by tenant, priority and time. Each key is one of many. A
-// claim takes as long as the test says, and so does the answer of a survey.
+// memoryStore is what a claim loop sees of a database: jobs by tenant, priority and time. Each key is one of many. The
+// test sets how long a claim takes, and the answer of a survey.
 type memoryStore struct {
 	routes map[string]*route
 	waker  *waker
-	take   func(claimRequest) time.Duration // what a claim takes; nil: no time
-	refuse func(claimRequest) error         // what a claim ends in; nil: it succeeds
-	answer func() time.Duration             // what the answer of a survey takes; nil: no time
+	take   func(claimRequest) time.Duration // time that a claim takes; nil means none
+	refuse func(claimRequest) error         // error of a claim; nil means success
+	answer func() time.Duration             // time that the answer of a survey takes; nil means none
 
 	mu      sync.Mutex
-	jobs    []*outbox.Claimed // that wait, the first ones first
-	claims  []claimRequest    // what was asked for
+	jobs    []*outbox.Claimed // waiting jobs, the first ones first
+	claims  []claimRequest    // requests so far
 	surveys int
 	paused  bool
-	away    error // what every statement ends in
+	away    error // error of every statement
 }
 
 func (s *memoryStore) claim(_ context.Context, r claimRequest) *claimBatch {
@@ -78,8 +78,8 @@ func (s *memoryStore) claim(_ context.Context, r claimRequest) *claimBatch {
 	return b
 }
 
-// SurveyQueue tells of each known flow when the first job is due that was not before the last survey, and of each
-// unknown one that it is there, if it is to search.
+// SurveyQueue returns for each known flow when its first job is due that was not due before the last survey and, if it
+// searches, each unknown flow.
 func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error) {
 	rows, answer, err := s.survey(p)
 	if answer != nil {
@@ -131,7 +131,7 @@ func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {
 	return s.paused, s.away
 }
 
-// add stores n jobs of the kind tiny that are due in so long.
+// add stores n jobs of the kind tiny that are due after in.
 func (s *memoryStore) add(tenant outbox.ID, n int, in time.Duration) { s.addKeyed(tenant, n, in, "") }
 
 func (s *memoryStore) addKeyed(tenant outbox.ID, n int, in time.Duration, key string) {

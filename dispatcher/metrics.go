@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are the dispatcher's. The job_ names and their labels are fixed by
-// those who watch them (docs/operate/operations.md); the others are outbox_dispatcher_.
+// metrics holds the dispatcher's metrics. Dashboards and alerts depend on the job_ names and their labels
+// (docs/operate/operations.md); the others begin with outbox_dispatcher_.
 type metrics struct {
 	claimed        *prometheus.CounterVec
 	completed      *prometheus.CounterVec
@@ -26,7 +26,7 @@ type metrics struct {
 	slots, busy    *prometheus.GaugeVec
 }
 
-// kindMetrics are one kind's, looked up once.
+// kindMetrics holds the metrics of one kind, looked up once.
 type kindMetrics struct {
 	claimed                 prometheus.Counter
 	succeeded, failed, dead prometheus.Counter // jobs
@@ -75,8 +75,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// forKind makes every series of a kind, so that rates start at zero. worker is a name that a restart does not change,
-// or each would make new series.
+// forKind creates every series of a kind, so that rates start at zero. worker must be a name that survives restarts;
+// otherwise each restart would create new series.
 func (m *metrics) forKind(kind, worker string) *kindMetrics {
 	k := &kindMetrics{
 		claimed:    m.claimed.WithLabelValues(kind, worker),

@@ -1,5 +1,4 @@
-// With this, recover returns nil for panic(nil): programs that are older than Go 1.21
-// may ask for it.
+// With this, recover returns nil for panic(nil): programs older than Go 1.21 may ask for it.
 //
 //go:debug panicnil=1
 package dispatcher_test
@@ -16,9 +15,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// While the handler's own transaction holds the row, nobody can take the job:
-// cutting the handler off would run it again and again, without an attempt ever
-// being spent.
+// While the handler's own transaction holds the row, nobody can take the job: cutting the handler off would run it
+// again and again, without ever spending an attempt.
 func TestATransactionThatGuardsTheJobMayOutliveTheLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

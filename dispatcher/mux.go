@@ -18,51 +18,49 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// Handler carries out one attempt of a job. Returning nil settles it as
-// succeeded; an error is tried again by the kind's back-off, unless it says
-// otherwise: see [Discard], [RetryAfter], [Unavailable] and [Snooze].
+// Handler carries out one attempt of a job. If it returns nil, the job has succeeded. If it returns an error, the job
+// is retried by the kind's back-off, unless the error says otherwise: see [Discard], [RetryAfter], [Unavailable] and
+// [Snooze].
 //
-// The context ends when the attempt's timeout is over ([ErrTimeout]), the job is cancelled
-// ([ErrCancelled]), its deadline comes ([ErrDeadline]), the lease is lost ([outbox.ErrLeaseLost]),
-// or a shutdown's grace period is over ([ErrShutdown]); context.Cause returns which.
+// The context ends when the attempt's timeout is over ([ErrTimeout]), the job is cancelled ([ErrCancelled]), its
+// deadline comes ([ErrDeadline]), the lease is lost ([outbox.ErrLeaseLost]), or a shutdown's grace period is over
+// ([ErrShutdown]); context.Cause returns which.
 type Handler func(ctx context.Context, job *outbox.Claimed) error
 
-// Middleware wraps the handlers of a [Mux] that get one job at a time: those of [HandleMany] it does not.
+// Middleware wraps the handlers of a [Mux] that get one job at a time. It does not wrap those of [HandleMany].
 type Middleware func(next Handler) Handler
 
-// Mux knows the handler of each kind. Its zero value is ready to use. Register
-// everything before the dispatcher is made.
+// Mux maps each kind to its handler. Its zero value is ready to use. Register everything before the dispatcher is made.
 type Mux struct {
 	routes     map[string]*route
 	middleware []Middleware
 	hooks      hooks
-	renamed    map[string]string // a former name to the kind's name now
+	renamed    map[string]string // maps a former name to the kind's current name
 }
 
 type route struct {
 	kind    string
-	handler Handler // nil if
-	many    *many   // the kind's jobs are handled together
+	handler Handler // nil if many is set
+	many    *many   // set if the kind's jobs are handled together
 	config  KindConfig
-	success *successHook // nil for none
-	dies    bool         // there is a hook for its death
+	success *successHook // nil if there is none
+	dies    bool         // the kind has a death hook
 	counts  *kindMetrics
 }
 
-// many is what a kind's route has if its jobs are handled together.
+// many holds the settings and the handler of a kind whose jobs are handled together.
 type many struct {
 	BatchConfig
-	handle func(context.Context, []*outbox.Claimed) []error // an outcome each
+	handle func(context.Context, []*outbox.Claimed) []error // returns one outcome for each job
 }
 
-// BatchConfig says how the jobs of a kind are gathered. The zero value is up to
-// 100 jobs, gathered for at most 50 ms.
+// BatchConfig configures how the jobs of a kind are gathered. The zero value gathers up to 100 jobs for at most 50 ms.
 type BatchConfig struct {
-	Max  int           // jobs of a batch, 1 to 1000; 0 is 100
-	Wait time.Duration // for more, after the first, up to a minute; 0 is 50 ms
+	Max  int           // jobs in a batch, 1 to 1000; 0 means 100
+	Wait time.Duration // for more jobs, after the first, up to a minute; 0 means 50 ms
 
-	// Protect opens payloads that were sealed and seals results, as [Protect] does for
-	// handlers of one job; nil for none.
+	// Protect opens sealed payloads and seals results, as the middleware [Protect] does for handlers of one job. Nil
+	// does neither.
 	Protect outbox.Protector
 }
 
@@ -84,13 +82,13 @@ func (b BatchConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// hooks are what a mux knows of kinds besides their handlers.
+// hooks holds the hooks of a mux by kind.
 type hooks struct {
 	success map[string]*successHook // by the kind that succeeds
 	death   map[string]bool         // by the kind that dies
 }
 
-// What is added to a kind to name the kind of its hook.
+// Suffixes that turn the name of a kind into the name of its hook's kind.
 const (
 	successSuffix = ":on_success"
 	deathSuffix   = ":on_death"
@@ -105,15 +103,15 @@ type successHook struct {
 // outermost. It does not wrap handlers of [HandleMany].
 func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware, middleware...) }
 
-// Handle registers the handler of T's kind. A second handler for a kind, or a kind that
-// no job can be stored with (see outbox.Args), is a bug in the program and panics, as
-// http.ServeMux does, with an error that wraps an [*outbox.InvalidError]. So is a second config.
+// Handle registers the handler of T's kind. It panics, as http.ServeMux does, if the kind has a handler already or is
+// not a valid name (see outbox.Args), or if there is more than one config: each is a bug in the program. The panic's
+// error wraps an [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
 	var zero T
 	handleAs(m, zero.Kind(), handler, config)
 }
 
-// handleAs registers a handler that gets the payloads decoded.
+// handleAs registers a handler that receives decoded payloads.
 func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.Job[T]) error, config []KindConfig) {
 	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[T](claimed)
@@ -124,9 +122,9 @@ func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.
 	}, config...)
 }
 
-// HandleResult is Handle for a handler with a result, which is stored as JSON
-// with the succeeded job. T says by embedding [outbox.Returns] what the result is,
-// so that those who wait for it (package await) and the handler agree.
+// HandleResult is like [Handle] for a handler that returns a result. The result is stored as JSON with the succeeded
+// job. T declares the result's type by embedding [outbox.Returns], so that the handler agrees with callers that wait
+// for the result (package await).
 func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
 	Handle(m, func(ctx context.Context, job *outbox.Job[T]) error {
 		result, err := handler(ctx, job)
@@ -140,8 +138,7 @@ func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx contex
 	}, config...)
 }
 
-// HandleRaw registers a handler that reads the payload's bytes itself. It panics as
-// [Handle] does.
+// HandleRaw registers a handler that reads the payload's bytes. It panics as [Handle] does.
 func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 	var err error
 	if fault := engine.NameFault(kind); fault != "" {
@@ -169,13 +166,13 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 	m.routes[kind] = r
 }
 
-// Alias has the handler and the hooks of a kind carry out jobs of its former names, too: those
-// that were stored before the kind was renamed, and those that older producers still store. Such a
-// job keeps its name, which its handler, logs, metrics and webhooks see. Take the alias out when no
-// open job, no dead letter and no producer has the name any more.
+// Alias makes the handler and the hooks of a kind also carry out jobs stored under its former names: jobs stored before
+// the kind was renamed, and jobs that older producers still store. Such a job keeps its name, and its handler, logs,
+// metrics and webhooks see that name. Remove the alias when no open job, no dead letter and no producer uses the name
+// any more.
 //
-// A former name that has a handler of its own, is an alias already, or that no job can be stored
-// with panics, as a second handler does. [New] has an [*outbox.InvalidError] if the kind has no handler.
+// Alias panics, as a second handler does, if a former name has a handler of its own, is an alias already, or is not a
+// valid name. [New] returns an [*outbox.InvalidError] if the kind has no handler.
 func (m *Mux) Alias(kind string, former ...string) {
 	for _, name := range former {
 		var err error
@@ -196,8 +193,8 @@ func (m *Mux) Alias(kind string, former ...string) {
 	}
 }
 
-// names are the kinds with a handler and their former names, each with the kind whose handler it
-// has. The jobs of a former name's hooks were stored under that name, too.
+// names maps each kind with a handler, and each of its former names, to the kind whose handler it uses. It includes the
+// former names of hook kinds: jobs of a former name's hooks were stored under that name.
 func (m *Mux) names() map[string]string {
 	all := make(map[string]string, len(m.routes))
 	for former, kind := range m.renamed {
@@ -232,7 +229,7 @@ func (m *Mux) validate() error {
 	return errors.Join(append(errs, m.hooks.validate(m.routes))...)
 }
 
-// validate reports hooks of kinds without a handler, former names among them: nobody would set them off.
+// validate reports hooks of kinds without a handler, former names included: no job would ever trigger them.
 func (h *hooks) validate(routes map[string]*route) error {
 	var errs []error
 	want := func(field, kind string) {
@@ -249,7 +246,7 @@ func (h *hooks) validate(routes map[string]*route) error {
 	return errors.Join(errs...)
 }
 
-// registered is the function that it was registered by.
+// registered returns the name of the function that registered the hook.
 func (h *successHook) registered() string {
 	if h.withResult {
 		return "OnResult"
@@ -283,7 +280,7 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 	return built
 }
 
-// decode fails for good: the same bytes will not decode tomorrow either.
+// decode decodes the payload. A failure is final: the same bytes will not decode tomorrow either.
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
 	if strings.HasPrefix(claimed.ContentType, protect.SealedPrefix) {

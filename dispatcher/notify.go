@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	// waitersWindow is how long after a NOTIFY to those who wait for jobs the next one waits, peersWindow the
-	// same for a NOTIFY to the other processes.
+	// waitersWindow is the least time between two NOTIFYs to callers waiting for jobs, and peersWindow the least time
+	// between two to the other processes.
 	waitersWindow = 5 * time.Millisecond
 	peersWindow   = 10 * time.Millisecond
 )
 
-// notifier sends a NOTIFY, one for many events. A lost one costs the listeners a poll interval.
+// notifier sends one NOTIFY for many events. A lost one costs the listeners a poll interval.
 type notifier struct {
 	due    chan struct{} // one slot
 	window time.Duration
@@ -23,7 +23,7 @@ func newNotifier(window time.Duration, send func(context.Context) error) *notifi
 	return &notifier{make(chan struct{}, 1), window, send}
 }
 
-// notify has a NOTIFY sent soon; it never blocks.
+// notify asks for a NOTIFY soon; it never blocks.
 func (n *notifier) notify() {
 	select {
 	case n.due <- struct{}{}:
@@ -31,16 +31,16 @@ func (n *notifier) notify() {
 	}
 }
 
-// run sends until stop, and what is due then. The slot is emptied before a NOTIFY is sent, so what comes meanwhile
-// gets another.
+// run sends NOTIFYs until stop is called, including one that is due then. It empties the slot before it sends, so an
+// event that comes meanwhile causes another NOTIFY.
 func (n *notifier) run() {
 	for range n.due {
 		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
-		_ = n.send(ctx) // a hint
+		_ = n.send(ctx) // a hint: its error does not matter
 		cancel()
 		time.Sleep(n.window)
 	}
 }
 
-// stop may be called when nobody notifies any more.
+// stop ends run. Nobody may call notify after it.
 func (n *notifier) stop() { close(n.due) }

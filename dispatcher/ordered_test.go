@@ -68,8 +68,8 @@ func TestOrderedJobsRunInTheOrderOfTheirSequence(t *testing.T) {
 	}
 }
 
-// Three processes, jobs that fail, snooze and lose their leases while they run:
-// whenever one starts, the database has no unfinished one before it.
+// Three processes run jobs that fail, snooze and lose their leases while they run: whenever one starts, the database
+// has no unfinished job before it.
 func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -83,7 +83,7 @@ func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 	var mu sync.Mutex
 	var inversions []string
 	handler := func(ctx context.Context, job *outbox.Job[probe]) error {
-		// Of a lease that has been lost already, nothing can be said.
+		// Nothing can be said of a lease that has been lost already.
 		var before int
 		err := db.QueryRow(context.WithoutCancel(ctx), `
 			SELECT count(*)

@@ -15,25 +15,25 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// outages are the kinds of a queue whose handlers may have found away what they need ([Unavailable]). After
-// some such outcomes in a row the queue claims no jobs of the kind, and gives back those that have not
-// started; what it claims instead are probes, one job at a time (internal/outage.Circuit). So 20,000 jobs
-// behind a dead host cost what a few dozen do, and start at once when a probe has reached it.
+// outages holds the circuit of each kind of a queue, opened when the kind's dependency is unavailable ([Unavailable]).
+// After some such outcomes in a row the queue claims no more jobs of the kind and gives back those that have not
+// started. Instead it claims probes, one job at a time (internal/outage.Circuit). So 20,000 jobs behind a dead host
+// cost as much as a few dozen, and start at once when a probe has reached it.
 //
-// Claims leave jobs behind that a cursor then passes by, so they begin at the front again when a kind is back:
+// Claims leave jobs behind that a cursor then passes, so they begin at the front again when a kind is available again:
 //
 //	worker    a probe succeeds: closed, back, poke
 //	claimer   a claim without the kind                 sees back: cursors to the front, a claim with it
 //
-// The claimer looks at back before each claim, and after the poke claims once more at least.
+// The claimer checks back before each claim, and after the poke it claims at least once more.
 type outages struct {
 	*process
 	queue string
 	waker *waker
 	of    map[string]*outage.Circuit // by kind; never changed
-	some  atomic.Int32               // how many are not closed
-	back  atomic.Bool                // one has been closed since the claimer looked
-	shown sync.Mutex                 // held from the look at a state until its metric is set
+	some  atomic.Int32               // how many circuits are not closed
+	back  atomic.Bool                // a circuit has been closed since the claimer last checked
+	shown sync.Mutex                 // held while a state is read and its metric is set
 }
 
 func newOutages(p *process, queue string, w *waker) *outages {
@@ -44,7 +44,7 @@ func newOutages(p *process, queue string, w *waker) *outages {
 	return o
 }
 
-// claimable is the kinds that are not unavailable.
+// claimable returns the kinds that are available.
 func (o *outages) claimable() []string {
 	if o.some.Load() == 0 {
 		return o.kinds
@@ -52,7 +52,7 @@ func (o *outages) claimable() []string {
 	return slices.DeleteFunc(slices.Clone(o.kinds), func(kind string) bool { return o.of[kind].State() != outage.Closed })
 }
 
-// mayRun reports whether a job that waited for a worker may run, which it may not while what its kind needs is away.
+// mayRun reports whether a job that waited for a worker may run. It may not while its kind's dependency is unavailable.
 func (o *outages) mayRun(a *attempt) bool {
 	if o.some.Load() == 0 {
 		return true
@@ -62,7 +62,7 @@ func (o *outages) mayRun(a *attempt) bool {
 	return ok
 }
 
-// noteOutcome lets the kind's circuit learn from an attempt that is over.
+// noteOutcome updates the kind's circuit with a finished attempt.
 func (o *outages) noteOutcome(a *attempt) {
 	c := o.of[a.job.Kind]
 	switch findingOf(a) {
@@ -86,8 +86,8 @@ func (o *outages) noteOutcome(a *attempt) {
 	}
 }
 
-// showOutage sets the kind's metric. One worker may open the circuit while another closes it: the last one to come
-// here sees the state that stays.
+// showOutage sets the kind's metric. One worker may open the circuit while another closes it: the last one to get here
+// sees the final state.
 func (o *outages) showOutage(kind string) {
 	o.shown.Lock()
 	defer o.shown.Unlock()
@@ -98,14 +98,15 @@ func (o *outages) showOutage(kind string) {
 	o.metrics.unavailable.WithLabelValues(kind, o.queue).Set(lasts)
 }
 
-// logOutage logs a beginning or a probe at once and then every ten seconds, and so an end: something may come and go.
+// logOutage logs a beginning or a probe at once, and repeats at most every ten seconds; ends are limited in the same
+// way, because a dependency may come and go.
 func (o *outages) logOutage(level slog.Level, message string, a *attempt, attrs ...slog.Attr) {
 	what := fmt.Sprintf("%s of %s, again %t", a.job.Kind, o.queue, level == slog.LevelInfo)
 	attrs = append([]slog.Attr{slog.String("kind", a.job.Kind), slog.String("queue", o.queue)}, attrs...)
 	o.health.say(o.handlerContext, level, what, message, attrs...)
 }
 
-// finding is what the end of an attempt says of what the kind's jobs need.
+// finding is what the end of an attempt reveals about the kind's dependency.
 type finding int
 
 const (
@@ -114,12 +115,13 @@ const (
 	foundThere
 )
 
-// findingOf is foundNothing if the handler was stopped, or was not called: then nobody has asked.
+// findingOf returns what an attempt found. It returns foundNothing if the handler was stopped or not called, because
+// then nothing tried the dependency.
 func findingOf(a *attempt) finding {
 	end := a.outcome
 	if unavailable, ok := errors.AsType[*outcome.Unavailable](a.err); ok && end.OutageLimit > 0 {
 		if unavailable.OfTarget {
-			return foundThere // other jobs of the kind may find theirs
+			return foundThere // other jobs of the kind may find their targets available
 		}
 		return foundAway
 	}

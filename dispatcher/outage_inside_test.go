@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// fragile is what the jobs of a test need: it may be away.
+// fragile is the dependency of a test's jobs: it may be unavailable.
 type fragile struct {
 	away  atomic.Bool
 	calls atomic.Int64
@@ -29,7 +29,7 @@ func (f *fragile) call() error {
 
 func (f *fragile) handle(context.Context, *outbox.Job[tiny]) error { return f.call() }
 
-// unavailable is the metric of the kind tiny.
+// unavailable returns the metric of the kind tiny.
 func (r rig) unavailable(t *testing.T) float64 {
 	t.Helper()
 	m := new(dto.Metric)
@@ -47,7 +47,7 @@ func (r rig) wantDone(t *testing.T, n int) {
 	}
 }
 
-// Of every tenant and key: the first few find out for the others, and all run when it is over.
+// For every tenant and key: the first few jobs find out for the others, and all run when the outage is over.
 func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 	const jobs = 1000
 	for name, of := range map[string]struct {
@@ -81,7 +81,7 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 	}
 }
 
-// A dead target of some jobs stops no others.
+// A dead target of some jobs does not stop other jobs.
 func TestATargetIsAwayForItsOwnJobs(t *testing.T) {
 	const dead = 1 // the priority of its jobs
 	var tries atomic.Int64
@@ -133,7 +133,7 @@ func TestAnOutageOfBatches(t *testing.T) {
 	})
 }
 
-// What was claimed ahead when the host went away is not tried, but given back.
+// Jobs that were claimed ahead when the host became unavailable are given back, not tried.
 func TestWhatIsClaimedAheadGoesBackInAnOutage(t *testing.T) {
 	const jobs, good = 5000, 1000
 	var f fragile
@@ -163,8 +163,8 @@ func TestWhatIsClaimedAheadGoesBackInAnOutage(t *testing.T) {
 	})
 }
 
-// What waits in an outage has all of its attempts, also after a stop; and a job that a producer in the same program
-// commits meanwhile is not claimed by its commit.
+// A job that waits in an outage has all of its attempts, also after a stop; and the commit of a producer in the same
+// program does not claim its job meanwhile.
 func TestWhatWaitsInAnOutage(t *testing.T) {
 	const jobs = 500
 	var f fragile

@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// host is what the jobs of a test need.
+// host is the dependency of a test's jobs.
 type host struct {
 	away  atomic.Bool
 	calls atomic.Int64
@@ -33,7 +33,7 @@ func (h *host) call() error {
 
 func (h *host) handle(context.Context, *outbox.Job[probe]) error { return h.call() }
 
-// awayFrom starts a dispatcher whose handler's host is away, and waits until it has found out.
+// awayFrom starts a dispatcher whose handler's host is unavailable, and waits until the dispatcher has found out.
 func awayFrom(t *testing.T, db *pgxpool.Pool, h *host, mux *dispatcher.Mux, config dispatcher.Config) *running {
 	t.Helper()
 	h.away.Store(true)

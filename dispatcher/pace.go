@@ -6,20 +6,19 @@ import (
 	"time"
 )
 
-// pace is a token bucket for wake-ups that find nothing. It holds three tokens and is refilled with
-// fifty a second: anybody who can connect may send notifications. What finds jobs
-// costs nothing, and so the first wake-up after a quiet time is answered at once.
+// pace is a token bucket for wake-ups that find nothing. It holds three tokens and refills at fifty a second, because
+// anybody who can connect may send notifications. A look that finds jobs costs no token, so the first wake-up after a
+// quiet time is answered at once.
 //
-// The own producer's wake-ups are not held up by those of others. Without that, N
-// processes that enqueue and dispatch would hold up each other: each hears of every
-// job, of its own for a second time, and of most of them when they have been claimed.
-// But its jobs may all be for others; then its wake-ups take tokens like any, until
-// one finds something.
+// Wake-ups of the attached producer do not wait because of wake-ups from elsewhere. Otherwise N processes that enqueue
+// and dispatch would delay each other: each is notified of every job, of its own jobs for a second time, and of most
+// jobs after they have been claimed. But the producer's jobs may all be for other processes; then its wake-ups take
+// tokens like any other, until one finds something.
 type pace struct {
-	own      atomic.Bool // the own producer has woken the queue, and it has not looked since
-	ownFinds atomic.Bool // that found jobs the last time
-	tokens   float64     // the claim loop's own
-	counted  time.Time   // when the tokens were; the claim loop's own
+	own      atomic.Bool // the attached producer has woken the queue, and the loop has not looked since
+	ownFinds atomic.Bool // the last look after such a wake-up found jobs
+	tokens   float64     // used by the claim loop only
+	counted  time.Time   // when tokens was last computed; used by the claim loop only
 }
 
 const (
@@ -27,8 +26,8 @@ const (
 	tokensPerSecond = 50
 )
 
-// wait waits until a look that may find nothing has a token; false if ctx ends first. found says that the last one
-// found something, and wake is the waker's.
+// wait waits for a token for a look that may find nothing; it reports false if ctx ends first. found reports whether
+// the last look found something, and wake is the waker's channel.
 func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool {
 	now := time.Now()
 	p.tokens = min(p.tokens+now.Sub(p.counted).Seconds()*tokensPerSecond, maxTokens)
@@ -50,7 +49,7 @@ func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool 
 			return false
 		case <-refilled.C:
 			return true
-		case <-wake: // the look that is waited for answers it, too
+		case <-wake: // the look that this waits for answers it, too
 			if p.atOnce() {
 				return true
 			}

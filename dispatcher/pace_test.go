@@ -14,7 +14,7 @@ type paced struct {
 	found bool // by the last look
 }
 
-// exhausted has looked in vain so often that there is no token for the next look before an hour is over.
+// exhausted returns a pace that has looked in vain so often that it has no token for the next look within an hour.
 func exhausted() *paced {
 	q := &paced{waker: newWaker()}
 	q.tokens, q.counted = -tokensPerSecond*3600, time.Now()
@@ -24,7 +24,7 @@ func exhausted() *paced {
 
 func (q *paced) look(ctx context.Context) bool { return q.wait(ctx, q.found, q.wake) }
 
-// wakeOwn is what Wake leads to.
+// wakeOwn does what Wake leads to.
 func (q *paced) wakeOwn() {
 	q.own.Store(true)
 	q.poke()
@@ -60,8 +60,8 @@ func TestWakeUpsForNothingArePaced(t *testing.T) {
 	})
 }
 
-// Others' notifications have used up what looks may cost, when the own producer commits
-// a job: before a look, or while one is waited for.
+// Notifications from elsewhere have used up the tokens when the attached producer commits a job: before a look, or
+// while one is awaited.
 func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]bool{"before": true, "meanwhile": false} {
@@ -89,7 +89,7 @@ func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
 	}
 }
 
-// A program whose jobs are all for others has its wake-ups paced like them.
+// In a program whose jobs are all for other processes, its own wake-ups are paced like any.
 func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -42,14 +42,13 @@ func plannerSettings() [][]string {
 	)
 }
 
-// Whatever the planner does with wrong statistics, a statement affects what it was
-// asked for and nothing else.
+// Whatever plans wrong statistics cause, a statement affects what it was asked for and nothing else.
 func TestPlansNeverAffectMoreThanAsked(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
-	// As after a burst that was worked off: the statistics say that hundreds of
-	// pages hold one row, and so does the planner when the next burst has come.
+	// As after a burst that was worked off: the statistics say that hundreds of pages hold one row, and the planner
+	// still assumes that when the next burst has come.
 	enqueueProbes(t, db, 5000, outbox.Options{Queue: "drained"})
 	exec(t, db, `DELETE FROM outbox.jobs`)
 	enqueue(t, db, probe{}, outbox.Options{})
@@ -92,7 +91,7 @@ func TestPlansNeverAffectMoreThanAsked(t *testing.T) {
 	}
 }
 
-// claimExtendSettle does each once, for seven jobs, and counts after each what it did.
+// claimExtendSettle does each once, for seven jobs, and after each counts what it did.
 func claimExtendSettle(t *testing.T, conn *pgx.Conn, name string) {
 	t.Helper()
 	want := countMoves(t, conn)

@@ -9,15 +9,15 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// process is what the parts of a dispatcher have in common: who it is, what it handles, where it logs, and how far
-// it has come. The statements and the neighbours that a part needs are its own.
+// process holds what all parts of a dispatcher share: its identity, what it handles, where it logs, and its phase. Each
+// part has its own statements and neighbours.
 type process struct {
-	worker         string // the name under which it holds leases: Config.Worker and a suffix that no other process has
+	worker         string // the holder of its leases: Config.Worker and a suffix that no other process has
 	kinds          []string
 	routes         map[string]*route
 	leaseTTL       time.Duration
 	claimBytes     int             // see Config
-	handlerContext context.Context // what handlers' contexts come from: Run's values without its end
+	handlerContext context.Context // parent of the handlers' contexts: Run's values without its end
 	log            *slog.Logger
 	logJobs        LogJobs
 	metrics        *metrics
@@ -25,7 +25,7 @@ type process struct {
 	phase          *phase
 }
 
-// untilAnswered asks until the database answers, or ctx ends, of which it returns the cause.
+// untilAnswered repeats ask until the database answers or ctx ends. Then it returns the cause of ctx.
 func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(bound context.Context) error) error {
 	var retry backoff.Backoff
 	for {
@@ -43,24 +43,24 @@ func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(
 	}
 }
 
-// LogJobs says which of the lines that follow a job are logged.
+// LogJobs selects which lines about jobs are logged.
 type LogJobs string
 
-// Which lines about jobs are logged.
+// Values of [LogJobs].
 const (
 	LogAll      LogJobs = "all"
-	LogFailures LogJobs = "failures" // those about failures, and sums of them
+	LogFailures LogJobs = "failures" // lines about failures, and summaries of them
 	LogNone     LogJobs = "off"
 )
 
-// phase is how far a dispatcher has come. That of a [Dispatcher] only moves on; an [Inline] is cut off while it stores
-// outcomes, and claims again.
+// phase records how far a dispatcher has come. The phase of a [Dispatcher] only moves on; an [Inline] is in cutOff
+// while it stores outcomes, and then claims again.
 type phase struct{ atomic.Int32 }
 
 const (
 	starting int32 = iota
 	claiming       // until the context of Run ends
-	draining       // what runs may end, what waits goes back
+	draining       // running jobs may finish, waiting ones go back
 	cutOff         // the grace period is over
 )
 

@@ -19,55 +19,52 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// promoter moves keys on after jobs of this process have left them. It works
-// beside the settlers, which therefore wait for no key's row. What it had not done
-// when the process died, the reaper does.
+// promoter moves keys on after jobs of this process have left them. It works in parallel with the settlers, which
+// therefore never wait for a key's row. If the process dies before it is done, the reaper does the rest.
 //
-// Most jobs leave a key for which nobody waits, so it looks before it locks. No
-// promotion is lost by that, because a claim that has blocked something looks,
-// too, and both look after what they did was committed:
+// Most jobs leave a key for which no job waits, so the promoter looks before it locks. This loses no promotion, because
+// a claim that has blocked a job looks, too, and both look after their changes are committed:
 //
 //	settle   A ends, commit           look
 //	claim              B blocked, commit     look
 //
-// If the first look misses that B is blocked, B was blocked after it, and the
-// second look sees that A has ended.
+// If the first look misses that B is blocked, B was blocked after it, and the second look sees that A has ended.
 //
-// A promotion passes by a key or a job that somebody has locked (outbox.promote_keys says
-// who that is), and looks at it again soon. A key that the database refuses to move on,
-// because a trigger does for example, holds up no other, and is tried again later.
+// A promotion passes by a key or a job that another transaction has locked (outbox.promote_keys lists the possible
+// ones), and looks at it again soon. If the database refuses to move a key on, because of a trigger for example, no
+// other key waits for it, and the promoter tries it again later.
 type promoter struct {
 	*process
 	db    promoteStatements
 	peers *notifier
-	// offer gives promoted jobs to the claim loops of this process. It reports whether others should hear of them: this
-	// process will not run all of them at once.
+	// offer gives promoted jobs to the claim loops of this process. It reports whether others should be notified of
+	// them, because this process will not run all of them at once.
 	offer func([]sqlgen.PromoteKeysRow) (elsewhere bool)
 	wake  chan struct{} // one slot
-	stop  chan struct{} // closed when nothing more will leave a key
+	stop  chan struct{} // closed when no more jobs will leave a key
 
 	mu    sync.Mutex
 	freed map[keyName]int32 // how many slots may be given away
 
-	passed map[keyName]pass // keys of which something was locked; run's own
+	passed map[keyName]pass // keys of which something was locked; only run uses it
 }
 
-// pass is what is known of a key that was passed by.
+// pass records what is known about a key that was passed by.
 type pass struct {
 	times   int       // in a row
-	unmoved int32     // slots that were to be given away and were not
-	again   time.Time // when it is looked at again, if nothing leaves it before
-	refused error     // why the database refuses to move it on, and it is left alone until then; nil: it was locked
+	unmoved int32     // slots that should have been given away and were not
+	again   time.Time // when to look at it again, if no job leaves it before
+	refused error     // why the database refuses to move the key on until again; nil if the key was locked
 }
 
-// keyName is what jobs are ordered and limited by.
+// keyName identifies the key by which jobs are ordered and limited.
 type keyName struct {
 	tenant     outbox.ID
 	queue, key string
 }
 
 const (
-	refusedRetry = time.Minute // what a trigger refuses today it may take tomorrow
+	refusedRetry = time.Minute // a trigger may accept tomorrow what it refuses today
 )
 
 type promoteStatements interface {
@@ -82,9 +79,8 @@ func newPromoter(p *process, db promoteStatements, peers *notifier, offer func([
 	}
 }
 
-// left notes the jobs whose attempts have ended, whatever stored it: the handler's
-// own transaction may have, or the lease was lost. What goes back as it was is the
-// next one of its key itself.
+// left notes the keys of jobs whose attempts have ended, however they were settled: the handler's own transaction may
+// have settled the job, or the lease was lost. A job that goes back as it was is itself the next one of its key.
 func (p *promoter) left(batch []*attempt) {
 	freed := false
 	for _, a := range batch {
@@ -101,14 +97,14 @@ func (p *promoter) left(batch []*attempt) {
 	}
 }
 
-// blocked notes keys of which a claim has blocked something.
+// blocked notes keys in which a claim has blocked jobs.
 func (p *promoter) blocked(names []keyName) {
 	if len(names) == 0 {
 		return
 	}
 	p.mu.Lock()
 	for _, name := range names {
-		p.freed[name] += engine.MaxKeyActive // whatever has become free since
+		p.freed[name] += engine.MaxKeyActive // any number of slots may have become free since
 	}
 	p.mu.Unlock()
 	p.rouse()
@@ -121,8 +117,8 @@ func (p *promoter) rouse() {
 	}
 }
 
-// run promotes until stop is closed and nothing is left to promote. What is locked
-// then, the reaper does.
+// run promotes until stop is closed and nothing is left to promote. Keys and jobs that are locked at that point are
+// left to the reaper.
 func (p *promoter) run() {
 	var retry backoff.Backoff
 	for stopping := false; ; {
@@ -155,7 +151,7 @@ func (p *promoter) run() {
 	}
 }
 
-// again fires when the next key that was passed by is to be looked at; nil never does.
+// again returns a channel that fires when the next passed key is due for another look; it is nil if there is none.
 func (p *promoter) again() <-chan time.Time {
 	var next time.Time
 	for _, pass := range p.passed {
@@ -169,8 +165,8 @@ func (p *promoter) again() <-chan time.Time {
 	return time.After(time.Until(next))
 }
 
-// noteLocked learns which of the keys looked at are to be looked at again: soon, but
-// not for ever soon, since somebody may hold a job's row for an hour.
+// noteLocked notes which keys were locked and must be looked at again. The looks become rarer each time, since another
+// transaction may lock a job's row for an hour.
 func (p *promoter) noteLocked(looked []keyName, unmoved map[keyName]int32) {
 	if len(unmoved) == 0 && len(p.passed) == 0 {
 		return
@@ -187,9 +183,8 @@ func (p *promoter) noteLocked(looked []keyName, unmoved map[keyName]int32) {
 	}
 }
 
-// take returns some of the keys, those that are to be looked at again among them. What
-// was not given away is added to what has left it since: a look that gives away enough is the
-// last one.
+// take returns some of the keys, including those that are due for another look. It adds the slots that an earlier look
+// did not give away to those freed since: once a look gives away enough, no other follows.
 func (p *promoter) take() (names []keyName, counts []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +211,7 @@ func (p *promoter) take() (names []keyName, counts []int32) {
 	return names, counts
 }
 
-// refusal returns why the database refuses to move keys on, nil if it does not, and forgets them.
+// refusal returns why the database refuses to move keys on, or nil, and forgets the refusals.
 func (p *promoter) refusal() error {
 	var errs []error
 	for name, passed := range p.passed {
@@ -236,8 +231,7 @@ func (p *promoter) putBack(names []keyName, counts []int32) {
 	}
 }
 
-// promote moves keys on, and notifies others of jobs that this process will not run at
-// once.
+// promote moves keys on, and notifies other processes of jobs that this one will not run at once.
 func (p *promoter) promote(names []keyName, counts []int32) error {
 	movable, err := p.find(names)
 	if err != nil {
@@ -260,7 +254,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 		given[name]++
 		offered = append(offered, job)
 	}
-	if p.offer(offered) || err != nil { // it may have been committed: the next look finds nothing to promote
+	if p.offer(offered) || err != nil { // the move may have been committed: the next look finds nothing to promote
 		p.peers.notify()
 	}
 	if err != nil {
@@ -275,7 +269,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	return nil
 }
 
-// find returns which of the keys can be moved on, without a lock.
+// find returns which of the keys can be moved on, without locking them.
 func (p *promoter) find(names []keyName) (movable []int32, err error) {
 	var look sqlgen.FindMovableKeysParams
 	for i, name := range names {
@@ -289,7 +283,7 @@ func (p *promoter) find(names []keyName) (movable []int32, err error) {
 	return p.db.FindMovableKeys(ctx, look)
 }
 
-// move promotes jobs of the keys at some places. It returns those that the database refuses to move on, too.
+// move promotes jobs of the keys at the given places. It also returns the keys that the database refuses to move on.
 func (p *promoter) move(names []keyName, counts []int32, places []int32) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
 	refused = map[keyName]pass{}
 	err = pgsession.Apart(places, func(part []int32) error {

@@ -12,10 +12,9 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// Protect returns middleware that has p open the payloads that a protector sealed
-// when they were enqueued, and seal the results of their handlers; other jobs pass.
-// A payload that cannot be opened is tried again by the kind's policy, with the
-// error code unreadable_payload: the key may be deployed tomorrow.
+// Protect returns middleware that uses p to open payloads that were sealed when they were enqueued, and to seal the
+// results of their handlers. It leaves other jobs alone. A payload that cannot be opened is retried by the kind's
+// policy, with the error code unreadable_payload: the key may be deployed tomorrow.
 func Protect(p outbox.Protector) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, job *outbox.Claimed) error {
@@ -30,8 +29,7 @@ func Protect(p outbox.Protector) Middleware {
 	}
 }
 
-// openPayload has p open the payload, if a protector sealed it. From then on the result
-// of the job is sealed by p as well.
+// openPayload opens the payload with p if it is sealed. From then on p also seals the result of the job.
 func openPayload(ctx context.Context, p outbox.Protector, job *outbox.Claimed) error {
 	if !strings.HasPrefix(job.ContentType, protect.SealedPrefix) {
 		return nil
@@ -48,7 +46,7 @@ func openPayload(ctx context.Context, p outbox.Protector, job *outbox.Claimed) e
 	return nil
 }
 
-// sealResult seals what the handler returned, if the payload was sealed.
+// sealResult seals the handler's result if the payload was sealed.
 func sealResult(ctx context.Context, job *outbox.Claimed) (err error) {
 	if seal := engine.Of(job).Seal; seal != nil {
 		var sealed []byte

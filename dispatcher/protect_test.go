@@ -18,8 +18,8 @@ type payOut struct{ IBAN string }
 
 func (payOut) Kind() string { return "pay.out" }
 
-// What the database holds of a sealed job is unreadable, payload and result alike,
-// however the job is completed; its handler and holders of the key read both.
+// The database holds a sealed job unreadable, payload and result alike, however the job is completed; its handler and
+// holders of the key read both.
 func TestSealedJobsAreReadByWhoHasTheKey(t *testing.T) {
 	t.Parallel()
 	const iban = "DE02120300000000202051"
@@ -89,8 +89,8 @@ type scan struct {
 
 func (scan) Kind() string { return "scan.read" }
 
-// A claim check takes the large payload and leaves the small result alone, which is
-// then nobody's secret: everybody reads it, the hook too.
+// A claim check moves the large payload and leaves the small result alone. The result is then no secret: everybody
+// reads it, including the hook.
 func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -123,8 +123,8 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 	}
 }
 
-// The hook of a job with a sealed result gets neither that nor the arguments: one
-// that wants the result is given up, and the database has neither in the clear.
+// The hook of a job with a sealed result gets neither the result nor the arguments: a hook that needs the result fails
+// for good, and the database has neither in the clear.
 func TestAHookDoesNotGetWhatIsSealed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -38,7 +38,7 @@ func report(ctx context.Context, db sqlgen.DBTX, l lease, revision, current int6
 	return rows[0], nil
 }
 
-// reported is the progress of a job: current of total: message (by epoch).
+// reported returns the progress of a job: current of total: message (by epoch).
 func reported(t *testing.T, db outbox.DB, id outbox.ID) string {
 	t.Helper()
 	return ask[string](t, db, `SELECT coalesce((SELECT format('%s of %s: %s (%s)', current, total, message, epoch) FROM outbox.progress WHERE job_id = $1), 'none')`, id)
@@ -59,8 +59,8 @@ func countWrites(t *testing.T, db outbox.DB) func() int {
 	return func() int { return ask[int](t, db, `SELECT count(*) FROM writes`) }
 }
 
-// A handler that reports as fast as it can, and returns at once after the last
-// report: that one is stored, in front of the outcome, with few writes.
+// A handler reports as fast as it can, and returns at once after the last report: that report is stored, before the
+// outcome, with few writes.
 func TestReportsAreCoalescedAndTheLastOneIsKept(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -134,8 +134,7 @@ func TestProgressShowsWhileTheJobRuns(t *testing.T) {
 	}
 }
 
-// Each attempt goes on from the checkpoint of the one before, and its lines
-// follow those before in the ring.
+// Each attempt continues from the checkpoint of the one before, and its lines follow the earlier ones in the ring.
 func TestTheNextAttemptGetsTheCheckpoint(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -172,8 +171,7 @@ func TestTheNextAttemptGetsTheCheckpoint(t *testing.T) {
 	}
 }
 
-// What was sent first and arrives last, because nobody waited for it any more,
-// changes nothing.
+// A statement that was sent first and arrives last, after its client stopped waiting, changes nothing.
 func TestALateStatementChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -193,8 +191,8 @@ func TestALateStatementChangesNothing(t *testing.T) {
 	}
 }
 
-// While a report is being stored nobody can take the job, and the other way round:
-// what could, waits or passes by. An extension does neither.
+// While a report is being stored nobody can take the job, and vice versa: a statement that could take it waits or
+// passes by. An extension does neither.
 func TestNobodyTakesAJobWhileItsReportIsStored(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -211,7 +209,7 @@ func TestNobodyTakesAJobWhileItsReportIsStored(t *testing.T) {
 	if took, err := workerWrites["extend"](t.Context(), db, l); !took || err != nil {
 		t.Errorf("extended = %v, %v; want that it is", took, err)
 	}
-	// Were the row given back all the same, nobody could claim it.
+	// If the row were given back all the same, no claim could take it.
 	exec(t, db, `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL`)
 	if rows, err := sqlgen.New(db).ClaimJobs(t.Context(), claimParams("successor", 1)); err != nil || len(rows) != 0 {
 		t.Errorf("claimed %d jobs, %v; want none while the report is stored", len(rows), err)
@@ -225,8 +223,8 @@ func TestNobodyTakesAJobWhileItsReportIsStored(t *testing.T) {
 	claim(t, db, "successor")
 }
 
-// One handler keeps its row locked; the others' reports do not wait for it. What
-// it wants to have stored itself, meanwhile, is refused with a reason.
+// One handler keeps its row locked; the reports of the others do not wait for it. Its own durable writes are refused
+// meanwhile, with a reason.
 func TestALockedRowHoldsUpOnlyItsOwnReports(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -264,7 +262,7 @@ func TestALockedRowHoldsUpOnlyItsOwnReports(t *testing.T) {
 	}
 }
 
-// The handler learns from its reports, too, that the job is no longer its own.
+// The handler also learns from its reports that the job is no longer its own.
 func TestAZombieLearnsFromItsReports(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -319,8 +317,8 @@ func TestAZombieLearnsFromItsReports(t *testing.T) {
 	}
 }
 
-// Complete takes what was reported along, whatever transaction it is given; and
-// when that is rolled back, the report is stored all the same.
+// Complete stores the reports with it, in whatever transaction it is given; and if that is rolled back, the recorder
+// stores them all the same.
 func TestCompleteStoresWhatWasReported(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// The network swallows everything while handlers report, save checkpoints and
-// return. Nothing of it is lost, as far as it can still be read, and nothing piles up.
+// The network swallows everything while handlers report, save checkpoints and return. No report that can still be read
+// is lost, and nothing piles up.
 func TestReportsWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -75,8 +75,7 @@ func TestReportsWaitForTheDatabase(t *testing.T) {
 	}
 }
 
-// A table is locked for longer than a statement waits: everybody's reports wait,
-// and none is given up.
+// A table is locked for longer than a statement waits: the reports of all jobs wait, and none is given up.
 func TestReportsWaitForALockedTable(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -106,8 +105,8 @@ func TestReportsWaitForALockedTable(t *testing.T) {
 	}
 }
 
-// The database refuses one job's reports: that job's handler learns it from its
-// checkpoint, its outcome is stored all the same, and the others are not touched.
+// The database refuses one job's reports: its handler learns that from its checkpoint, its outcome is stored all the
+// same, and other jobs are not affected.
 func TestRefusedReportsDoNotFailTheJobNorTheOthers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -144,7 +143,7 @@ func TestRefusedReportsDoNotFailTheJobNorTheOthers(t *testing.T) {
 	}
 }
 
-// A shutdown cuts a handler off, which says last how far it has come.
+// A shutdown cuts a handler off, which finally reports how far it has come.
 func TestTheLastWordsOfAHandlerThatIsCutOffAreStored(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -176,7 +175,7 @@ func TestTheLastWordsOfAHandlerThatIsCutOffAreStored(t *testing.T) {
 	awaitSucceeded(t, db, 1)
 }
 
-// What a handler leaves running when it returns reports to nobody.
+// A goroutine that a handler leaves running when it returns cannot report any more.
 func TestNothingIsReportedAfterTheHandlerHasReturned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

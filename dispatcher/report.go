@@ -17,13 +17,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// reporter counts and logs what became of attempts, and has those notified whom it concerns.
+// reporter counts and logs the ends of attempts, and notifies other processes and waiting callers.
 type reporter struct {
 	*process
 	db       reportStatement
-	waiters  *notifier    // of those who wait for jobs: one has ended
+	waiters  *notifier    // of callers waiting for jobs: one has ended
 	peers    *notifier    // of the other processes: there may be jobs for them
-	failures outage.Flood // of log lines
+	failures outage.Flood // limits log lines about failures
 }
 
 type reportStatement interface {
@@ -37,10 +37,9 @@ func newReporter(p *process, db reportStatement, waiters, peers *notifier) *repo
 	return r
 }
 
-// report counts and logs what a settling statement did. What it did not match had
-// lost its lease, unless the handler's own transaction has completed the job, whatever the
-// handler made of it, its deadline has come, or an earlier try had committed before its
-// connection broke.
+// report counts and logs what a settling statement did. An attempt that the statement did not match has lost its lease,
+// with three exceptions: the handler's own transaction has completed the job, whatever outcome the handler returned;
+// the job's deadline has come; or an earlier try had committed before its connection broke.
 func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	if slices.ContainsFunc(batch, endsForWaiters) {
 		r.waiters.notify()
@@ -81,8 +80,8 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 	r.streamRefused(lost)
 }
 
-// streamRefused stores events of the streamed ones of attempts whose outcomes were refused.
-// That is for people who look: one that cannot be stored is logged, and not tried again.
+// streamRefused stores an event for each streamed job whose outcome was refused. Only observers read these events: if
+// they cannot be stored, that is logged and not tried again.
 func (r *reporter) streamRefused(lost []*attempt) {
 	if len(lost) == 0 {
 		return
@@ -99,9 +98,9 @@ func (r *reporter) streamRefused(lost []*attempt) {
 	}
 }
 
-// succeeded looks in the history for attempts that a settlement did not match and that
-// may have succeeded all the same. A handler whose COMMIT was not answered returns the
-// error, as it should; (id, epoch) says whether the transaction committed.
+// succeeded searches the history for attempts that a settlement did not match and that may have succeeded all the same.
+// A handler whose COMMIT was not answered returns the error, as it should; the row of (id, epoch) shows whether the
+// transaction committed.
 func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
 	var ids []pgtype.UUID
 	var epochs []int64
@@ -122,7 +121,7 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 	return idSet(found), nil
 }
 
-// idSet makes ids quick to look up.
+// idSet returns a set of the ids.
 func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 	set := make(map[[16]byte]bool, len(ids))
 	for _, id := range ids {
@@ -131,21 +130,20 @@ func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 	return set
 }
 
-// needsNotify reports whether other processes must be notified of a job: one that goes back as it
-// was may start in any of them, and when this process claims no more, no timer of theirs knows when
-// the job is due.
+// needsNotify reports whether other processes must be notified of a job. A job that goes back as it was may start in
+// any of them. When this process no longer claims, no timer of the others knows when the job is due.
 //
-// Others are notified of what goes back due at once though this process looks, too. A claim of another
-// one may have locked the job's row, seen that it has changed, and leave it alone until
-// it commits (queries/claim.sql); another that looks meanwhile passes it by:
+// The others are notified of a job that goes back due at once, even though this process looks as well. Another
+// process's claim may have locked the job's row and seen that it has changed; it then leaves the row alone but keeps it
+// locked until it commits (queries/claim.sql). A third claim that looks meanwhile passes the job by:
 //
 //	claim 1   the job, commit                give it back
 //	claim 2   snapshot, it is due …                        lock it, leave it alone     commit
 //	claim 3                                                                passes it by
 //
-// Claim 2's process hears of it and looks again. A job that asks to be run again at once
-// wakes nobody, because one that does so all the time would keep everybody awake: in this
-// rare case it waits for the next look of anybody, at most for a poll.
+// Claim 2's process is notified and looks again. A job that asks to be run again at once wakes nobody, because a job
+// that does so all the time would keep every process awake. In this rare case the job waits for the next look of any
+// process, at most for a poll interval.
 func (r *reporter) needsNotify(a *attempt) bool {
 	switch a.outcome.Status {
 	case outbox.Pending:
@@ -156,8 +154,8 @@ func (r *reporter) needsNotify(a *attempt) bool {
 	return false
 }
 
-// endsForWaiters reports whether somebody waits for the job, which may have ended. One whose handler called Complete
-// counts, whatever its outcome says: that settlement was the handler's own.
+// endsForWaiters reports whether callers wait for the job and it may have ended. A job whose handler called Complete
+// counts, whatever its outcome: the handler itself may have settled it.
 func endsForWaiters(a *attempt) bool {
 	open := a.outcome.Status == outbox.Pending || a.outcome.Status == outbox.Retrying
 	return engine.Of(a.job).Watched && (!open || engine.Of(a.job).Completed.Load())
@@ -192,11 +190,11 @@ func (r *reporter) reportStored(a *attempt) {
 		r.reportFailure(a, slog.LevelError)
 	}
 	if !a.outcome.KeepDue || a.returned || a.route.dies {
-		a.waker.poke() // its next start, or its hook's, may come before what the queue sleeps for
+		a.waker.poke() // its next start, or its hook's, may come before the queue wakes
 	}
 }
 
-// reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
+// reportFailure logs a failure. It logs the first few of similar failures and sums up the others.
 func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 	o, ctx := a.outcome, a.logContext(context.Background())
 	if r.logJobs == LogNone || !r.log.Enabled(ctx, level) || !r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
@@ -208,7 +206,7 @@ func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
 }
 
-// sumUpFailures logs how many failures like the last one were not logged by themselves.
+// sumUpFailures logs how many failures like the last one were not logged individually.
 func (r *reporter) sumUpFailures(n int, last any) {
 	a := last.(*attempt)
 	level := slog.LevelError

@@ -11,9 +11,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// reserved is the job of a queue that a producer in the same program is about to commit, and whose commit claims it
-// (Dispatcher.Reserve). It is one at a time: so a program with many commits at
-// once has its jobs claimed by the hundred, which costs less.
+// reserved tracks the one job of a queue that a producer in the same program is about to commit, and that this commit
+// claims (Dispatcher.reserve). There is only one at a time, so that a program with many concurrent commits has its jobs
+// claimed by the hundred, which costs less.
 //
 //	producer     Reserve, send [INSERT claimed, COMMIT]    answer: Committed
 //	dispatcher   a place less to claim for                  held, to a worker
@@ -27,23 +27,24 @@ type reserved struct {
 	reader   *claimReader
 
 	mu     sync.Mutex
-	id     outbox.ID // of the job under way; zero: none
+	id     outbox.ID // of the job under way; zero if there is none
 	ended  chan struct{}
 	asking bool // returnOrphans is under way: what it reads must not change
 	state  reserving
-	doubt  time.Time // until then one without an answer may yet be committed
+	doubt  time.Time // until then a job without an answer may yet be committed
 }
 
-// reserving is what may yet be reserved.
+// reserving says which reservations may go on.
 type reserving int
 
 const (
 	open   reserving = iota
-	closed           // no other begins
-	gone             // nor does one start that is under way
+	closed           // no new reservation begins
+	gone             // nor does a job that is under way start
 )
 
-// reserve keeps a place for the job; nil if it is to be claimed like any. The kind is handled here, and not in batches.
+// reserve keeps a place for the job. It returns nil if the job is to be claimed in the ordinary way. The caller has
+// checked that this process handles the kind, and not in batches.
 func (r *reserved) reserve(id outbox.ID) *reservation {
 	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.workers.outages.some.Load() != 0 || !r.take(id) {
 		return nil
@@ -62,7 +63,7 @@ func (r *reserved) take(id outbox.ID) bool {
 	return true
 }
 
-// done ends what take has begun; mu is held.
+// done ends the reservation that take began; mu is held.
 func (r *reserved) done() {
 	r.id = outbox.ID{}
 	close(r.ended)
@@ -74,8 +75,8 @@ func (r *reserved) inDoubt(now time.Time) bool {
 	return now.Before(r.doubt)
 }
 
-// close waits for the job under way, as long as for a statement. If its commit takes
-// longer, the job is not started: its lease lapses.
+// close waits for the job under way, for at most statementTimeout. If its commit takes longer, the job does not start:
+// its lease lapses.
 func (r *reserved) close() {
 	r.mu.Lock()
 	r.state = closed
@@ -92,9 +93,8 @@ func (r *reserved) close() {
 	r.mu.Unlock()
 }
 
-// ask begins a look for jobs that are held without being known, and returns those
-// that are: a job that was reserved for is one, committed or not. Until the look has
-// ended, the next is not.
+// ask begins a look for orphans, and returns the ids of the jobs that are not orphans. A reserved job is not
+// one, whether it is committed or not. No reservation begins until the look has ended.
 func (r *reserved) ask() (known []pgtype.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +112,7 @@ func (r *reserved) asked() {
 	r.asking = false
 }
 
-// reservation is the place of one job. Its methods are called by one goroutine.
+// reservation is the place of one job. One goroutine calls its methods.
 type reservation struct {
 	of      *reserved
 	id      outbox.ID
@@ -121,13 +121,13 @@ type reservation struct {
 	lost    bool // there was an answer, and it could not be read
 }
 
-// Lease returns what the job is claimed with.
+// Lease returns the worker and the duration of the lease with which the commit claims the job.
 func (r *reservation) Lease() (worker string, ttl time.Duration) {
 	r.sent = time.Now()
 	return r.of.worker, r.of.leaseTTL
 }
 
-// Read takes the statement's answer, which has the columns of ClaimJobs.
+// Read reads the statement's answer, which has the columns of ClaimJobs.
 func (r *reservation) Read(rows pgx.Rows) {
 	h := r.of.reader.read(rows, 1, r.sent, false)
 	r.lost = h.err != nil
@@ -136,8 +136,7 @@ func (r *reservation) Read(rows pgx.Rows) {
 	}
 }
 
-// Committed ends the reservation when the transaction is committed, and reports
-// whether the job starts.
+// Committed ends the reservation after the transaction has committed, and reports whether the job starts.
 func (r *reservation) Committed() bool {
 	of := r.of
 	of.mu.Lock()
@@ -151,7 +150,7 @@ func (r *reservation) Committed() bool {
 		of.release(false)
 		return false
 	case of.state == gone:
-		return true // nobody has to be woken: it is this process's until its lease lapses
+		return true // nobody has to be woken: this process holds it until its lease lapses
 	}
 	a, now := r.claimed, time.Now()
 	of.capacity.noteSize(int64(len(a.job.Payload)))
@@ -164,7 +163,7 @@ func (r *reservation) Committed() bool {
 	return true
 }
 
-// Failed ends the reservation when the transaction is not committed, or may be.
+// Failed ends the reservation when the transaction has failed, or when its result is unknown.
 func (r *reservation) Failed(mayHaveCommitted bool) {
 	of := r.of
 	of.mu.Lock()
@@ -173,8 +172,7 @@ func (r *reservation) Failed(mayHaveCommitted bool) {
 	of.release(mayHaveCommitted)
 }
 
-// release gives the place back; mu is held. A claim loop that had no room for it
-// looks again.
+// release gives the place back; mu is held. It wakes a claim loop that had no room because of it.
 func (r *reserved) release(doubtful bool) {
 	if doubtful {
 		r.doubt = time.Now().Add(uncertainFor)

@@ -11,14 +11,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// The queue looks for jobs that it holds without knowing, while a commit that claims
-// is under way:
+// The queue looks for orphans while a commit that claims is under way:
 //
 //	producer     Reserve   [INSERT claimed, COMMIT]                 Committed
 //	dispatcher                                      returnOrphans
 //
-// The job is known by its reservation: given back, it would run under an epoch that is
-// over, and a second time.
+// The reservation makes the job known: if it were given back, it would run under an epoch that is over, and a second
+// time.
 func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

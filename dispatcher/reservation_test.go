@@ -19,8 +19,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// deaf is a dispatcher that nothing wakes, and a producer whose commits claim for it:
-// what runs has been claimed so.
+// deaf returns a dispatcher that nothing wakes, and a producer whose commits claim for it: every job that runs was
+// claimed in this way.
 func deaf(t *testing.T, db, producing *pgxpool.Pool, h handler) (*running, *outbox.Producer) {
 	t.Helper()
 	config := quiet(nil)
@@ -56,8 +56,8 @@ func commitProbe(ctx context.Context, p *outbox.Producer, n int) (id outbox.ID, 
 	return id, err
 }
 
-// A lone job is started by its own commit, alone or with a business row, whatever way
-// the statements are sent: one claim, no wake-up. The worker is free for the next then.
+// A lone job is started by its own commit, alone or with a business row, however the statements are sent: one claim, no
+// wake-up. Afterwards the worker is free for the next job.
 func TestACommitClaimsItsJob(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
@@ -116,8 +116,7 @@ func TestACommitClaimsItsJob(t *testing.T) {
 	}
 }
 
-// What is not to start at once is claimed like any job, and the dispatcher is woken
-// for it.
+// A job that must not start at once is claimed in the ordinary way, and the dispatcher is woken for it.
 func TestWhatACommitDoesNotClaim(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -145,7 +144,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 	exec(t, db, `CREATE ROLE `+roleOf(db)+` IN ROLE outbox_producer`)
 	defer exec(t, db, `DROP ROLE `+roleOf(db))
 	plain := outbox.Options{}
-	// behind does what sends something before the commit, and then enqueues a plain job.
+	// behind sends something before the commit, and then enqueues a plain job.
 	behind := func(before ...func(pgx.Tx) error) func(pgx.Tx) error {
 		return func(tx pgx.Tx) error {
 			for _, do := range append(before, one(plain)) {
@@ -228,7 +227,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 }
 
 // A handler's transaction that stores follow-ups with its completion and then enqueues a plain job wakes the dispatcher
-// of both: the claim of the second would say nothing of the first.
+// for both: the claim of the second would not reveal the first.
 func TestACommitWithFollowUpsWakes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -261,8 +260,8 @@ func TestACommitWithFollowUpsWakes(t *testing.T) {
 	}
 }
 
-// With a NOTIFY in each transaction, one that claims its job sends none: nobody else has
-// to look. One that was to claim it and may not, does.
+// With a NOTIFY in each transaction, a commit that claims its job sends none: no other process has to look. A commit
+// that should claim its job and may not sends one.
 func TestWhatIsNotClaimedByItsCommitWakes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -310,7 +309,7 @@ func TestWhatIsNotClaimedByItsCommitWakes(t *testing.T) {
 	exec(t, db, `DELETE FROM outbox.jobs`)
 }
 
-// roleOf is a role of a test's own: roles are the server's.
+// roleOf returns a role of a test's own: roles belong to the whole server.
 func roleOf(db *pgxpool.Pool) string {
 	return pgx.Identifier{"only_enqueues_in_" + db.Config().ConnConfig.Database}.Sanitize()
 }
@@ -320,8 +319,7 @@ type stranger struct{}
 
 func (stranger) Kind() string { return "stranger" }
 
-// The claim is written, and the transaction is refused after all, or the job itself is:
-// there is neither a job nor an attempt.
+// The claim is written, and then the transaction or the job itself is refused: there is neither a job nor an attempt.
 func TestARefusedCommitStartsNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -364,8 +362,8 @@ func TestARefusedCommitStartsNothing(t *testing.T) {
 	awaitSucceeded(t, db, 1)
 }
 
-// The claim fails, for whatever reason, and even after its row was written: the
-// transaction commits all the same, and nothing starts that is not ours.
+// The claim fails, for whatever reason, and even after its row was written: the transaction commits all the same, and
+// nothing starts that is not ours.
 func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -390,7 +388,7 @@ func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
 //	database                  commit (epoch 1)
 //	dispatcher                             give back (epoch 2)   claim (epoch 3)
 //
-// The lease is this process's, which does not know of the job.
+// This process holds the lease, but does not know of the job.
 func TestAJobWhoseCommitHasNoAnswerIsGivenBack(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
@@ -409,8 +407,7 @@ func TestAJobWhoseCommitHasNoAnswerIsGivenBack(t *testing.T) {
 	awaitSucceeded(t, good, 1)
 }
 
-// A dispatcher stops while a commit that claims for it is under way: it waits, and gives
-// the job back.
+// A dispatcher stops while a commit that claims for it is under way: it waits, and gives the job back.
 func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -446,7 +443,7 @@ func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 	wantState(t, db, id, "pending attempt=0 epoch=2 lost=0 error=")
 }
 
-// storeClaimed is what a producer's commit sends.
+// storeClaimed does what a producer's commit sends.
 func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r engine.Reservation) {
 	t.Helper()
 	worker, ttl := r.Lease()
@@ -457,8 +454,8 @@ func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r engine.Reservation) {
 	r.Read(rows)
 }
 
-// A dispatcher that nothing else wakes learns of the jobs of the producer that it is attached to, of those that no
-// commit can claim, too.
+// A dispatcher that nothing else wakes learns of the jobs of the producer to which it is attached, including jobs that
+// no commit can claim.
 func TestAttachedProducersWakeTheirDispatcher(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

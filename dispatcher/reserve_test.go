@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// besideEndless drives a queue of 16 workers. The jobs of the busy tenant do not end before the test does, those of
-// others take so long; both are counted when they start.
+// besideEndless drives a queue of 16 workers. The jobs of the busy tenant do not end before the test does, and those of
+// other tenants take the given time; both are counted when they start.
 func besideEndless(t *testing.T, busy outbox.ID, take time.Duration, config Config, drive func(r endless)) {
 	t.Helper()
 	var running, others atomic.Int64
@@ -23,7 +23,7 @@ func besideEndless(t *testing.T, busy outbox.ID, take time.Duration, config Conf
 			return nil
 		}
 		if others.Add(1) == 2 && take == 0 {
-			runtime.Goexit() // ends the goroutine of the worker, which needs another
+			runtime.Goexit() // ends the worker's goroutine, so that another must replace it
 		}
 		time.Sleep(take)
 		return nil
@@ -34,14 +34,14 @@ func besideEndless(t *testing.T, busy outbox.ID, take time.Duration, config Conf
 	})
 }
 
-// endless is a queue with jobs that do not end: how many of those have started, and how many others.
+// endless is a queue with jobs that do not end: it counts how many of those and how many others have started.
 type endless struct {
 	rig
 	t               *testing.T
 	running, others *atomic.Int64
 }
 
-// fill has the busy tenant's jobs take all workers but the reserved one, or all.
+// fill lets the busy tenant's jobs take all workers except the reserved one, or all.
 func (r endless) fill(want int64) {
 	r.t.Helper()
 	r.capacity.poke()
@@ -59,7 +59,7 @@ func (r endless) another(tenant outbox.ID) {
 	r.wantStarted(before + 1)
 }
 
-// wantStarted expects that so many jobs of others have started within a moment.
+// wantStarted expects this many jobs of other tenants to have started within a moment.
 func (r endless) wantStarted(n int64) {
 	r.t.Helper()
 	r.capacity.poke()
@@ -69,7 +69,7 @@ func (r endless) wantStarted(n int64) {
 	}
 }
 
-// still expects that the busy tenant has been given no worker more.
+// still expects that the busy tenant has got no further worker.
 func (r endless) still(want int64) {
 	r.t.Helper()
 	if n := r.running.Load(); n != want {
@@ -77,9 +77,8 @@ func (r endless) still(want int64) {
 	}
 }
 
-// A tenant's jobs that never end take all workers but the reserved one: a job that comes
-// then starts at once, again and again, also after a handler that ended the reserved
-// worker's goroutine. Root may be either of them.
+// A tenant's jobs that never end take all workers except the reserved one: a job that comes then starts at once, again
+// and again, also after a handler that ended the reserved worker's goroutine. Root may be either tenant.
 func TestAWorkerIsReservedForOtherTenants(t *testing.T) {
 	for name, whose := range map[string]struct{ busy, sparse outbox.ID }{
 		"beside another's": {numbered(1), numbered(2)}, "root's": {numbered(1), numbered(0)}, "beside root's": {numbered(0), numbered(2)},
@@ -100,9 +99,8 @@ func TestAWorkerIsReservedForOtherTenants(t *testing.T) {
 	}
 }
 
-// Short jobs have had many of a tenant's long ones fetched ahead, by a claim that left
-// none of them. When they have waited for too long they go back, and the reserved worker is
-// not for them.
+// After short jobs, many of a tenant's long ones were claimed ahead, by a claim that left none of them. When they have
+// waited for too long they go back, and the reserved worker does not take them.
 func TestWhatGoesBackDoesNotTakeTheReservedWorker(t *testing.T) {
 	busy, sparse := numbered(1), numbered(2)
 	besideEndless(t, busy, time.Microsecond, Config{}, func(r endless) {
@@ -125,8 +123,8 @@ func TestWhatGoesBackDoesNotTakeTheReservedWorker(t *testing.T) {
 	})
 }
 
-// All jobs with a key are of one tenant, who has many, so nobody shares them. The reserved
-// worker is for the other tenant, whose jobs have none.
+// All jobs with a key belong to one tenant with many, so no tenant shares them. The reserved worker is for the other
+// tenant, whose jobs have none.
 func TestAReservedWorkerIsNotForOneWithManyKeys(t *testing.T) {
 	busy, sparse := outbox.RootTenant, numbered(1)
 	besideEndless(t, busy, 50*time.Millisecond, Config{}, func(r endless) {
@@ -145,8 +143,7 @@ func TestAReservedWorkerIsNotForOneWithManyKeys(t *testing.T) {
 	})
 }
 
-// Two tenants' jobs come with one wake-up, for one reserved worker: the next one starts when
-// the one before it ends.
+// Jobs of two tenants come with one wake-up, for one reserved worker: the second starts when the first ends.
 func TestTheReservedWorkerServesOneAfterTheOther(t *testing.T) {
 	busy := numbered(1)
 	besideEndless(t, busy, 700*time.Millisecond, Config{}, func(r endless) {
@@ -185,8 +182,8 @@ func TestAReservedWorkerIsForWhatIsNew(t *testing.T) {
 	}
 }
 
-// A claim gets all jobs of a tenant, more than a few: none of them is for the reserved worker, also if that has waited
-// for longer than the others.
+// A claim gets all jobs of a tenant, more than a few: none of them is for the reserved worker, even if that worker has
+// waited longer than the others.
 func TestAReservedWorkerIsNotForPartOfAClaim(t *testing.T) {
 	besideEndless(t, outbox.RootTenant, 50*time.Millisecond, Config{}, func(r endless) {
 		r.another(numbered(1))
@@ -198,8 +195,8 @@ func TestAReservedWorkerIsNotForPartOfAClaim(t *testing.T) {
 	})
 }
 
-// Nobody wakes the queue, and no poll comes, when the time is over for which workers are
-// reserved behind the last job of another tenant.
+// Nothing wakes the queue, and no poll comes, when the time is over for which workers stay reserved after the last job
+// of another tenant.
 func TestReservedWorkersAreFreedInTime(t *testing.T) {
 	besideEndless(t, outbox.RootTenant, 700*time.Millisecond, Config{}, func(r endless) {
 		r.another(numbered(1))
@@ -212,7 +209,7 @@ func TestReservedWorkersAreFreedInTime(t *testing.T) {
 	})
 }
 
-// As long as all jobs are root's, every worker is theirs.
+// As long as all jobs are root's, root gets every worker.
 func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
 	besideEndless(t, outbox.RootTenant, 0, Config{}, func(r endless) {
 		r.add(outbox.RootTenant, 16, 0)
@@ -220,7 +217,7 @@ func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
 	})
 }
 
-// When the last job of another tenant is gone for some seconds, root has its workers back.
+// Some seconds after the last job of another tenant is gone, root gets all workers again.
 func TestReservedWorkersAreFreed(t *testing.T) {
 	polls := Config{PollInterval: time.Second, DeafPollInterval: time.Second}
 	besideEndless(t, outbox.RootTenant, 50*time.Millisecond, polls, func(r endless) {

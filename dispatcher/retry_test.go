@@ -25,7 +25,7 @@ func durations(most time.Duration) *rapid.Generator[time.Duration] {
 
 var attempts = rapid.IntRange(1, math.MaxInt16)
 
-// nominal is base·factor^n up to limit.
+// nominal returns base·factor^n, up to limit.
 func nominal(base, limit time.Duration, factor, n int) float64 {
 	return min(float64(base)*math.Pow(float64(factor), float64(n)), float64(limit))
 }
@@ -69,8 +69,8 @@ func TestDelaysRepeatTheLast(t *testing.T) {
 	}
 }
 
-// Whichever statement claims it: each has the job's own waits, which come before its
-// kind's, and a job without any leaves them to the kind.
+// Every claiming statement returns the job's own waits, which take precedence over its kind's; a job without any uses
+// those of the kind.
 func TestAJobsOwnBackoffIsKept(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -16,9 +16,8 @@ func exited(a *attempt) {
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 
-// carryOut runs the attempt, or those of its batch, and calls over when their outcomes are decided.
-// A handler that calls runtime.Goexit, as t.FailNow does, ends this goroutine: then it is not done,
-// and carryOut does not return.
+// carryOut runs the attempt, or the attempts of its batch, and calls over when their outcomes are decided. If a handler
+// calls runtime.Goexit, as t.FailNow does, this goroutine ends: then done is false, and carryOut does not return.
 func carryOut(p *process, a *attempt, over func(took time.Duration, done bool)) {
 	var took time.Duration
 	done := false
@@ -41,7 +40,7 @@ func carryOut(p *process, a *attempt, over func(took time.Duration, done bool)) 
 	done = true
 }
 
-// run calls the handler and decides what becomes of the job.
+// run calls the handler and decides the job's outcome.
 func run(p *process, a *attempt) (took time.Duration) {
 	timeout := a.job.Timeout
 	if timeout <= 0 {
@@ -71,8 +70,7 @@ func run(p *process, a *attempt) (took time.Duration) {
 	return took
 }
 
-// runBatch calls the handler with the jobs that may still run, and decides what becomes
-// of each.
+// runBatch calls the handler with the jobs that may still run, and decides the outcome of each.
 func runBatch(p *process, b *batch) (took time.Duration) {
 	r := b.attempts[0].route
 	started := time.Now()
@@ -117,10 +115,10 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 	return took
 }
 
-// begin marks an attempt as running, or decides what becomes of it because its handler may not be called any more, and
-// says why.
+// begin marks an attempt as running. If its handler may no longer be called, begin decides the attempt's outcome
+// instead and returns the reason.
 func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration) (refused error) {
-	// What is claimed while the grace period ends is not known to cutOff.
+	// cutOff does not know of jobs that are claimed while the grace period ends.
 	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
 		a.outcome = outcome.Interrupted
 		return outbox.ErrLeaseLost
@@ -140,7 +138,7 @@ func (p *process) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
 	}
 }
 
-// finish decides what becomes of a job whose handler has returned a.err.
+// finish decides the outcome of a job whose handler has returned a.err.
 func (a *attempt) finish(took time.Duration, cause error) {
 	a.took = took
 	a.follows, a.extra = engine.Of(a.job).FollowUps.End(len(a.job.Payload))
@@ -148,8 +146,8 @@ func (a *attempt) finish(took time.Duration, cause error) {
 	a.outcome, a.err = a.route.config.policy().Decide(a.job, a.err, cause)
 }
 
-// attemptContext shows the deadline to what the handler calls. One context and a
-// timer cost half of what two nested contexts do, and every job pays it.
+// attemptContext gives the handler's context its deadline. One context and a timer cost half as much as two nested
+// contexts, and every job pays it.
 type attemptContext struct {
 	context.Context
 	deadline time.Time
@@ -157,7 +155,7 @@ type attemptContext struct {
 
 func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// callMany is outcome.Call for a batch.
+// callMany calls the handler of a batch, and turns a panic into the outcome of every job.
 func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []error) {
 	if panicked := outcome.Catch(func() { outcomes = m.handle(ctx, jobs) }); panicked != nil {
 		outcomes = make([]error, len(jobs))
@@ -168,13 +166,12 @@ func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []
 	return outcomes
 }
 
-// overrunAfter is how long a handler may go on after its time is over before that is
-// reported.
+// overrunAfter is how long a handler may go on after its time is over before that is reported.
 const overrunAfter = 5 * time.Second
 
-// reportOverrun reports a handler that does not return although its time is over: it
-// ignores the end of its context. It keeps its worker, and no other sign of it is seen
-// from outside until its lease lapses. It is called when the time is over.
+// reportOverrun reports a handler that has not returned some time after its time is over: it ignores the end of its
+// context. It keeps its worker, and nothing else shows this from outside until its lease lapses. reportOverrun is
+// called when the time is over.
 func reportOverrun(p *process, a *attempt) {
 	began := time.Now()
 	time.AfterFunc(overrunAfter, func() {

@@ -142,7 +142,7 @@ func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
 	}
 }
 
-// lines is a log that is read while others write it.
+// lines is a log that can be read while it is written.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// After a failover to another server the old one takes no writes: no statement goes to it any more, of whatever pool.
+// After a failover to another server the old one accepts no writes: no statement goes to it any more, from any pool.
 func TestAServerThatTurnsReadOnlyIsLeftByAll(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -46,7 +46,7 @@ func setting(t *testing.T, conn *pgx.Conn, name string) string {
 	return value
 }
 
-// What a database or role is set to must not cost durability.
+// The settings of a database or role must not cost durability.
 func TestSessionIsDurable(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"off": "on", "local": "local", "remote_apply": "remote_apply"} {
@@ -125,8 +125,8 @@ func (s *spy) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	return s.Conn.Query(ctx, sql, args...)
 }
 
-// A server may keep the plan that it made while the table was empty, for as long
-// as the session lives. It has to be one that is right for a full table.
+// A server may keep a plan that it made while the table was empty, for as long as the session lives. That plan must be
+// right for a full table, too.
 func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -163,26 +163,27 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 	}
 }
 
-// judgePlan complains of what no plan may do, and of what some may not.
+// judgePlan reports what no plan may do, and what some plans may not do.
 func judgePlan(t *testing.T, name, plan string) {
 	t.Helper()
 	for _, bad := range []string{"Seq Scan on jobs", "Bitmap", "jobs_lease_idx", "jobs_dead_letter_idx"} {
-		// What a new limit finds running is looked for in the index of leases, once.
+		// Jobs that a new limit finds running are looked up in the index of leases, once.
 		if strings.Contains(plan, bad) && (name != "MeasureQueue" || bad != "jobs_lease_idx") {
 			t.Errorf("the plan of %s has a %s:\n%s", name, bad, plan)
 		}
 	}
-	// A sub-select that is joined with may be carried out once for each row, and lease
-	// its limit each time. What depends on nothing outside is carried out once.
+	// A sub-select in a join may be executed once for each row, and lease its limit each time. A sub-select that
+	// depends on nothing outside is executed once.
 	list := regexp.MustCompile(`^Update on jobs.*\n +InitPlan .*(?s:.*)\n  ->  Tid Scan on jobs[^\n]*\n +TID Cond: \(ctid = ANY \(`)
 	if name == "ClaimJobs" && (!list.MatchString(plan) || strings.Contains(plan, "SubPlan")) {
 		t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
 	}
-	// Asked once, before anything is looked for: an unlimited queue pays for no more.
+	// Checked once, before any lookup: an unlimited queue pays for no more.
 	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
 	}
-	// The list of those chosen is made once, and what is true of the statement asked once, before the first is changed.
+	// The list of chosen jobs is made once, and the statement's own conditions are checked once, before the first
+	// change.
 	if name == "ClaimStreamedJobs" && (strings.Count(plan, "queues_pkey") != 1 || strings.Count(plan, "One-Time Filter") != 2 || !strings.Contains(plan, "CTE Scan on taken") || strings.Contains(plan, "Hash")) {
 		t.Errorf("the claim of streamed jobs does not choose them once and apart:\n%s", plan)
 	}
@@ -203,8 +204,7 @@ func judgePlan(t *testing.T, name, plan string) {
 	}
 }
 
-// hotStatement is one that is made all the time, and the index that it has to use, or
-// what it does without one.
+// hotStatement is a frequent statement, with the index that it must use, or what it does without one.
 type hotStatement struct {
 	call  func() error
 	index string

@@ -23,10 +23,10 @@ const (
 	settleDelay = 2 * time.Millisecond
 )
 
-// settler stores the outcomes of attempts, and notifies those whom they concern.
+// settler stores the outcomes of attempts, and notifies the parts that they concern.
 //
-// Without its batches (row B1 of the benchmarks) a settlement costs the server several times as much; what they make
-// worse is a lone job's way into the history, by settleDelay.
+// Without batches (row B1 of the benchmarks) a settlement costs the server several times as much. Batches delay a lone
+// job's way into the history by settleDelay.
 type settler struct {
 	*process
 	statements *store
@@ -37,7 +37,7 @@ type settler struct {
 	ended   chan *attempt // finished attempts
 	refused chan *attempt // outcomes that the database refuses for now
 
-	gathering sync.Mutex   // held by the settling goroutine that gathers
+	gathering sync.Mutex   // held by the settler that gathers
 	storing   atomic.Int32 // batches under way
 }
 
@@ -63,9 +63,9 @@ func (s *settler) run() {
 	}
 }
 
-// gather waits for outcomes and returns a batch that is full or has waited long
-// enough; an empty one at the end. One settler gathers at a time: two that share
-// the stream would send two small batches instead of a large one.
+// gather waits for outcomes and returns a batch that is full or has waited long enough; at the end it returns an empty
+// one. Only one settler gathers at a time: two that share the stream would send two small batches instead of a large
+// one.
 func (s *settler) gather(timer *time.Timer) []*attempt {
 	s.gathering.Lock()
 	defer s.gathering.Unlock()
@@ -85,8 +85,8 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 			batch = append(batch, a)
 			size += a.size()
 		case <-timer.C:
-			// While a batch is under way, the next one goes on growing: a large batch costs the server a
-			// fifth less a job than a small one.
+			// While a batch is under way, the next one keeps growing: a large batch costs the server a fifth less for
+			// each job than a small one.
 			if s.storing.Load() == 0 || time.Since(started) >= 4*settleDelay {
 				return batch
 			}
@@ -96,14 +96,13 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 	return batch
 }
 
-// settle stores every outcome of the batch, however long the database is
-// away: nothing is given up while the process lives. While the database is unreachable
-// nobody extends the leases either; a job whose lease lapsed is refused by the fence.
+// settle stores every outcome of the batch, however long the database is unavailable: it gives nothing up while the
+// process lives. While the database is unreachable, leases are not extended either; the fence refuses the outcome of a
+// job whose lease lapsed.
 //
-// Every statement that waits for the rows of several jobs waits for them in the
-// order of their ids (but for one that gives up: settleInPlace). Also one whose leases
-// were lost locks what it looks at, because Postgres locks a row before it judges its
-// newest version, so two settlements of the same two jobs could otherwise wait for each
+// Every statement that waits for the rows of several jobs locks them in the order of their ids (except one that gives
+// up: settleInPlace). A settlement whose leases were lost still locks the rows that it examines, because Postgres locks
+// a row before it evaluates the newest version. So two settlements of the same two jobs could otherwise wait for each
 // other:
 //
 //	ours     snapshot: q and r are ours
@@ -124,11 +123,10 @@ func (s *settler) settle(batch []*attempt) {
 	}
 }
 
-// store retries until the statement goes through or the process is to stop
-// waiting. What the database refuses because of a row is taken apart, so that one
-// job cannot hold up the others; what does not go through for another reason (no
-// answer in time, a message too large) is tried in halves. retried says that there were
-// tries before, which may have stored some of the batch without an answer.
+// store retries until the statement succeeds or the process must stop waiting. If the database refuses the batch
+// because of a row, store tries the jobs one by one, so that one job does not block the others. If the statement fails
+// for another reason (no answer in time, a message too large), store tries the batch in halves. retried reports that
+// earlier tries may have stored some of the batch without an answer.
 func (s *settler) store(batch []*attempt, statement storeFunc, retried bool) {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
@@ -173,12 +171,12 @@ func (s *settler) store(batch []*attempt, statement storeFunc, retried bool) {
 	}
 }
 
-// setLockedAside leaves those of the batch whose rows somebody else has locked to settleRefused, and keeps the others.
-// It reports whether there were any. To find them out one by one would take a lock timeout each, for which everybody's
-// outcomes waited.
+// setLockedAside passes the jobs of the batch whose rows another transaction has locked to settleRefused, and keeps the
+// others. It reports whether there were any. Finding them one by one would take a lock timeout each, and all outcomes
+// would wait meanwhile.
 func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	if len(*batch) == 1 {
-		return false // storeRefused
+		return false // storeRefused handles it
 	}
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
@@ -202,20 +200,18 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	return true
 }
 
-// storeRefused deals with one outcome that the database refuses. A row that is
-// locked will be free some day, and what a trigger refuses it may take tomorrow. A
-// success that can never be stored as it is becomes failed, without its result and
-// its follow-ups: the job waits for a person, with the reason, and when it is run
-// again its handler asks for both again. Of other outcomes only the error can be at
-// fault: a database whose encoding is not UTF-8 takes it in ASCII. Nothing is lost in
-// silence.
+// storeRefused handles one outcome that the database refuses. A locked row will become free, and a trigger may accept
+// tomorrow what it refuses today: both are tried again later. A success that can never be stored as it is becomes
+// failed, without its result and its follow-ups: the job waits for an operator, with the reason, and when it is run
+// again its handler produces both again. In other outcomes only the error can be at fault: a database whose encoding is
+// not UTF-8 accepts it in ASCII. Nothing is lost silently.
 func (s *settler) storeRefused(a *attempt, statement storeFunc, err error, retried bool) {
 	switch {
 	case !pgsession.IsUnacceptable(err):
-		s.refused <- a // still held: its lease goes on
+		s.refused <- a // the job is still held, and its lease is extended
 	case a.outcome.Status == outbox.Succeeded:
 		code := codes.ResultNotStored
-		if a.follows { // one of these, or the result: the message says
+		if a.follows { // a follow-up or the result is at fault: the message says which
 			code = codes.FollowUpsNotStored
 		}
 		a.err = Discard(outcome.WithCode(code, err))
@@ -229,7 +225,7 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error, retri
 	}
 }
 
-// settled notifies those concerned of outcomes that a statement has stored, or found to be stored or lost already.
+// settled processes the answer of a statement: each outcome is stored, or was found to be stored or lost already.
 func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	s.health.OK()
 	s.reporter.report(batch, stored, retried)
@@ -240,10 +236,9 @@ func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) 
 	}
 }
 
-// settleRefused stores, one by one, the outcomes that the database refuses: most
-// of them because somebody keeps the row locked. They hold up nobody but each other.
-// When all jobs are over nothing else is left to do: then what is refused for another
-// reason gets three more tries, and a lock is waited for until the grace period is over.
+// settleRefused stores, one by one, the outcomes that the database refuses, most of them because another transaction
+// keeps the row locked. Only these outcomes wait for each other. When all jobs are over, an outcome that is refused for
+// another reason gets three more tries, and settleRefused waits for locks until the grace period is over.
 func (s *settler) settleRefused(afterJobs context.Context) {
 	var waiting []*attempt
 	var retry backoff.Backoff
@@ -283,7 +278,7 @@ func (s *settler) settleRefused(afterJobs context.Context) {
 	}
 }
 
-// takeAll adds what the channel holds; nil instead of one that is closed.
+// takeAll adds the attempts that the channel holds. It returns a nil channel if in is closed.
 func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
 	for in != nil {
 		select {
@@ -299,7 +294,7 @@ func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
 	return waiting, in
 }
 
-// storeRefusedAgain returns why the outcome is not stored, nil if it is.
+// storeRefusedAgain returns why the outcome is not stored, or nil if it is.
 func (s *settler) storeRefusedAgain(a *attempt) error {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// unanswered stores successes the first time, without an answer, and refuses the second try for a lock. The lock is
-// gone before anybody looks for it, and from then on there is nothing left to settle.
+// unanswered stores successes the first time, without an answer, and refuses the second try because of a lock. The lock
+// is gone before anybody looks for it, and from then on nothing is left to settle.
 type unanswered struct {
 	settleStatements
 	tries  int
@@ -49,7 +49,7 @@ func (u *unanswered) FindSucceeded(context.Context, []pgtype.UUID, []int64) ([]p
 
 func (u *unanswered) StreamRefused(context.Context, sqlgen.StreamRefusedParams) error { return nil }
 
-// What a try without an answer has stored is a success, also when a later try was taken apart.
+// An outcome that a try without an answer has stored is a success, even if a later try was split up.
 func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 	})
 }
 
-// counted is how far a counter has come.
+// counted returns the value of a counter.
 func counted(t *testing.T, c prometheus.Metric) float64 {
 	t.Helper()
 	m := new(dto.Metric)

@@ -16,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ledger is the business table of a handler that completes its job itself.
+// ledger creates the business table of a handler that completes its job itself.
 func ledger(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	exec(t, db, `CREATE TABLE effects (job_id uuid NOT NULL)`)
@@ -52,7 +52,7 @@ func TestCompleteCommitsWithTheEffect(t *testing.T) {
 		WHERE status = 'succeeded' AND epoch = 1 AND attempt = 1 AND result = 'by hand' AND worker = $1`, d.Worker()); n != jobs {
 		t.Errorf("jobs in the history with their effect = %d, want each of %d once", n, jobs)
 	}
-	// That the dispatcher finds nothing left to settle is a success, not a lost lease.
+	// If the dispatcher finds nothing left to settle, that is a success, not a lost lease.
 	if n := d.metric(t, "outbox_dispatcher_leases_lost_total"); n != 0 {
 		t.Errorf("leases lost = %v, want 0", n)
 	}
@@ -112,9 +112,9 @@ func TestCompleteThatRolledBackEndsDead(t *testing.T) {
 	wantState(t, db, id, "dead attempt=2 epoch=4 lost=0 error=complete_not_committed")
 }
 
-// The COMMIT of Complete's transaction went through, but its answer was lost: the handler
-// returns the error, as it should, and the job has succeeded all the same. One that
-// could not commit and lost its lease has not, whatever its handler says.
+// The COMMIT of Complete's transaction succeeded, but its answer was lost: the handler returns the error, as it should,
+// and the job has succeeded all the same. A handler that could not commit and lost its lease has not succeeded,
+// whatever it returns.
 func TestACompleteWhoseAnswerIsLostIsASuccess(t *testing.T) {
 	t.Parallel()
 	errLost := errors.New("the connection broke during the COMMIT")
@@ -172,8 +172,8 @@ func TestACompleteWhoseAnswerIsLostIsASuccess(t *testing.T) {
 	}
 }
 
-// A row that somebody keeps locked must not hold up the rest, whichever places it
-// has in the batches: more rows are locked than there are settlers.
+// A row that stays locked must not delay the others, whatever places it has in the batches: more rows are locked than
+// there are settlers.
 func TestLockedRowsDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	for name, outcome := range map[string]struct {
@@ -211,7 +211,7 @@ func TestLockedRowsDoNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
-// Nobody made today's partition: the dispatcher does, rather than lose outcomes.
+// No process made today's partition: the dispatcher creates it, rather than lose outcomes.
 func TestMissingPartitionIsMade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -251,8 +251,8 @@ func TestRefusedRowDoesNotHoldUpTheOthers(t *testing.T) {
 	d.stop(t)
 }
 
-// An outcome that the database does not take keeps its lease for longer than its handler might have run: otherwise the
-// reaper would take the job, and a finished job would be carried out again.
+// An outcome that the database does not accept keeps its lease, even beyond the time that its handler might have taken:
+// otherwise the reaper would take the job, and a finished job would run again.
 func TestARefusedOutcomeKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]bool{"one": false, "batch": true} {
@@ -286,7 +286,7 @@ func TestARefusedOutcomeKeepsItsLease(t *testing.T) {
 	}
 }
 
-// Outcomes survive that the database goes away while they are being stored.
+// Outcomes survive an outage of the database while they are being stored.
 func TestOutcomesWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

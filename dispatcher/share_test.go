@@ -17,12 +17,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// tenantN is a tenant's id.
+// tenantN returns a tenant's id.
 func tenantN(n int) outbox.ID { return outbox.ID{0: 0x7f, 1: byte(n >> 8), 2: byte(n), 15: 1} }
 
 func of(n int) outbox.Options { return outbox.Options{Tenant: tenantN(n)} }
 
-// sharedParams claim of each of the tenants, from the front of the given priorities.
+// sharedParams returns parameters that claim for each of the tenants, from the front of the given priorities.
 func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.ClaimJobsParams {
 	if len(priorities) == 0 {
 		priorities = []int16{0}
@@ -38,8 +38,8 @@ func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.Cla
 	return p
 }
 
-// Whatever plan the planner makes, each tenant gets its quota and no more, of its
-// highest priority first, and nobody else's jobs are touched.
+// Whatever plan the planner makes, each tenant gets its quota and no more, of its highest priority first, and no other
+// jobs are touched.
 func TestClaimsOfTenantsAreRightUnderEveryPlan(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -185,8 +185,8 @@ func TestATenantsMostUrgentFirst(t *testing.T) {
 	}
 }
 
-// Jobs of a kind without a handler here, more than a claim looks at, lie before
-// those that have one; and one that becomes due later behind them is started by a timer.
+// More jobs of a kind without a handler here than a claim looks at precede those that have one; and a timer starts a
+// job that becomes due later behind them.
 func TestTenantsJobsBehindOnesOfOtherKinds(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -203,8 +203,7 @@ func TestTenantsJobsBehindOnesOfOtherKinds(t *testing.T) {
 	}
 }
 
-// More tenants than one survey returns, and among them many whose
-// jobs are for tomorrow.
+// There are more tenants than one survey returns, and the jobs of many of them are due tomorrow.
 func TestEveryTenantIsServed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -19,24 +19,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Step runs a part of a job once and remembers what it returned: later attempts of
-// the job get the same result without running fn. If the process dies after fn
-// has returned and before its result is stored, fn runs again: give what it calls
-// an idempotency key, or use [StepTx].
+// Step runs a part of a job once and stores its result: later attempts of the job get the same result without running
+// fn. If the process dies after fn has returned and before its result is stored, fn runs again: pass an idempotency key
+// to whatever it calls, or use [StepTx].
 //
-// The name tells the steps of a job apart, like the name of a kind: letters,
-// digits and _ . : / -. A second step of the same name in one attempt is an error,
-// unless the first one failed. The result is stored as JSON, of at most
-// 256 KiB; one that is not acceptable, or no longer decodes into R
-// because the program has changed, fails the job for good. What JSON does not keep
-// of R, later attempts do not get.
+// The name distinguishes the steps of a job. Like the name of a kind it consists of letters, digits and _ . : / -. A
+// second step of the same name in one attempt is an error, unless the first one failed. The result is stored as JSON of
+// at most 256 KiB. A result that cannot be stored fails the job for good, and so does a stored one that no longer
+// decodes into R because the program has changed. Later attempts do not get the parts of R that JSON does not preserve.
 //
-// A job that an operator has run again with another payload keeps the results of its
-// steps, unless the operator has it forget them.
+// A job that an operator runs again with another payload keeps the results of its steps, unless the operator asks to
+// forget them.
 //
-// It returns [outbox.ErrLeaseLost] if the job is no longer this attempt's. While
-// the database is away it waits for it, until ctx ends. In a Claimed that a test
-// made by hand nothing is remembered.
+// Step returns [outbox.ErrLeaseLost] if this attempt no longer holds the job. While the database is unavailable it
+// waits until ctx ends. In a Claimed that a test made by hand it stores nothing.
 func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(ctx context.Context) (R, error)) (R, error) {
 	var none R
 	s, err := beginStep(job, name)
@@ -64,19 +60,16 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(
 	return result, nil
 }
 
-// StepTx is [Step] for an effect in the database that the jobs are in: it begins a
-// transaction on db, fn makes its changes through tx, and both they and the memory
-// of the step are committed together. So they are made exactly once, whatever
-// crashes, and not at all if the job is no longer this attempt's. fn must not end
-// tx.
+// StepTx is like [Step] for an effect in the jobs' own database. It begins a transaction on db, fn makes its changes
+// through tx, and the changes and the step's result commit together. So the changes are made exactly once, whatever
+// crashes, and not at all if this attempt no longer holds the job. fn must not end tx.
 //
-// The job's row is locked only when fn has returned. A transaction that outlasts
-// the lease is thus rolled back if another worker has taken the job over
-// meanwhile. If db begins its transactions at REPEATABLE READ or SERIALIZABLE, call
-// job.Guard first in fn: otherwise the step fails with a serialization failure
-// (SQLSTATE 40001) if the lease was extended while fn ran.
+// StepTx locks the job's row only after fn has returned. So a transaction that outlasts the lease is rolled back if
+// another worker has taken the job over meanwhile. If db begins its transactions at REPEATABLE READ or SERIALIZABLE,
+// call job.Guard first in fn: otherwise the step fails with a serialization failure (SQLSTATE 40001) if the lease was
+// extended while fn ran.
 //
-// In package memory it returns memory.ErrNotStored and does not call fn.
+// With package memory StepTx returns memory.ErrNotStored and does not call fn.
 func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
 	var none, result R
 	s, err := beginStep(job, name)
@@ -131,12 +124,12 @@ func beginStep(job *outbox.Claimed, name string) (step, error) {
 	return s, nil
 }
 
-// mayBeStored spares the first attempt the question: nobody came before it. But
-// after an error, a commit of its own may have gone through.
+// mayBeStored reports whether a result may be stored already. The first attempt need not ask, because none came before
+// it, unless the step has failed in this attempt: its commit may have gone through all the same.
 func (s step) mayBeStored() bool { return s.again || s.job.Epoch != 1 }
 
-// finishStep decodes what is remembered, if anything is, and frees the name of a
-// step that failed: the handler may try it again.
+// finishStep decodes the stored result, if there is one. It frees the name of a step that failed, so that the handler
+// may try it again.
 func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) {
 	var none R
 	if err == nil && len(stored) > 0 {
@@ -154,7 +147,7 @@ func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) 
 	return none, fmt.Errorf("step %s: %w", s.name, err)
 }
 
-// encode fails for good: the same code would make the same of it.
+// encode encodes a result. A failure is final: the same code would produce the same result.
 func (s step) encode(result any) ([]byte, error) {
 	encoded, err := json.Marshal(result)
 	switch {

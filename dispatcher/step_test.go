@@ -25,10 +25,10 @@ type invoice struct {
 	Lines  []string
 }
 
-// again has failed attempts tried again at once.
+// again retries failed attempts at once.
 var again = dispatcher.KindConfig{Backoff: dispatcher.Waits(0)}
 
-// effect is what most transactions of these tests do.
+// effect returns what most transactions of these tests do.
 func effect(job *outbox.Job[probe]) func(context.Context, pgx.Tx) (invoice, error) {
 	return func(ctx context.Context, tx pgx.Tx) (invoice, error) {
 		_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, job.ID)
@@ -81,8 +81,7 @@ func TestAStepRunsOnceAndIsRemembered(t *testing.T) {
 	}
 }
 
-// A step whose fn fails leaves nothing behind and may be tried again at once,
-// within the attempt as well.
+// A step whose fn fails leaves nothing behind and may be tried again at once, also within the attempt.
 func TestAFailedStepMayBeTriedAgain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -117,7 +116,7 @@ func TestAFailedStepMayBeTriedAgain(t *testing.T) {
 	wantEffects(t, db, 1)
 }
 
-// forgetful commits, and says that it did not.
+// forgetful commits, and reports that it did not.
 type forgetful struct{ *pgxpool.Pool }
 
 type forgetfulTx struct{ pgx.Tx }
@@ -150,8 +149,8 @@ func TestACommitWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 	wantEffects(t, db, 1)
 }
 
-// A worker is in the middle of a step when its job is taken over. The replacement
-// makes the step; what the worker does then is rolled back, or not remembered.
+// A worker is in the middle of a step when its job is taken over. The replacement makes the step; afterwards the
+// worker's changes are rolled back, or not stored.
 func TestAZombiesStepIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -217,8 +216,8 @@ func TestAZombiesStepIsNotRemembered(t *testing.T) {
 	}
 }
 
-// A step's transaction waits until it commits for a report that is under way, and
-// a report that would have to wait for the step passes by.
+// Before it commits, a step's transaction waits for a report that is under way; a report that would have to wait for
+// the step passes by.
 func TestStepsAndReportsOfOneJobDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// store stores outcomes, each kind with a statement of its own. What a statement does not match was
-// cancelled, has come to its deadline, or has lost its lease.
+// store stores outcomes, each kind with a statement of its own. If a statement does not match an attempt, its job was
+// cancelled, has reached its deadline, or has lost its lease.
 type store struct {
 	*process
 	db       settleStatements
@@ -28,7 +28,7 @@ type store struct {
 	peers    *notifier
 }
 
-// settleStatements are those of a store, without outbox.SettleSucceeded.
+// settleStatements lists the statements of a store, except outbox.SettleSucceeded.
 type settleStatements interface {
 	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
 	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
@@ -41,12 +41,12 @@ type settleStatements interface {
 	EnsureDays(ctx context.Context, days int32) (int32, error)
 }
 
-// outcomeStatements are those by which outcomes are stored, in the order in which those of a batch are.
+// outcomeStatements lists the statements that store outcomes, in the order in which they store those of a batch.
 var outcomeStatements = [...]storeFunc{(*store).storeSucceeded, (*store).storeFollowed, (*store).storeUnfinished, (*store).storeUnavailable}
 
 type storeFunc func(*store, context.Context, []*attempt) ([]pgtype.UUID, error)
 
-// statementFor is which of the statements stores the outcome.
+// statementFor returns the index in outcomeStatements of the statement that stores the outcome.
 func statementFor(a *attempt) int {
 	switch {
 	case a.outcome.OutageLimit > 0:
@@ -61,8 +61,8 @@ func statementFor(a *attempt) int {
 
 func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
 
-// storeSucceeded stores those that are where their claims have left them first, which
-// costs the server less than to look for them, and then the others.
+// storeSucceeded first stores the successes whose rows are where their claims left them, which costs the server less
+// than finding the rows by id, and then the others.
 func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	stored, left, err := s.storeInPlace(ctx, batch)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.
 	return s.closeCalledOff(ctx, batch, stored)
 }
 
-// successes are the batch as the statements for successes take it.
+// successes returns the batch as parameters of the statements for successes.
 func successes(batch []*attempt) sqlgen.SettleResultsInPlaceParams {
 	p := sqlgen.SettleResultsInPlaceParams{
 		Places:  make([]pgtype.TID, len(batch)),
@@ -117,12 +117,11 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 	return p
 }
 
-// storeInPlace stores the successes of the batch whose jobs are where their claims
-// have left them, and returns the others. Each that it stores is noted as stored: what
-// comes next may fail, and the whole batch be tried again.
+// storeInPlace stores the successes of the batch whose rows are where their claims left them, and returns the others.
+// It marks each attempt that it stores as stored: a later step may fail, and the whole batch be tried again.
 //
-// The batch is in the order of its ids (see settle), and so is what is left. Streamed jobs
-// have a statement of their own, so that others do not pay for events.
+// The batch is sorted by id (see settle), and so are the attempts left. Streamed jobs have a statement of their own, so
+// that other jobs do not pay for events.
 func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
 	plain, streamed := make([]*attempt, 0, len(batch)), []*attempt(nil)
 	now := time.Now()
@@ -151,7 +150,7 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pg
 	return stored, left, err
 }
 
-// noteStored notes which of the batch are stored, and returns the others.
+// noteStored marks the attempts of the batch that are stored, and returns the others.
 func noteStored(batch []*attempt, stored []pgtype.UUID) (left []*attempt) {
 	if len(stored) == len(batch) {
 		for _, a := range batch {
@@ -168,19 +167,19 @@ func noteStored(batch []*attempt, stored []pgtype.UUID) (left []*attempt) {
 	return left
 }
 
-// maxStreamedResult is how many bytes of a result fit into an event, however they are spelled. A larger one is left to
-// stream_job, which measures the event.
+// maxStreamedResult is how many bytes of a result fit into an event in any encoding. A job with a larger result is left
+// to stream_job, which measures the event.
 const maxStreamedResult = 1 << 20
 
-// settleInPlace takes those without results as a list, which is quicker, and gives up if
-// somebody keeps one of them locked:
+// settleInPlace passes a batch without results as a list, which is faster, and gives up if another transaction keeps
+// one of the rows locked:
 //
 //	ours, as a list    r, which lies before q: settled
 //	                           an operator, by their ids: q: locked; r: waits for us
 //	ours, as a list    q: would wait for the operator             → deadlock
 //
-// The operator's statement is somebody's wish, and ours can be made again in the order of
-// the ids: so it is ours that ends, long before Postgres looks for deadlocks.
+// The operator's statement is an explicit request, and ours can be repeated in the order of the ids. So ours gives up,
+// long before Postgres looks for deadlocks.
 func (s *store) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	p := successes(batch)
 	if slices.ContainsFunc(p.Results, func(result []byte) bool { return result != nil }) {
@@ -188,19 +187,18 @@ func (s *store) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.U
 	}
 	stored, err := s.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
 	if pgsession.State(err) == pgsession.LockNotAvailable {
-		return nil, nil // whatever has one of the rows may be waiting for another: all are left
+		return nil, nil // the transaction that has one row may wait for another: leave all
 	}
 	return stored, err
 }
 
-// unmoved says whether the job should still be where its claim has left it. An
-// extension of the lease moves it, and is due after a third of the lease's time.
+// unmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
+// row, and is due after a third of the lease's time.
 func unmoved(a *attempt, now time.Time, leaseTTL time.Duration) bool {
 	return a.place.Valid && now.Sub(a.claimed) < leaseTTL/4
 }
 
-// storeFollowed settles jobs as succeeded together with their follow-ups, and wakes
-// the dispatchers for those.
+// storeFollowed settles jobs as succeeded together with their follow-ups, and wakes the dispatchers for the follow-ups.
 func (s *store) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	jobs := make([]engine.Success, len(batch))
 	for i, a := range batch {
@@ -210,15 +208,15 @@ func (s *store) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.U
 	if err != nil {
 		return nil, fmt.Errorf("settle %d succeeded jobs with follow-ups: %w", len(batch), err)
 	}
-	// Also when nothing matched: an earlier try may have committed before its
-	// connection broke, and nobody was woken for that.
+	// Wake them also when nothing matched: an earlier try may have committed before its connection broke, and nobody
+	// was woken for that.
 	s.pokeAll()
 	s.peers.notify()
 	return s.closeCalledOff(ctx, batch, stored)
 }
 
-// storeUnavailable stores outages. The database knows how long they have lasted and
-// says what each job became.
+// storeUnavailable stores outages. The database knows how long each outage has lasted, and returns the new status of
+// each job.
 func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	u := unfinishedParams(s.worker, batch)
 	p := sqlgen.SettleUnavailableParams{
@@ -246,7 +244,7 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtyp
 	return s.closeCalledOff(ctx, batch, stored)
 }
 
-// fingerprintOf is that of a failure which waits for a person, "" for other outcomes.
+// fingerprintOf returns the fingerprint of a failure that waits for an operator, or "" for other outcomes.
 func fingerprintOf(a *attempt) string {
 	if a.outcome.Status != outbox.Failed && a.outcome.Status != outbox.Dead {
 		return ""
@@ -254,12 +252,11 @@ func fingerprintOf(a *attempt) string {
 	return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)
 }
 
-// closeCalledOff deals with what a settling statement did not match: if the job
-// was cancelled, or its deadline has come, it is closed as that, and counts as
-// stored. It is a statement of its own, so that jobs that are not called off pay
-// nothing for it. Between the two others may act, and the fence decides: a reaper
-// that closes the job first leaves us a lost lease; a process that dies here
-// leaves the request, which the reaper carries out when the lease lapses.
+// closeCalledOff handles attempts that a settling statement did not match. If a job was cancelled or its deadline has
+// come, closeCalledOff closes it as cancelled or expired and counts it as stored. It uses a statement of its own, so
+// that other jobs pay nothing for it. Others may act between the two statements, and the fence decides: if a reaper
+// closes the job first, this attempt has lost its lease; if this process dies here, the request stays, and the reaper
+// carries it out when the lease lapses.
 //
 //	settle (id, epoch)       refused: cancelled
 //	                         reaper, deadline: closed as expired, epoch + 1
@@ -304,7 +301,7 @@ func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []p
 	return stored, nil
 }
 
-// ensureDays makes the partition of today: no reaper did in time.
+// ensureDays creates the partition of today, which no reaper has created in time.
 func (s *store) ensureDays() {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A job that is where its claim has left it is settled there, and every other one
-// wherever it is: the place is a hint, and nothing depends on it.
+// A job whose row is where its claim left it is settled there, and every other one wherever it is: the place is a hint,
+// and nothing depends on it.
 func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 	t.Parallel()
 	const inPlace, byID = "in place", "SettleSucceeded"
@@ -79,7 +79,7 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 	}
 }
 
-// The place of a job may be that of another by now.
+// Another job may be at the place by now.
 func TestWhoeverHasComeToAPlaceIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, results := range []bool{false, true} {
@@ -101,8 +101,7 @@ func TestWhoeverHasComeToAPlaceIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Jobs that have come to each other's places are both to be settled; only the results tell
-// them apart.
+// Jobs that have moved to each other's places must both be settled; only the results distinguish them.
 func TestJobsInEachOthersPlacesKeepTheirResults(t *testing.T) {
 	t.Parallel()
 	for _, results := range []bool{false, true} {
@@ -115,8 +114,8 @@ func TestJobsInEachOthersPlacesKeepTheirResults(t *testing.T) {
 	}
 }
 
-// A list is settled in the order of the places, an operator's jobs in that of their ids:
-// if the two would deadlock, it is not the operator who suffers.
+// A list is settled in the order of the places, and an operator's jobs in the order of their ids: if the two would
+// deadlock, the operator's statement wins.
 func TestASettlementAsAListGivesWay(t *testing.T) {
 	t.Parallel()
 	db, log := pgtest.New(t), new(bytes.Buffer)
@@ -149,7 +148,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	}
 }
 
-// What was stored in its place stays so if the statement for the others fails.
+// What was stored in its place stays stored if the statement for the others fails.
 func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	t.Parallel()
 	db, log := pgtest.New(t), new(bytes.Buffer)
@@ -168,14 +167,14 @@ func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	}
 }
 
-// Somebody changes a job at the moment when it is settled in its place:
+// Another transaction changes a job at the moment when it is settled in its place:
 //
 //	settle in place   snapshot: the job is there; waits for its row
 //	                          another: commits, and the job is elsewhere
 //	settle in place   looks at the new version (some servers), or at none
 //	settle by id      finds what is left
 //
-// Whichever the server does, the fence decides.
+// Whatever the server does, the fence decides.
 func TestASettlementInPlaceWaitsForWhoeverChangesTheJob(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -212,8 +211,8 @@ func TestASettlementInPlaceWaitsForWhoeverChangesTheJob(t *testing.T) {
 	}
 }
 
-// succeeded are attempts at new jobs whose handlers have returned, each with a result
-// of its own or with none, in the order of their ids.
+// succeeded returns attempts at new jobs whose handlers have returned, each with a result of its own or with none, in
+// the order of their ids.
 func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results bool) []*attempt {
 	t.Helper()
 	batch := make([]*attempt, n)
@@ -236,7 +235,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results boo
 	return batch
 }
 
-// wantSettled wants all but so many jobs in the history, and each with its own result.
+// wantSettled expects all but left jobs in the history, each with its own result.
 func wantSettled(t *testing.T, db *pgxpool.Pool, batch []*attempt, left int) {
 	t.Helper()
 	results := map[outbox.ID]string{}
@@ -271,7 +270,7 @@ func change(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// asked notes the names of the statements, and refuses one of them once.
+// asked records the names of the statements, and refuses one of them once.
 type asked struct {
 	sqlgen.DBTX
 	names  []string

@@ -21,9 +21,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Two workers whose handlers end in every way, whose leases lapse and of which one stops and
-// comes back, a reaper, and a person who cancels, retries and dismisses: at the end the events
-// of each streamed job rebuild what the database holds of it.
+// Two workers' handlers end in every way, their leases lapse, and one worker stops and comes back; a reaper works, and
+// an operator cancels, retries and dismisses. At the end the events of each streamed job rebuild what the database
+// holds of it.
 func TestEventsRebuildEveryFlow(t *testing.T) {
 	var mu sync.Mutex
 	names := map[lifecycle.Name]int{} // of all flows: in one, chance may leave one out
@@ -107,7 +107,7 @@ func TestEventsRebuildEveryFlow(t *testing.T) {
 	})
 }
 
-// endSomehow reports something, and ends in a way that chance chooses.
+// endSomehow reports something, and ends in a random way.
 func endSomehow(ctx context.Context, job *outbox.Job[probe]) error {
 	if rand.IntN(2) == 0 {
 		_ = job.Progress(ctx, int64(rand.IntN(100)), 100, "so far")
@@ -128,7 +128,7 @@ func endSomehow(ctx context.Context, job *outbox.Job[probe]) error {
 	return nil
 }
 
-// A worker that has lost the lease ends its attempt: nothing comes of it, and the stream says so.
+// A worker that has lost the lease ends its attempt: the outcome is refused, and the stream records that.
 func TestARefusedOutcomeIsInTheStream(t *testing.T) {
 	t.Run("settled by the dispatcher", func(t *testing.T) {
 		refuseFirst(t, outbox.Succeeded, func(context.Context, *pgxpool.Pool, *outbox.Job[probe]) error { return nil })
@@ -145,7 +145,7 @@ func TestARefusedOutcomeIsInTheStream(t *testing.T) {
 	})
 }
 
-// refuseFirst lets another worker have the job, and then the first attempt end.
+// refuseFirst lets another worker have the job, and then ends the first attempt.
 func refuseFirst(t *testing.T, refused outbox.Status, end func(context.Context, *pgxpool.Pool, *outbox.Job[probe]) error) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		flow.Streamed = true
@@ -188,7 +188,7 @@ func refuseFirst(t *testing.T, refused outbox.Status, end func(context.Context, 
 	})
 }
 
-// What is stored and not committed was never there.
+// An event that was stored and not committed never existed.
 func TestEventsGoWithTheirTransaction(t *testing.T) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		flow.Streamed = true

@@ -20,7 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// streamedTenants are those whose streamed jobs are tried.
+// streamedTenants lists the tenants whose streamed jobs are tested.
 var streamedTenants = map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": {15: 7}}
 
 // storeTiny enqueues n jobs of a tenant.
@@ -33,8 +33,8 @@ func storeTiny(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, n int, streamed
 	}
 }
 
-// A claim after one that has leased streamed jobs, and a settlement of such jobs, store the events themselves; those of
-// other jobs have nothing to do with events.
+// A claim after one that has leased streamed jobs, and a settlement of such jobs, store the events themselves; the
+// statements for other jobs have nothing to do with events.
 func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for name, tenant := range streamedTenants {
@@ -82,7 +82,8 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// That a statement stores the events of its changes says nothing of the next one, be it in the same transaction:
+// A statement that stores the events of its changes does so only for itself, even if the next is in the same
+// transaction:
 //
 //	claim    its events are stored by itself
 //	settle   its events are stored by the trigger

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What a job may be without events it may be with them, and others do not suffer by it.
+// A job with events may be anything that a job without events may be, and other jobs do not suffer from it.
 func TestLargeStreamedJobs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -12,11 +12,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// freshFor is how soon an attempt begins that belongs to the trace in which its job was stored.
+// freshFor bounds the delay after which an attempt still belongs to the trace in which its job was stored.
 const freshFor = time.Minute
 
-// trace begins the span of a handler's call, for one attempt or the attempts of a batch, and returns its context. It is
-// ctx if the program does not use package tracing.
+// trace begins the span of a handler's call, for one attempt or the attempts of a batch, and returns the span's
+// context. It returns ctx if the program does not use package tracing.
 func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Context {
 	t := engine.Tracing()
 	if t == nil {
@@ -49,8 +49,8 @@ func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Conte
 	return ctx
 }
 
-// failedSpans looks up the spans of the attempts before these. Jobs that are claimed for the first time have none.
-// Where the database does not answer in time, a link is missing: that is better than an attempt that waits for it.
+// failedSpans looks up the spans of the attempts before these. Jobs that are claimed for the first time have none. If
+// the database does not answer in time, a link is missing, which is better than an attempt that waits for it.
 func failedSpans(ctx context.Context, attempts []*attempt) []engine.FailedSpan {
 	var again []pgtype.UUID
 	for _, a := range attempts {
@@ -70,7 +70,7 @@ func failedSpans(ctx context.Context, attempts []*attempt) []engine.FailedSpan {
 	return found
 }
 
-// spansOf returns the spans of attempts, for those that come after them: nil if none is sampled.
+// spansOf returns the spans of attempts, for the attempts that follow them, or nil if none is sampled.
 func spansOf(attempts []*attempt) (traces []string) {
 	for i, a := range attempts {
 		if a.spanned != "" {
@@ -83,8 +83,8 @@ func spansOf(attempts []*attempt) (traces []string) {
 	return traces
 }
 
-// endSpan ends the span of a handler's call, when the outcomes are decided. One of a batch has an outcome if all its
-// jobs have the same, and fails with the first that fails.
+// endSpan ends the span of a handler's call when the outcomes are decided. The span of a batch ends with the outcome
+// that its jobs share, or "mixed", and with the failure of the first job that failed.
 func endSpan(attempts ...*attempt) {
 	var span engine.Span
 	var same, code, message string
@@ -110,7 +110,7 @@ func endSpan(attempts ...*attempt) {
 	}
 }
 
-// logContext is the context in which the lines about an attempt are logged.
+// logContext returns the context for log lines about an attempt.
 func (a *attempt) logContext(otherwise context.Context) context.Context {
 	if a.traced == nil {
 		return otherwise
@@ -118,7 +118,7 @@ func (a *attempt) logContext(otherwise context.Context) context.Context {
 	return a.traced
 }
 
-// observe observes a time of the attempt, with the trace in which it was as an example.
+// observe records a duration of the attempt, with its trace as an exemplar.
 func (a *attempt) observe(o prometheus.Observer, d time.Duration) {
 	if a.span != nil {
 		if id := a.span.TraceID(); id != "" {

@@ -29,7 +29,7 @@ func TestWithoutTracingNothingIsPaidForIt(t *testing.T) {
 	}
 }
 
-// What every attempt pays that is not traced: some nanoseconds of the five microseconds that a job takes.
+// The cost of tracing for an attempt that is not traced: some nanoseconds of the five microseconds that a job takes.
 func BenchmarkWithoutTracing(b *testing.B) {
 	p, a := new(process), &attempt{job: new(outbox.Claimed)}
 	ctx := b.Context()

@@ -9,15 +9,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// A queue that is paused or at its limit is looked at this often, and up to
-// twice as often, by each process: an operator's change whose notification was
-// lost takes effect within a second, and so does room that others have made, be
-// they alive or dead. Nobody is notified of it: most room is taken up again at
-// once by the process that made it, and a NOTIFY for every job that ends would
-// cost all commits of the database more than the looks do.
+// Each process looks at a queue that is paused or at its limit at this interval, and up to twice as often. So an
+// operator's change whose notification was lost takes effect within a second, and room that other processes have made,
+// alive or dead, is noticed as soon. Nobody is notified of room: most of it is used up again at once by the process
+// that made it, and a NOTIFY for every job that ends would cost all commits of the database more than these looks do.
 const limitPoll = 800 * time.Millisecond
 
-// usage is what is set for a queue and how much of it is used.
+// usage holds the limits of a queue and how much of them is used.
 type usage struct {
 	sqlgen.MeasureQueueRow
 	log startLog
@@ -31,7 +29,7 @@ func newUsage(m sqlgen.MeasureQueueRow) *usage {
 	return u
 }
 
-// room is how many of the jobs that are asked for may be started.
+// room returns how many of the jobs that are asked for may start.
 func (u *usage) room(asked int) int {
 	if u.Paused {
 		return 0
@@ -45,7 +43,7 @@ func (u *usage) room(asked int) int {
 	return max(asked, 0)
 }
 
-// add notes jobs that were claimed.
+// add counts claimed jobs as started.
 func (u *usage) add(claimed []*attempt) {
 	for _, a := range claimed {
 		if u.MaxRunning != nil {
@@ -57,7 +55,7 @@ func (u *usage) add(claimed []*attempt) {
 	}
 }
 
-// reason names what stopped a claim.
+// reason names the limit that stopped a claim.
 func (u *usage) reason() string {
 	switch {
 	case u.Paused:
@@ -68,7 +66,7 @@ func (u *usage) reason() string {
 	return "max_running"
 }
 
-// rest is when there may be room again, as far as the rate says.
+// rest returns when there may be room again, as far as the rate determines it.
 func (u *usage) rest() time.Duration {
 	if u.reason() == "rate" {
 		return max(u.log.next(u.Now.Time), time.Millisecond)
@@ -76,21 +74,20 @@ func (u *usage) rest() time.Duration {
 	return limitPoll
 }
 
-// rateParts is how exactly starts are remembered: in parts of the interval.
+// rateParts is the number of parts of the interval by which starts are counted.
 const rateParts = 100
 
-// startLog is the starts of the last interval: the latest of each hundredth of it,
-// and how many those were. So it has a bounded length, and forgets a start up to a
-// hundredth of the interval too late and never too early: no span of the interval
-// has more starts than the rate. The times are the database's.
+// startLog records the starts of the last interval: for each hundredth of it, the latest start and the number of
+// starts. So its length is bounded, and it forgets a start up to a hundredth of the interval too late and never too
+// early: no span as long as the interval has more starts than the rate. The times are the database's.
 type startLog struct {
 	interval time.Duration
 	times    []pgtype.Timestamptz
 	counts   []int32
 }
 
-// newStartLog makes a log of what was stored. What is far in the future was stored
-// before the database's clock was set back, or under a longer interval.
+// newStartLog makes a log from its stored form. It drops times far in the future: they were stored before the
+// database's clock was set back, or under a longer interval.
 func newStartLog(interval time.Duration, now time.Time, times []pgtype.Timestamptz, counts []int32) startLog {
 	l := startLog{interval: interval}
 	for i, at := range times {
@@ -121,7 +118,7 @@ func (l *startLog) add(at time.Time) {
 	l.counts = append(l.counts, 1)
 }
 
-// next is how long it takes until a start is forgotten.
+// next returns how long it takes until a start is forgotten.
 func (l *startLog) next(now time.Time) time.Duration {
 	next := l.interval
 	for _, at := range l.times {

@@ -10,9 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// A dispatcher that starts as many as the log allows, whenever there is room,
-// keeps the rate in every span of the interval, and gets within two hundredths of
-// it.
+// A dispatcher that starts as many jobs as the log allows, whenever there is room, keeps the rate in every span of the
+// interval, and comes within two hundredths of it.
 func TestStartLogKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	const rate, interval = 50, time.Second
@@ -50,8 +49,7 @@ func TestStartLogKeepsTheRate(t *testing.T) {
 	}
 }
 
-// Times that cannot be are forgotten: a clock that was ahead must not stop a queue
-// until the true time has caught up.
+// Impossible times are dropped: a clock that was ahead must not stop a queue until the true time has caught up.
 func TestStartLogForgetsTheFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2027, 1, 31, 9, 0, 0, 0, time.UTC)

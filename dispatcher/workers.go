@@ -9,35 +9,35 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 )
 
-// staleAfter is how long a job waits in the buffer before it goes back.
+// staleAfter is how long a job waits in the buffer before the claim loop gives it back.
 const staleAfter = 2 * time.Second
 
-// workers are what runs the jobs of a queue, one at a time each, and what is claimed waits for them here.
+// workers runs the jobs of a queue, and buffers claimed jobs. Each worker runs one job at a time.
 type workers struct {
 	*process
 	capacity *capacity
 	pause    *pauseCheck
 	outages  *outages
-	ended    chan<- *attempt // to be settled
+	ended    chan<- *attempt // outcomes to settle
 	running  *sync.WaitGroup
 
 	buffer      chan *attempt // claimed, not started
-	express     chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
-	expressOnly expressOnly   // for what is in express
+	express     chan *attempt // jobs of tenants that hold few: they do not wait behind other tenants' jobs
+	expressOnly expressOnly   // keeps some workers for the jobs in express
 }
 
-// newWorkers makes the channels large enough for all that can be claimed, and for so many jobs more.
+// newWorkers makes channels with room for all jobs that can be claimed, and for more jobs besides.
 func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt, running *sync.WaitGroup, more int) *workers {
 	w := &workers{
 		process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
-		buffer:  make(chan *attempt, c.concurrency+maxPrefetch+more+1), // one that a commit has claimed
+		buffer:  make(chan *attempt, c.concurrency+maxPrefetch+more+1), // + 1: a job that a commit claims
 		express: make(chan *attempt, c.concurrency+maxPrefetch+more+scheduler.MaxExpress),
 	}
 	w.expressOnly.state.Store(&expressOnlyState{changed: make(chan struct{})})
 	return w
 }
 
-// start starts the workers; close ends them when nothing waits any more.
+// start starts the workers. They end after close, when no jobs wait.
 func (w *workers) start() {
 	express := w.capacity.concurrency / scheduler.ExpressPart
 	for range w.capacity.concurrency - express {
@@ -48,10 +48,10 @@ func (w *workers) start() {
 	}
 }
 
-// deliver gives a job to the workers. It never blocks: there is a place for all that may be claimed.
+// deliver gives a job to the workers. It never blocks: the buffer has room for all jobs that may be claimed.
 func (w *workers) deliver(a *attempt) { w.buffer <- a }
 
-// close gives back what waits, and ends the workers. Nothing may be delivered any more.
+// close gives back the waiting jobs and ends the workers. Nothing may be delivered after it.
 func (w *workers) close() {
 	for waits := true; waits; {
 		select {
@@ -67,8 +67,8 @@ func (w *workers) close() {
 	close(w.express)
 }
 
-// work runs the attempts that next returns until the channels are closed. If a handler ends its goroutine, another one
-// goes on.
+// work runs the attempts that next returns until the channels are closed. If a handler ends its goroutine, a new
+// goroutine continues.
 func (w *workers) work(next func() *attempt) {
 	for a := next(); a != nil; a = next() {
 		if !w.pause.mayStart(a) || !w.outages.mayRun(a) {
@@ -92,7 +92,7 @@ func (w *workers) work(next func() *attempt) {
 	}
 }
 
-// hand has an attempt that is over settled, after its last report if it made any.
+// hand sends a finished attempt to the settler, after its last report if it made any.
 func (w *workers) hand(a *attempt) {
 	a.over()
 	w.outages.noteOutcome(a)
@@ -101,10 +101,10 @@ func (w *workers) hand(a *attempt) {
 	}
 }
 
-// nextAttempt waits for the next job that a worker is to run, nil when the buffer
-// is closed. When jobs wait in both channels, select picks at random, so neither starves.
+// nextAttempt waits for the next job for a worker. It returns nil when the buffer is closed. When jobs wait in both
+// channels, select picks at random, so neither starves.
 func (w *workers) nextAttempt() *attempt {
-	if len(w.express) == 0 { // the usual case, at the price of one channel
+	if len(w.express) == 0 { // the usual case: one channel costs less than two
 		select {
 		case a := <-w.buffer:
 			return a
@@ -119,12 +119,12 @@ func (w *workers) nextAttempt() *attempt {
 	}
 }
 
-// nextExpressOnly is nextAttempt for one of the workers that may be for express jobs only.
+// nextExpressOnly waits like nextAttempt, for the workers that may be reserved for express jobs.
 func (w *workers) nextExpressOnly() *attempt {
 	for {
 		state, buffer := w.expressOnly.state.Load(), w.buffer
 		if state.on {
-			buffer = nil // never ready
+			buffer = nil // a nil channel is never ready
 		}
 		select {
 		case a := <-w.express: // nil when it is closed
@@ -133,27 +133,27 @@ func (w *workers) nextExpressOnly() *attempt {
 			if a == nil || !w.expressOnly.state.Load().on {
 				return a
 			}
-			w.giveBack(a) // both were ready: the reserve began while this worker waited
+			w.giveBack(a) // both were ready: the reservation began while this worker waited
 		case <-state.changed:
 		}
 	}
 }
 
-// expressOnly says whether some of a queue's workers take jobs of the express channel only:
-// those of tenants that hold few. Which workers they are is fixed when the dispatcher
-// starts; whether they take others the claim loop decides.
+// expressOnly records whether some of a queue's workers only take jobs of the express channel, which are those of
+// tenants that hold few. The choice of these workers is fixed when the dispatcher starts; the claim loop decides
+// whether they take other jobs, too.
 type expressOnly struct {
 	state atomic.Pointer[expressOnlyState]
 }
 
-// expressOnlyState lasts until it has changed, when another takes its place: a worker may be
-// waiting for that.
+// expressOnlyState is one state of an expressOnly. A change replaces it with another and closes changed, for which a
+// worker may be waiting.
 type expressOnlyState struct {
 	on      bool
 	changed chan struct{}
 }
 
-// set keeps the workers for express jobs, or frees them. Only the claim loop calls it.
+// set reserves the workers for express jobs, or frees them. Only the claim loop calls it.
 func (e *expressOnly) set(on bool) {
 	if old := e.state.Load(); old.on != on {
 		e.state.Store(&expressOnlyState{on, make(chan struct{})})
@@ -161,10 +161,9 @@ func (e *expressOnly) set(on bool) {
 	}
 }
 
-// giveBackStale returns jobs that have waited in the buffer for long: the
-// handlers became slower than they were when the jobs were fetched ahead. Only
-// the claim loop calls it, because nobody else may send to the buffer, but for one job
-// that has its own place there (reservation).
+// giveBackStale gives back jobs that have waited long in the buffer: the handlers became slower after the jobs were
+// claimed ahead. Only the claim loop calls it, because nobody else may send to the buffer, except a reservation, whose
+// job has a place of its own.
 func (w *workers) giveBackStale(now time.Time) {
 	w.giveBackStaleOf(w.buffer, now)
 	w.giveBackStaleOf(w.express, now)
@@ -179,14 +178,14 @@ func (w *workers) giveBackStaleOf(claimed chan *attempt, now time.Time) {
 				continue
 			}
 			w.giveBack(a)
-			w.capacity.meanWork.Store(int64(staleAfter)) // fetch no further ahead until jobs are short again
+			w.capacity.meanWork.Store(int64(staleAfter)) // claim no further ahead until jobs are short again
 		default:
 			return
 		}
 	}
 }
 
-// giveBack returns what was in the buffer, a job or a batch.
+// giveBack gives back an entry of the buffer, a job or a batch.
 func (w *workers) giveBack(a *attempt) {
 	w.capacity.inHand.Add(-1)
 	if a.tenant != nil {

@@ -1,15 +1,14 @@
 -- name: InsertAudit :exec
--- InsertAudit records an act in the transaction that acts. A statement that acts
--- by itself records it in a CTE of its own instead, as RetryJob does; a function of the
--- schema that acts calls outbox.record_act. Empty texts
--- and NULLs are what does not apply.
+-- InsertAudit records an act in the transaction that acts. A statement that acts alone records it in a CTE of its own
+-- instead, as RetryJob does; a function of the schema that acts calls outbox.record_act. Empty texts and NULLs stand
+-- for what does not apply.
 INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, target, before, after)
 VALUES (@actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), @act, sqlc.narg(tenant_id)::uuid, sqlc.narg(job_id)::uuid,
     nullif(@queue::text, ''), nullif(@target::text, ''), sqlc.narg(before)::jsonb, sqlc.narg(after)::jsonb);
 
 -- name: ListAudit :many
--- ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; payloads that were
--- replaced only if @with_payloads is set.
+-- ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; replaced payloads
+-- only if @with_payloads is set.
 SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
        (CASE WHEN NOT @with_payloads::boolean AND jsonb_typeof(before) = 'object' THEN before - 'payload_base64' ELSE before END)::jsonb AS before,
        coalesce(octet_length(before ->> 'payload_base64'), 0)::integer AS payload_bytes,
@@ -30,8 +29,8 @@ ORDER BY audit.id DESC
 LIMIT @max_rows;
 
 -- name: FindAuditReach :many
--- FindAuditReach returns the act that comes after @max_rows of those of the same queue and tenant with an id below
--- @before_id: ListAudit reads so many, if it stops there. It returns nothing if there are no more.
+-- FindAuditReach returns the act after @max_rows acts of the same queue and tenant with an id below @before_id:
+-- ListAudit reads this many, if it stops there. It returns nothing if there are no more.
 SELECT id, at
 FROM outbox.audit
 WHERE audit.id < @before_id
@@ -41,15 +40,13 @@ ORDER BY audit.id DESC
 LIMIT 1 OFFSET @max_rows::integer;
 
 -- name: TrimAudit :one
--- TrimAudit deletes the oldest acts, up to @max_rows of them, that are older than
--- @keep, and leaves the chain whole.
+-- TrimAudit deletes up to @max_rows of the oldest acts that are older than @keep, and leaves the chain whole.
 SELECT outbox.trim_audit(@keep::interval, @max_rows::integer)::bigint AS trimmed;
 
 -- name: ReadAuditChain :many
--- ReadAuditChain returns up to @max_rows links of the audit's chain behind @after, each
--- with what it has to be the hash of besides the link before it: an act's place and
--- columns, in the words of outbox.audit_hash, or '' if the act is not there. One
--- snapshot has both. is_anchor is the first link of all, which has no act.
+-- ReadAuditChain returns up to @max_rows links of the audit's chain after @after. Each comes with what it must be the
+-- hash of, besides the link before it: an act's place and columns, in the form of outbox.audit_hash, or '' if the act
+-- is not there. One snapshot has both. is_anchor marks the very first link, which has no act.
 SELECT chain.seq, chain.hash,
        coalesce(chain.audit_id, 0)::bigint AS audit_id,
        (audit.id IS NOT NULL)::boolean AS has_act,
@@ -65,9 +62,9 @@ ORDER BY chain.seq
 LIMIT @max_rows;
 
 -- name: FindUnchainedAudit :one
--- FindUnchainedAudit looks at up to @max_rows acts with an id above @after: how many
--- there are, the last of them, how many of them no link of the chain is for, and up to
--- a hundred of those. An act and its link are committed together, and trimmed together.
+-- FindUnchainedAudit looks at up to @max_rows acts with an id above @after: it returns how many there are, the last of
+-- them, how many have no link in the chain, and up to a hundred of those. An act and its link are committed together,
+-- and trimmed together.
 WITH act AS MATERIALIZED (
     SELECT audit.id, NOT EXISTS (SELECT FROM outbox.audit_chain WHERE audit_chain.audit_id = audit.id) AS unchained
     FROM outbox.audit

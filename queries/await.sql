@@ -1,9 +1,8 @@
 -- name: FindEnded :many
--- FindEnded tells which of the jobs have ended, dead letters included, and which
--- are nowhere: not yet committed, rolled back, or trimmed; those have no status.
--- It says nothing of a job that is open. One snapshot sees both tables, so that a
--- job which closes meanwhile is in one of them. The history, which has a partition
--- for each day, is only asked for jobs that are not open any more.
+-- FindEnded returns which of the jobs have ended, dead letters included, and which are nowhere: not yet committed,
+-- rolled back, or trimmed; those have no status. It returns nothing for a job that is open. One snapshot sees both
+-- tables, so that a job which closes meanwhile is in one of them. The history, which has a partition for each day, is
+-- read only for jobs that are not open any more.
 WITH asked AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id
 ), open AS MATERIALIZED (
@@ -13,12 +12,12 @@ WITH asked AS MATERIALIZED (
         SELECT jobs.status, jobs.last_error_code, jobs.last_error_message
         FROM outbox.jobs
         WHERE jobs.id = asked.id
-        LIMIT 1 -- a loop over the index, whatever the statistics say
+        LIMIT 1 -- forces a loop over the index, whatever the statistics are
     ) AS job ON true
 )
 SELECT open.id::uuid AS id,
        coalesce(open.status::text, closed.status::text, '')::text AS status,
-       closed.tenant_id::uuid AS tenant_id, -- what a sealed result is bound to, besides the id
+       closed.tenant_id::uuid AS tenant_id, -- with the id it binds a sealed result
        closed.result::bytea AS result,
        coalesce(open.last_error_code, closed.last_error_code, '')::text AS error_code,
        coalesce(open.last_error_message, closed.last_error_message, '')::text AS error_message
@@ -35,7 +34,7 @@ WHERE open.status IS NULL
 LIMIT 100000;
 
 -- name: FindOutcome :many
--- FindOutcome tells where a job stands, and what it left if it has ended.
+-- FindOutcome returns a job's status, and its result if it has ended.
 SELECT status::text AS status, tenant_id, NULL::bytea AS result,
        coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message
 FROM outbox.jobs
@@ -47,6 +46,6 @@ WHERE history.id = @id
 LIMIT 1;
 
 -- name: WakeWaiters :exec
--- WakeWaiters tells those who wait for jobs that some have ended. It carries no
--- data and does not wait for the disk: it is a hint, and they also poll.
+-- WakeWaiters notifies callers that wait for jobs that some have ended. It carries no data and does not wait for the
+-- disk: it is a hint, and they also poll.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_settled', '');

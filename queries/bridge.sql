@@ -1,6 +1,6 @@
 -- name: OwnBridge :many
--- OwnBridge makes a process the one that fetches a bridge's messages, if nobody does. Its
--- row is a position, of a consumer that no user's has the name of: how many messages have been stored.
+-- OwnBridge makes a process the one that fetches a bridge's messages, if no other does. Its row is a position, under a
+-- consumer's name that no user's consumer has: it counts the messages that have been stored.
 INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, position, epoch, lease_expires_at)
 VALUES ('-bridge', @bridge, 0, 0, 1, clock_timestamp() + @lease_ttl::interval)
 ON CONFLICT (consumer, source, partition) DO UPDATE
@@ -9,9 +9,8 @@ WHERE p.lease_expires_at IS NULL OR p.lease_expires_at < clock_timestamp()
 RETURNING epoch;
 
 -- name: KeepBridge :execrows
--- KeepBridge extends the lease, unless another process has the bridge, and stores what it
--- waits for. In the transaction that stores jobs it is the fence: another process waits for
--- the row, and then finds the lease extended.
+-- KeepBridge extends the lease, unless another process has the bridge, and stores what the bridge waits for. In the
+-- transaction that stores jobs it is the fence: another process waits for the row, and then finds the lease extended.
 UPDATE outbox.inbox_positions
 SET lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     position = greatest(position, 0) + @stored::bigint,
@@ -25,7 +24,7 @@ WHERE consumer = '-bridge'
   AND epoch = @epoch;
 
 -- name: LeaveBridge :exec
--- LeaveBridge lets another process have the bridge at once.
+-- LeaveBridge lets another process take the bridge at once.
 UPDATE outbox.inbox_positions
 SET lease_expires_at = NULL
 WHERE consumer = '-bridge'
@@ -34,8 +33,7 @@ WHERE consumer = '-bridge'
   AND epoch = @epoch;
 
 -- name: ListBridges :many
--- ListBridges returns all bridges by name. What a process has said that fetches no more does
--- not count.
+-- ListBridges returns all bridges by name. It ignores the state of a process that has stopped fetching.
 SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at, moved_at AS seen_at,
        state.fetching, coalesce(CASE WHEN state.fetching THEN lag END, -1)::bigint AS lag,
        (CASE WHEN state.fetching THEN away_since END)::timestamptz AS away_since,
@@ -47,7 +45,7 @@ WHERE consumer = '-bridge'
 ORDER BY source;
 
 -- name: CountWaiting :one
--- CountWaiting counts the jobs of a tenant's queue that wait, up to a number. Each part has an index.
+-- CountWaiting counts the waiting jobs of a tenant's queue, up to a number. Each part has an index.
 SELECT count(*)
 FROM (
     SELECT 1 FROM outbox.jobs
@@ -66,7 +64,7 @@ FROM (
 ) AS waiting;
 
 -- name: StoreUndecodable :execrows
--- StoreUndecodable stores a dead letter for a message of which no job can be made, once.
+-- StoreUndecodable stores a dead letter, once, for a message from which no job can be made.
 WITH first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
     VALUES (@tenant_id, @kind, @idempotency_key, @id)

@@ -1,6 +1,6 @@
 -- name: ListChildren :many
--- ListChildren returns up to @max_rows jobs that the end of another one stored, open and closed, of a @tenant or of
--- any, newest first, from the one before @before on.
+-- ListChildren returns up to @max_rows jobs, open and closed, that were stored when another job ended, of a @tenant or
+-- of any, newest first, starting with the one before @before.
 (
     SELECT {{open "jobs"}}
     FROM outbox.jobs

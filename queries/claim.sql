@@ -8,14 +8,14 @@
                      unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
                      unnest((@from_id::uuid[])[share.first:share.last])            AS id) AS cursor
         CROSS JOIN LATERAL (
-            -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow
-            -- at a high priority are never read.
+            -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
+            -- priority are never read.
             SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
             FROM outbox.jobs
             WHERE jobs.queue = @queue
               AND jobs.tenant_id = share.tenant_id
               AND jobs.priority = cursor.priority
-              AND jobs.key IS NULL -- those with one: queries/keys.sql
+              AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
               AND jobs.run_at <= statement_timestamp()
@@ -33,27 +33,25 @@
     LIMIT @max_jobs
 {{end -}}
 -- name: ClaimJobs :many
--- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than
--- its quota, highest priority first, and no more than @max_jobs of all. A tenant's cursors,
--- one for each priority, are the elements from its first to its last of @priorities; each
--- says where the index is read from. Concurrent claimers skip each other's rows instead of
--- waiting. The rows come back in no particular order.
+-- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
+-- first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
+-- first to its last of @priorities; each says where to start reading the index. Concurrent claimers skip each other's
+-- rows instead of waiting. The rows come back in no particular order.
 --
--- The jobs are chosen once: ARRAY makes a list of them before the first is written,
--- whatever the plan. A sub-select to join with may be carried out again for each row,
--- and would choose others (docs/adr/0015-chosen-as-a-list.md).
+-- The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A
+-- sub-select in a join may be executed again for each row, and would choose other jobs
+-- (docs/adr/0015-chosen-as-a-list.md).
 --
--- The locked rows are found again by their place: nobody else can move them. One that was
--- changed between this statement's snapshot and its lock is at a place that the snapshot
--- does not see, and is left alone; a change that makes a job due (an operator's, or of a
--- dispatcher that gave it back) wakes the dispatchers after its commit.
+-- The locked rows are found again by their place: no other transaction can move them. If a row changed between this
+-- statement's snapshot and its lock, it is at a place that the snapshot does not see, and is left alone. A change that
+-- makes a job due (by an operator, or by a dispatcher that gave it back) wakes the dispatchers after its commit.
 UPDATE outbox.jobs
 SET status           = 'running',
     attempt          = jobs.attempt + 1,
     epoch            = jobs.epoch + 1,
     lease_owner      = @worker::text,
-    -- The database's clock is the only one that leases know; the claim may have
-    -- waited, so the lease runs from the moment of the write.
+    -- Leases follow the database's clock alone; the claim may have waited, so the lease runs from the moment of the
+    -- write.
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     started_at       = statement_timestamp()
 WHERE jobs.ctid = ANY (ARRAY(
@@ -62,9 +60,9 @@ WHERE jobs.ctid = ANY (ARRAY(
 RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 
 -- name: ClaimStreamedJobs :many
--- ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with
--- one INSERT, where a trigger would store each by itself. It is sent where the claim before it
--- has leased such jobs, and leases others as well.
+-- ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with one INSERT, where a
+-- trigger would store each separately. Dispatchers send it if the claim before it has leased such jobs. It leases other
+-- jobs as well.
 WITH taken AS MATERIALIZED (
     SELECT taken.place, taken.status
 {{template "due" true}}), claimed AS (
@@ -94,24 +92,21 @@ FROM claimed
 LIMIT 100000;
 
 -- name: SurveyQueue :many
--- SurveyQueue tells when the next job of each known cursor becomes due, and which tenants
--- and priorities without a cursor have jobs. It reads only what is live: the future end of
--- a known cursor's range of the index, and the gaps between these ranges, each from its
--- newest entry backwards. What was claimed long ago, and cannot be removed while somebody
--- holds a snapshot, is never read, as long as a cursor stands for it.
+-- SurveyQueue returns when the next job of each known cursor becomes due, and which tenants and priorities without a
+-- cursor have jobs. It reads only live entries: the future end of a known cursor's range of the index, and the gaps
+-- between these ranges, each from its newest entry backwards. It never reads entries of jobs that were claimed long ago
+-- and cannot be removed while a transaction holds a snapshot, as long as a cursor covers them.
 --
--- The future begins at @since, when the survey before this one was made: a job that became
--- due after the last claim had looked is returned with a wait below zero, and once only. A
--- tenant and priority without a cursor has a wait of minus infinity. The row of no tenant
--- carries the time of this survey; another one, whose wait is not a number, says that the
--- queue is paused or limited.
+-- The future begins at @since, the time of the previous survey: a job that became due after the last claim had looked
+-- is returned with a wait below zero, and only once. A tenant and priority without a cursor has a wait of minus
+-- infinity. The row without a tenant carries the time of this survey; another one, whose wait is not a number, means
+-- that the queue is paused or limited.
 --
--- At most @max_new tenants and priorities are found in the gaps between tenants, and as many in those between
--- priorities, of jobs with and without a key each: if there are so many, there may be others.
+-- The survey finds at most @max_new tenants and priorities in the gaps between tenants, and as many in those between
+-- priorities, separately for jobs with and without a key. If it finds that many, there may be others.
 --
--- A gap between two tenants with cursors is from the one after the first to the one before
--- the second, both included: a range of one column, because PostgreSQL ends the scan of a
--- comparison of rows at the first column only.
+-- A gap between two tenants with cursors runs from the one after the first to the one before the second, both included.
+-- It is a range of one column, because PostgreSQL ends the scan of a row comparison at the first column only.
 WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
     SELECT gap.at, first.tenant_id, first.priority, 1
     FROM unnest(@gap_from::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
@@ -319,9 +314,8 @@ SELECT false, '00000000-0000-0000-0000-000000000000', 0::smallint, 'infinity', s
 LIMIT 10000;
 
 -- name: ReturnOrphans :execrows
--- ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
--- it: their claim was cut off after it had committed. No attempt is spent. Leases
--- that have lapsed are the reaper's, and so is what somebody has cancelled.
+-- ReturnOrphans gives back the jobs of a queue that @worker holds without knowing it, because their claim was cut off
+-- after it had committed. It spends no attempt. It leaves lapsed leases and cancelled jobs to the reaper.
 WITH orphans AS MATERIALIZED (
     SELECT jobs.id
     FROM outbox.jobs
@@ -330,7 +324,7 @@ WITH orphans AS MATERIALIZED (
       AND jobs.queue = @queue
       AND jobs.lease_owner = @worker::text
       AND jobs.cancel_requested_at IS NULL
-      AND jobs.id NOT IN (SELECT unnest(@held::uuid[])) -- hashed; compared one by one, thousands would take a second
+      AND jobs.id NOT IN (SELECT unnest(@held::uuid[])) -- hashed; thousands of single comparisons would take a second
     FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox.jobs

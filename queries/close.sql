@@ -1,8 +1,7 @@
 -- name: CancelJob :one
--- CancelJob calls a job off and returns its status before and then, "" if there is no such
--- open job. What it does is in the audit. An open job in another status than those of
--- @among, if there are any, or in another epoch than @at_epoch, if that is not NULL, is
--- left alone, and its status is returned with excluded.
+-- CancelJob cancels a job and returns its status before and after, "" if there is no such open job. It records the act
+-- in the audit. It leaves an open job alone, and returns its status with excluded set, if its status is not one of
+-- @among, should there be any, or its epoch is not @at_epoch, should that not be NULL.
 WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
     SELECT jobs.status, jobs.epoch
     FROM outbox.jobs
@@ -20,10 +19,9 @@ SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
        EXISTS (SELECT FROM excluded) AS excluded;
 
 -- name: ReleaseJob :one
--- ReleaseJob lets a held job run and returns the status in which it found it, ""
--- if it is not open, or in another epoch than @at_epoch, if that is not NULL. What it
--- does is in the audit.
-WITH found AS MATERIALIZED ( -- locked first: it is compared as it is, and not as this statement's snapshot has it
+-- ReleaseJob lets a held job run and returns the status in which it found it, "" if the job is not open, or if its
+-- epoch is not @at_epoch, should that not be NULL. It records the act in the audit.
+WITH found AS MATERIALIZED ( -- locked first: the comparison needs the present row, not the snapshot's
     SELECT jobs.epoch
     FROM outbox.jobs
     WHERE jobs.id = @id
@@ -33,8 +31,7 @@ SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM found WHERE found.epoch <> sql
                      THEN outbox.release(@id, @actor, @request_id, @reason) END::text, '')::text AS status;
 
 -- name: ListCancelRequests :many
--- ListCancelRequests returns those of the given attempts that somebody wants to
--- have stopped.
+-- ListCancelRequests returns which of the given attempts have been asked to stop.
 SELECT jobs.id, jobs.epoch
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
 JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
@@ -42,10 +39,9 @@ WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000;
 
 -- name: CloseAttempts :many
--- CloseAttempts closes those of the given attempts that were cancelled, or whose
--- deadline has come: as cancelled or expired, whatever their outcome was to be,
--- and with the error recorded if there was one. It returns them; of the others
--- the leases were lost.
+-- CloseAttempts closes those of the given attempts that were cancelled, or whose deadline has come: as cancelled or
+-- expired, whatever outcome they had, and it records the error if there was one. It returns them; the others had lost
+-- their leases.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])            AS id,
            unnest(@epochs::bigint[])       AS epoch,
@@ -78,21 +74,19 @@ JOIN ended ON ended.id = closed.id
 LIMIT 100000;
 
 -- name: ExpireDeadlines :one
--- ExpireDeadlines closes up to @max_jobs jobs, in whatever open status but the dead
--- letters', whose deadline has come and lies within [@from_deadline,
--- @before_deadline), and tells where it stopped, and when within @horizon the next
--- one comes. Of a running job this raises the epoch: its worker can write nothing
--- any more. It is left to its worker for @patience: no success is taken from it
--- then, but the words of the handler that it stops. A row that somebody has locked
--- is skipped. It closes none but those @among, if there are any, and none of those
--- @aside. The arrays name the keys of what it closed: the jobs behind may be the next
--- ones.
+-- ExpireDeadlines closes up to @max_jobs jobs whose deadline has come and lies within [@from_deadline,
+-- @before_deadline), in any open status except those of dead letters. It returns where it stopped, and when within
+-- @horizon the next deadline comes. Closing a running job raises its epoch, so that its worker can no longer write
+-- anything. Before that, a running job stays with its worker for @patience: its success would be refused, but the error
+-- of its handler, which is stopped at the deadline, is recorded. A row that another transaction has locked is skipped.
+-- It closes only jobs @among, if there are any, and none @aside. The arrays name the keys of the closed jobs: the jobs
+-- behind them may be next.
 WITH late AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.deadline, jobs.tenant_id, jobs.queue, jobs.key
     FROM outbox.jobs
     WHERE jobs.deadline IS NOT NULL
       AND jobs.status NOT IN ('failed', 'dead')
-      -- When the clock was set back, the remembered position lies in the future.
+      -- If the clock was set back, the remembered position lies in the future.
       AND jobs.deadline >= least(@from_deadline::timestamptz, statement_timestamp() - @overlap::interval)
       AND jobs.deadline < @before_deadline::timestamptz
       AND jobs.deadline <= statement_timestamp()

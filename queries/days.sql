@@ -1,18 +1,17 @@
 -- name: EnsureDays :one
--- EnsureDays makes the partitions of the history and the events up to @days_ahead
--- days from now and returns how many it made.
+-- EnsureDays creates the partitions of the history and the events up to @days_ahead days from now and returns how many
+-- it created.
 SELECT outbox.ensure_days(@days_ahead)::integer;
 
 -- name: DropDay :exec
--- DropDay drops a day of the history or the events by its table's name; @lose drops one
--- that a sink has not read. The day is locked first, its parent then; lock_timeout bounds
--- the wait for each.
+-- DropDay drops a day of the history or the events by its table's name; with @lose it also drops a day that a sink has
+-- not read. It locks the day first, then its parent; lock_timeout bounds the wait for each.
 SELECT outbox.drop_day(CAST(@day::text AS regclass), @lose::boolean);
 
 -- name: ListEventDays :many
--- ListEventDays returns the partitions of the events of which everything is older than
--- @keep and nothing is added to any more, oldest first, with the positions in them and the
--- sinks that have not read all of them. An empty day begins at 0 and ends there.
+-- ListEventDays returns the partitions of the events to which nothing is added any more and in which everything is
+-- older than @keep, oldest first, with their positions and the sinks that have not read all of them. An empty day
+-- begins and ends at 0.
 WITH partition AS MATERIALIZED (
     SELECT child.oid AS id, format('%I.%I', namespace.nspname, child.relname)::text AS name,
            regexp_match(pg_get_expr(child.relpartbound, child.oid), 'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds
@@ -35,8 +34,7 @@ ORDER BY past.first_instant
 LIMIT 10000;
 
 -- name: CountUnread :one
--- CountUnread returns how many events of a day, at positions after @after and up to @until,
--- a sink has not read.
+-- CountUnread returns how many events of a day, at positions after @after and up to @until, a sink has not read.
 SELECT count(*)
 FROM outbox.events
 JOIN outbox.sinks ON sinks.sink = @sink

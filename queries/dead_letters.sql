@@ -1,8 +1,7 @@
 -- name: ListDeadLetters :many
--- ListDeadLetters returns up to @max_rows dead letters with an id between @after and
--- @before, newest first, without payloads. An empty text and a NULL are any; the bounds of
--- times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
--- same filter.
+-- ListDeadLetters returns up to @max_rows dead letters with an id between @after and @before, newest first, without
+-- payloads. An empty text or a NULL matches any; the bounds of times are -infinity and infinity. GroupDeadLetters and
+-- FindDeadLetters have the same filter.
 SELECT {{open "jobs"}},
        coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
 FROM outbox.jobs
@@ -18,12 +17,12 @@ WHERE jobs.status IN ('failed', 'dead')
   AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
-ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
+ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
 LIMIT @max_rows;
 
 -- name: GroupDeadLetters :many
--- GroupDeadLetters counts the dead letters that failed alike, with the newest of each as an example: first those that
--- have grown within @growing, then the most.
+-- GroupDeadLetters counts the dead letters that failed in the same way, with the newest of each group as an example.
+-- Groups that have grown within @growing come first, then the largest.
 WITH letter AS MATERIALIZED (
     SELECT jobs.id, jobs.kind, coalesce(jobs.last_error_code, '') AS error_code, coalesce(jobs.error_fingerprint, '') AS fingerprint,
            coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) AS failed_at
@@ -44,7 +43,7 @@ WITH letter AS MATERIALIZED (
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
            max(letter.failed_at) > statement_timestamp() - @growing::interval AS grows,
-           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
+           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) since 18
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
     ORDER BY grows DESC, jobs DESC, letter.kind, letter.fingerprint
@@ -59,9 +58,8 @@ ORDER BY alike.grows DESC, alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT @max_rows;
 
 -- name: CountDeadLetters :one
--- CountDeadLetters looks at the first @max_seen dead letters with an id between
--- @after and @before, and counts those that the filter means: however few of how many
--- that are, a statement takes a bounded time. The next one goes on behind @last_seen.
+-- CountDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, and counts those
+-- that match the filter: however many do, a statement takes a bounded time. The next one continues after @last_seen.
 WITH letter AS MATERIALIZED (
     SELECT jobs.id,
            ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
@@ -85,9 +83,8 @@ FROM letter
 LIMIT 1;
 
 -- name: FindDeadLetters :many
--- FindDeadLetters returns up to @max_rows dead letters with an id between @after and
--- @before, oldest first: what an act on many goes through. The epoch tells the act that
--- nothing has happened to the job since, and the size how many fit into a statement.
+-- FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before, oldest first, for an act
+-- on many. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
 SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
@@ -106,16 +103,16 @@ ORDER BY jobs.id
 LIMIT @max_rows;
 
 -- name: ReplayJobs :many
--- ReplayJobs makes dead letters pending again with all their attempts, in the order
--- given, each due @spacing after the one before, and wakes the dispatchers. It moves
--- those that are still as they were found, (id, epoch), and returns their ids.
+-- ReplayJobs makes dead letters pending again with all their attempts, in the given order, each due @spacing after the
+-- one before, and wakes the dispatchers. It moves only jobs that are still as they were found, (id, epoch), and returns
+-- their ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, generate_series(0, cardinality(@ids::uuid[]) - 1) AS place
 ), found AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, input.place
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index on these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
     ORDER BY input.id
     FOR UPDATE
@@ -152,10 +149,9 @@ LEFT JOIN woken ON woken.silent IS NULL
 LIMIT 100000;
 
 -- name: ReplayEdited :many
--- ReplayEdited makes a dead letter pending again with another payload, if it is
--- still as it was found, and wakes the dispatchers. The audit keeps the old payload
--- up to @kept_bytes, and what tells both of them apart in any case. With @forget, the
--- job's steps and checkpoint, which are of the old payload, go with it.
+-- ReplayEdited makes a dead letter pending again with another payload, if it is still as it was found, and wakes the
+-- dispatchers. The audit keeps up to @kept_bytes of the old payload, and in any case what distinguishes the two. With
+-- @forget, the job's steps and checkpoint, which belong to the old payload, are deleted.
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, jobs.payload
     FROM outbox.jobs
@@ -211,15 +207,15 @@ FROM moved
 LIMIT 1;
 
 -- name: DismissJobs :many
--- DismissJobs moves dead letters that are still as they were found, (id, epoch),
--- into the history and returns their ids.
+-- DismissJobs moves dead letters that are still as they were found, (id, epoch), into the history and returns their
+-- ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
 ), dismissed AS MATERIALIZED (
     SELECT jobs.*
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index on these, see settle.sql
     ORDER BY input.id
     FOR UPDATE
 ), recorded AS (

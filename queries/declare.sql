@@ -1,6 +1,6 @@
 -- name: LockSchedules :many
--- LockSchedules locks those of the named schedules that exist, so that none of
--- them fires until the transaction ends, and returns what is needed to fire them.
+-- LockSchedules locks those of the named schedules that exist, so that none of them fires until the transaction ends,
+-- and returns what is needed to fire them.
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
        deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
@@ -10,15 +10,14 @@ LIMIT 10000
 FOR UPDATE;
 
 -- name: ReadClock :one
--- ReadClock returns the database's time, which is later than that of a statement
--- that had to wait for locks.
+-- ReadClock returns the database's time, which is later than that of a statement that had to wait for locks.
 SELECT statement_timestamp()::timestamptz AS now;
 
 -- name: DeclareSchedule :many
--- DeclareSchedule stores a schedule, or changes the one of that name to what is
--- declared; one that is declared as it is stored stays as it is, and nothing is
--- returned. Only another timing moves next_at. Without @set_by a program declares it, and it is the
--- program's from then on. With @only_new one that is there stays as it is, whatever it is like.
+-- DeclareSchedule stores a schedule, or changes the one of that name to the declaration. A schedule that is declared as
+-- it is stored stays unchanged, and nothing is returned. Only another timing moves next_at. Without @set_by a program
+-- declares the schedule, which belongs to the program from then on. With @only_new an existing schedule stays
+-- unchanged.
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
     max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, since, next_at, set_by)
 VALUES (@tenant_id, @name, sqlc.narg('expression'), sqlc.narg('time_zone'), sqlc.narg('every'), @missed, @missed_limit, @kind, @queue, @priority,

@@ -1,8 +1,8 @@
 -- name: TakeTurn :one
--- TakeTurn makes this process the one that does a @chore for the next @longest, unless another one is at it or has
--- done it of late. It returns the turn, by which the result is stored, and NULL if it is not this process's; and what
--- the chore has found when it was done last, and how long ago that was. A turn that ends beyond an hour was taken
--- before the server's clock was set back.
+-- TakeTurn makes this process the one that does a @chore for the next @longest, unless another one is doing it or has
+-- done it recently. It returns the turn, with which the result is stored, or NULL if this process does not have it; and
+-- what the chore found when it was done last, and how long ago that was. A turn that ends more than an hour from now
+-- was taken before the server's clock was set back.
 WITH taken AS (
     INSERT INTO outbox.chores AS c (chore, done_at, free_at)
     VALUES (@chore, '-infinity', statement_timestamp() + @longest::interval)
@@ -19,12 +19,12 @@ FROM (SELECT @chore::text AS chore) AS asked
 LEFT JOIN outbox.chores AS before ON before.chore = asked.chore AND before.found IS NOT NULL;
 
 -- name: SampleDepth :many
--- SampleDepth counts what waits, for each of the @max_kinds deepest kinds and for the rest together, which is called
--- other; and the same for queues, of which those come first that are worked, paused or limited. Dispatchers seen within
--- @fresh count. It reads the whole table once. due and oldest_due_age_seconds of a paused queue are 0, and unhandled
--- are the due jobs, of queues that are not paused, for which no dispatcher of their queue has a handler. Messages that
--- a sink has not taken are not due: the relay counts them, and a sink that is paused or away keeps nobody else's jobs
--- waiting.
+-- SampleDepth counts the waiting jobs for each of the @max_kinds deepest kinds, and for the rest together under the
+-- name other; and the same for queues, of which those that are worked, paused or limited come first. Dispatchers count
+-- if they were seen within @fresh. It reads the whole table once. due and oldest_due_age_seconds of a paused queue are
+-- 0. unhandled counts the due jobs, of queues that are not paused, for which no dispatcher of their queue has a
+-- handler. Messages that a sink has not accepted are not due: the relay counts them, and a sink that is paused or
+-- unavailable delays nobody else's jobs.
 WITH depth AS MATERIALIZED (
     SELECT queue, kind,
            count(*) FILTER (WHERE status IN ('pending', 'retrying')) AS waiting,
@@ -84,20 +84,20 @@ GROUP BY 2
 LIMIT 10000;
 
 -- name: EndSample :many
--- EndSample ends a turn: it stores the rows of SampleDepth, and beside them what the server tells, and lets others
+-- EndSample ends a turn: it stores the rows of SampleDepth, together with what the server reports, and lets others
 -- sample from @rest on. It returns what it has stored, or nothing if the turn was over before.
 --
--- The server tells how far behind vacuum is held, as far as this role may see: since when the oldest transaction is (a
--- standby with feedback is for ever connected, and its snapshot moves on: it has an age, as a slot has, and no time),
--- and how many transactions ago the oldest of a session, a prepared transaction or a replication slot began; for how
--- many days after today there are partitions without a gap; the latest migration; and of each sink whether a process
--- publishes to it.
+-- The server reports, as far as this role may see, what holds vacuum back: since when the oldest transaction runs (a
+-- standby with feedback is always connected, and its snapshot moves on: like a slot, it has an age and no time), and
+-- how many transactions ago the oldest transaction of a session, a prepared transaction or a replication slot began. It
+-- also reports for how many days after today there are partitions without a gap; the latest migration; and for each
+-- sink whether a process publishes to it.
 WITH holder AS (
     SELECT activity.xact_start AS since, pg_catalog.age(activity.backend_xmin)::bigint AS age
     FROM pg_catalog.pg_stat_activity AS activity
     WHERE activity.backend_xmin IS NOT NULL
       AND activity.pid <> pg_catalog.pg_backend_pid()
-      AND activity.usesysid IS NOT NULL -- an autovacuum worker has no user; its backend_type is not shown to everybody
+      AND activity.usesysid IS NOT NULL -- an autovacuum worker has no user; not every role sees its backend_type
       AND (activity.datname = current_database() OR activity.datname IS NULL)
     UNION ALL
     SELECT prepared.prepared, pg_catalog.age(prepared.transaction)::bigint

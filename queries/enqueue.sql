@@ -1,15 +1,13 @@
 -- name: EnqueueJob :exec
--- EnqueueJob stores one job and, if asked, wakes the dispatchers when the
--- caller's transaction commits: one statement, one round trip. Headers go as text:
--- bytes are bytea to pgx in the modes that do not ask the server for types.
+-- EnqueueJob stores one job and, if asked, wakes the dispatchers when the caller's transaction commits: one statement,
+-- one round trip. Headers are sent as text: pgx sends bytes as bytea in the modes that do not ask the server for types.
 INSERT INTO outbox.jobs ({{stored}})
 VALUES ({{given}})
 RETURNING CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END;
 
 -- name: EnqueueJobOnce :many
--- EnqueueJobOnce stores the job unless its idempotency key was used before; it
--- returns its id only if it did. A concurrent producer of the same key is waited
--- for: the key's row decides, and it is visible to the statement that follows.
+-- EnqueueJobOnce stores the job unless its idempotency key was used before, and returns its id only if it stored it. It
+-- waits for a concurrent producer of the same key: the key's row decides, and is visible to the statement that follows.
 WITH first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
     VALUES (@tenant_id, @kind, @idempotency_key, @id, nullif(@hold::boolean, false))
@@ -35,9 +33,9 @@ WHERE tenant_id = @tenant_id
 LIMIT 1;
 
 -- name: EnqueueJobs :exec
--- EnqueueJobs stores many jobs at once and, if asked, wakes the dispatchers when the
--- transaction commits: one statement, one round trip. What all jobs leave to its default
--- is NULL instead of a list, and costs next to nothing.
+-- EnqueueJobs stores many jobs at once and, if asked, wakes the dispatchers when the transaction commits: one
+-- statement, one round trip. A column that all jobs leave to its default is NULL instead of a list, and costs next to
+-- nothing.
 WITH stored AS (
     INSERT INTO outbox.jobs ({{stored}})
     SELECT {{values}}
@@ -49,10 +47,9 @@ WITH stored AS (
 SELECT CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END;
 
 -- name: EnqueueJobsOnce :exec
--- EnqueueJobsOnce is EnqueueJobs for jobs of which some have an idempotency key. Those whose
--- key was used before, here or earlier in the same call, are left out. Keys are taken in
--- the order of their bytes, as the caller orders its statements, so that two
--- calls with the same keys wait for each other instead of deadlocking.
+-- EnqueueJobsOnce is EnqueueJobs for jobs of which some have an idempotency key. It omits jobs whose key was used
+-- before, here or earlier in the same call. It takes keys in the order of their bytes, in which the caller orders its
+-- statements, too, so that two calls with the same keys wait for each other instead of deadlocking.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                AS id,
            {{arrays}},
@@ -85,13 +82,12 @@ JOIN (SELECT unnest(@tenant_ids::uuid[])       AS tenant_id,
 LIMIT sqlc.arg('max_keys');
 
 -- name: Notify :exec
--- Notify wakes those that listen to the channels without waiting for the disk: a wake-up
--- is a hint, and a lost one costs a poll interval.
+-- Notify wakes the listeners of the channels without waiting for the disk: a wake-up is a hint, and a lost one costs a
+-- poll interval.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(unnest(@channels::text[]), '');
 
 -- name: FindHeld :many
--- FindHeld returns those of the jobs with an idempotency key that were stored held,
--- whatever has become of them.
+-- FindHeld returns which of the jobs with an idempotency key were stored held, whatever has become of them.
 SELECT job_id
 FROM outbox.idempotency_keys
 WHERE job_id = ANY (@ids::uuid[])

@@ -1,21 +1,18 @@
 -- name: ExpireLeases :many
--- ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed
--- within [@from, @before): to retrying, or to dead once the attempts are used up
--- or the job has cost too many workers; to the history if somebody has cancelled
--- them. What lapsed because the database was away (reaper/blind.go) costs a job neither
--- an attempt nor a lost lease. A job with a key may have a policy of its own: it closes as stale, or is
--- dead and its key parked. It returns them and the database's time, which is in the
--- one row without a job if there are none, and how soon the first deadline from @from_deadline on and
--- within @horizon comes: a pass over the deadlines is made only when there is one. And
--- how soon the next lease lapses, if within @lease_horizon: the next pass waits for it.
--- It takes none but those @among, if there are any, and none of those @aside.
+-- ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed within [@from, @before). They become
+-- retrying, or dead once their attempts are used up or they have cost too many workers; cancelled ones move to the
+-- history. A lease that lapsed because the database was unreachable (reaper/blind.go) costs its job neither an attempt
+-- nor a lost lease. A job with a key may have a policy of its own: it closes as stale, or becomes dead and its key is
+-- parked. It returns the jobs; the database's time, in a single row without a job if there are none; how soon the first
+-- deadline from @from_deadline on comes, if that is within @horizon, because a pass over the deadlines is made only
+-- when there is one; and how soon the next lease lapses, if that is within @lease_horizon, because the next pass waits
+-- for it. It takes only jobs @among, if there are any, and none @aside.
 --
--- A lease that is extended between this statement's snapshot and its lock is
--- judged anew by its new version, and kept. A job whose key is to be parked while somebody
--- has the key locked is left to a later pass. A row that somebody has locked (a
--- handler that called Guard or Complete and has not committed yet) is skipped. Its
--- worker extends its lease in lease_extensions meanwhile, from long before it
--- lapses, so that its transaction's COMMIT gives it to nobody:
+-- If a lease is extended between this statement's snapshot and its lock, the condition is evaluated again on the new
+-- version, and the lease is kept. If a job's key must be parked while another transaction has the key locked, a later
+-- pass takes the job. A locked row (of a handler that called Guard or Complete and has not committed yet) is skipped.
+-- Meanwhile its worker extends the lease in lease_extensions, from long before it lapses, so that the COMMIT of the
+-- handler's transaction does not give the job to another worker:
 --
 --	handler      BEGIN, Guard                                          COMMIT  …works on
 --	extensions       locked: beside     locked: beside     …beside               …the row
@@ -26,7 +23,7 @@ WITH lapsed AS MATERIALIZED (
            jobs.key, CASE WHEN jobs.key IS NOT NULL THEN jobs.on_lapse END AS on_lapse -- without a key it means nothing
     FROM outbox.jobs
     WHERE jobs.status = 'running'
-      -- When the clock was set back, the remembered position lies in the future.
+      -- If the clock was set back, the remembered position lies in the future.
       AND jobs.lease_expires_at >= least(@from_lease::timestamptz, statement_timestamp() - @overlap::interval)
       AND jobs.lease_expires_at < least(@before_lease::timestamptz, statement_timestamp())
       AND NOT EXISTS (
@@ -35,9 +32,9 @@ WITH lapsed AS MATERIALIZED (
           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
       AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
       AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
-      -- The others do not wait for a key that somebody has in his transaction.
+      -- Other jobs must not wait for a key that another transaction has locked.
       AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR jobs.cancel_requested_at IS NOT NULL OR (
-          -- Looked up for each: NOT EXISTS may read all keys.
+          -- One lookup for each job: NOT EXISTS may read all keys.
           SELECT true
           FROM outbox.keys
           WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = jobs.queue AND keys.key = jobs.key
@@ -57,9 +54,9 @@ WITH lapsed AS MATERIALIZED (
                CASE WHEN lapsed.outage THEN 'the database was away' ELSE 'it died, stalled or could not reach the database' END) AS message
     FROM (
         SELECT lapsed.*,
-               -- Claimed before this server started, or from the primary that this
-               -- one was the standby of: nobody could extend the lease meanwhile. Or it
-               -- lapsed in an outage, or soon after one, by what the reaper has seen.
+               -- The job was claimed before this server started, or from the primary of which this server was the
+               -- standby: nobody could extend the lease meanwhile. Or it lapsed in an outage that the reaper has seen,
+               -- or soon after one.
                coalesce(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())
                    OR (lapsed.lease_expires_at >= @outage_from::timestamptz AND lapsed.lease_expires_at < @outage_until::timestamptz
                        AND lapsed.started_at < @outage_end::timestamptz)
@@ -88,8 +85,8 @@ WITH lapsed AS MATERIALIZED (
         epoch              = jobs.epoch + 1,
         attempt            = jobs.attempt - CASE WHEN sentenced.outage THEN 1 ELSE 0 END,
         lost_leases        = jobs.lost_leases + CASE WHEN sentenced.outage THEN 0 ELSE 1 END,
-        -- The first time, and after an outage, a job keeps its place in the queue. Then it waits for 1,
-        -- 3, 7 and at last 60 s, so that one that kills its workers leaves them some peace.
+        -- The first time, and after an outage, a job keeps its place in the queue. Later it waits for 1, 3, 7 and
+        -- finally 60 s, so that a job that kills its workers leaves them some time.
         run_at             = CASE
             WHEN sentenced.lost_leases = 0 OR sentenced.outage THEN jobs.run_at
             ELSE statement_timestamp() + least((1 << least(sentenced.lost_leases, 6)) - 1, 60) * interval '1 second'
@@ -99,7 +96,7 @@ WITH lapsed AS MATERIALIZED (
         last_error_code    = 'lease_lost',
         last_error_message = sentenced.message,
         failed_at          = CASE WHEN sentenced.status = 'dead' THEN statement_timestamp() END,
-        -- As internal/fingerprint makes it of an empty message.
+        -- The same as internal/fingerprint computes for an empty message.
         error_fingerprint  = CASE WHEN sentenced.status = 'dead' THEN
             left(encode(sha256(convert_to(jobs.kind || E'\nlease_lost\n', 'UTF8')), 'hex'), 16) END
     FROM sentenced
@@ -121,8 +118,8 @@ WITH lapsed AS MATERIALIZED (
     SELECT outbox.close_jobs(array_agg(asked.id), array_agg(asked.epoch),
                array_agg(CASE WHEN asked.cancel_requested_at IS NULL THEN 'stale' ELSE 'cancelled' END::outbox.job_status),
                array_agg('lease_lost'::text), array_agg(asked.message)) AS id
-    -- They take their payloads along: a few at a time, so that the statement fits
-    -- into its time. The others are returned as they are.
+    -- Closing a job moves its payload: only a few at a time, so that the statement ends in time. The other jobs are
+    -- returned unchanged.
     FROM (SELECT * FROM judged WHERE judged.cancel_requested_at IS NOT NULL OR judged.on_lapse = 'fail-stale' LIMIT 50) AS asked
     HAVING count(*) > 0
 ), ended AS (
@@ -137,7 +134,7 @@ WITH lapsed AS MATERIALIZED (
     WHERE judged.cancel_requested_at IS NOT NULL OR judged.on_lapse = 'fail-stale'
 )
 SELECT clock.now::timestamptz AS now,
-       -- Without a row nobody has to sweep the keys. To look for one would read every dead row before it.
+       -- Without a row there are no keys to sweep. Looking for a row would read every dead row before it.
        (pg_relation_size('outbox.keys'::regclass) > 0)::boolean AS keyed,
        coalesce(clock.deadline_in_seconds, 'infinity')::double precision AS deadline_in_seconds,
        coalesce(clock.lapses_in_seconds, 'infinity')::double precision AS lapses_in_seconds,

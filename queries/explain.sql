@@ -1,12 +1,12 @@
 -- name: ExplainJob :many
--- ExplainJob returns what there is of a job to say why it does not run. Of a closed job, finished_at and what
--- closed it. With a @tenant, only its own.
+-- ExplainJob returns what explains why a job does not run; for a closed job, finished_at and what closed it. With a
+-- @tenant, it returns only jobs of that tenant.
 SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.run_at, jobs.epoch, jobs.attempt, jobs.max_attempts,
        coalesce(jobs.key, '')::text AS key, coalesce(jobs.max_active, 1)::smallint AS max_active, coalesce(jobs.ordered, false)::boolean AS ordered,
        coalesce(jobs.line_position, 0)::bigint AS line_position, coalesce(jobs.lease_owner, '')::text AS worker,
        (CASE WHEN jobs.status = 'running' THEN greatest(jobs.lease_expires_at, (
            SELECT beside.expires_at
-           FROM outbox.lease_extensions AS beside -- while a transaction of the handler holds the row
+           FROM outbox.lease_extensions AS beside -- used while a transaction of the handler holds the row
            WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch)) END)::timestamptz AS lease_expires_at, jobs.started_at, coalesce(jobs.last_error_code, '')::text AS error_code,
        coalesce(jobs.last_error_message, '')::text AS error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since,
        jobs.failed_at, NULL::timestamptz AS finished_at, statement_timestamp()::timestamptz AS now
@@ -25,26 +25,26 @@ WHERE history.id = @id
 LIMIT 1;
 
 -- name: ExplainWorker :many
--- ExplainWorker tells when a dispatcher was seen last.
+-- ExplainWorker returns when a dispatcher was seen last.
 SELECT workers.seen_at, (workers.seen_at <= statement_timestamp() - @fresh::interval)::boolean AS missing
 FROM outbox.workers
 WHERE workers.worker = @worker
 LIMIT 1;
 
 -- name: ExplainWaits :one
--- ExplainWaits returns what a job that waits may wait for, all of it in one look:
+-- ExplainWaits returns everything that a waiting job may wait for, in one look:
 --
---   - what is set for its queue, the name of the one that paused it, and what runs of it, @everything only: what runs
---     is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the acts on
---     the queue;
---   - the dispatchers that work the queue or have a handler for its kind, @everything only, those seen last first;
---   - among the next 2 000 jobs of its tenant's queue at its priority that are to become due, those of its kind that
---     found what they need away when they were tried last. The job itself may be one of them;
---   - how its key stands, if it has one: whether it is parked, what of it runs, the head of its line, and how many jobs
---     of it come before the job, up to 10 000;
---   - if it asks for its @turn, how many due jobs come before it in its tenant's queue at its priority, up to 10 000:
---     in the index of those with a key if it is @keyed, else in that of the others; and what of its tenant's queue has
---     ended in five minutes, as far as the last @recent_blocks blocks of today's history have it.
+--   - the settings of its queue, who paused it, and its running jobs; only with @everything, because running jobs
+--     belong to all tenants. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the
+--     acts on the queue;
+--   - the dispatchers that work the queue or have a handler for its kind, only with @everything, those seen last first;
+--   - among the next 2 000 jobs of its tenant's queue at its priority to become due, those of its kind that found their
+--     dependency unavailable when they were tried last. The job itself may be one of them;
+--   - the state of its key, if it has one: whether it is parked, which of its jobs run, the head of its line, and how
+--     many of its jobs come before the job, up to 10 000;
+--   - if the caller asks for its @turn, how many due jobs come before it in its tenant's queue at its priority, up to
+--     10 000, in the index of jobs with a key if it is @keyed, else in that of the others; and the jobs of its tenant's
+--     queue that have ended in five minutes, as far as they are in the last @recent_blocks blocks of today's history.
 WITH plain AS (
     SELECT jobs.kind, jobs.run_at, jobs.unavailable_since, jobs.last_error_code, jobs.last_error_message
     FROM outbox.jobs

@@ -1,7 +1,6 @@
 -- name: FindOpen :many
--- FindOpen returns the open jobs among @ids without payloads. Each id has the
--- tenant whose job it must be beside it in @tenants; NULL is any. Every id is looked
--- up by itself, whatever the planner believes of the table.
+-- FindOpen returns the open jobs among @ids without payloads. @tenants has for each id the tenant to which the job must
+-- belong; NULL means any. Every id is looked up on its own, whatever the planner assumes about the table.
 SELECT {{open "j"}}, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@tenants::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (

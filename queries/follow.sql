@@ -1,7 +1,6 @@
 -- name: SettleSucceededThen :many
--- SettleSucceededThen is SettleSucceeded for jobs with follow-ups. It stores those
--- of the jobs that it moves, and no others: a follow-up exists exactly when the
--- settlement of its parent does.
+-- SettleSucceededThen is SettleSucceeded for jobs with follow-ups. It stores the follow-ups of the jobs that it moves,
+-- and no others: a follow-up exists exactly when its parent is settled.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), follow AS MATERIALIZED (
@@ -13,7 +12,7 @@ WITH input AS MATERIALIZED (
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
-      -- What has expired can no longer succeed, see SettleSucceeded.
+      -- An expired job can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.*, (input).result AS result
 ), closed AS (
@@ -25,8 +24,7 @@ WITH input AS MATERIALIZED (
     INSERT INTO outbox.jobs ({{stored}}, parent_id)
     SELECT {{values}}, parent_id
     FROM follow
-    -- Hashed: within CASE it is not made a join, which in our sessions would
-    -- compare each follow-up with each job.
+    -- Hashed: within CASE it does not become a join, which in our sessions would compare each follow-up with each job.
     WHERE CASE WHEN parent_id IN (SELECT closed.id FROM closed) THEN true END
 )
 SELECT id, ((CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
@@ -34,8 +32,7 @@ FROM closed
 LIMIT 100000;
 
 -- name: RegisterDeathHooks :exec
--- RegisterDeathHooks has jobs of the given kinds that die leave a job for their
--- hook behind, from now on.
+-- RegisterDeathHooks registers hooks of kinds: from now on a job of such a kind that dies leaves a job for the hook.
 INSERT INTO outbox.death_hooks (kind, hook_kind, registered_by)
 SELECT kind, hook_kind, @worker::text
 FROM (SELECT unnest(@kinds::text[]) AS kind, unnest(@hook_kinds::text[]) AS hook_kind) AS hooks

@@ -1,6 +1,6 @@
 -- name: KeepHeld :many
--- KeepHeld notes which jobs the messages of a sink have become, by their idempotency keys,
--- and returns those that were not noted before. A job that is closed stays out.
+-- KeepHeld stores which jobs the messages of a sink have become, by their idempotency keys, and returns those that were
+-- not stored before. It omits jobs that are closed.
 INSERT INTO outbox.held_messages (sink, job_id, tenant_id, key, position)
 SELECT @sink, jobs.id, jobs.tenant_id, jobs.key, input.position
 FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@event_ids::text[]) AS event_id, unnest(@positions::bigint[]) AS position) AS input
@@ -10,10 +10,10 @@ ON CONFLICT DO NOTHING
 RETURNING job_id, tenant_id, coalesce(key, '')::text AS key;
 
 -- name: LookAtHeld :many
--- LookAtHeld returns the messages of a sink that are jobs, whether the job is over, whether
--- it keeps others of its key from being published, and whether it is to be carried out: not
--- a dead letter, nor what is blocked until somebody deals with one or unblocks the key. Of
--- those that are over it deletes the rows. A key that an operator has to unblock stays blocked without a job, too.
+-- LookAtHeld returns the messages of a sink that are jobs: whether the job is over, whether it keeps other messages of
+-- its key from being published, and whether it should still run, which a dead letter should not, nor a job that is
+-- blocked until an operator handles a dead letter or unblocks the key. It deletes the rows of jobs that are over. A key
+-- that an operator must unblock stays blocked even without a job.
 WITH found AS MATERIALIZED (
     SELECT held.job_id, held.tenant_id, held.key, jobs.id IS NULL AND parked.key IS NULL AS is_over,
            held.key IS NOT NULL
@@ -51,11 +51,11 @@ ORDER BY held.position, held.job_id
 LIMIT @max_rows;
 
 -- name: IsHeld :one
--- IsHeld reports whether a job was made of a message of the sink.
+-- IsHeld reports whether a job was made from a message of the sink.
 SELECT EXISTS (SELECT FROM outbox.held_messages WHERE sink = @sink AND job_id = @job_id);
 
 -- name: HeldAmong :many
--- HeldAmong returns which of some positions are those of messages of a sink that are jobs now.
+-- HeldAmong returns which of the given positions belong to messages of a sink that are jobs now.
 SELECT position
 FROM outbox.held_messages
 WHERE sink = @sink

@@ -1,14 +1,13 @@
 -- name: ReceiveMessage :execrows
--- ReceiveMessage records that a consumer handles a message; no row means that a
--- committed transaction has handled it. A concurrent transaction with the same
--- message is waited for.
+-- ReceiveMessage records that a consumer handles a message; no row means that a committed transaction has handled it.
+-- It waits for a concurrent transaction with the same message.
 INSERT INTO outbox.inbox (consumer, message_id)
 VALUES (@consumer, @message_id)
 ON CONFLICT DO NOTHING;
 
 -- name: SeekPosition :one
--- SeekPosition takes a partition over from the process that has read it, and returns how far it
--- has come. A transaction that moves the position is waited for: what it commits counts.
+-- SeekPosition takes a partition over from the process that has read it, and returns the position. It waits for a
+-- transaction that is moving the position, whose commit counts.
 INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, epoch)
 VALUES (@consumer, @source, @partition, 1)
 ON CONFLICT (consumer, source, partition) DO UPDATE
@@ -23,8 +22,8 @@ ON CONFLICT (consumer, source, partition) DO UPDATE
 SET position = excluded.position, epoch = p.epoch + 1, moved_at = statement_timestamp();
 
 -- name: AdvancePosition :many
--- AdvancePosition moves a position forward, unless the partition has been taken over, and returns the
--- transaction that it is in. It does not move from below @least: there is a message that was rolled back.
+-- AdvancePosition moves a position forward, unless the partition has been taken over, and returns the id of its own
+-- transaction. It does not move a position below @least: some message was rolled back.
 UPDATE outbox.inbox_positions
 SET position = @position, moved_at = statement_timestamp()
 WHERE consumer = @consumer
@@ -36,7 +35,7 @@ WHERE consumer = @consumer
 RETURNING pg_current_xact_id()::text::bigint AS xid;
 
 -- name: PositionMoved :many
--- PositionMoved says why a position was not moved.
+-- PositionMoved returns why a position was not moved.
 SELECT position, epoch
 FROM outbox.inbox_positions
 WHERE consumer = @consumer

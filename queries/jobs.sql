@@ -1,6 +1,6 @@
 -- name: FindJob :many
--- FindJob returns the job, wherever it is: in one statement, so that one that
--- closes meanwhile is seen once. With a @tenant, only its own.
+-- FindJob returns the job, open or closed: in one statement, so that a job that closes meanwhile is seen once. With a
+-- @tenant, it returns only jobs of that tenant.
 SELECT {{open "jobs"}}, payload, headers, NULL::bytea AS result, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = @id
@@ -21,9 +21,8 @@ ORDER BY epoch DESC
 LIMIT @max_rows;
 
 -- name: FindReach :one
--- FindReach returns the id, between @after and @before, down to which ListJobs, or
--- ListDeadLetters, with the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
--- it has no more to read.
+-- FindReach returns the id, between @after and @before, down to which ListJobs or ListDeadLetters, with the same
+-- bounds, statuses and tenant, reads about @max_rows rows of each of its parts; NULL if there are no more to read.
 SELECT greatest((
     SELECT jobs.id
     FROM outbox.jobs
@@ -42,7 +41,7 @@ SELECT greatest((
       AND jobs.id < @before
       AND jobs.id > @after
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
-    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
+    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
     LIMIT 1 OFFSET @max_rows::integer
 ), (
     SELECT history.id
@@ -56,12 +55,12 @@ SELECT greatest((
 ))::uuid AS id;
 
 -- name: ListJobs :many
--- ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without
--- payloads and results, but for the @skip newest. Each of its three parts is left out when no status
--- of it was asked for; the dead letters have an index of their own, and alone a @fingerprint.
--- @contains is looked for in the beginning of a payload, so that a row costs about that: the server
--- need not read all of what pglz has compressed. @reach is both numbers together. A job finishes after
--- it was created: @created_after spares the partitions before. An open one has not finished.
+-- ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without payloads and
+-- results, except the @skip newest. It omits each of its three parts if no status of that part was asked for. Dead
+-- letters have an index of their own, and only they have a @fingerprint. @contains is searched for in the beginning of
+-- a payload, so that a row costs about as much as that: the server need not read everything that pglz has compressed.
+-- @reach is the sum of both numbers. A job finishes after it was created: @created_after spares the earlier partitions.
+-- An open job has not finished.
 (
     SELECT {{open "jobs"}}
     FROM outbox.jobs
@@ -146,13 +145,11 @@ OFFSET sqlc.arg(skip)
 LIMIT @max_rows;
 
 -- name: RetryJob :many
--- RetryJob makes a dead letter pending again with all its attempts, and a job
--- that waits due at once, and wakes the dispatchers. It raises the epoch, so that
--- no earlier worker of the job can write any more. A job whose deadline has passed
--- stays as it is: it would expire instead. It returns the status that it found,
--- and whether it moved the job; nothing if the job is not open. Of jobs in another
--- status than those of @among it moves none, if there are any, nor of those in another
--- epoch than @at_epoch, if that is not NULL.
+-- RetryJob makes a dead letter pending again with all its attempts, or a waiting job due at once, and wakes the
+-- dispatchers. It raises the epoch, so that no earlier worker of the job can write any more. A job whose deadline has
+-- passed stays unchanged: it would expire instead. It returns the status that it found, and whether it moved the job;
+-- nothing if the job is not open. It leaves a job alone if its status is not one of @among, should there be any, or its
+-- epoch is not @at_epoch, should that not be NULL.
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
@@ -184,7 +181,7 @@ WITH found AS MATERIALIZED (
     JOIN found ON found.id = moved.id
 )
 SELECT found.status::text AS status,
-       -- It could have been moved otherwise.
+       -- Without its deadline it could have been moved.
        coalesce(found.is_late AND found.status IN ('pending', 'retrying', 'failed', 'dead'), false)::boolean AS late,
        (moved.id IS NOT NULL)::boolean AS moved,
        ((CASE WHEN moved.id IS NOT NULL THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
@@ -193,18 +190,18 @@ LEFT JOIN moved ON moved.id = found.id
 LIMIT 1;
 
 -- name: EditJobs :many
--- EditJobs changes the queue, the priority or the time of those of @ids that wait as an operation has counted them:
--- in their epochs, and in a status of @among. It raises the epoch, as every act does. It returns the jobs that it has
+-- EditJobs changes the queue, the priority or the time of those of @ids that wait as an operation has counted them: in
+-- the same epochs, and in a status of @among. It raises the epoch, as every act does. It returns the jobs that it has
 -- changed, and wakes the dispatchers.
 --
--- The caller has locked the jobs, in a statement before this one: a claim that was first has made its jobs running in
--- another epoch, and they are left alone; a claim that comes second finds them locked, or as they are now.
+-- The caller has locked the jobs in an earlier statement: a claim that came first has made its jobs running in another
+-- epoch, and they are left alone; a claim that comes second finds them locked, or as they are now.
 --
--- A time that has passed is now: claims look from where they have come to. A job whose deadline would have passed by
--- then would only expire, and is left alone. So is one with a key that would change its queue: the limit and the order
--- of a key hold within a queue. Neither depends on the time or the priority: the place in a line is line_position. A
--- blocked job that is not due any more waits as others do, because a promotion would take it for due; and where a job
--- of a key is put off, what is blocked behind it moves on when this commits (functions/move_freed_key_on.sql).
+-- A time in the past becomes now, because claims continue from where they are. A job whose deadline would have passed
+-- by then would only expire, and is left alone. So is a job with a key that would change its queue: the limit and the
+-- order of a key hold within a queue. Neither depends on the time or the priority: line_position is the place in a
+-- line. A blocked job that is no longer due waits like other jobs, because a promotion would treat it as due. If a job
+-- of a key is postponed, the jobs blocked behind it move on when this commits (functions/move_freed_key_on.sql).
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.queue, jobs.priority, jobs.run_at
     FROM unnest(@ids::uuid[]) AS input(id)
@@ -247,9 +244,8 @@ LEFT JOIN woken ON woken.silent IS NULL
 LIMIT 100000;
 
 -- name: DismissJob :many
--- DismissJob moves a dead letter into the history and returns its id; nothing if
--- the job is no dead letter, or in no status of @among, if there are any, or in another
--- epoch than @at_epoch, if that is not NULL.
+-- DismissJob moves a dead letter into the history and returns its id; nothing if the job is not a dead letter, its
+-- status is not one of @among, should there be any, or its epoch is not @at_epoch, should that not be NULL.
 WITH dismissed AS MATERIALIZED (
     SELECT jobs.*
     FROM outbox.jobs

@@ -1,12 +1,12 @@
 -- name: ClaimKeyedJobs :exec
--- ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of each tenant it looks at as
--- many candidates as its reach says, and at the jobs @also, and blocks those that cannot run. The rows are those of
--- ClaimJobs, in no particular order. Those without a job name the keys of which something was blocked, and the one
--- without a key, too, tells how many candidates were looked at, how many were passed by because somebody else had them
--- or their key, and how many jobs were blocked and promoted. Only its text is used: the code generator does not know
--- the columns of a function's result.
+-- ClaimKeyedJobs is ClaimJobs for jobs with a key: it leases no more jobs of a key than the key has slots. For each
+-- tenant it looks at as many candidates as its reach allows, and at the jobs @also, and blocks those that cannot run.
+-- The rows have the columns of ClaimJobs, in no particular order. Rows without a job name the keys in which jobs were
+-- blocked. The one without a key, too, counts the candidates that it looked at, those that it passed by because another
+-- transaction had locked them or their key, and the jobs that it blocked and promoted. Only its text is used: the code
+-- generator does not know the columns of a function's result.
 WITH open AS MATERIALIZED (
-    -- Whether the queue is paused is asked by the function.
+    -- The function checks whether the queue is paused.
     SELECT @queue::text AS queue
     WHERE @within_limits::boolean
        OR NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue AND queues.limited)
@@ -22,8 +22,7 @@ CROSS JOIN LATERAL outbox.claim_keyed(@worker::text, @lease_ttl::interval,
 LIMIT 100000;
 
 -- name: FindMovableKeys :many
--- FindMovableKeys returns, of the numbers @ats, those of keys that PromoteKeys could
--- move on now.
+-- FindMovableKeys returns those of the numbers @ats whose keys PromoteKeys could move on now.
 SELECT input.at::integer AS at
 FROM (SELECT unnest(@ats::integer[]) AS at, unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@queues::text[]) AS queue, unnest(@keys::text[]) AS key) AS input
 LEFT JOIN LATERAL (
@@ -57,17 +56,15 @@ WHERE slots.running < waiting.max_active
 LIMIT 100000;
 
 -- name: PromoteKeys :many
--- PromoteKeys moves keys on after jobs have left them: it promotes up to @counts
--- blocked jobs of each as far as slots are free, and returns them. A row without an
--- id names a key of which it passed by what somebody has locked.
+-- PromoteKeys moves keys on after jobs have left them: for each key it promotes up to @counts blocked jobs, as far as
+-- slots are free, and returns them. A row without an id names a key of which it passed by a locked row.
 SELECT p.id::uuid AS id, p.tenant_id::uuid AS tenant_id, p.queue::text AS queue, p.key::text AS key, coalesce(p.kind, '')::text AS kind
 FROM outbox.promote_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[], @counts::integer[], @patient::boolean) AS p(id, tenant_id, queue, key, kind)
 LIMIT 100000;
 
 -- name: SweepKeys :many
--- SweepKeys looks at up to @max_keys keys, from the one after the given one on, and
--- tells of each whether something of it could be moved on though nobody may be
--- about to do so, and whether no open job bears it.
+-- SweepKeys looks at up to @max_keys keys, starting after the given one. For each key it returns whether a job could be
+-- moved on although perhaps nobody is about to do so, and whether no open job has the key.
 WITH page AS MATERIALIZED (
     SELECT keys.tenant_id, keys.queue, keys.key, keys.made_at, keys.park_at, keys.parked_at
     FROM outbox.keys
@@ -116,12 +113,12 @@ ORDER BY page.tenant_id, page.queue, page.key
 LIMIT @max_keys;
 
 -- name: ForgetKeys :one
--- ForgetKeys takes the rows of keys away that no open job bears any more.
+-- ForgetKeys deletes the rows of keys that no open job has any more.
 SELECT outbox.forget_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[])::integer;
 
 -- name: MakeRoom :one
--- MakeRoom decides on one more queued job of a key that may have @max_queued. Where
--- that says so, the key is moved on when the transaction commits.
+-- MakeRoom decides whether a key that may have @max_queued queued jobs takes one more. If its answer requires it, the
+-- key is moved on when the transaction commits.
 WITH room AS MATERIALIZED (
     SELECT m.verdict, m.job, m.queued, m.moves_on
     FROM outbox.make_room(@tenant_id::uuid, @queue::text, @key::text, @kind::text, @max_queued::integer, @when_full::text, @notify::boolean)
@@ -136,11 +133,11 @@ SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coale
 FROM room;
 
 -- name: ListKeys :many
--- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are parked, those first that have waited
--- longest, from the place after the given one on; or the @key, if an open job bears it. What is blocked is found in the
--- indexes, of jobs in no line without a look at the rows of others; the jobs of a key are counted only of those that
--- are returned. Held jobs of a line, and dead letters that a line passes over, have no index by key; the former are
--- looked for only of the @key.
+-- ListKeys returns up to @max_keys keys that have jobs that cannot run, or that are parked, starting with the key that
+-- has waited longest, from the place after the given one on; or only @key, if an open job has it. Blocked jobs are
+-- found in the indexes, without reading other rows for jobs outside a line; jobs of a key are counted only for the
+-- returned keys. Held jobs of a line, and dead letters that a line passes over, have no index by key; held jobs are
+-- looked for only with @key.
 WITH stopped AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key, min(jobs.run_at) AS blocked_since
     FROM (
@@ -223,6 +220,6 @@ ORDER BY page.blocked_since NULLS LAST, 2, 3, 1
 LIMIT @max_keys;
 
 -- name: UnblockKey :one
--- UnblockKey takes a key up again and returns how many dead letters it retried; -1
--- if no open job bears the key and nothing is known of it. It is in the audit.
+-- UnblockKey lets a key go on and returns how many dead letters it retried; -1 if no open job has the key and nothing
+-- is known of it. It records the act in the audit.
 SELECT coalesce(outbox.unblock_key(@tenant_id::uuid, @queue::text, @key::text, @actor, @request_id, @reason), -1)::integer;

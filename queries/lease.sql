@@ -1,11 +1,10 @@
 -- name: ExtendLeases :many
--- ExtendLeases prolongs the given leases and returns those whose rows it could not
--- write, with the reason: lost, or merely locked right now. A row is locked while a
--- transaction of the handler's that has called Guard or Complete is open; waiting for
--- it would let every other lease of the batch lapse. Such a lease is prolonged in
--- lease_extensions, where reapers look, too: the transaction may outlast the lease, and
--- its COMMIT must not leave a running job with a lease that has lapsed. The lock is no
--- stronger than the update's own, so that a statement that records reports is not in the way.
+-- ExtendLeases extends the given leases. It returns those whose rows it could not write, with the reason: lost, or
+-- locked right now. A row is locked while a handler's transaction that has called Guard or Complete is open; waiting
+-- for it would let every other lease of the batch lapse. Such a lease is extended in lease_extensions, which reapers
+-- read, too: the transaction may outlast the lease, and its COMMIT must not leave a running job with a lapsed lease.
+-- The lock is no stronger than that of the update itself, so that it does not conflict with a statement that records
+-- reports.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
 ), ours AS MATERIALIZED (
@@ -38,8 +37,8 @@ FROM missed
 LIMIT 100000;
 
 -- name: GuardLease :execrows
--- GuardLease locks the job's row if (id, epoch) still holds it: the caller's
--- transaction can then commit only as the owner. Past the job's deadline nobody is.
+-- GuardLease locks the job's row if (id, epoch) still holds it, so that the caller's transaction can only commit as the
+-- owner. Past the job's deadline nobody is the owner.
 SELECT 1
 FROM outbox.jobs
 WHERE id = @id

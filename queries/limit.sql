@@ -1,28 +1,27 @@
 -- name: QueueIsPaused :one
--- QueueIsPaused is asked before a job starts that was claimed a while ago.
+-- QueueIsPaused reports whether a queue is paused. Dispatchers ask before they start a job that was claimed a while
+-- ago.
 SELECT EXISTS (
     SELECT FROM outbox.queues
     WHERE queues.queue = @queue AND queues.paused_at IS NOT NULL);
 
 -- name: BoundClaim :exec
--- BoundClaim bounds how long a limited claim waits for another one, and how long
--- the server waits for a claimer that has stopped in the middle of one: nobody else
--- can claim of the queue meanwhile.
+-- BoundClaim bounds how long a limited claim waits for another one, and how long the server waits for a claimer that
+-- has stopped in the middle of one: no other process can claim from the queue meanwhile.
 SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '1s', true);
 
 -- name: HoldQueue :many
--- HoldQueue locks what is known of a queue's usage until the transaction ends: one
--- claim of a limited queue at a time. No row: nobody has made it yet.
+-- HoldQueue locks the row of a queue's usage until the transaction ends, so that a limited queue has one claim at a
+-- time. It returns no row if the row does not exist yet.
 --
--- What runs is looked at by the next statement, not by this one: under READ
--- COMMITTED a statement sees what was committed when it began, and this one may
--- have waited since.
+-- The next statement looks at the running jobs, not this one: under READ COMMITTED a statement sees what was committed
+-- when it began, and this one may have waited since.
 --
 --	A   hold, look: 1 of 2 runs, start one, commit
 --	B         hold, waits                     … look
 --
--- If B's look were part of its hold it would not see what A started, and so start
--- a third.
+-- If B looked in the same statement that it holds with, it would not see the job that A started, and would start a
+-- third.
 SELECT queue_usage.queue
 FROM outbox.queue_usage
 WHERE queue_usage.queue = @queue
@@ -30,21 +29,19 @@ LIMIT 1
 FOR UPDATE;
 
 -- name: MakeUsage :exec
--- MakeUsage makes the row that HoldQueue locks.
+-- MakeUsage inserts the row that HoldQueue locks.
 INSERT INTO outbox.queue_usage (queue)
 VALUES (@queue)
 ON CONFLICT DO NOTHING;
 
 -- name: MeasureQueue :many
--- MeasureQueue tells what an operator has set for a queue and how much of it is
--- used. No row: nothing is set.
+-- MeasureQueue returns the limits that an operator has set for a queue and how much of them is used. It returns no row
+-- if nothing is set.
 --
--- The jobs that count are those that limited claims have started and that still
--- run: looked up by their ids, because an index of all running jobs by queue would
--- be paid for by every job of every queue. After a limit has been set there are
--- others: claims that were under way then, with no look at it, may commit for as
--- long as a server goes on with a statement (10 s). So until half a minute has
--- gone by, every running job is looked at.
+-- It counts jobs that limited claims have started and that still run. It finds them by their ids, because every job of
+-- every queue would pay for an index of all running jobs by queue. After a limit has been set there are others: claims
+-- that were under way then, and did not check it, may commit for as long as a server continues a statement (10 s). So
+-- for half a minute after that every running job is looked at.
 SELECT (queues.paused_at IS NOT NULL)::boolean AS paused,
        queues.max_running, queues.rate,
        coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds,
@@ -66,8 +63,8 @@ LEFT JOIN LATERAL (
       AND jobs.status = 'running'
 ) AS every_one ON true
 LEFT JOIN LATERAL (
-    -- That they run is asked of what was found: among the conditions it would let
-    -- the planner scan the index of running jobs instead of the primary key.
+    -- The filter checks the found rows for running: as a condition it would let the planner scan the index of running
+    -- jobs instead of the primary key.
     SELECT array_agg(jobs.id) FILTER (WHERE jobs.status = 'running' AND jobs.queue = @queue) AS ids
     FROM outbox.jobs
     WHERE NOT counting.whole
@@ -77,7 +74,7 @@ WHERE queues.queue = @queue
 LIMIT 1;
 
 -- name: NoteStarts :exec
--- NoteStarts stores what a limited claim knows after it has claimed.
+-- NoteStarts stores the usage after a limited claim.
 UPDATE outbox.queue_usage
 SET running      = coalesce(@running::uuid[], '{}'),
     counted_at   = CASE WHEN @counted_whole::boolean THEN @counted_at::timestamptz ELSE counted_at END,

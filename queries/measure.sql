@@ -1,10 +1,10 @@
 -- name: TryMeasureLock :one
--- TryMeasureLock makes this transaction the only one that measures, unless another is.
+-- TryMeasureLock makes this transaction the only one that measures, unless another one is.
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.measure', 0));
 
 -- name: ForgetLater :exec
--- ForgetLater deletes counts of more than an hour from now. They were made before the server's clock was set back, and
--- nothing would be counted until it is as late again.
+-- ForgetLater deletes counts for times more than an hour from now. They were made before the server's clock was set
+-- back, and nothing would be counted until that time comes again.
 WITH minutes AS (
     DELETE FROM outbox.measured
     WHERE measured.at > statement_timestamp() + interval '1 hour'
@@ -19,10 +19,10 @@ DELETE FROM outbox.measured_hours
 WHERE measured_hours.at > statement_timestamp() + interval '1 hour';
 
 -- name: NextMeasure :one
--- NextMeasure returns the minute that ended @lag ago or earlier and where what is counted up to then begins: at the
--- end of what was counted last, but if that is long ago, or never was, a minute before. It is due unless it was
--- counted. hour_over says that an hour is over by then that SumHour has not summed. Ask it in a statement of its own
--- once the lock is held: its snapshot then has what the holder before committed.
+-- NextMeasure returns the minute that ended @lag ago or earlier, and where the count up to its end begins: at the end
+-- of the last count or, if that is long ago or there was none, a minute before. It is due unless it was counted.
+-- hour_over reports that an hour is over by then that SumHour has not summed. Send it as a statement of its own once
+-- the lock is held: its snapshot then has what the holder before committed.
 SELECT minute.until_at::timestamptz AS until_at,
        (CASE WHEN latest.at >= minute.until_at - interval '15 minutes' THEN latest.at ELSE minute.until_at - interval '1 minute' END)::timestamptz AS since,
        coalesce(latest.at < minute.until_at, true)::boolean AS due,
@@ -37,12 +37,13 @@ LEFT JOIN (
 
 -- name: Measure :one
 -- Measure counts what is open, and what happened from @since to @until, by tenant, queue and kind: the @max_rows parts
--- in which most is and happens, and the others together. It reads all open jobs, and what has closed since @since.
+-- with the most open jobs and events, and the others together. It reads all open jobs, and those that have closed since
+-- @since.
 --
--- A job is counted as enqueued in the minute of its created_at, wherever it is by now: one snapshot has both tables.
--- One whose transaction commits later than the count is not.
+-- A job counts as enqueued in the minute of its created_at, wherever it is by now: one snapshot has both tables. A job
+-- whose transaction commits later than the count is not counted.
 --
--- The primary key of outbox.measured refuses a second count of a minute, should the lock ever let one through.
+-- The primary key of outbox.measured refuses a second count of a minute, should the lock ever fail to.
 WITH open AS (
     SELECT jobs.tenant_id, jobs.queue, jobs.kind,
            count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying', 'blocked')) AS waiting,
@@ -123,7 +124,7 @@ WITH open AS (
       AND builds.seen_at >= @since::timestamptz
     RETURNING builds.version
 ), new AS (
-    -- A worker that was away and is back started when it did.
+    -- A worker that was gone and is back keeps its start.
     INSERT INTO outbox.builds AS builds (version, since, seen_at)
     SELECT present.version, present.since, @until::timestamptz
     FROM present
@@ -136,8 +137,8 @@ SELECT @until::timestamptz, @since::timestamptz, (SELECT count(*) FROM ranked) <
 RETURNING complete;
 
 -- name: SumHour :execrows
--- SumHour sums the minutes of the earliest hour that is over by @until and is not summed yet. The lock of Measure is
--- held: nothing is summed twice.
+-- SumHour sums the minutes of the earliest hour that is over by @until and not summed yet. The caller holds the lock of
+-- Measure: nothing is summed twice.
 WITH first AS (
     SELECT measured.at
     FROM outbox.measured
@@ -174,8 +175,8 @@ SELECT total.hour, total.seconds, total.complete
 FROM total;
 
 -- name: TrimMeasures :one
--- TrimMeasures deletes the oldest counts, up to @max_rows minutes, that are older than @keep, and returns how many
--- minutes that were.
+-- TrimMeasures deletes the oldest counts that are older than @keep, up to @max_rows minutes, and returns how many
+-- minutes it deleted.
 WITH old AS MATERIALIZED (
     SELECT measured.at
     FROM outbox.measured
@@ -194,7 +195,7 @@ WITH old AS MATERIALIZED (
 ), hours AS (
     DELETE FROM outbox.measured_hours
     WHERE measured_hours.at < statement_timestamp() - @keep::interval
-      -- The last one says from where on minutes are to be summed.
+      -- The last row says from when on minutes are still to be summed.
       AND measured_hours.at < (SELECT max(latest.at) FROM outbox.measured_hours AS latest)
 ), minutes AS (
     DELETE FROM outbox.measured
@@ -205,9 +206,9 @@ WITH old AS MATERIALIZED (
 SELECT count(*)::bigint AS minutes FROM minutes;
 
 -- name: ReadSeries :many
--- ReadSeries returns what was measured behind @since and up to @until, in steps of @step, of a queue, a kind and a
--- tenant, or of any: with @by_hour by the hour as far as hours are summed. What is open is the most of a step. A minute
--- in which the part that is asked for may be among those without a name counts as not measured.
+-- ReadSeries returns the counts after @since and up to @until, in steps of @step, of a queue, a kind and a tenant, or
+-- of any; with @by_hour, by the hour as far as hours are summed. For open jobs it returns the maximum of a step. A
+-- minute whose rest without a name may contain the requested part counts as not measured.
 WITH border AS MATERIALIZED (
     SELECT greatest(@since::timestamptz, (SELECT max(measured_hours.at) FROM outbox.measured_hours WHERE @by_hour::boolean)) AS at
 ), part AS (
@@ -275,8 +276,8 @@ ORDER BY 1
 LIMIT 10000;
 
 -- name: ReadSparks :many
--- ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind,
--- and without a name each step of which a minute was measured.
+-- ReadSparks returns the maximum of waiting jobs in each step after @since and up to @until, by queue or by kind; and,
+-- without a name, each step of which a minute was measured.
 WITH minute AS (
     SELECT measures.at, CASE WHEN @by_kind::boolean THEN measures.kind ELSE measures.queue END AS name, sum(measures.waiting + measures.running) AS open
     FROM outbox.measures
@@ -298,9 +299,9 @@ ORDER BY 1, 2
 LIMIT 10000;
 
 -- name: ListMarks :many
--- ListMarks returns what operators did behind @since and up to @until, to a queue or a tenant, or to any, and the
--- builds that workers began to run, oldest first. It looks at the newest @max_rows of each only, so that it costs the
--- same however long the audit is.
+-- ListMarks returns what operators did after @since and up to @until, to a queue or a tenant, or to any, and the builds
+-- that workers began to run, oldest first. It looks only at the newest @max_rows of each, so that its cost does not
+-- depend on the length of the audit.
 WITH recent AS (
     SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.tenant_id
     FROM outbox.audit

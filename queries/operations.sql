@@ -1,7 +1,7 @@
 -- name: StartOperation :one
--- StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
--- tenants, and forgets those that ended long ago. An act on open jobs is kept from builds that do not know of it
--- (migrations/00010_bulk.sql).
+-- StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
+-- tenants, are under way. It deletes operations that ended long ago. It hides an act on open jobs from builds that do
+-- not know such acts (migrations/00010_bulk.sql).
 WITH forgotten AS (
     DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
 ), started AS (
@@ -24,8 +24,8 @@ WITH forgotten AS (
 SELECT started.created_at FROM started;
 
 -- name: ListOperations :many
--- ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, from the one before
--- @before on; with an @id only that one.
+-- ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, starting with the one before
+-- @before; with an @id only that one.
 SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
        coalesce(operations.failure, '')::text AS failure
@@ -37,8 +37,8 @@ ORDER BY operations.id DESC
 LIMIT @max_rows;
 
 -- name: SwitchOperation :many
--- SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation as it is
--- then, as ListOperations does; nothing if there is none.
+-- SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation in its new
+-- state, as ListOperations does; nothing if there is none.
 WITH found AS MATERIALIZED (
     SELECT operations.*
     FROM outbox.operations
@@ -72,9 +72,10 @@ LEFT JOIN switched ON switched.id = found.id
 LIMIT 1;
 
 -- name: TakeOperation :many
--- TakeOperation holds an operation whose next step is due within a second, until the transaction ends. Of a tenant it
--- is the one that is due first, and tenants are drawn by lot: however many operations one has, another's go on. One
--- that another process holds is passed by, and so is one whose act is none of @acts: it is for a newer build.
+-- TakeOperation locks an operation whose next step is due within a second, until the transaction ends. Within a tenant
+-- it takes the operation that is due first, and it draws tenants by lot: however many operations one tenant has,
+-- another's continue. It passes by operations that another process has locked, and those whose act is not one of @acts:
+-- they are for a newer build.
 WITH line AS MATERIALIZED (
     SELECT open.id, row_number() OVER (PARTITION BY open.tenant_id ORDER BY coalesce(open.open_at, open.next_at)) AS place
     FROM outbox.operations AS open
@@ -95,7 +96,7 @@ LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: AdvanceOperation :exec
--- AdvanceOperation says what a step has done, and when the next one may begin.
+-- AdvanceOperation stores what a step has done, and when the next one may begin.
 UPDATE outbox.operations
 SET done        = operations.done + @done::bigint,
     passed      = operations.passed + @passed::bigint,
@@ -107,7 +108,7 @@ SET done        = operations.done + @done::bigint,
 WHERE operations.id = @id;
 
 -- name: DelayOperation :exec
--- DelayOperation has a step that failed tried again after @pause.
+-- DelayOperation schedules a failed step for another try after @pause.
 UPDATE outbox.operations
 SET next_at = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + @pause::interval ELSE operations.next_at END,
     open_at = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + @pause END,

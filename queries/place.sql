@@ -1,14 +1,12 @@
 -- name: SettleInPlace :many
--- SettleInPlace is SettleSucceeded for jobs without results that are where their claims
--- have left them: they are one scan of their places, and no index is asked. Those that have
--- moved since (their leases were extended, or somebody watches them or wants them
--- cancelled) are not matched, and left to SettleSucceeded. The place is a hint, which may
--- be that of another job by now: (id, epoch) is the whole fence here, too. IS TRUE keeps it
--- a condition that is looked up in a table of what was asked for: as a join there would be
--- something to choose.
+-- SettleInPlace is SettleSucceeded for jobs without results whose rows are where their claims left them: one scan of
+-- their places finds them, and no index is read. Rows that have moved since (their leases were extended, or the jobs
+-- are watched or were cancelled) do not match, and SettleSucceeded settles them. A place is a hint, and may belong to
+-- another job by now: (id, epoch) is the whole fence here, too. IS TRUE keeps the condition a lookup in a hash table of
+-- the given pairs: as a join it would leave the planner a choice.
 --
--- It waits for rows in the order of their places, as nobody else does. So it does not wait
--- for as long as makes a deadlock (docs/adr/0017-settled-as-a-list.md).
+-- It waits for rows in the order of their places, as no other statement does. So it gives up before a wait can become a
+-- deadlock (docs/adr/0017-settled-as-a-list.md).
 WITH done AS (
     DELETE FROM outbox.jobs
     WHERE jobs.ctid = ANY (@places::tid[])
@@ -23,11 +21,10 @@ FROM done
 RETURNING id;
 
 -- name: SettleResultsInPlace :many
--- SettleResultsInPlace is SettleInPlace for jobs of which some have results, in the order
--- of their ids.
+-- SettleResultsInPlace is SettleInPlace for jobs of which some have results. It goes in the order of their ids.
 --
--- id is compared by the function behind =, which no plan can look up in an index: of an
--- empty table the server believes that the primary key costs as much as the place.
+-- It compares id with the function behind =, which no plan can look up in an index: for an empty table the server
+-- assumes that the primary key costs as much as the place.
 WITH input AS MATERIALIZED (
     SELECT unnest(@places::tid[]) AS place, unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), done AS (
@@ -45,8 +42,8 @@ FROM done
 RETURNING id;
 
 -- name: SettleStreamedInPlace :many
--- SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with
--- one INSERT, where a trigger would store each by itself.
+-- SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with one INSERT, where a
+-- trigger would store each separately.
 WITH input AS MATERIALIZED (
     SELECT unnest(@places::tid[]) AS place, unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), done AS (

@@ -15,7 +15,7 @@ SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'queue.
 FROM paused;
 
 -- name: ResumeQueue :exec
--- ResumeQueue lets claims of the queue go on and wakes the dispatchers.
+-- ResumeQueue lets claims of the queue continue and wakes the dispatchers.
 WITH found AS MATERIALIZED (
     SELECT queues.queue, queues.paused_at
     FROM outbox.queues
@@ -39,8 +39,8 @@ SELECT pg_notify('outbox_jobs', '')
 FROM resumed;
 
 -- name: LimitQueue :one
--- LimitQueue sets or lifts limits of the queue, or leaves them as they are, and
--- wakes the dispatchers. It returns what is set then.
+-- LimitQueue sets, lifts or keeps each limit of the queue, and wakes the dispatchers. It returns the limits that are
+-- set then.
 WITH found AS MATERIALIZED (
     SELECT queues.max_running, queues.rate, queues.rate_interval
     FROM outbox.queues
@@ -81,9 +81,8 @@ FROM wanted
 LIMIT 1;
 
 -- name: CountOpenJobs :many
--- CountOpenJobs counts the open jobs by queue and status; with a @tenant, only its own.
--- Without one it also says how many of them are each tenant's, unless that would be
--- more than @max_rows.
+-- CountOpenJobs counts the open jobs by queue and status; with a @tenant, only that tenant's. Without one it also
+-- counts them by tenant, unless that would return more than @max_rows rows.
 WITH depth AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs
     FROM outbox.jobs
@@ -101,9 +100,9 @@ WHERE sqlc.narg('tenant')::uuid IS NULL
 LIMIT 200000;
 
 -- name: ListUnavailableKinds :many
--- ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
+-- ListUnavailableKinds returns up to @max_kinds kinds with jobs that found their dependency unavailable when they were
 -- tried last and wait for the next time, and since when. It reads every open job. A job that has been due again for a
--- few minutes is one of them: the process may have probed with another.
+-- few minutes counts: the process may have probed with another one.
 SELECT jobs.queue, jobs.kind, min(jobs.unavailable_since)::timestamptz AS since
 FROM outbox.jobs
 WHERE jobs.unavailable_since IS NOT NULL
@@ -113,7 +112,7 @@ ORDER BY jobs.queue, jobs.kind
 LIMIT @max_kinds;
 
 -- name: ListQueueRules :many
--- ListQueueRules lists up to @max_queues queues that are paused or limited, or the one of that name.
+-- ListQueueRules returns up to @max_queues queues that are paused or limited, or only the one of that name.
 SELECT queues.queue, queues.paused_at, queues.max_running, queues.rate,
        coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds
 FROM outbox.queues
@@ -123,7 +122,7 @@ ORDER BY queues.queue
 LIMIT @max_queues;
 
 -- name: QueueIsKnown :one
--- QueueIsKnown tells whether a queue has rules or open jobs. It is asked for odd names
--- only: without jobs it reads all that are open.
+-- QueueIsKnown reports whether a queue has rules or open jobs. It is only called for unusual names: for a queue without
+-- jobs it reads all open jobs.
 SELECT (EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue)
     OR EXISTS (SELECT FROM outbox.jobs WHERE jobs.queue = @queue))::boolean AS known;

@@ -1,18 +1,16 @@
 -- name: RecordReports :many
--- RecordReports stores what attempts have reported since the last time: progress,
--- checkpoints, lines of their logs, results of steps. Of each attempt it stores
--- all or nothing, and says which: recorded; lost, the job is no longer the
--- attempt's; or neither, because somebody has locked the job's row right now.
+-- RecordReports stores what attempts have reported since the last time: progress, checkpoints, lines of their logs, and
+-- results of steps. For each attempt it stores all or nothing, and returns which: recorded; lost, if the attempt no
+-- longer holds the job; or neither, if another transaction has the job's row locked right now.
 --
--- The lock is what makes (id, epoch) a fence: until this statement's end nobody
--- can claim, expire or close the job. It is the weakest that does: extensions of
--- leases (FOR NO KEY UPDATE) neither wait for it nor skip because of it, and
--- those whom it does hold up skip the row, or wait for milliseconds. Rows that a
--- handler's own transaction has locked (Guard, Complete, a step) are skipped:
--- waiting for it would hold up every other job's reports, and could be a deadlock.
+-- The lock makes (id, epoch) a fence: until this statement ends, no transaction can claim, expire or close the job. It
+-- is the weakest lock that does so: extensions of leases (FOR NO KEY UPDATE) neither wait for it nor skip rows because
+-- of it, and the statements that it blocks skip the row, or wait for milliseconds. Rows that a handler's own
+-- transaction has locked (Guard, Complete, a step) are skipped: waiting for them would delay every other job's reports,
+-- and could be a deadlock.
 --
--- A statement that nobody waits for any more may still arrive, after the one that
--- was sent in its place: revisions tell that it is late.
+-- A statement that nobody waits for any more may still arrive after the one that replaced it: the revisions show that
+-- it is late.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                AS id,
            unnest(@epochs::bigint[])           AS epoch,
@@ -20,9 +18,9 @@ WITH input AS MATERIALIZED (
            unnest(@currents::bigint[])         AS current,
            unnest(@totals::bigint[])           AS total,
            unnest(@messages::text[])           AS message,
-           unnest(@progress_ages::interval[])  AS progress_age,  -- NULL: no progress to store
-           unnest(@checkpoints::bytea[])       AS checkpoint,    -- NULL: no checkpoint to store
-           -- The slot of the attempt's line 0; -1 if it is not known.
+           unnest(@progress_ages::interval[])  AS progress_age,  -- NULL if there is no progress to store
+           unnest(@checkpoints::bytea[])       AS checkpoint,    -- NULL if there is no checkpoint to store
+           -- The slot of the attempt's line 0; -1 if it is unknown.
            nullif(unnest(@log_starts::smallint[]), -1)    AS log_start,
            nullif(unnest(@log_lines::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
            nullif(unnest(@steps::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
@@ -65,8 +63,8 @@ WITH input AS MATERIALIZED (
     WHERE ours.streamed
       AND ours.id IN (SELECT saved.job_id FROM saved)
 ), ring AS MATERIALIZED (
-    -- The attempt's own lines tell where its first one is; else it begins behind
-    -- the newest line of the attempts before it.
+    -- The attempt's own lines show where its first one is; without any, it begins after the newest line of the earlier
+    -- attempts.
     SELECT ours.id, ours.epoch, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
         ours.log_start,
         (SELECT mod(mod(own.slot - own.line, 200) + 200, 200) FROM outbox.job_logs AS own WHERE own.job_id = ours.id AND own.epoch = ours.epoch LIMIT 1),
@@ -93,11 +91,11 @@ WITH input AS MATERIALIZED (
     CROSS JOIN LATERAL jsonb_array_elements(ours.steps) AS step
     ON CONFLICT (job_id, name) DO NOTHING
 )
-    -- No CTE is joined to another: without hash joins (see the dispatcher's sessions)
-    -- that takes the product of their rows. NOT IN is hashed.
+    -- No CTE is joined to another: without hash joins (see the dispatcher's sessions) a join takes the product of their
+    -- rows. NOT IN is hashed.
 SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost, coalesce(ring.start, -1)::smallint AS log_start
 FROM ring
-WHERE (SELECT count(*) FROM streamed) >= 0 -- it is carried out, where there are any
+WHERE (SELECT count(*) FROM streamed) >= 0 -- this makes the CTE run where there are streamed jobs
 UNION ALL
 SELECT input.id::uuid, input.epoch::bigint, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
 FROM input
@@ -106,10 +104,9 @@ WHERE (input.id, input.epoch) NOT IN (SELECT ours.id, ours.epoch FROM ours)
 LIMIT 100000;
 
 -- name: RecordStep :many
--- RecordStep remembers a step within the transaction that made its effect. It
--- locks the job's row like Guard does, so that RecordReports leaves the job alone
--- until the transaction ends. It returns nothing if the job is no longer the
--- attempt's, and false if the step is remembered already.
+-- RecordStep stores a step in the transaction that made its effect. It locks the job's row as Guard does, so that
+-- RecordReports leaves the job alone until the transaction ends. It returns nothing if the attempt no longer holds the
+-- job, and false if the step is stored already.
 WITH ours AS MATERIALIZED (
     SELECT jobs.id
     FROM outbox.jobs
@@ -134,8 +131,7 @@ LEFT JOIN stepped ON stepped.job_id = ours.id
 LIMIT 1;
 
 -- name: FindStep :many
--- FindStep returns what a step returned in an earlier attempt; nothing if it was
--- not finished.
+-- FindStep returns the result of a step from an earlier attempt; nothing if the step was not finished.
 SELECT result
 FROM outbox.job_steps
 WHERE job_id = @job_id
@@ -165,7 +161,7 @@ CROSS JOIN LATERAL (
 LIMIT 100000;
 
 -- name: FindProgress :many
--- FindProgress returns the progress that a job has reported last; nothing if none.
+-- FindProgress returns the last progress that a job has reported; nothing if there is none.
 SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at
 FROM outbox.progress
 WHERE job_id = @job_id
@@ -173,8 +169,9 @@ WHERE job_id = @job_id
 LIMIT 1;
 
 -- name: ListReports :many
--- ListReports returns all that a job has reported: its progress, its checkpoint, its lines and its steps, a row each;
--- lines and steps oldest first. Of a step's result it returns the size, as current: all of a job may be 250 MiB.
+-- ListReports returns everything that a job has reported: its progress, its checkpoint, its lines and its steps, a row
+-- each; lines and steps oldest first. For the result of a step it returns the size, as current: the results of a job
+-- may take 250 MiB.
 SELECT 'progress'::text AS what, progress.epoch, 0::bigint AS line, ''::text AS name, coalesce(progress.message, '')::text AS message, progress.reported_at AS at,
        coalesce(progress.current, 0)::bigint AS current, coalesce(progress.total, 0)::bigint AS total, NULL::interval AS took, NULL::bytea AS data
 FROM outbox.progress
@@ -220,10 +217,10 @@ ORDER BY finished_at, name
 LIMIT 1000;
 
 -- name: JobExists :one
--- JobExists tells whether there is such a job, open or closed.
+-- JobExists reports whether there is such a job, open or closed.
 SELECT (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = @id)
     OR EXISTS (SELECT FROM outbox.history WHERE history.id = @id))::boolean;
 
 -- name: StreamRefused :exec
--- StreamRefused stores that the outcomes of attempts were refused, of streamed jobs.
+-- StreamRefused stores an event for each streamed job among the attempts whose outcomes were refused.
 SELECT outbox.stream_refused(@ids::uuid[], @epochs::bigint[], @attempts::integer[], @outcomes::text[], @worker::text);

@@ -1,23 +1,22 @@
 -- name: DeclareSink :exec
--- DeclareSink makes a sink known. It begins with the oldest event that is kept.
+-- DeclareSink creates a sink if there is none of the name. It begins with the oldest event that is kept.
 INSERT INTO outbox.sinks (sink) VALUES (@sink) ON CONFLICT DO NOTHING;
 
 -- name: SinkLapsesIn :one
--- SinkLapsesIn returns in how many seconds the sink can be had, if its owner does nothing
--- about it.
+-- SinkLapsesIn returns in how many seconds the sink can be taken, if its owner does nothing about it.
 SELECT (CASE WHEN owner IS NULL OR owner = @owner::text THEN 0 ELSE greatest(extract(epoch FROM lease_expires_at - clock_timestamp()), 0) END)::float8
 FROM outbox.sinks
 WHERE sink = @sink;
 
 -- name: OwnSink :many
--- OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
--- that it has already: then its epoch is another, and what it has under way is refused.
+-- OwnSink makes a process the owner of a sink that nobody owns, whose lease has lapsed, or that it owns already. The
+-- epoch changes, so that whatever the former owner has under way is refused.
 --
--- If positions come from another timeline, a failover may have lost events that the sink has
--- passed, and their positions are given out again. It has not if the event that was published
--- last is still there: what gave it its position reached the disk before its commit did, so
--- that all positions to come are higher. After a planned switchover nothing is repeated.
--- Otherwise the sink goes back to the older one of two marks, which AdvanceSink moves on:
+-- If positions come from another timeline, a failover may have lost events that the sink has passed, and their
+-- positions are given out again. It has lost none if the last published event is still there: the record that gave it
+-- its position reached the disk before its commit did, so that all positions to come are higher. So after a planned
+-- switchover nothing is repeated. Otherwise the sink goes back to the older one of two marks, which AdvanceSink moves
+-- on:
 --
 --	                        marks
 --	09:00                      0     100 of 09:00
@@ -25,15 +24,15 @@ WHERE sink = @sink;
 --	09:09    failover: what was stored since 09:08 is lost, and 1500 to 1700 are given out again
 --	09:09    100 is the top
 --
--- In the moment in which a mark becomes the older one it is as old as a rewind is to go back,
--- and when the next one does, about twice as old. That is counted from the last AdvanceSink, so
--- it does not matter for how long nobody has owned the sink, and no event is read to find it.
+-- When a mark becomes the older one, its age is the distance that a rewind must go back; when the next one does, it is
+-- about twice as old. The age counts from the last AdvanceSink, so it does not matter how long nobody has owned the
+-- sink, and no event is read to find it.
 --
--- If positions that the log has are yet to be given out, as after a logical copy without its
--- sequences, behind is the last of those. What was stored since the copy, and what will be until
--- the sequence is put right, lies below the sink's top: the sink goes back to before all of it.
--- The newer mark is older than the copy, and of the days since then the first position is found
--- at once. So too where the sink has passed positions that are yet to be given out.
+-- If positions that are in the log are yet to be given out, as after a logical copy without its sequences, behind is
+-- the last of those. Events stored since the copy, and events to come until the sequence is corrected, lie below the
+-- sink's top: the sink goes back to before all of them. The newer mark is older than the copy, and the first position
+-- of the days since then is found at once. The same applies if the sink has passed positions that are yet to be given
+-- out.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top AS was, coalesce(sinks.rewind_top, 0) AS rewind_top, sinks.mark_at,
            sinks.timeline NOT IN ('', outbox.timeline())
@@ -88,12 +87,12 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
            FROM jsonb_each_text(sinks.missing))::text AS missing;
 
 -- name: AdvanceSink :many
--- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
--- somebody else owns the sink now, or if positions come from another timeline. A lazy commit
--- waits for no disk: what it loses is published again, under the same ids. It says for how long the
--- oldest event that is not published waits: what is shown of time is by this clock alone. Once the
--- newer mark is as old as a rewind is to go back, it becomes the older one. Missing is for how many seconds
--- destinations are, as in OwnSink; NULL if that is stored.
+-- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if another process owns the
+-- sink now, or if positions come from another timeline. An asynchronous commit waits for no disk: events whose progress
+-- it loses are published again, under the same ids. It returns for how long the oldest unpublished event has waited:
+-- all times shown to users come from this clock alone. Once the newer mark is as old as a rewind must go back, it
+-- becomes the older one. @missing is for how many seconds destinations have been missing, as in OwnSink; NULL keeps the
+-- stored value.
 UPDATE outbox.sinks
 SET top      = @top,
     top_id   = (SELECT id FROM outbox.events WHERE position = @top ORDER BY at DESC LIMIT 1),
@@ -129,7 +128,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           set_config('synchronous_commit', CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
 
 -- name: LeaveSink :exec
--- LeaveSink gives a sink up and wakes those who wait for it.
+-- LeaveSink gives a sink up and wakes the processes that wait for it.
 WITH left_now AS (
     UPDATE outbox.sinks
     SET owner = NULL, lease_expires_at = NULL
@@ -141,14 +140,13 @@ WITH left_now AS (
 SELECT pg_notify('outbox_events', '') FROM left_now;
 
 -- name: EventsAfter :many
--- EventsAfter returns the next events behind a position, about as many as have max_bytes, and
--- how many bytes each counts for. Of headers that take 2 KiB and more the stored size is
--- counted, because to measure their texts would decompress those of a thousand events to
--- return a few. What is compressed counts for the most that can come of it: 88 times as much
--- of pglz, and 255 times of lz4. Integers suffice because 4 MiB and more count the same.
+-- EventsAfter returns the next events after a position, up to about max_bytes, and the bytes that each counts for.
+-- Headers of 2 KiB and more count with their stored size, because measuring their text would decompress the headers of
+-- a thousand events to return a few. Compressed data counts with its largest possible size: 88 times its size with
+-- pglz, and 255 times with lz4. Integers suffice because 4 MiB and more count the same.
 --
--- A page ends between two positions. An event may share its position with another one: after a copy
--- without its sequences, what is stored until the sequence is put right has positions that the log has.
+-- A page ends between two positions. Two events may share a position: after a copy without its sequences, events get
+-- positions that are in the log already, until the sequence is corrected.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
     SELECT *, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
@@ -169,8 +167,8 @@ FROM (
 WHERE coalesce(before, 0) < @max_bytes::bigint;
 
 -- name: EventsAtHoles :many
--- EventsAtHoles returns the events that have come to holes since, and how many bytes each
--- counts for, as EventsAfter does.
+-- EventsAtHoles returns the events that have come to holes since, and the bytes that each counts for, as in
+-- EventsAfter.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
     SELECT event.*, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
@@ -194,15 +192,15 @@ FROM (
 WHERE coalesce(before, 0) < @max_bytes::bigint;
 
 -- name: RunningTransactions :one
--- RunningTransactions returns which transactions run, as a pg_snapshot.
+-- RunningTransactions returns which transactions are running, as a pg_snapshot.
 SELECT pg_current_snapshot()::text AS running;
 
 -- name: NewTransaction :one
--- NewTransaction returns a number above those of all transactions that have one already.
+-- NewTransaction returns an id above those of all transactions that have one already.
 SELECT pg_current_xact_id()::text::bigint AS xid;
 
 -- name: SinkCursor :many
--- SinkCursor returns where in the log a sink is.
+-- SinkCursor returns the position of a sink in the log.
 SELECT top,
        ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
        ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs
@@ -210,5 +208,5 @@ FROM outbox.sinks
 WHERE sink = @sink;
 
 -- name: LogTimeline :one
--- LogTimeline returns what positions come from.
+-- LogTimeline returns the timeline from which positions come.
 SELECT outbox.timeline()::text AS timeline;

@@ -1,7 +1,7 @@
 -- name: CountReplay :one
--- CountReplay returns what a replay would publish again: how many events, from where to
--- where, and how many of them the sink's broker, as far as it is known, would still drop as
--- repeats if it publishes them under their own ids.
+-- CountReplay returns what a replay would publish again: the number of events, their first and last position, and how
+-- many of them the sink's broker, as far as that is known, would drop as repeats if they are published under their own
+-- ids.
 SELECT count(*) AS events, coalesce(min(position), 0)::bigint AS first_position, coalesce(max(position), 0)::bigint AS last_position,
        min(at)::timestamptz AS oldest, max(at)::timestamptz AS newest,
        count(*) FILTER (WHERE at > clock_timestamp() - (SELECT sinks.remembers FROM outbox.sinks WHERE sinks.sink = @sink)) AS remembered,
@@ -16,8 +16,8 @@ WHERE at >= @since::timestamptz
       WHERE topic = pattern OR (right(pattern, 1) = '*' AND starts_with(topic, left(pattern, -1)))));
 
 -- name: StartReplay :one
--- StartReplay has the owner of a sink publish events again, and returns since when. Replays that
--- ended long ago are forgotten. Without such a sink the foreign key refuses it.
+-- StartReplay stores a replay, whose events the sink's owner publishes again, and returns its start. It deletes replays
+-- that ended long ago. Without such a sink the foreign key refuses it.
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
@@ -43,7 +43,7 @@ ORDER BY id DESC
 LIMIT 1000;
 
 -- name: StopReplay :many
--- StopReplay ends a replay that runs. It returns the replay, if there is one.
+-- StopReplay ends a running replay. It returns the replay, if there is one.
 WITH found AS MATERIALIZED (
     SELECT replays.id, replays.sink, replays.tenant_id, replays.finished_at, replays.published
     FROM outbox.replays
@@ -67,8 +67,8 @@ WITH found AS MATERIALIZED (
 SELECT found.id FROM found;
 
 -- name: NextReplays :many
--- NextReplays returns the replays of a sink that its owner works off side by side: of each
--- tenant, and of those of all tenants, the 16 oldest. Further ones wait for those.
+-- NextReplays returns the replays of a sink that its owner works off in parallel: for each tenant, and for the replays
+-- of all tenants, the 16 oldest. Further ones wait for those.
 SELECT id, position, last_position, per_second, again, stop_live
 FROM (
     SELECT id, position, last_position, per_second, again, stop_live, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
@@ -80,8 +80,8 @@ WHERE n <= 16
 ORDER BY id;
 
 -- name: EventsToReplay :many
--- EventsToReplay returns the next events of a replay up to a position, and how many bytes
--- each counts for, as EventsAfter does.
+-- EventsToReplay returns the next events of a replay up to a position, and the bytes that each counts for, as in
+-- EventsAfter.
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (
     SELECT *, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
@@ -111,9 +111,8 @@ FROM (
 WHERE coalesce(before, 0) < @max_bytes::bigint;
 
 -- name: AdvanceReplay :many
--- AdvanceReplay stores how far a replay has come. It returns nothing if it was stopped, or if
--- somebody else owns the sink now. The commit waits for no disk: what it loses is published
--- again.
+-- AdvanceReplay stores how far a replay has come. It returns nothing if the replay was stopped, or if another process
+-- owns the sink now. The commit waits for no disk: events whose progress it loses are published again.
 UPDATE outbox.replays
 SET position    = greatest(replays.position, @position::bigint),
     published   = replays.published + @published::bigint,
@@ -127,7 +126,7 @@ WHERE replays.id = @id
 RETURNING replays.id, set_config('synchronous_commit', 'off', true)::text AS commits;
 
 -- name: SinkRemembers :exec
--- SinkRemembers stores for how long the broker of a sink drops what repeats an id.
+-- SinkRemembers stores for how long the broker of a sink drops repeats of an id.
 UPDATE outbox.sinks
 SET remembers = @remembers::interval
 WHERE sink = @sink
@@ -135,8 +134,8 @@ WHERE sink = @sink
   AND epoch = @epoch;
 
 -- name: CountHistory :one
--- CountHistory returns what ReplayHistory would store again: how many jobs, how many of them
--- with a sealed payload, and their bytes. Copies are no jobs to be copied.
+-- CountHistory returns what ReplayHistory would store again: the number of jobs, how many of them have a sealed
+-- payload, and their bytes. Copies themselves are not copied.
 SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, @sealed_prefix)) AS sealed, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
        min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
 FROM outbox.history
@@ -149,9 +148,9 @@ WHERE finished_at >= @since::timestamptz
   AND NOT coalesce(jsonb_exists(headers, 'posthaste-replay'), false);
 
 -- name: ReplayHistory :one
--- ReplayHistory stores copies of jobs that have succeeded, in the order in which they did,
--- each due @spacing after the one before: all of them, or none if they are more than
--- @max_rows. Copies of a key are ordered, and a dead one holds up nothing.
+-- ReplayHistory stores copies of jobs that have succeeded, in the order in which they did, each due @spacing after the
+-- one before: all of them, or none if they are more than @max_rows. Copies of a key are ordered, and a dead one blocks
+-- nothing.
 WITH found AS MATERIALIZED (
     SELECT done.id, done.tenant_id, done.queue, done.kind, done.payload, done.content_type, done.key, done.headers, done.timeout, done.backoff,
            done.max_attempts, done.priority, done.streamed, row_number() OVER (ORDER BY done.finished_at, done.id) - 1 AS place

@@ -1,10 +1,8 @@
 -- name: TrimHistory :many
--- TrimHistory deletes, from the blocks [@first_block, @end_block) of the partition
--- of one day, the rows that are beyond their retention, frees their idempotency
--- keys, and counts them by outcome. A rule for the job's queue comes before the
--- one for any queue, which is ''; an outcome without a rule is kept.
--- Blocks rather than a LIMIT: however many rows stay or are dead already, a
--- partition is read once from end to end.
+-- TrimHistory deletes the rows beyond their retention from the blocks [@first_block, @end_block) of one day's
+-- partition, frees their idempotency keys, and counts them by outcome. A rule for the job's queue takes precedence over
+-- the one for any queue, which is ''; an outcome without a rule is kept. It uses blocks rather than a LIMIT: however
+-- many rows stay or are dead already, a partition is read once from end to end.
 WITH rule AS MATERIALIZED (
     SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
 ), trimmed AS (
@@ -29,9 +27,8 @@ GROUP BY trimmed.status
 LIMIT 100;
 
 -- name: CountDay :many
--- CountDay counts by outcome the rows in the blocks [@first_block, @end_block)
--- of the partition of one day, and tells how many of them are within their
--- retention.
+-- CountDay counts by outcome the rows in the blocks [@first_block, @end_block) of one day's partition, and how many of
+-- them are within their retention.
 WITH rule AS MATERIALIZED (
     SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
 )
@@ -48,8 +45,8 @@ GROUP BY history.status
 LIMIT 100;
 
 -- name: FreeKeys :one
--- FreeKeys deletes the idempotency keys of the jobs in the blocks
--- [@first_block, @end_block) of the partition of one day, which is to be dropped.
+-- FreeKeys deletes the idempotency keys of the jobs in the blocks [@first_block, @end_block) of one day's partition,
+-- which is about to be dropped.
 WITH freed AS (
     DELETE FROM outbox.idempotency_keys
     USING outbox.history
@@ -66,11 +63,10 @@ SELECT count(*) FROM freed;
 SELECT EXISTS (SELECT FROM outbox.idempotency_keys)::boolean;
 
 -- name: TrimDeadLetters :one
--- TrimDeadLetters deletes, of up to @max_rows dead letters after the given one,
--- those that nobody has done anything about within their retention, frees their
--- idempotency keys, and tells where it stopped. Rules are those of TrimHistory.
--- A message that a sink has refused and that holds up its key stays, whatever the
--- rules are: without it the key would go on.
+-- TrimDeadLetters deletes, of up to @max_rows dead letters after the given one, those that nobody has acted on within
+-- their retention, frees their idempotency keys, and returns where it stopped. The rules are those of TrimHistory. A
+-- message that a sink has refused and that blocks its key stays, whatever the rules are: without it the key would go
+-- on.
 WITH rule AS MATERIALIZED (
     SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
 ), letter AS MATERIALIZED (

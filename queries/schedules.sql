@@ -1,6 +1,6 @@
 -- name: ListSchedules :many
--- ListSchedules returns up to @max_rows schedules in the order of their names, those
--- of the @tenant if there is one.
+-- ListSchedules returns up to @max_rows schedules in the order of their names, only those of the @tenant if there is
+-- one.
 SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression, coalesce(time_zone, '')::text AS time_zone, every,
        missed, missed_limit, kind, queue, coalesce(streamed, false)::boolean AS streamed, next_at, last_at, paused_at, created_at, updated_at,
        coalesce(set_by, '')::text AS set_by
@@ -10,8 +10,8 @@ ORDER BY name, tenant_id
 LIMIT @max_rows;
 
 -- name: OverdueSchedules :many
--- OverdueSchedules returns up to @max_rows schedules, those of the @tenant if there is one, whose next tick was to come
--- more than @patience ago, that first which is the longest overdue.
+-- OverdueSchedules returns up to @max_rows schedules, only those of the @tenant if there is one, whose next tick was
+-- due more than @patience ago, the longest overdue first.
 SELECT tenant_id, name, kind, queue, next_at
 FROM outbox.schedules
 WHERE schedules.paused_at IS NULL
@@ -21,8 +21,8 @@ ORDER BY schedules.next_at
 LIMIT @max_rows;
 
 -- name: PauseSchedule :many
--- PauseSchedule stops ticks. It waits for a firing that is under way. It returns
--- whether the schedule was paused before; nothing if there is none.
+-- PauseSchedule stops ticks. It waits for a firing that is under way. It returns whether the schedule was paused
+-- before; nothing if there is none.
 WITH found AS MATERIALIZED (
     SELECT schedules.tenant_id, schedules.name, schedules.paused_at
     FROM outbox.schedules
@@ -38,8 +38,8 @@ WHERE schedules.tenant_id = found.tenant_id
 RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused;
 
 -- name: ResumeSchedule :many
--- ResumeSchedule lets ticks go on from now: those of the pause were not missed. It
--- returns whether the schedule was paused before; nothing if there is none.
+-- ResumeSchedule lets ticks continue from now: those of the pause do not count as missed. It returns whether the
+-- schedule was paused before; nothing if there is none.
 WITH found AS MATERIALIZED (
     SELECT schedules.tenant_id, schedules.name, schedules.paused_at
     FROM outbox.schedules
@@ -56,7 +56,7 @@ WHERE schedules.tenant_id = found.tenant_id
 RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused;
 
 -- name: DeleteSchedule :many
--- DeleteSchedule forgets a schedule; jobs that it has enqueued stay.
+-- DeleteSchedule deletes a schedule; jobs that it has enqueued stay.
 DELETE FROM outbox.schedules
 WHERE tenant_id = @tenant_id
   AND name = @name
@@ -72,7 +72,7 @@ WHERE tenant_id = @tenant_id
 LIMIT 1;
 
 -- name: DescribeSchedule :many
--- DescribeSchedule locks a schedule and returns it as it stands in the audit.
+-- DescribeSchedule locks a schedule and returns it in the form of the audit.
 SELECT outbox.describe_schedule(schedules) AS described
 FROM outbox.schedules
 WHERE tenant_id = @tenant_id
@@ -81,5 +81,5 @@ LIMIT 1
 FOR UPDATE;
 
 -- name: NotifySchedulers :exec
--- NotifySchedulers makes schedulers that hear notifications look at the table when the transaction commits.
+-- NotifySchedulers makes schedulers that receive notifications look at the table when the transaction commits.
 SELECT pg_notify('outbox_jobs', 'schedules');

@@ -1,13 +1,12 @@
 -- name: SettleSucceeded :many
--- SettleSucceeded moves finished jobs into the history and returns the ids that
--- it moved; the others' leases were lost. (id, epoch) is the whole fence. From the
--- job's deadline on it is refused, whether or not a reaper has come yet.
+-- SettleSucceeded moves finished jobs into the history and returns the ids that it moved; the leases of the others were
+-- lost. (id, epoch) is the whole fence. From a job's deadline on its success is refused, whether or not a reaper has
+-- come yet.
 --
--- Rows are looked up whatever the server knows of the table: = ANY (ARRAY[…]) is no
--- equality to it that could be merged, so it sees no use in scanning the primary
--- key, and status = 'running', which would let it scan the index of leases, is
--- not asked for. A plan made on an empty table would otherwise scan for as long as
--- the session lives. It is the same wherever a list of ids is given: docs/adr/0013.
+-- The rows are found by the primary key, whatever statistics the server has. The planner cannot use = ANY (ARRAY[…])
+-- for a merge join, so it has no reason to scan the whole primary key. The statement does not ask for status =
+-- 'running', which would allow a scan of the index of leases. Otherwise a plan made on an empty table would scan for as
+-- long as the session lives. The same applies wherever a statement is given a list of ids: docs/adr/0013.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), done AS (
@@ -24,11 +23,10 @@ FROM done
 RETURNING id;
 
 -- name: SettleUnfinished :many
--- SettleUnfinished takes jobs out of running that are not done: retrying, failed
--- and dead with the attempt recorded; pending (snoozed or interrupted) with the
--- attempt given back. Each raises the epoch. A NULL delay leaves run_at alone.
--- It returns the ids that it settled; the others' leases were lost, or they have
--- been cancelled or are past their deadline: CloseAttempts is for those.
+-- SettleUnfinished takes jobs that are not done out of running: to retrying, failed and dead with the attempt recorded;
+-- to pending (snoozed or interrupted) with the attempt given back. Each move raises the epoch. A NULL delay leaves
+-- run_at alone. It returns the ids that it settled. The others have lost their leases, have been cancelled, or are past
+-- their deadline: CloseAttempts closes the last two.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                    AS id,
            unnest(@epochs::bigint[])               AS epoch,
@@ -38,7 +36,7 @@ WITH input AS MATERIALIZED (
            nullif(unnest(@error_messages::text[]), '') AS error_message,
            nullif(unnest(@stacks::text[]), '')         AS stack,
            nullif(unnest(@fingerprints::text[]), '')   AS fingerprint,
-           nullif(unnest(@traces::text[]), '')         AS trace -- the array is NULL where no attempt has a span
+           nullif(unnest(@traces::text[]), '')         AS trace -- the array is NULL if no attempt has a span
 ), settled AS (
     UPDATE outbox.jobs
     SET status             = input.status,
@@ -49,7 +47,7 @@ WITH input AS MATERIALIZED (
         lease_expires_at   = NULL,
         last_error_code    = coalesce(input.error_code, jobs.last_error_code),
         last_error_message = coalesce(input.error_message, jobs.last_error_message),
-        -- An interrupted attempt says nothing of an outage; every other outcome ends it.
+        -- An interrupted attempt says nothing about an outage; every other outcome ends it.
         unavailable_since  = CASE WHEN input.status = 'pending' AND input.delay IS NULL THEN jobs.unavailable_since END,
         failed_at          = CASE WHEN input.status IN ('failed', 'dead') THEN statement_timestamp() END,
         error_fingerprint  = input.fingerprint
@@ -62,8 +60,8 @@ WITH input AS MATERIALIZED (
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
         (input).trace AS trace
 ), recorded AS (
-    -- Of what was settled, not of what was found: a job that another settled
-    -- meanwhile has no trace of our attempt.
+    -- Record what was settled, not what was found: a job that another transaction settled meanwhile must not record our
+    -- attempt.
     INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
     SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id, trace
     FROM settled
@@ -73,7 +71,7 @@ WITH input AS MATERIALIZED (
 SELECT id FROM settled LIMIT 100000;
 
 -- name: FindSucceeded :many
--- FindSucceeded returns those of the given attempts that have succeeded.
+-- FindSucceeded returns which of the given attempts have succeeded.
 SELECT history.id
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
 JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
@@ -81,7 +79,7 @@ WHERE history.status = 'succeeded'
 LIMIT 100000;
 
 -- name: FindLocked :many
--- FindLocked returns those of the given jobs whose rows somebody else has locked.
+-- FindLocked returns which of the given jobs have rows that another transaction has locked.
 WITH free AS MATERIALIZED (
     SELECT jobs.id
     FROM outbox.jobs

@@ -1,7 +1,7 @@
 -- name: ListSinks :many
--- ListSinks returns all sinks by name, with the end of the log and the oldest event that
--- waits: behind the sink's position, or at one of its first hundred holes. A process whose
--- lease has lapsed is no owner, and what it has said does not count.
+-- ListSinks returns all sinks by name, with the end of the log and the oldest event that waits: after the sink's
+-- position, or at one of its first hundred holes. A process whose lease has lapsed is no owner, and its state is
+-- ignored.
 SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned THEN owner END, '')::text AS owner, published, moved_at,
        (CASE WHEN state.owned THEN away_since END)::timestamptz AS away_since,
        coalesce(CASE WHEN state.owned THEN away_code END, '')::text AS away_code,
@@ -29,8 +29,7 @@ CROSS JOIN LATERAL (
 ORDER BY sink;
 
 -- name: PauseSink :many
--- PauseSink has the sink's owner publish nothing from its next word on. It returns the sink,
--- if there is one.
+-- PauseSink makes the sink's owner publish nothing after it next reports. It returns the sink, if there is one.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.paused_at FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE
 ), paused AS (
@@ -49,7 +48,7 @@ WITH found AS MATERIALIZED (
 SELECT found.sink FROM found;
 
 -- name: ResumeSink :many
--- ResumeSink lets the sink's owner go on, and wakes it. It returns the sink, if there is one.
+-- ResumeSink lets the sink's owner continue, and wakes it. It returns the sink, if there is one.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.paused_at FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE
 ), resumed AS (
@@ -68,8 +67,8 @@ WITH found AS MATERIALIZED (
 SELECT found.sink, coalesce((SELECT pg_notify('outbox_events', '')::text FROM resumed), '')::text AS notified FROM found;
 
 -- name: FindUnpublished :many
--- FindUnpublished returns the position of an event that a sink has not published, among
--- those from the sink's first hole on.
+-- FindUnpublished returns the position of an event that a sink has not published, among those from the sink's first
+-- hole on.
 SELECT event.position, event.tenant_id
 FROM outbox.sinks
 JOIN outbox.events AS event
@@ -81,8 +80,8 @@ ORDER BY event.position
 LIMIT 1;
 
 -- name: SkipEvent :many
--- SkipEvent has a sink count the event at a position as published. The sink has no owner
--- then: the one that it had reads the cursor anew, and what it has under way is refused.
+-- SkipEvent makes a sink count the event at a position as published. Afterwards the sink has no owner: the former one
+-- reads the cursor again, and whatever it has under way is refused.
 WITH skipped AS (
     UPDATE outbox.sinks
     SET top    = greatest(top, @position::bigint),
@@ -104,9 +103,9 @@ WITH skipped AS (
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped;
 
 -- name: RemoveSink :many
--- RemoveSink forgets a sink that no process has had for a minute and whose messages are no
--- open jobs, which of its events were jobs, and which keys were parked: under its name another
--- one may begin. It returns the sink, if there is one, and whether it is gone.
+-- RemoveSink deletes a sink that no process has owned for a minute and whose messages are no open jobs. It also deletes
+-- which of its events were jobs, and which keys were parked: another sink may use the name. It returns the sink, if
+-- there is one, and whether it is gone.
 WITH RECURSIVE found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
            (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
@@ -125,7 +124,7 @@ WITH RECURSIVE found AS MATERIALIZED (
     DELETE FROM outbox.held_messages
     USING removed
     WHERE held_messages.sink = removed.sink
-), tenants (tenant_id) AS ( -- that have keys, one after the other: every index begins with the tenant or the job
+), tenants (tenant_id) AS ( -- tenants with keys, one after the other: every index begins with the tenant or the job
     SELECT (SELECT first.tenant_id FROM outbox.idempotency_keys AS first ORDER BY first.tenant_id LIMIT 1) FROM removed
     UNION ALL
     SELECT (SELECT next.tenant_id FROM outbox.idempotency_keys AS next WHERE next.tenant_id > tenants.tenant_id ORDER BY next.tenant_id LIMIT 1)
@@ -153,15 +152,15 @@ WITH RECURSIVE found AS MATERIALIZED (
 SELECT found.sink, found.free::boolean AS free, found.held FROM found;
 
 -- name: PositionSince :one
--- PositionSince returns the position before the first event that was stored from a time on;
--- if there is none, and for infinity, the end of the log.
+-- PositionSince returns the position before the first event that was stored from a time on; if there is none, and for
+-- infinity, the end of the log.
 SELECT coalesce(min(position) - 1, (SELECT last_value FROM outbox.events_position_seq))::bigint AS before
 FROM outbox.events
 WHERE at >= @since::timestamptz;
 
 -- name: SinkMove :many
--- SinkMove returns where a sink is, and how many events are between there and a position: to
--- be skipped, with those that wait at holes, or to be published again.
+-- SinkMove returns where a sink is, and how many events are between there and a position: to be skipped, together with
+-- those that wait at holes, or to be published again.
 SELECT sinks.top, (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
        ((SELECT count(*)
          FROM outbox.events
@@ -174,12 +173,11 @@ FROM outbox.sinks
 WHERE sink = @sink;
 
 -- name: SeekSink :many
--- SeekSink has a sink go on behind a position. To go forward is to count all events as
--- published that can be seen up to there; of the last ten thousand positions those without
--- an event become holes, whose transactions may run. To go back is to let events become jobs
--- again whose jobs are closed, if the sink refuses them again. A failover undoes neither: the sink's marks
--- are where it goes. The sink has no owner then: the one that it had reads the cursor anew, and what it has
--- under way is refused.
+-- SeekSink makes a sink continue after a position. Going forward counts all visible events up to there as published;
+-- among the last ten thousand positions those without an event become holes, whose transactions may still run. Going
+-- back lets events become jobs again if their jobs are closed and the sink refuses them again. A failover undoes
+-- neither: the sink's marks move to the new position. Afterwards the sink has no owner: the former one reads the cursor
+-- again, and whatever it has under way is refused.
 WITH RECURSIVE target AS (
     SELECT @position::bigint AS position
 ), found AS MATERIALIZED (

@@ -1,8 +1,8 @@
 -- name: SurveyKinds :many
--- SurveyKinds returns of each queue and kind with open jobs, of a @tenant or of all, how many wait, are due and
--- run, since when the first is due, whose leases lapsed more than @patience ago and are not extended beside the row,
--- and since when what the kind needs is unavailable: those that are due again do not know. Messages that a sink has not
--- taken are not due, as in SampleDepth. It reads every open job once.
+-- SurveyKinds returns for each queue and kind with open jobs, of a @tenant or of all, how many wait, are due and run;
+-- since when the first is due; how many have leases that lapsed more than @patience ago and are not extended in
+-- lease_extensions; and since when the kind's dependency is unavailable, for which jobs due for over five minutes do
+-- not count. Messages that a sink has not accepted are not due, as in SampleDepth. It reads every open job once.
 SELECT jobs.queue, jobs.kind,
        count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying', 'blocked')) AS waiting,
        count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp() AND jobs.kind NOT LIKE 'relay:%') AS due,

@@ -1,6 +1,6 @@
 -- name: FindToken :many
--- FindToken returns what authenticating a token needs. How
--- long it is still good is by the database's clock; NULL is infinitely long.
+-- FindToken returns what authenticating a token needs. The database's clock determines how long the token is still
+-- valid; NULL is infinitely long.
 SELECT secret_hash, name, tenant_id, all_tenants, capabilities,
        (revoked_at IS NOT NULL)::boolean AS revoked,
        (expires_at - statement_timestamp())::interval AS expires_in,
@@ -10,8 +10,8 @@ WHERE id = @id
 LIMIT 1;
 
 -- name: TouchToken :exec
--- TouchToken notes that the token was used, at most once a minute whatever the
--- number of processes. A note is not worth waiting for the disk.
+-- TouchToken records that the token was used, at most once a minute however many processes there are. It does not wait
+-- for the disk.
 WITH quick AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true) AS mode
 )
@@ -29,16 +29,14 @@ VALUES (@id, @secret_hash, @name, @tenant_id, @all_tenants, @capabilities, @crea
 RETURNING id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at;
 
 -- name: ListTokens :many
--- ListTokens returns up to @max_rows tokens, newest first, those that are no
--- longer good included.
+-- ListTokens returns up to @max_rows tokens, newest first, including those that are no longer valid.
 SELECT id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at
 FROM outbox.tokens
 ORDER BY created_at DESC, id
 LIMIT @max_rows;
 
 -- name: RevokeToken :many
--- RevokeToken ends a token for good and returns it; one that was revoked before
--- keeps its time.
+-- RevokeToken ends a token for good and returns it; a token that was revoked before keeps its time.
 WITH found AS MATERIALIZED (
     SELECT tokens.id, tokens.revoked_at
     FROM outbox.tokens

@@ -1,9 +1,8 @@
 -- name: ListHistoryPartitions :many
--- ListHistoryPartitions returns the partitions of the history with their days,
--- oldest first: whether all of it finished before now() - @longest, and how many
--- of the shorter retentions all of it is beyond (past), or some of it (touched).
--- A day is over when nothing is added to it any more.
--- The bounds are read from the catalog: names prove nothing.
+-- ListHistoryPartitions returns the partitions of the history with their days, oldest first: whether all of a partition
+-- finished before now() - @longest, and for how many of the shorter retentions all of it is beyond them (past), or some
+-- of it (touched). A day is over when nothing is added to it any more. The bounds are read from the catalog, because
+-- names prove nothing.
 WITH partition AS MATERIALIZED (
     SELECT format('%I.%I', namespace.nspname, child.relname)::text AS name,
            pg_relation_size(child.oid) / current_setting('block_size')::integer AS blocks,
@@ -18,7 +17,7 @@ WITH partition AS MATERIALIZED (
     WHERE bounds IS NOT NULL
 )
 SELECT name, blocks::bigint AS blocks, first_instant::timestamptz AS first_instant, end_instant::timestamptz AS end_instant,
-       -- Yesterday's partition would be made again.
+       -- Yesterday's partition would be created again.
        (end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS is_over,
        (end_instant <= now() - @longest::interval
            AND end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS beyond_all,
@@ -29,20 +28,19 @@ ORDER BY first_instant
 LIMIT 10000;
 
 -- name: TryTrimLock :one
--- TryTrimLock makes this transaction the only one that trims, unless another is.
+-- TryTrimLock makes this transaction the only one that trims, unless another one is.
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.trim', 0));
 
 -- name: NoteChore :exec
--- NoteChore says that a chore was done to its end just now.
+-- NoteChore records that a chore was completed just now.
 INSERT INTO outbox.chores (chore, done_at)
 VALUES (@chore, statement_timestamp())
 ON CONFLICT (chore) DO UPDATE
 SET done_at = excluded.done_at;
 
 -- name: TrimAttempts :one
--- TrimAttempts deletes up to @max_rows attempts that finished before
--- now() - @keep, beginning after the given one, and tells where it stopped. What
--- belongs to a job that is still open stays.
+-- TrimAttempts deletes up to @max_rows attempts that finished before now() - @keep, beginning after the given one, and
+-- returns where it stopped. Attempts of open jobs stay.
 WITH old AS MATERIALIZED (
     SELECT attempts.finished_at, attempts.job_id, attempts.epoch,
            EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = attempts.job_id) AS is_open
@@ -67,8 +65,8 @@ FROM (SELECT 1) AS always
 LEFT JOIN reached ON true;
 
 -- name: TrimInbox :one
--- TrimInbox deletes up to @max_rows messages that were received before
--- now() - @keep, beginning with @from_received_at, and tells where it stopped.
+-- TrimInbox deletes up to @max_rows messages that were received before now() - @keep, beginning with @from_received_at,
+-- and returns where it stopped.
 WITH old AS MATERIALIZED (
     SELECT inbox.received_at, inbox.consumer, inbox.message_id
     FROM outbox.inbox
@@ -87,10 +85,9 @@ SELECT (SELECT count(*) FROM trimmed) AS trimmed, count(*) AS looked_at, max(old
 FROM old;
 
 -- name: TrimReports :one
--- TrimReports deletes what up to @max_rows jobs have reported: progress,
--- checkpoints, logs and steps; of jobs that began to report before now() - @keep,
--- beginning after the given one, and tells where it stopped. What belongs to a
--- job that is still open, or still in the history, stays.
+-- TrimReports deletes the reports of up to @max_rows jobs (progress, checkpoints, logs and steps) that began to report
+-- before now() - @keep, beginning after the given one, and returns where it stopped. Reports of a job that is still
+-- open, or still in the history, stay.
 WITH old AS MATERIALIZED (
     SELECT progress.created_at, progress.job_id,
            (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = progress.job_id)
@@ -130,12 +127,10 @@ DELETE FROM outbox.lease_extensions
 WHERE expires_at < now() - @keep::interval;
 
 -- name: TerminateWedgedListeners :many
--- TerminateWedgedListeners ends our own listeners that have stopped reading:
--- those that have been delivering notifications for longer than @wedged, and
--- those of @suspects that still wait for their client. Ours are those that said
--- LISTEN to one of our channels last. It returns every listener
--- that waits for its client now. One that waits inside of a transaction holds a
--- snapshot, which keeps vacuum from removing anything in the whole database.
+-- TerminateWedgedListeners terminates our own listeners that have stopped reading: those that have been delivering
+-- notifications for longer than @wedged, and those of @suspects that still wait for their client. Ours are those whose
+-- last statement was LISTEN on one of our channels. It returns every listener that waits for its client now. A listener
+-- that waits inside a transaction holds a snapshot, which keeps vacuum from removing anything in the whole database.
 SELECT activity.pid::integer AS pid,
        activity.application_name::text AS application_name,
        activity.backend_start::timestamptz AS backend_start,

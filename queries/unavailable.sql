@@ -1,11 +1,10 @@
 -- name: SettleUnavailable :many
--- SettleUnavailable takes jobs out of running whose handlers found away what they
--- depend on: to retrying, with the attempt given back and no attempt recorded. That
--- goes on for as long as outage_limit from the first such outcome in a row; then it
--- is a failure like others: status, delay and fingerprint say which. A NULL wait is
--- as long as the outage has lasted so far, 1 s to 5 min. It returns what it settled
--- and as what; the others' leases were lost, or they
--- have been cancelled or are past their deadline: CloseAttempts is for those.
+-- SettleUnavailable takes jobs out of running whose handlers found a dependency unavailable. They become retrying, with
+-- the attempt given back and no attempt recorded, for as long as outage_limit from the first such outcome in a row.
+-- After that the outcome is a failure like others, and status, delay and fingerprint describe it. A NULL wait means as
+-- long as the outage has lasted so far, within 1 s and 5 min. It returns the jobs that it settled and their statuses.
+-- The others have lost their leases, have been cancelled, or are past their deadline: CloseAttempts closes the last
+-- two.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                    AS id,
            unnest(@epochs::bigint[])               AS epoch,
@@ -17,7 +16,7 @@ WITH input AS MATERIALIZED (
            unnest(@error_messages::text[])         AS error_message,
            unnest(@stacks::text[])                 AS stack,
            unnest(@fingerprints::text[])           AS fingerprint,
-           nullif(unnest(@traces::text[]), '')     AS trace -- the array is NULL where no attempt has a span
+           nullif(unnest(@traces::text[]), '')     AS trace -- the array is NULL if no attempt has a span
 ), found AS MATERIALIZED (
     SELECT input.*, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
@@ -27,7 +26,7 @@ WITH input AS MATERIALIZED (
     FOR UPDATE
 ), judged AS MATERIALIZED (
     SELECT found.*, found.since > statement_timestamp() - found.outage_limit AS spared,
-           -- Jittered, so that what was put off together does not come back together.
+           -- Jitter keeps jobs that were postponed together from coming back together.
            greatest(least(statement_timestamp() - found.since, interval '5 minutes'), interval '1 second') * (0.75 + random() / 2) AS growing_wait
     FROM found
 ), settled AS (

@@ -1,5 +1,5 @@
 -- name: ListViews :many
--- ListViews returns the views of a person and those that are shared in the tenant, each part by name.
+-- ListViews returns a user's own views and those that are shared in the tenant, each part by name.
 SELECT name, query, (person = '')::boolean AS shared, saved_by, saved_at
 FROM outbox.saved_views
 WHERE tenant_id = @tenant_id
@@ -7,8 +7,8 @@ WHERE tenant_id = @tenant_id
 ORDER BY person = '', name;
 
 -- name: SaveView :many
--- SaveView stores a view, or gives the one of that name another query. No row: there are @most others already. That
--- somebody has shared one is an act; what a person keeps for themself is not.
+-- SaveView stores a view, or gives the view of that name another query. It returns no row if there are @most others
+-- already. Sharing a view is recorded as an act; saving a private one is not.
 WITH was AS (
     SELECT name, query FROM outbox.saved_views WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person
 ), saved AS (
@@ -28,7 +28,7 @@ WITH was AS (
 SELECT saved.name FROM saved;
 
 -- name: DeleteView :many
--- DeleteView deletes a view, which is an act if it was shared. No row: there was none.
+-- DeleteView deletes a view. That is recorded as an act if the view was shared. It returns no row if there was none.
 WITH deleted AS (
     DELETE FROM outbox.saved_views
     WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person AND saved_views.name = @name

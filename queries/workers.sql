@@ -1,6 +1,5 @@
 -- name: ShowWorker :exec
--- ShowWorker says that a dispatcher is there. It does not wait for the disk: the
--- next one comes soon.
+-- ShowWorker records that a dispatcher is running. It does not wait for the disk: the next one comes soon.
 WITH hurry AS (
     SELECT set_config('synchronous_commit', 'off', true)
 )
@@ -12,18 +11,17 @@ SET seen_at = statement_timestamp(),
     hearing = excluded.hearing;
 
 -- name: RemoveWorker :exec
--- RemoveWorker says that a dispatcher has stopped.
+-- RemoveWorker records that a dispatcher has stopped.
 DELETE FROM outbox.workers
 WHERE worker = @worker;
 
 -- name: TrimWorkers :execrows
--- TrimWorkers forgets dispatchers that were last seen more than @keep ago.
+-- TrimWorkers deletes dispatchers that were last seen more than @keep ago.
 DELETE FROM outbox.workers
 WHERE seen_at < statement_timestamp() - @keep::interval;
 
 -- name: ListWorkers :many
--- ListWorkers returns the dispatchers that were seen of late, by name, and what
--- each is running now.
+-- ListWorkers returns the dispatchers that were seen recently, by name, and the jobs that each is running now.
 SELECT workers.worker, workers.version, workers.queues, workers.concurrency, workers.kinds, workers.hearing,
        workers.started_at, workers.seen_at,
        extract(epoch FROM statement_timestamp() - workers.seen_at)::double precision AS seen_seconds_ago,
@@ -39,9 +37,9 @@ ORDER BY workers.worker
 LIMIT 10000;
 
 -- name: KindsWithoutHandler :many
--- KindsWithoutHandler returns the kinds of due jobs that no dispatcher seen of
--- late has a handler for in the job's queue, with how many there are and since
--- when the oldest is due. Messages that a sink has not taken are not due, as in SampleDepth.
+-- KindsWithoutHandler returns the kinds of due jobs for which no recently seen dispatcher has a handler in the job's
+-- queue, how many such jobs there are, and since when the oldest is due. Messages that a sink has not accepted are not
+-- due, as in SampleDepth.
 SELECT waiting.queue, waiting.kind, waiting.jobs, waiting.oldest
 FROM (
     SELECT jobs.queue, jobs.kind, count(*) AS jobs, min(jobs.run_at)::timestamptz AS oldest

@@ -1,8 +1,7 @@
 // Package backoff spaces out the retries of a loop that must never give up.
 //
-// Waits grow from Min to Max, doubling with every failure, and each is drawn
-// from half to one and a half times its nominal length, so that processes that
-// lost the same server do not come back in step:
+// Waits grow from Min to Max, doubling with every failure. Each is drawn from half to one and a half times its nominal
+// length, so that processes that lost the same server do not come back in step:
 //
 //	var retry backoff.Backoff
 //	for {
@@ -28,7 +27,7 @@ const (
 	DefaultMax = 5 * time.Second
 )
 
-// ErrRanBefore is what a Run that may be called once returns the second time. No wait mends that.
+// ErrRanBefore is the error of a second call of a Run that may be called only once. Retrying does not help.
 var ErrRanBefore = errors.New("method Run was called before")
 
 // Backoff is a capped exponential back-off with jitter. The zero value is ready
@@ -40,15 +39,14 @@ type Backoff struct {
 	nominal time.Duration // of the wait before; zero after Reset
 }
 
-// Wait blocks for the next, longer wait. It returns nil when the time has
-// passed, and the cause of ctx as soon as ctx is done.
+// Wait blocks for the next, longer wait. It returns nil when the time has passed, and the cause of ctx as soon as ctx
+// is done.
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
-// Next is the length that Wait would wait, for loops with a timer of their own.
-// Like Wait it counts as a failure.
+// Next returns the length of the next wait, for loops with a timer of their own. Like Wait it counts as a failure.
 func (b *Backoff) Next() time.Duration {
-	// Two thirds of Max leave room for the jitter, which is thus never cut off:
-	// at the cap, waits still spread from a third of Max to all of it.
+	// Two thirds of Max leave room for the jitter, which is thus never cut off: at the cap, waits still spread from a
+	// third of Max to all of it.
 	ceiling := max(1, cmp.Or(b.Max, DefaultMax)/3*2)
 	switch {
 	case b.nominal == 0:

@@ -1,5 +1,5 @@
-// Package changefeed reads the changes of jobs from the database: which jobs have a row version that a
-// reader has not seen, and how far the reader has come. Package watch makes streams of it.
+// Package changefeed reads the changes of jobs from the database: which jobs have a row version that a reader has not
+// seen, and how far the reader has come. Package watch makes streams from it.
 package changefeed
 
 import (
@@ -20,38 +20,38 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Change is a job whose status may have changed, as it is now.
+// Change is the present state of a job whose status may have changed.
 type Change struct {
 	ID         outbox.ID
 	Tenant     outbox.ID
 	Queue      string
 	Kind       string
 	Status     outbox.Status
-	Epoch      int64 // rises with every attempt and whatever ends one
+	Epoch      int64 // rises with every attempt, and when one is ended
 	Attempt    int
 	FinishedAt time.Time // zero while the job is open
-	ErrorCode  string    // of the latest failed attempt; "" for none
+	ErrorCode  string    // of the latest failed attempt; "" if there is none
 }
 
-// Position is how far a reader of changes has come. Every process of the same database
-// server reads on from it alike. The zero Position is none.
+// Position is how far a reader of changes has come. Every process can continue from it, if it uses the same database
+// server. The zero Position means no position.
 type Position struct {
-	horizon uint64    // every transaction below had ended
+	horizon uint64    // every transaction below it had ended
 	since   time.Time // no transaction from the horizon on had begun to write before
 
-	// The next since, once the horizon has passed next: the transactions from there on
-	// began to write later than at. Not a part of the text.
+	// next and at become the next since, once the horizon has passed next: the transactions from next on began to write
+	// later than at. They are not part of the text.
 	next uint64
 	at   time.Time
 
-	// The reader has what these transactions wrote; see Without. Not a part of the text.
+	// The reader has what these transactions wrote; see Without. known is not part of the text.
 	known Committed
 }
 
 // Committed is a set of transactions that had committed at some moment.
 type Committed struct {
 	below uint64  // all of them are below this one
-	open  []int64 // those below that had not committed
+	open  []int64 // transactions below it that had not committed
 }
 
 // Snapshot is the state of the server's transactions at one moment. Taking one reads no table.
@@ -62,38 +62,37 @@ type Snapshot struct {
 	written       int64
 }
 
-// ErrPositionLost means that the changes since a position cannot be found any more: it is too old, or
-// another server's.
+// ErrPositionLost means that the changes since a position can no longer be found: the position is too old, or belongs
+// to another server.
 var ErrPositionLost = errors.New("the position is too old, or another database's")
 
-// MaxPositionAge is how long after it was taken a position can be read from.
+// MaxPositionAge is how long after a position was taken a reader can continue from it.
 const MaxPositionAge = time.Hour
 
 const (
-	// slowStart is how long before its transaction got an id a statement may have
-	// begun, by whose time its rows are stored: it may have waited for a lock.
+	// slowStart is how long a statement may have begun before its transaction got an id, because it waited for a lock.
+	// Rows are stored with the time of the statement's start.
 	slowStart = 30 * time.Second
-	// firstReach is how long before somebody began to read a transaction may have begun to
-	// write that commits afterwards. That of later ones is known.
+	// firstReach is how long before a reader began a transaction may have begun to write and still commit afterwards.
+	// For later transactions that time is known.
 	firstReach       = 5 * time.Minute
 	statementTimeout = 10 * time.Second
-	// maxTransactions is half of how far apart 32 bits of two ids can tell which is first.
+	// maxTransactions is half the distance up to which 32 bits of two ids show which is first.
 	maxTransactions = 1 << 30
-	// maxUncommitted bounds the transactions that a Committed lists, maxAsked those that FindCommitted
-	// asks the server for: some four seconds' work.
+	// maxUncommitted bounds the transactions that a Committed lists, and maxAsked the transactions about which
+	// FindCommitted asks the server: some four seconds' work.
 	maxUncommitted = 10_000
 	maxAsked       = 4_000_000
 )
 
-// IsZero reports whether it is none.
+// IsZero reports whether there is no position.
 func (p Position) IsZero() bool { return p.horizon == 0 }
 
 // Before reports whether a reader at p needs every change that a reader at other needs, and perhaps more.
 func (p Position) Before(other Position) bool { return p.horizon < other.horizon }
 
-// Earlier returns a position from which a reader finds every change that readers at either of the two
-// positions need. [Position.At] must accept both: transaction ids of another database say nothing of
-// the times of this one.
+// Earlier returns a position from which a reader finds every change that readers at either of the two positions need.
+// [Position.At] must accept both: the transaction ids of another database reveal nothing about the times of this one.
 func (p Position) Earlier(other Position) Position {
 	earlier := Position{horizon: min(p.horizon, other.horizon), since: p.since}
 	if other.since.Before(p.since) {
@@ -102,7 +101,7 @@ func (p Position) Earlier(other Position) Position {
 	return earlier
 }
 
-// String is the position as text, for [ParsePosition].
+// String returns the position as text, for [ParsePosition].
 func (p Position) String() string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], p.horizon)
@@ -110,7 +109,7 @@ func (p Position) String() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// ParsePosition reads what [Position.String] returned. Its error is an [outbox.InvalidError].
+// ParsePosition parses the result of [Position.String]. Its error is an [outbox.InvalidError].
 func ParsePosition(text string) (Position, error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) != 16 {
@@ -118,15 +117,14 @@ func ParsePosition(text string) (Position, error) {
 	}
 	micros := int64(binary.BigEndian.Uint64(b[8:]))
 	p := Position{horizon: binary.BigEndian.Uint64(b[:8]), since: time.UnixMicro(micros)}
-	if p.IsZero() || micros < 0 || p.since.Year() > 9999 || p.String() != text { // base64 passes over ends of lines
+	if p.IsZero() || micros < 0 || p.since.Year() > 9999 || p.String() != text { // base64 ignores line breaks
 		return Position{}, &outbox.InvalidError{Field: "Position", Reason: "is not one that was given"}
 	}
 	return p, nil
 }
 
-// Now returns the position from which a reader finds every change that was not visible when Now was
-// called, except those of transactions that had been writing for more than five minutes. tx may be any
-// transaction.
+// Now returns the position from which a reader finds every change that was not visible when Now was called, except the
+// changes of transactions that had been writing for more than five minutes. tx may be any transaction.
 func Now(ctx context.Context, tx pgx.Tx) (Position, error) {
 	now, err := TakeSnapshot(ctx, tx)
 	if err != nil {
@@ -135,8 +133,8 @@ func Now(ctx context.Context, tx pgx.Tx) (Position, error) {
 	return Position{}.At(now)
 }
 
-// TakeSnapshot reads no table, so it costs the same however many jobs there are. tx must be READ
-// COMMITTED; its tenant does not matter.
+// TakeSnapshot returns the present state of the server's transactions. It reads no table, so it costs the same however
+// many jobs there are. tx must be READ COMMITTED; its tenant does not matter.
 func TakeSnapshot(ctx context.Context, tx pgx.Tx) (Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -147,23 +145,22 @@ func TakeSnapshot(ctx context.Context, tx pgx.Tx) (Snapshot, error) {
 	return Snapshot{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time, written: row.Written}, nil
 }
 
-// SameAs reports that nothing at all has committed between the two.
+// SameAs reports that nothing at all has committed between the two snapshots.
 func (s Snapshot) SameAs(earlier Snapshot) bool {
 	return s.snapshot == earlier.snapshot && s.snapshot != ""
 }
 
-// LikelySameAs reports that the server's statistics know of no change of a job between the two. They
-// count a commit seconds later, rarely a minute.
+// LikelySameAs reports that the server's statistics show no change of a job between the two snapshots. They count a
+// commit seconds later, rarely a minute.
 func (s Snapshot) LikelySameAs(earlier Snapshot) bool {
 	return s.written == earlier.written && s.snapshot != ""
 }
 
-// At returns the position of a reader at p who has every change that was visible in the snapshot.
+// At returns the position of a reader at p that has every change that was visible in the snapshot.
 func (p Position) At(s Snapshot) (Position, error) { return p.advance(s.horizon, s.next, s.at) }
 
-// FindCommitted returns which transactions have committed, of those whose rows [List] would return, or
-// return again, from the position on. Every later statement sees what they wrote. tx may be any
-// transaction.
+// FindCommitted returns which transactions have committed, among those whose rows [List] would return, perhaps again,
+// from the position on. Every later statement sees what they wrote. tx may be any transaction.
 func FindCommitted(ctx context.Context, tx pgx.Tx, p Position) (Committed, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -192,11 +189,11 @@ func FindCommitted(ctx context.Context, tx pgx.Tx, p Position) (Committed, error
 	return s, nil
 }
 
-// Without returns the position of a reader who needs nothing more of what these transactions wrote:
-// [List] leaves it out.
+// Without returns the position of a reader that needs nothing more of what these transactions wrote: [List] leaves it
+// out.
 //
-// While the oldest running transaction goes on, a position stays where that one began, and without this
-// each List would return again all that has committed since.
+// While the oldest running transaction goes on, a position stays where that transaction began. Without this, each List
+// would return everything again that has committed since.
 func (p Position) Without(s Committed) Position {
 	if s.below >= p.known.below {
 		p.known = s
@@ -206,16 +203,16 @@ func (p Position) Without(s Committed) Position {
 
 func orNone(ids []int64) []int64 {
 	if ids == nil {
-		return []int64{} // NULL would be one
+		return []int64{} // NULL would be one unknown id
 	}
 	return ids
 }
 
-// List returns the jobs of a tenant (zero: of all) that have changed since the position, at most limit
-// of them, and the position after. It returns every job that changed, in its present state; it may leave
-// out states in between, and return a job that has not changed.
+// List returns the jobs of a tenant (zero: of all tenants) that have changed since the position, at most limit of them,
+// and the position after them. It returns every job that changed, in its present state. It may omit states in between,
+// and return a job that has not changed.
 //
-// more reports that there were others: the changes are then not all up to the new position.
+// more reports that there were other changes: the returned ones are then not all up to the new position.
 //
 // tx must be READ COMMITTED, because each call needs a snapshot of its own.
 func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limit int) (changes []Change, after Position, more bool, err error) {
@@ -248,12 +245,11 @@ func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limi
 	return changes, after, more, nil
 }
 
-// advance is the position after a look at at, whose snapshot has horizon and next.
+// advance returns the position after a look at time at, whose snapshot has horizon and next.
 //
-// A row in question was written by a transaction that is not below the horizon. When
-// it got its id is not known; that ids from next on were given after a look is. So
-// since follows the looks, one at a time: it becomes the time of a look when the
-// horizon has come to that look's next.
+// A row that must be found was written by a transaction that is not below the horizon. When that transaction got its id
+// is unknown, except that ids from next on were given after the look. So since follows the looks, one at a time: it
+// becomes the time of a look when the horizon has reached that look's next.
 func (p Position) advance(horizonText, nextText string, at time.Time) (Position, error) {
 	horizon, err := strconv.ParseUint(horizonText, 10, 64)
 	if err != nil {

@@ -42,15 +42,15 @@ func TestPositionsAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// The history is found by its newest pages: a look does not read days of it. The
-// statistics are those of a table that has grown since.
+// Only the newest pages of the history are read: a look does not read days of it. The statistics are those of a table
+// that has grown since.
 func TestALookReadsTheNewestPagesOfTheHistory(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	const insert = `INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, finished_at)
 		SELECT gen_random_uuid(), gen_random_uuid(), now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'q', 'k', convert_to(repeat('x', 200), 'UTF8'), 'application/json', t
 		FROM generate_series($1::timestamptz, $2, '100 ms') AS t`
-	var day string // the present one may have begun just now
+	var day string // the present day may have begun just now
 	if err := db.QueryRow(t.Context(), `SELECT (now() AT TIME ZONE 'UTC')::date::text`).Scan(&day); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestALookReadsTheNewestPagesOfTheHistory(t *testing.T) {
 	}
 }
 
-// historyRows is how many rows the scans of the history read.
+// historyRows returns how many rows the scans of the history read.
 func historyRows(node map[string]any) (rows float64) {
 	number := func(name string) float64 { n, _ := node[name].(float64); return n }
 	if name := fmt.Sprint(node["Relation Name"]); strings.HasPrefix(name, "history") {
@@ -91,7 +91,7 @@ func historyRows(node map[string]any) (rows float64) {
 	return rows
 }
 
-// begin is where a reader begins.
+// begin returns the position where a reader begins.
 func begin(t *testing.T, db *pgxpool.Pool) (p changefeed.Position) {
 	t.Helper()
 	inTx(t, db, func(tx pgx.Tx) (err error) {
@@ -117,9 +117,8 @@ func storeMail(t *testing.T, db outbox.DB) outbox.ID {
 	return id
 }
 
-// What had committed is left out from then on, and nothing else: not what a transaction
-// that goes on wrote under savepoints, of which there are more here than a snapshot or
-// the server's list of running transactions has room for.
+// Changes that had committed are omitted from then on, and nothing else: not what a running transaction wrote under
+// savepoints, of which there are more here than a snapshot or the server's list of running transactions has room for.
 func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -183,8 +182,8 @@ func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
 	}
 }
 
-// A glance reads no page of any table, and knows of every commit, also of one that was
-// not the latest to begin.
+// A glance reads no page of any table, and notices every commit, including one of a transaction that was not the latest
+// to begin.
 func TestASnapshotKnowsWhetherAnythingHasCommitted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -220,14 +219,14 @@ func TestASnapshotKnowsWhetherAnythingHasCommitted(t *testing.T) {
 		t.Error("a commit was not seen")
 	}
 	before = glance()
-	for begun := time.Now(); glance().LikelySameAs(before); { // the server adds it up when it likes
+	for begun := time.Now(); glance().LikelySameAs(before); { // the server adds it up at its leisure
 		storeMail(t, db)
 		if time.Since(begun) > time.Minute {
 			t.Fatal("jobs that were enqueued for a minute were not seen")
 		}
 	}
 	var text []byte
-	for range 2 { // the first time it has to get to know the functions
+	for range 2 { // the first time it has to load the functions
 		if err := db.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+sqlgen.FindPosition).Scan(&text); err != nil {
 			t.Fatal(err)
 		}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A position has one spelling, and whatever is read as one can be asked the database
-// for: its time is one that Postgres has.
+// A position has exactly one spelling, and the database accepts every position that parses: its time is one that
+// Postgres has.
 func FuzzParsePosition(f *testing.F) {
 	for _, p := range []Position{{}, {horizon: 1}, {horizon: 1 << 40, since: time.Unix(1800000000, 999)}, {horizon: 1<<64 - 1, since: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}, {horizon: 7, since: time.Unix(-1, 0)}} {
 		f.Add(p.String())

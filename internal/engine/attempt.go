@@ -19,35 +19,33 @@ import (
 // DB is outbox.DB.
 type DB = sqlgen.DBTX
 
-// Attempt is kept in an outbox.Claimed: what a dispatcher, or package memory, adds
-// to it for the methods that its handler calls. In one that a test made by hand it is zero.
+// Attempt holds what a dispatcher, or package memory, adds to an outbox.Claimed for the methods that its handler calls.
+// In a Claimed that a test made by hand it is zero.
 type Attempt struct {
-	Watched  bool     // somebody waits for the job's end
-	Recorder Recorder // takes what the handler reports; nil keeps nothing
-	// Seal has the protector that opened the payload seal the result; nil stores it as it is.
+	Watched  bool     // some caller waits for the job's end
+	Recorder Recorder // takes the handler's reports; nil drops them
+	// Seal seals the result with the protector that opened the payload; nil stores the result as it is.
 	Seal      func(ctx context.Context, result []byte) ([]byte, error)
 	FollowUps FollowUps
-	Context   context.Context   // the handler's, for the protector of a follow-up; nil for none
+	Context   context.Context   // the handler's context, for the protector of a follow-up; nil for none
 	Trace     map[string]string // the trace context of the attempt, for its follow-ups; nil for none
-	// Completed says that Complete was called with success; whether its transaction
-	// committed only the database knows.
+	// Completed reports that Complete was called with success. Only the database knows whether its transaction
+	// committed.
 	Completed atomic.Bool
 }
 
-// Recorder stores what an attempt reports, fenced by its epoch. Its methods may be called from
-// several goroutines.
+// Recorder stores the reports of an attempt, fenced by its epoch. Its methods may be called from several goroutines.
 type Recorder interface {
 	Progress(current, total int64, message string) error
 	Log(level slog.Level, message string) error
 	SaveCheckpoint(ctx context.Context, checkpoint []byte) error
-	LoadCheckpoint(ctx context.Context) (checkpoint []byte, err error) // nil for none
-	// Flush stores through tx what is not stored yet. It stores nothing else if there
-	// is nothing.
+	LoadCheckpoint(ctx context.Context) (checkpoint []byte, err error) // nil if there is none
+	// Flush stores the unstored reports through tx. If there are none it stores nothing.
 	Flush(ctx context.Context, tx DB) error
 }
 
-// ExplainSnapshot adds what to do to a serialization failure of a statement that needs the job's row. Where the
-// transaction takes as long each time, each attempt would fail.
+// ExplainSnapshot adds advice to a serialization failure of a statement that needs the job's row. If the transaction
+// takes as long each time, every attempt would fail.
 func ExplainSnapshot(err error) error {
 	if pgsession.State(err) == pgsession.SerializationFailure {
 		return fmt.Errorf("%w (the job's lease may have been extended after the transaction's first statement: call Claimed.Guard "+
@@ -56,19 +54,18 @@ func ExplainSnapshot(err error) error {
 	return err
 }
 
-// ErrNotFound is that of packages await and operator.
+// ErrNotFound is the ErrNotFound of packages await and operator.
 var ErrNotFound = errors.New("job not found")
 
 // ErrNotStored is memory.ErrNotStored.
 var ErrNotStored = errors.New("the job has no row in the database")
 
-// FollowUps is what an attempt wants to be stored with its success. It is safe for concurrent use.
+// FollowUps collects the jobs to be stored with an attempt's success. It is safe for concurrent use.
 type FollowUps struct {
-	// Hook makes the row of the kind's success hook; nil for none. It is set before the handler
-	// is called.
+	// Hook makes the row of the kind's success hook; nil for none. It is set before the handler is called.
 	Hook func() Row
-	// Refused is why Add takes none; nil for a job whose success can be followed. It is set before the handler is
-	// called.
+	// Refused is the error with which Add refuses every job; nil for a job whose success can be followed. It is set
+	// before the handler is called.
 	Refused error
 
 	mu    sync.Mutex
@@ -77,14 +74,14 @@ type FollowUps struct {
 	ended bool
 }
 
-// Why Add takes no more.
+// Reasons why Add takes no more jobs.
 var (
 	ErrEnded    = errors.New("the attempt is over")
 	ErrTooMany  = errors.New("too many follow-ups")
 	ErrTooLarge = errors.New("too large follow-ups")
 )
 
-// Add adds a job. It returns the bytes of all of them.
+// Add adds a job. It returns the total bytes of all of them.
 func (f *FollowUps) Add(row Row, completed bool) (bytes int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,8 +100,8 @@ func (f *FollowUps) Add(row Row, completed bool) (bytes int, err error) {
 	return bytes, nil
 }
 
-// End ends the time for Add when the handler has returned, and tells whether there is anything to
-// follow, and how large it is if a hook's row has so many bytes.
+// End makes Add refuse more jobs, after the handler has returned. It reports whether there is anything to store with
+// the success, and its size if a hook's row has hook bytes.
 func (f *FollowUps) End(hook int) (follows bool, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +112,7 @@ func (f *FollowUps) End(hook int) (follows bool, bytes int) {
 	return f.any(), f.bytes + hook
 }
 
-// Any reports whether there is anything to follow.
+// Any reports whether there is anything to store with the success.
 func (f *FollowUps) Any() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +121,7 @@ func (f *FollowUps) Any() bool {
 
 func (f *FollowUps) any() bool { return len(f.rows) > 0 || f.Hook != nil }
 
-// Rows is what is to be stored with the success.
+// Rows returns the jobs to store with the success.
 func (f *FollowUps) Rows() []Row {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +131,7 @@ func (f *FollowUps) Rows() []Row {
 	return append(f.rows[:len(f.rows):len(f.rows)], f.Hook())
 }
 
-// Success is a job that is to be settled as succeeded.
+// Success is a job to settle as succeeded.
 type Success struct {
 	ID        pgtype.UUID
 	Epoch     int64
@@ -142,9 +139,9 @@ type Success struct {
 	FollowUps []Row
 }
 
-// SettleSucceeded settles jobs as succeeded, each with its result and its follow-ups, and returns
-// the ids of those that it settled: the others had lost their leases, and nothing of them is
-// stored. notify wakes the dispatchers for the follow-ups, when the transaction commits.
+// SettleSucceeded settles jobs as succeeded, each with its result and its follow-ups, and returns the ids of those that
+// it settled. The others had lost their leases, and nothing is stored for them. If notify is set, the dispatchers are
+// woken for the follow-ups when the transaction commits.
 func SettleSucceeded(ctx context.Context, db DB, jobs []Success, notify bool) ([]pgtype.UUID, error) {
 	var ids, parents []pgtype.UUID
 	var epochs []int64
@@ -171,18 +168,18 @@ func SettleSucceeded(ctx context.Context, db DB, jobs []Success, notify bool) ([
 	return settled, nil
 }
 
-// Local is kept in an outbox.Producer: the dispatcher of the same process.
+// Local holds what an outbox.Producer needs of the dispatcher in the same process.
 type Local struct {
 	wake    atomic.Pointer[func()]
 	reserve atomic.Pointer[Reserve]
 }
 
-// SetWake has the commit of every transaction that the producer began, and that enqueued, call
-// wake before it returns: a dispatcher in the same process learns of its jobs without the way
-// through the database, on which the others are notified. wake must not block. nil takes it away.
+// SetWake sets the function that commits call: the commit of every transaction that the producer began, and that
+// enqueued, calls wake before it returns. So a dispatcher in the same process learns of its jobs without waiting for
+// the database's notification, which goes to the other processes. wake must not block. nil removes it.
 func (l *Local) SetWake(wake func()) { l.wake.Store(&wake) }
 
-// AlsoWake adds to what SetWake was given.
+// AlsoWake adds also to the function that SetWake has set.
 func (l *Local) AlsoWake(also func()) {
 	before := l.wake.Load()
 	l.SetWake(func() {
@@ -193,19 +190,19 @@ func (l *Local) AlsoWake(also func()) {
 	})
 }
 
-// Wake calls what SetWake was given.
+// Wake calls the function that SetWake has set.
 func (l *Local) Wake() {
 	if wake := l.wake.Load(); wake != nil && *wake != nil {
 		(*wake)()
 	}
 }
 
-// SetReserve has transactions that the producer began claim their job for a dispatcher in the same
-// process, of the same database, if it is one job that can start at once and the dispatcher has
-// nothing else to do in its queue. nil takes it away.
+// SetReserve sets the function that lets a commit claim its job for a dispatcher in the same process, on the same
+// database, if the transaction enqueued one job that can start at once and the dispatcher has nothing else to do in its
+// queue. nil removes it.
 func (l *Local) SetReserve(reserve Reserve) { l.reserve.Store(&reserve) }
 
-// Reserve calls what SetReserve was given.
+// Reserve calls the function that SetReserve has set.
 func (l *Local) Reserve(kind, queue string, id [16]byte) Reservation {
 	if reserve := l.reserve.Load(); reserve != nil && *reserve != nil {
 		return (*reserve)(kind, queue, id)
@@ -213,14 +210,14 @@ func (l *Local) Reserve(kind, queue string, id [16]byte) Reservation {
 	return nil
 }
 
-// Reserve keeps a worker for a job that is about to be committed. It returns nil if
-// the job is to be claimed like any. It must not block, and is safe for concurrent use.
+// Reserve keeps a worker for a job that is about to be committed. It returns nil if the job is to be claimed in the
+// ordinary way. It must not block, and must be safe for concurrent use.
 type Reserve func(kind, queue string, id [16]byte) Reservation
 
-// Reservation is a worker that waits for a job. Lease and Read are called in turn, at
-// most once each, and then either Committed or Failed.
+// Reservation is a worker that waits for a job. The producer calls Lease and then Read, at most once each, and then
+// either Committed or Failed.
 type Reservation interface {
-	Lease() (worker string, ttl time.Duration) // what the statement that stores the job claims it with
+	Lease() (worker string, ttl time.Duration) // the lease with which the storing statement claims the job
 	Read(answer pgx.Rows)                      // of that statement: the job as it was claimed, or nothing
 	Committed() (started bool)                 // called once the COMMIT is known to have succeeded
 	Failed(mayHaveCommitted bool)              // called once it has failed, or if its answer is lost

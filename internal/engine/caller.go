@@ -5,8 +5,7 @@ import "maps"
 // Caller is an outbox.Caller, to which it can be converted.
 type Caller struct{ Service, User, CorrelationID string }
 
-// AddTo returns headers with what is known of the caller. It changes nothing that is
-// there, and not the map either.
+// AddTo returns headers together with the caller's. It overrides no header, and does not change the map.
 func (c Caller) AddTo(headers map[string]string) map[string]string {
 	if c == (Caller{}) {
 		return headers

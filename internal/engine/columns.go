@@ -7,12 +7,12 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Row is a job that is to be stored. Its columns are in internal/jobcolumns, from which the
-// statements and their parameters are made, and here: which are left to their defaults, how
-// COPY sends them, and the arrays of many.
+// Row is a job to be stored. Package internal/jobcolumns lists its columns and generates the statements and their
+// parameters. This file decides which columns are left to their defaults, how COPY sends them, and the arrays for many
+// rows.
 type Row = sqlgen.EnqueueJobParams
 
-// ColumnSet is columns that have a default, a bit each.
+// ColumnSet is a set of columns that have defaults, one bit each.
 type ColumnSet uint32
 
 const (
@@ -36,12 +36,12 @@ const (
 	ParkAfterColumn
 	OnLapseColumn
 
-	// These have expressions, which COPY does not know: see canCopy.
+	// These have expressions, which COPY cannot evaluate: see canCopy.
 	DelayColumn
 	HoldColumn
 )
 
-// ColumnsOf is the columns that the row does not leave to their defaults.
+// ColumnsOf returns the columns that the row does not leave to their defaults.
 func ColumnsOf(r *Row) (set ColumnSet) {
 	needs := func(column ColumnSet, needed bool) {
 		if needed {
@@ -72,8 +72,8 @@ func ColumnsOf(r *Row) (set ColumnSet) {
 	return set
 }
 
-// Arrays is the columns of the chunk's rows: nil is NULL, for one that every row leaves
-// to its default.
+// Arrays returns the columns of the chunk's rows as arrays. An array is nil, which is NULL, if every row leaves the
+// column to its default.
 func Arrays(rows []Row, chunk []int) sqlgen.EnqueueJobsParams {
 	c := columns{rows: rows, chunk: chunk}
 	for _, i := range chunk {
@@ -107,7 +107,7 @@ func Arrays(rows []Row, chunk []int) sqlgen.EnqueueJobsParams {
 	}
 }
 
-// columns is what the arrays of one statement are made of.
+// columns holds the input for the arrays of one statement.
 type columns struct {
 	rows  []Row
 	chunk []int
@@ -125,5 +125,5 @@ func values[T any](c columns, column ColumnSet, value func(*Row) T) []T {
 	return all
 }
 
-// Size is the bytes of what may be large in a row.
+// Size returns the bytes of the columns of a row that may be large.
 func Size(r *Row) int { return len(r.Payload) + len(pgvalue.OrZero(r.Headers)) }

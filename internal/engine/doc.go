@@ -1,4 +1,3 @@
-// Package engine is what our packages share about jobs that a user of Posthaste has no use for: how
-// the types of package outbox carry what a dispatcher or package await adds to them, without a name
-// that anybody else can call.
+// Package engine holds what our packages share about jobs and users of Posthaste do not need: the types of package
+// outbox carry what a dispatcher or package await adds to them, under no name that other code can use.
 package engine

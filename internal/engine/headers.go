@@ -5,14 +5,14 @@ import (
 	"encoding/json"
 )
 
-// Headers of every job of a schedule. Jobs that follow it do not have them: no schedule enqueued those.
+// Headers of every job of a schedule. Follow-ups of such a job do not have them, because no schedule enqueued those.
 const (
 	HeaderSchedule     = "schedule"
 	HeaderScheduledFor = "scheduled_for"
 )
 
-// InheritedHeaders is the headers, as JSON, of a job that follows the one that has these; nil for none.
-// functions/store_death_hook.sql does the same.
+// InheritedHeaders returns the headers, as JSON, that a follow-up inherits from a job with the headers of; nil for
+// none. functions/store_death_hook.sql does the same.
 func InheritedHeaders(of []byte) *string {
 	if bytes.Contains(of, []byte(`"`+HeaderScheduledFor+`"`)) {
 		var all map[string]json.RawMessage
@@ -20,7 +20,7 @@ func InheritedHeaders(of []byte) *string {
 			delete(all, HeaderSchedule)
 			delete(all, HeaderScheduledFor)
 			if of = nil; len(all) > 0 {
-				of, _ = json.Marshal(all) // of raw messages that were valid
+				of, _ = json.Marshal(all) // raw messages that were valid
 			}
 		}
 	}

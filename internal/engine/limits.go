@@ -2,28 +2,28 @@ package engine
 
 import "time"
 
-// Limits of what is stored with a job. The public documentation says each where it applies.
+// Limits of what is stored with a job. The public documentation states each where it applies.
 const (
 	MaxNameBytes    = 128      // a kind or a queue
 	MaxKeyBytes     = 512      // a key and an idempotency key
 	MaxKeyActive    = 1000     // the jobs of a key that may run at once
 	MaxBackoffs     = 64       // the waits of a job's own back-off
 	MaxHeadersBytes = 64 << 10 // all headers as JSON
-	MaxPayloadBytes = 4 << 20  // as it is stored, sealed or not
-	MaxResultBytes  = 4 << 20  // what a handler leaves with its job
+	MaxPayloadBytes = 4 << 20  // in stored form, sealed or not
+	MaxResultBytes  = 4 << 20  // of a handler
 
 	MaxFollowUps     = 100     // of one attempt
-	MaxFollowUpBytes = 4 << 20 // all their payloads and headers
+	MaxFollowUpBytes = 4 << 20 // of all payloads and headers together
 
 	MaxLogLines        = 200       // of a job, over all its attempts: the newest are kept
-	MaxLogBytes        = 1000      // a line's; what is longer is cut
-	MaxProgressBytes   = 500       // a progress message's; what is longer is cut
+	MaxLogBytes        = 1000      // of a line; longer ones are cut
+	MaxProgressBytes   = 500       // of a progress message; longer ones are cut
 	MaxCheckpointBytes = 256 << 10 // as JSON
-	MaxStepBytes       = 256 << 10 // a step's result as JSON
+	MaxStepBytes       = 256 << 10 // of a step's result as JSON
 )
 
-// MaxDuration is the longest time that may be given: with a wait or a timeout of it, every client can still represent
-// the time when it is over.
+// MaxDuration is the longest duration that may be given: after a wait or a timeout of this length, every client can
+// still represent the time at its end.
 const MaxDuration = 100 * 365 * 24 * time.Hour
 
 // DefaultQueue is the queue of jobs whose options name none.
@@ -35,7 +35,7 @@ const ContentJSON = "application/json"
 // RootTenant is outbox.RootTenant.
 var RootTenant = [16]byte{15: 1}
 
-// DefaultMaxAttempts is how often a job is attempted whose options do not say.
+// DefaultMaxAttempts is the number of attempts of a job whose options do not set it.
 const DefaultMaxAttempts = 25
 
 // Channel is the NOTIFY channel that dispatchers listen to. Notifications carry no data: any role
@@ -45,8 +45,8 @@ const Channel = "outbox_jobs"
 // EventsChannel is the NOTIFY channel that relays listen to, in the same way.
 const EventsChannel = "outbox_events"
 
-// Headers of a job that hold who asked for it (outbox.Caller); those of its trace are traceparent
-// and tracestate, as W3C has them.
+// Headers of a job that record who asked for it (outbox.Caller). The trace's headers are traceparent and tracestate, as
+// W3C defines them.
 const (
 	HeaderService       = "caller-service"
 	HeaderUser          = "caller-user"

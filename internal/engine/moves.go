@@ -2,7 +2,7 @@ package engine
 
 import "slices"
 
-// legalMoves is the state machine.
+// legalMoves is the state machine of a job's status.
 var legalMoves = map[string][]string{
 	"created":  {"pending", "cancelled", "expired"},
 	"pending":  {"running", "blocked", "cancelled", "expired", "skipped"},

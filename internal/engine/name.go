@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// NameFault is "" for what can be the name of a kind or a queue: 1 to 128 letters, digits and
-// _ . : / -, first a letter or digit, which are safe in a URL, a metric label and a shell. For anything
-// else it is what is wrong, after the field's name. outbox.enqueue in SQL has the same rule.
+// NameFault returns "" if name is valid for a kind or a queue: 1 to 128 letters, digits and _ . : / -, first a letter
+// or digit, which are safe in a URL, a metric label and a shell. Otherwise it returns what is wrong, to follow the
+// field's name. outbox.enqueue in SQL has the same rule.
 func NameFault(name string) string {
 	if name == "" {
 		return fmt.Sprintf("is empty, want 1 to %d characters", MaxNameBytes)
@@ -26,14 +26,14 @@ func NameFault(name string) string {
 	return ""
 }
 
-// characterAt is the character of s that begins at a byte, or the byte where it is none.
+// characterAt returns the character of s that begins at byte i, or the byte if no character begins there.
 func characterAt(s string, i int) string {
 	_, size := utf8.DecodeRuneInString(s[i:])
 	return s[i : i+size]
 }
 
-// WorkerFault is "" for what can be the name of a worker: up to 128 bytes of text without spaces and control
-// characters. For anything else it is what is wrong, after the field's name.
+// WorkerFault returns "" if name is valid for a worker: up to 128 bytes of text without spaces and control characters.
+// Otherwise it returns what is wrong, to follow the field's name.
 func WorkerFault(name string) string {
 	if len(name) <= MaxNameBytes && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
 		return ""

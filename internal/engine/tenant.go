@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AllTenants is the app.tenant_id of a transaction that sees every tenant, which our policies know.
+// AllTenants is the app.tenant_id of a transaction that sees every tenant. Our policies recognize it.
 const AllTenants = "*"
 
-// InTenant is outbox.InTenant, also for [AllTenants].
+// InTenant does what outbox.InTenant does, and also accepts [AllTenants].
 func InTenant(ctx context.Context, db interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, tenant string, fn func(tx pgx.Tx) error,

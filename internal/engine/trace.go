@@ -5,29 +5,29 @@ import (
 	"sync/atomic"
 )
 
-// Operations of which there are spans.
+// Operations that have spans.
 const (
 	OpEnqueue = "enqueue" // jobs are stored
 	OpPublish = "publish" // events are stored
 	OpProcess = "process" // a handler is called
 	OpPost    = "post"    // a webhook is called
-	OpSend    = "send"    // a batch of events is given to a sink
+	OpSend    = "send"    // a batch of events is sent to a sink
 	OpServe   = "serve"   // a request of the API is answered
 )
 
-// Tracer makes spans. Package tracing has the only one.
+// Tracer makes spans. Package tracing has the only implementation.
 type Tracer interface {
 	Start(ctx context.Context, s SpanStart) (context.Context, Span)
 }
 
-// SpanStart is what is known when a span begins.
+// SpanStart describes a span that begins.
 type SpanStart struct {
 	Operation   string
-	Name        string              // of the kind, topic, sink, receiver or route; "" if there are several
-	Destination string              // the queue, or as Name
-	Count       int                 // of jobs or messages
-	Headers     []map[string]string // theirs, by which spans are linked to those in which they were made
-	ID          string              // of the job or message, if it is one
+	Name        string              // the kind, topic, sink, receiver or route; "" if there are several
+	Destination string              // the queue, or the same as Name
+	Count       int                 // jobs or messages
+	Headers     []map[string]string // of these jobs or messages, to link the span to those in which they were made
+	ID          string              // of the job or message, if there is only one
 	Correlation string
 	Worker      string
 	Tenant      string
@@ -43,20 +43,20 @@ type FailedSpan struct {
 	Attempt     int
 }
 
-// Span is one that has begun.
+// Span is a span that has begun.
 type Span interface {
 	// Inject returns a copy of headers in which the trace context is the span's.
 	Inject(headers map[string]string) map[string]string
-	// TraceID is "" if the span is not sampled.
+	// TraceID returns the trace's id, or "" if the span is not sampled.
 	TraceID() string
-	// Identify says which job or message it is, once that is known.
+	// Identify sets the id of the job or message, once it is known.
 	Identify(id string)
-	// End ends it. An outcome is what became of a job, or the status of an answer; code and message are of the failure,
-	// "" for none.
+	// End ends the span. outcome is what became of a job, or the status of an answer; code and message describe the
+	// failure, and are "" without one.
 	End(outcome, code, message string)
 }
 
-// Headers of a trace context, by W3C's recommendation.
+// Headers of a trace context, as the W3C recommends.
 const (
 	HeaderTraceParent = "traceparent"
 	HeaderTraceState  = "tracestate"
@@ -64,14 +64,14 @@ const (
 
 var tracing atomic.Pointer[Tracer]
 
-// SetTracing has t make the spans of this process, until remove is called or another is set.
+// SetTracing makes t the source of this process's spans, until remove is called or another is set.
 func SetTracing(t Tracer) (remove func()) {
 	mine := &t
 	tracing.Store(mine)
 	return func() { tracing.CompareAndSwap(mine, nil) }
 }
 
-// Tracing is what makes spans, or nil.
+// Tracing returns the current tracer, or nil.
 func Tracing() Tracer {
 	if t := tracing.Load(); t != nil {
 		return *t

@@ -6,8 +6,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// What a call of Enqueue, and an attempt, pay for spans that nobody asked for: to see it beside what else they do, set
-// it against client_cpu_us_per_job of the benchmark of a burn-down.
+// The cost of spans without tracing, for a call of Enqueue and for an attempt. Compare it with client_cpu_us_per_job of
+// the benchmark of a burn-down.
 func BenchmarkNoTracing(b *testing.B) {
 	for b.Loop() {
 		if engine.Tracing() != nil {
@@ -16,7 +16,7 @@ func BenchmarkNoTracing(b *testing.B) {
 	}
 }
 
-// Of two that were installed, the end of the first does not end the second.
+// Of two installed tracers, removing the first does not remove the second.
 func TestATracerIsRemovedByItsOwnInstallation(t *testing.T) {
 	type none struct{ engine.Tracer }
 	before := engine.SetTracing(none{})

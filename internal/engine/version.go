@@ -2,7 +2,7 @@ package engine
 
 import "runtime/debug"
 
-// Version is that of the program, as the go command stamped it.
+// Version returns the program's version, as the go command stamped it.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -1,30 +1,29 @@
 package main
 
-// column is a column of outbox.jobs, and where statements name it.
+// column is a column of outbox.jobs, with its name or expression in each kind of statement.
 type column struct {
 	name string
 
-	// history is the value that it has in outbox.history, which has a column of the same
-	// name unless kept says otherwise; "" for what is not kept of a closed job.
+	// history is its value in outbox.history, where the column has the same name unless kept names another; "" if a
+	// closed job does not keep it.
 	history string
 	kept    string
 
-	// given is how a producer's statement that stores one job spells the value, and array
-	// the array of one that stores many, with the type of its elements. value is what is
-	// stored of an element, which is NULL where all jobs leave the column to its default.
-	// All three are "" where producers do not set the column.
+	// given is the value in a producer's statement that stores one job, and array the array in one that stores many,
+	// with the type of its elements. value is what is stored for an element, which is NULL if all jobs leave the column
+	// to its default. All three are "" if producers do not set the column.
 	given, array, value string
 
 	claimed bool // a claim returns it
 
-	// shown is its name among what people are shown of a job, "" if they are not; open and
-	// closed what it is in outbox.jobs and in outbox.history, if not the column. %s is the table.
+	// shown is the name under which users see it, or "" if they do not. open and closed are its expressions in
+	// outbox.jobs and in outbox.history, if they are not the column itself. %s is the table.
 	open, closed, shown string
 }
 
-// columns are those of a job, once. A column that is to be stored, kept or claimed is added
-// here, to migrations/, and to internal/engine/columns.go, outbox/columns.go or dispatcher/claims.go. Those that are
-// claimed come in the order in which a claim returns them.
+// columns lists each column of a job once. Add a column that is stored, kept or claimed here, to migrations/, and to
+// internal/engine/columns.go, outbox/columns.go or dispatcher/claims.go. Claimed columns come in the order in which a
+// claim returns them.
 var columns = []column{
 	{name: "id", shown: "id", history: "id", given: "@id::uuid", array: "uuid ids", value: "id", claimed: true},
 	{name: "tenant_id", shown: "tenant_id", history: "tenant_id", given: "@tenant_id::uuid", array: "uuid tenant_ids", value: "coalesce(tenant_id, " + root + ")", claimed: true},
@@ -73,11 +72,11 @@ var columns = []column{
 	{name: "on_lapse", given: "sqlc.narg('on_lapse')::text", array: "text on_lapses", value: "nullif(on_lapse, '')"},
 }
 
-// inputs are arrays besides those of columns: what a stored value is made of.
+// inputs lists arrays besides those of columns, from which stored values are computed.
 var inputs = []column{{name: "delay", array: "interval delays"}}
 
-// inputNames are the names by which values know the elements that are not called as their column.
+// inputNames maps columns to the names of their elements in values, where these differ from the column's.
 var inputNames = map[string]string{"status": "hold"}
 
-// root is the tenant of those who have no tenants: outbox.RootTenant.
+// root is the tenant of programs without tenants: outbox.RootTenant.
 const root = "'00000000-0000-0000-0000-000000000001'"

@@ -1,7 +1,7 @@
-// Command jobcolumns spells the columns of a job out, before sqlc reads the statements: a
-// statement of queries/ says {{closed}}, and bin/queries, which sqlc reads, has the list.
-// The list of functions/close_jobs.sql, which is applied as it stands, is written there. With -check it only reports
-// whether that and internal/sqlgen/columns.go are what it would write.
+// Command jobcolumns expands the lists of a job's columns before sqlc reads the statements: a statement of queries/ has
+// {{closed}}, and bin/queries, which sqlc reads, has the list. It writes the list of functions/close_jobs.sql, which is
+// applied as it stands, into that file. With -check it only reports whether that file and internal/sqlgen/columns.go
+// are up to date.
 //
 //	{{jobs}}            jobs.id, jobs.tenant_id …    what history needs, to RETURN it
 //	{{history}}         id, tenant_id …              the columns of outbox.history
@@ -11,12 +11,11 @@
 //	{{arrays}}          unnest(@kinds::text[]) …     the elements of many jobs, but for their ids
 //	{{values}}          coalesce(priority, 0) …      the values of many jobs
 //	{{claimed "jobs"}}  jobs.id, jobs.tenant_id …    what a claim returns
-//	{{open "jobs"}}     jobs.id AS id …              what people are shown of an open job
+//	{{open "jobs"}}     jobs.id AS id …              what users see of an open job
 //	{{shut "history"}}  history.id AS id …           and of a closed one
 //	{{root}}            the id of the root tenant
 //
-// A list that is written in the statements is the same to the server as one that is written
-// by hand: nothing is called for a row.
+// To the server a generated list is the same as one written by hand: no function is called for a row.
 package main
 
 import (
@@ -84,7 +83,7 @@ func run(from, to string, check bool) error {
 	return errors.Join(write(goFile, source, check), write(closeFile, []byte(closing), check))
 }
 
-// write makes a file have a text, or only reports whether it has.
+// write writes the text to a file, or only checks that the file has it.
 func write(file string, text []byte, check bool) error {
 	if !check {
 		return os.WriteFile(file, text, 0o666)
@@ -95,8 +94,8 @@ func write(file string, text []byte, check bool) error {
 	return nil
 }
 
-// closeJobs spells the columns out in the text of outbox.close_jobs. What closes a job from outside raises its epoch,
-// and may say what its attempt failed of.
+// closeJobs expands the columns in the text of outbox.close_jobs. Closing a job from outside raises its epoch, and may
+// record why its attempt failed.
 func closeJobs(text string) (string, error) {
 	const begin, end = "    INSERT INTO outbox.history AS h (", "    FROM closed\n"
 	before, rest, begins := strings.Cut(text, begin)
@@ -119,7 +118,7 @@ func closeJobs(text string) (string, error) {
 	return before + strings.ReplaceAll(strings.TrimSuffix(statement, "\n"), "\n", "\n    ") + "\n" + end + after, nil
 }
 
-// expand is the text of a file with its lists spelled out.
+// expand returns the text of a file with its lists expanded.
 func expand(name, text string) ([]byte, error) {
 	t, err := template.New(name).Funcs(template.FuncMap{
 		"root":    func() string { return root },
@@ -155,7 +154,7 @@ func isGiven(c column) bool { return c.given != "" }
 
 func isShown(c column) bool { return c.shown != "" }
 
-// spelled is what the column is of a table, under the name that people are shown.
+// spelled returns the expression for the column in a table, under the name that users see.
 func (c column) spelled(as, of string) string {
 	if as == "" {
 		as = "%s." + c.name
@@ -170,7 +169,7 @@ func (c column) historyName() string {
 	return c.name
 }
 
-// list is what spell says of the columns that has picks, in lines of moderate length.
+// list returns the results of spell for the columns that has selects, in lines of moderate length.
 func list(has func(column) bool, spell func(column) string) string {
 	var b strings.Builder
 	line := 0
@@ -193,7 +192,7 @@ func list(has func(column) bool, spell func(column) string) string {
 	return b.String()
 }
 
-// arrays are the elements of many jobs' columns but their ids, which each statement names itself.
+// arrays returns the elements of many jobs' columns, except their ids, which each statement names itself.
 func arrays() string {
 	var lines []string
 	for _, c := range append(inputs[:len(inputs):len(inputs)], columns...) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// close_jobs is applied as it stands, and keeps what all statements keep of a job.
+// close_jobs is applied as it stands, and keeps the same columns of a job as all statements do.
 func TestCloseJobsIsUpToDate(t *testing.T) {
 	text, err := os.ReadFile("../../" + closeFile)
 	if err != nil {
@@ -20,7 +20,7 @@ func TestCloseJobsIsUpToDate(t *testing.T) {
 	}
 }
 
-// What a statement says in double braces is known, and each list has the length of its columns.
+// Every name in double braces is known, and each list is as long as its list of columns.
 func TestListsThatBelongTogetherAreAsLong(t *testing.T) {
 	for names, values := range map[string]string{"{{stored}}": "{{given}}", "{{history}}": `{{closed "status"}}`} {
 		a, b := count(t, names), count(t, values)
@@ -33,7 +33,7 @@ func TestListsThatBelongTogetherAreAsLong(t *testing.T) {
 	}
 }
 
-// count is how many elements a list has on the outermost level.
+// count returns how many elements a list has on the outermost level.
 func count(t *testing.T, text string) int {
 	t.Helper()
 	out, err := expand("x", text)

@@ -8,33 +8,33 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// A Circuit keeps jobs from running, one after the other, into something that is away.
+// A Circuit keeps jobs from running, one after the other, into a dependency that is unavailable.
 //
-//	closed   jobs run. So many outcomes in a row that say it is away open the circuit.
+//	closed   jobs run. Several outcomes in a row that find the dependency unavailable open the circuit.
 //	open     no job runs until a probe is due.
-//	probing  one job may run, or runs. If it finds the thing away, the circuit is open again, and the
-//	         next probe is due later; if it reaches it, the circuit is closed.
+//	probing  one job may run, or runs. If it finds the dependency unavailable, the circuit is open again,
+//	         and the next probe is due later; if it reaches the dependency, the circuit is closed.
 //
-// The next probe does not wait for the outcome of the one before: where jobs take an hour, it is an hour until the
-// first of them succeeds, and meanwhile one more starts whenever a probe is due.
+// The next probe does not wait for the outcome of the one before: where jobs take an hour, the first of them takes an
+// hour to succeed, and meanwhile another one starts whenever a probe is due.
 //
-// A Circuit belongs to one process: each finds out by itself. It is safe for concurrent use.
+// A Circuit belongs to one process: each process finds out for itself. It is safe for concurrent use.
 type Circuit struct {
 	due func() // called on a goroutine of its own when a probe is due
 
 	state atomic.Int32 // a State; changed with mu held
-	calm  atomic.Bool  // closed, and the last outcome did not say that it is away
+	calm  atomic.Bool  // closed, and the last outcome did not find the dependency unavailable
 
 	mu    sync.Mutex
-	row   int       // how many outcomes in a row said that it is away
-	since time.Time // of the first of them
+	row   int       // how many outcomes in a row found the dependency unavailable
+	since time.Time // time of the first of them
 	free  bool      // the probe has not been given to a job
-	next  time.Time // when a probe is due; of an open circuit
+	next  time.Time // when a probe of an open circuit is due
 	wait  backoff.Backoff
 	timer *time.Timer
 }
 
-// State is what a Circuit lets through.
+// State is the state of a Circuit.
 type State int32
 
 const (
@@ -44,11 +44,11 @@ const (
 )
 
 const (
-	// opensAfter is how many outcomes in a row open a circuit. Fewer would let a chance stop a kind, more
-	// let so many more jobs find out.
+	// opensAfter is how many outcomes in a row open a circuit. With fewer, chance could stop a kind; with more, as many
+	// more jobs would fail first.
 	opensAfter = 5
-	// Probes follow each other as the retries of any loop here do, and in a long outage after an eighth of
-	// how long it has lasted, up to a minute.
+	// Probes follow each other like the retries of any loop here, but in a long outage only after an eighth of the time
+	// that it has lasted, up to a minute.
 	longOutage = 8
 	longestGap = time.Minute
 )
@@ -60,17 +60,17 @@ func NewCircuit(due func()) *Circuit {
 	return c
 }
 
-// State returns what the circuit lets through now.
+// State returns the current state of the circuit.
 func (c *Circuit) State() State { return State(c.state.Load()) }
 
-// Since returns since when the outage lasts; ok is false if the circuit is closed.
+// Since returns when the outage began; ok is false if the circuit is closed.
 func (c *Circuit) Since() (since time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.since, c.State() != Closed
 }
 
-// Admit reports whether a job may run now; with probe, its outcome is that of a probe.
+// Admit reports whether a job may run now. If probe is true, the job is a probe.
 func (c *Circuit) Admit() (ok, probe bool) {
 	if c.State() == Closed {
 		return true, false
@@ -81,7 +81,7 @@ func (c *Circuit) Admit() (ok, probe bool) {
 	return probe || c.State() == Closed, probe
 }
 
-// Probe reports whether a job may be looked for that is to be the probe. It says so once for each.
+// Probe reports whether to look for a job that can be the probe. It reports true once for each probe.
 func (c *Circuit) Probe() bool {
 	if c.State() == Closed {
 		return false
@@ -98,7 +98,7 @@ func (c *Circuit) Probe() bool {
 	return true
 }
 
-// NoProbe takes back what Probe said, because no job was found. The next look is not before rest is over.
+// NoProbe takes the probe back, because no job was found. The next look waits at least for rest.
 func (c *Circuit) NoProbe(rest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,8 +110,8 @@ func (c *Circuit) NoProbe(rest time.Duration) {
 	c.dueIn(max(min(rest, longestGap), time.Until(c.next)))
 }
 
-// Away notes an outcome that says that it is away, and for how long if that is known. It reports whether the
-// circuit has been opened by it.
+// Away records an outcome that found the dependency unavailable, and for how long if that is known. It reports whether
+// this outcome has opened the circuit.
 func (c *Circuit) Away(probe bool, wait time.Duration) (opened bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,8 +135,8 @@ func (c *Circuit) Away(probe bool, wait time.Duration) (opened bool) {
 	return false
 }
 
-// Reached notes an outcome that says that it is there. If that has closed the circuit, it returns how long the
-// outage has lasted.
+// Reached records an outcome that found the dependency available. If that has closed the circuit, it returns how long
+// the outage has lasted.
 func (c *Circuit) Reached() (lasted time.Duration, closed bool) {
 	if c.calm.Load() { // nearly always
 		return 0, false
@@ -155,7 +155,7 @@ func (c *Circuit) Reached() (lasted time.Duration, closed bool) {
 	return lasted, closed
 }
 
-// dueIn has the next probe due after d; mu is held.
+// dueIn schedules the next probe after d; mu is held.
 func (c *Circuit) dueIn(d time.Duration) {
 	c.next = time.Now().Add(d)
 	if c.timer == nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// opened returns a circuit that is open since now, and where it says that a probe is due.
+// opened returns a circuit that was just opened, and the channel that signals a due probe.
 func opened(t *testing.T) (c *Circuit, due chan struct{}) {
 	t.Helper()
 	due = make(chan struct{}, 1000)
@@ -50,7 +50,7 @@ func TestOutcomesInARowOpenACircuit(t *testing.T) {
 	c, _ = opened(t)
 	wantState(t, c, Open)
 	wantAdmits(t, c, false, false)
-	c.Away(false, 0) // one that ran already
+	c.Away(false, 0) // from a job that was running already
 	wantState(t, c, Open)
 }
 
@@ -90,7 +90,7 @@ func TestOneProbeAtATime(t *testing.T) {
 	})
 }
 
-// The first probes come soon, the later ones seldom, and each outage begins anew.
+// The first probes come soon, the later ones seldom, and each outage starts anew.
 func TestProbesGrowFurtherApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, due := opened(t)
@@ -125,7 +125,7 @@ func TestProbesGrowFurtherApart(t *testing.T) {
 	})
 }
 
-// The next probe does not wait for one that goes on for long.
+// The next probe does not wait for one that takes long.
 func TestALongProbeIsFollowedByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, due := opened(t)
@@ -143,7 +143,7 @@ func TestALongProbeIsFollowedByOthers(t *testing.T) {
 		c.Away(true, 0)
 		<-due
 		c.Probe()
-		c.Away(true, 0) // of one of the older ones
+		c.Away(true, 0) // from one of the older ones
 		wantState(t, c, Probing)
 		wantAdmits(t, c, true, true)
 	})
@@ -194,7 +194,7 @@ func TestAWaitThatWasAskedForIsKept(t *testing.T) {
 	})
 }
 
-// What ran when the circuit was opened may end as it likes.
+// Jobs that ran when the circuit was opened may end in any way.
 func TestWhatRanWhenACircuitWasOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, due := opened(t)

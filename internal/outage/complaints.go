@@ -1,6 +1,6 @@
-// Package outage keeps outages quiet: of the database in the logs, where what fails again
-// and again is logged at once, and then every ten seconds (Complaints); of what handlers need in
-// all that jobs cost, where the first few find out for the others (Circuit).
+// Package outage keeps outages quiet and cheap. Complaints limits the log during an outage of the database: a repeated
+// failure is logged at once, and then every ten seconds. Circuit limits the cost of an outage of what handlers need:
+// the first few jobs find out for the others.
 package outage
 
 import (
@@ -11,13 +11,13 @@ import (
 // Complaints remembers what was logged, and when. The zero value is ready to use.
 // It is safe for concurrent use.
 type Complaints struct {
-	// Most is how many different complaints are logged, and remembered, in any ten
-	// seconds: for texts that others can choose. 0 is without limit.
+	// Most limits how many different complaints are logged, and remembered, in any ten seconds: it is for texts that
+	// others can choose. 0 means no limit.
 	Most int
 
 	mu     sync.Mutex
 	logged map[string]*complaint
-	missed int // of those that were too many, and of those that are forgotten
+	missed int // complaints beyond Most, and complaints of forgotten entries
 }
 
 type complaint struct {
@@ -27,8 +27,8 @@ type complaint struct {
 
 const every = 10 * time.Second
 
-// Due reports whether to log a complaint now, and how often it was left out since the
-// last time; with a limit, also how often others were that are forgotten.
+// Due reports whether to log a complaint now, and how often it was left out since the last time. With a limit, missed
+// also counts the omitted complaints that are forgotten.
 func (c *Complaints) Due(what string, now time.Time) (missed int, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,8 +51,7 @@ func (c *Complaints) Due(what string, now time.Time) (missed int, due bool) {
 	return missed, true
 }
 
-// roomFor reports whether one more can be logged, and forgets expired ones if it has
-// to.
+// roomFor reports whether one more can be logged, and forgets expired ones if it must.
 func (c *Complaints) roomFor(now time.Time) bool {
 	if c.Most == 0 || len(c.logged) < c.Most {
 		return true

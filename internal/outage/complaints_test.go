@@ -28,8 +28,7 @@ func TestComplaintsAreLoggedOnceInAWhile(t *testing.T) {
 	}
 }
 
-// Texts that others can choose are logged so often in all, and the rest is
-// counted.
+// Texts that others can choose are logged up to a total number, and the rest is counted.
 func TestOnlySoManyDifferentComplaintsAreLogged(t *testing.T) {
 	c := Complaints{Most: 3}
 	start, logged := time.Now(), 0

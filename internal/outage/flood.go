@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A Flood lets the first few lines of each sort be logged and counts the others, which are summed up every ten
-// seconds. Its zero value is ready to use once Summary is set. It is safe for concurrent use.
+// A Flood lets the first few lines of each sort be logged and counts the others, which it sums up every ten seconds.
+// Its zero value is ready to use once Summary is set. It is safe for concurrent use.
 type Flood struct {
-	// Summary logs that n lines of a sort were left out. last is what Logs was given with the last of them.
+	// Summary logs that n lines of a sort were left out. last is the argument of Logs for the last of them.
 	Summary func(n int, last any)
 
 	mu    sync.Mutex
@@ -24,10 +24,10 @@ type sort struct {
 
 const (
 	logged   = 10   // lines of a sort in ten seconds
-	maxSorts = 1000 // that are counted; lines of others are logged
+	maxSorts = 1000 // sorts that are counted; lines of other sorts are logged
 )
 
-// Logs reports whether a line of the sort is to be logged. If not, it is counted.
+// Logs reports whether to log a line of the sort. If not, it counts the line.
 func (f *Flood) Logs(what string, line any) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *Flood) Logs(what string, line any) bool {
 	return true
 }
 
-// sumUp ends ten seconds of a sort. While it floods, the next ten are summed up whole.
+// sumUp ends ten seconds of a sort. While the flood lasts, all lines of the next ten seconds are summed up.
 func (f *Flood) sumUp(what string) {
 	f.mu.Lock()
 	s := f.sorts[what]
@@ -67,7 +67,7 @@ func (f *Flood) sumUp(what string) {
 	}
 }
 
-// End sums up what is left; from then on every line is logged.
+// End sums up the counted lines; from then on every line is logged.
 func (f *Flood) End() {
 	f.mu.Lock()
 	sorts := f.sorts

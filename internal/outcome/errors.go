@@ -11,8 +11,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// Causes with which a handler's context ends, besides [outbox.ErrLeaseLost]. Package dispatcher has them by the same
-// names, and says there what they mean to a handler.
+// These causes end a handler's context; [outbox.ErrLeaseLost] does, too. Package dispatcher exports them under the same
+// names, and documents what they mean to a handler.
 var (
 	ErrTimeout   = fmt.Errorf("job timeout: %w", context.DeadlineExceeded)
 	ErrShutdown  = errors.New("shutting down: the grace period is over")
@@ -20,8 +20,8 @@ var (
 	ErrDeadline  = fmt.Errorf("job deadline: %w", context.DeadlineExceeded)
 )
 
-// ErrNotBegun is that a batch's handler has not come to a job, which says nothing of the job nor of what it needs: it
-// goes back with its attempt.
+// ErrNotBegun means that a batch's handler did not get to a job, which says nothing about the job or its dependency:
+// the job goes back with its attempt.
 var ErrNotBegun = errors.New("the handler has not come to it")
 
 // Discarded is what dispatcher.Discard returns.
@@ -33,7 +33,7 @@ func (e *Discarded) Unwrap() error { return e.Err }
 // Postponed is what dispatcher.RetryAfter and RetryAtLeast return.
 type Postponed struct {
 	Wait    time.Duration
-	AtLeast bool // the policy's wait, if that is longer
+	AtLeast bool // wait for the policy's time if that is longer
 	Err     error
 }
 
@@ -49,14 +49,14 @@ func (e *Snoozed) Error() string { return fmt.Sprintf("snoozed for %s", e.Wait) 
 type Unavailable struct {
 	Err      error
 	Wait     time.Duration
-	OfTarget bool // others of the kind may have another
+	OfTarget bool // other jobs of the kind may have another target
 }
 
 func (e *Unavailable) Error() string { return e.Err.Error() }
 func (e *Unavailable) Unwrap() error { return e.Err }
 
-// WithCode gives an error the code that is stored with the failed attempt.
-// Handlers do the same with any error type that has a method Code() string.
+// WithCode attaches the error code that is stored with the failed attempt. Handlers can do the same with any error type
+// that has a method Code() string.
 func WithCode(code string, err error) error { return &coded{code, err} }
 
 type coded struct {
@@ -79,7 +79,7 @@ type Panicked struct {
 
 func (e *Panicked) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Code is the code that is stored with the attempt.
+// Code returns the code that is stored with the attempt.
 func (e *Panicked) Code() string { return codes.Panic }
 
 // Call calls a handler, and turns a panic into an error.
@@ -90,10 +90,9 @@ func Call(ctx context.Context, handler func(context.Context, *outbox.Claimed) er
 	return err
 }
 
-// Catch returns the panic of f with its stack, because a handler's bug must not
-// take the process, and every other job in it, down. That f has not
-// returned is the sign of it, not the recovered value: with GODEBUG=panicnil=1
-// that is nil for panic(nil). After runtime.Goexit it goes nowhere.
+// Catch returns the panic of f with its stack, because a handler's bug must not take down the process and every other
+// job in it. Catch recognizes a panic by f not having returned, not by the recovered value: with GODEBUG=panicnil=1
+// that is nil for panic(nil). After runtime.Goexit Catch does not return.
 func Catch(f func()) (panicked *Panicked) {
 	returned := false
 	defer func() {
@@ -106,7 +105,7 @@ func Catch(f func()) (panicked *Panicked) {
 	return nil
 }
 
-// CauseOf is context.Cause for a context that has ended, nil otherwise.
+// CauseOf returns context.Cause for a context that has ended, and nil otherwise.
 func CauseOf(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil

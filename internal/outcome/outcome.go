@@ -1,5 +1,5 @@
-// Package outcome decides what becomes of a job after an attempt: the same for package dispatcher, whose jobs
-// are stored, and for package memory, whose are not. It knows of no database and no goroutines.
+// Package outcome decides what becomes of a job after an attempt. Package dispatcher, whose jobs are stored, and
+// package memory, whose jobs are not, share it. It uses no database and starts no goroutines.
 package outcome
 
 import (
@@ -15,31 +15,31 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// Outcome is what is to become of a job after an attempt.
+// Outcome is the decision about a job after an attempt.
 type Outcome struct {
 	Status  outbox.Status
-	Delay   time.Duration // until it is to be tried again
-	KeepDue bool          // leave run_at as it is
+	Delay   time.Duration // until the next try
+	KeepDue bool          // leave run_at unchanged
 	Code    string
 	Message string
 	Stack   string
 
-	// Of an outcome that is an outage, which is a failure as above only once the
-	// outage has lasted for OutageLimit; before, no attempt is spent.
-	OutageLimit time.Duration // 0: it is none
-	Wait        time.Duration // that the handler asked for; 0: as long as the outage has lasted
+	// OutageLimit and Wait are set for an outage. It is a failure as above only once it has lasted for OutageLimit;
+	// before, it spends no attempt.
+	OutageLimit time.Duration // 0 means no outage
+	Wait        time.Duration // the handler's wish; 0 means as long as the outage has lasted
 }
 
-// Policy is what a kind says of its attempts.
+// Policy holds a kind's settings for its attempts.
 type Policy struct {
 	Backoff     func(job *outbox.Claimed, err error) time.Duration // for jobs without one of their own; not nil
 	FailOn      []string                                           // codes that fail a job for good
-	OutageLimit time.Duration                                      // 0 is 24 h; negative: an outage spends attempts
+	OutageLimit time.Duration                                      // 0 means 24 h; negative: an outage spends attempts
 }
 
-// Decide turns an attempt's end into the job's next state, and returns the error that it is for. cause is why the
-// handler's context ended, nil if it had not. Errors and back-offs are other people's, and may panic: that is the
-// attempt's error then.
+// Decide turns the end of an attempt into the job's next state, and returns the error that belongs to it. cause is why
+// the handler's context ended, or nil if it had not. Errors and back-off policies are the program's code and may panic:
+// then the panic becomes the attempt's error.
 func (p Policy) Decide(job *outbox.Claimed, err, cause error) (Outcome, error) {
 	var o Outcome
 	panicked := Catch(func() { o = p.classify(p.decide(job, err, cause), err) })
@@ -50,12 +50,12 @@ func (p Policy) Decide(job *outbox.Claimed, err, cause error) (Outcome, error) {
 	return p.Fail(job, panicked), panicked
 }
 
-// Fail is the outcome of an attempt that has failed where neither the error nor the back-off is to be asked.
+// Fail returns the outcome of a failed attempt without calling the error or the back-off policy.
 func (p Policy) Fail(job *outbox.Claimed, err error) Outcome {
 	return p.classify(failure(job, time.Minute, err), err)
 }
 
-// Discard is the outcome of a job that is to wait for a person.
+// Discard returns the outcome of a job that must wait for an operator.
 func Discard(job *outbox.Claimed, err error) Outcome {
 	o := failure(job, 0, err)
 	o.Status, o.KeepDue = outbox.Failed, true
@@ -68,8 +68,8 @@ func (p Policy) decide(job *outbox.Claimed, err, cause error) Outcome {
 	case snoozed:
 		return Outcome{Status: outbox.Pending, Delay: max(snooze.Wait, 0)}
 	case err == nil && engine.Of(job).Completed.Load():
-		// The handler says that its own transaction finished the job. If it did, this
-		// finds no row; if it rolled back, the attempt has failed.
+		// The handler claims that its own transaction finished the job. If it did, the settlement finds no row; if it
+		// rolled back, the attempt has failed.
 		return failure(job, 0, WithCode(codes.CompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")))
 	case err == nil && len(job.Result) > engine.MaxPayloadBytes:
 		return Discard(job, WithCode(codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), engine.MaxPayloadBytes)))
@@ -92,14 +92,14 @@ func (p Policy) decide(job *outbox.Claimed, err, cause error) Outcome {
 	return p.retry(job, err)
 }
 
-// retry is the outcome of a failure that another attempt may mend.
+// retry returns the outcome of a failure after which another attempt may succeed.
 func (p Policy) retry(job *outbox.Claimed, err error) Outcome {
 	asked, ok := errors.AsType[*Postponed](err)
 	if ok && !asked.AtLeast {
 		return failure(job, asked.Wait, err)
 	}
 	var wait time.Duration
-	if len(job.Backoff) > 0 { // its own comes before its kind's
+	if len(job.Backoff) > 0 { // the job's own back-off takes precedence over its kind's
 		wait = Turn(job.Backoff, job.Attempt)
 	} else {
 		wait = p.Backoff(job, err)
@@ -110,7 +110,7 @@ func (p Policy) retry(job *outbox.Claimed, err error) Outcome {
 	return failure(job, wait, err)
 }
 
-// classify applies what the kind says of failures.
+// classify applies the kind's settings for failures.
 func (p Policy) classify(o Outcome, err error) Outcome {
 	if o.Status != outbox.Retrying && o.Status != outbox.Dead {
 		return o
@@ -126,8 +126,8 @@ func (p Policy) classify(o Outcome, err error) Outcome {
 	return o
 }
 
-// Turn is the wait after a failed attempt of those that a back-off lists: the last one from then on, and none
-// of an empty list.
+// Turn returns the wait after a failed attempt from the waits that a back-off lists: the last one repeats, and an empty
+// list means no wait.
 func Turn(waits []time.Duration, attempt int) time.Duration {
 	if len(waits) == 0 {
 		return 0
@@ -135,24 +135,22 @@ func Turn(waits []time.Duration, attempt int) time.Duration {
 	return waits[min(max(attempt, 1), len(waits))-1]
 }
 
-// Interrupted is not failed. If the lease is really lost, this finds no row.
+// Interrupted is the outcome of an attempt that did not fail. If the lease is really lost, the settlement finds no row.
 var Interrupted = Outcome{Status: outbox.Pending, KeepDue: true}
 
-// soon is when a job is tried that its handler has not come to: what kept it may last for longer.
+// soon is the delay of a job that its batch's handler did not get to: the cause may last for longer.
 const soon = 100 * time.Millisecond
 
 // PastDeadline is the outcome of a job that was not begun because its deadline has come.
 var PastDeadline = Outcome{Status: outbox.Pending, Delay: pastDeadline}
 
-// pastDeadline is for how long a job that we have stopped at its deadline is not
-// to be started again: until the reaper has come.
+// pastDeadline keeps a job that we have stopped at its deadline from starting again before the reaper has come.
 const pastDeadline = 2 * time.Second
 
-// calledOff is the outcome of an attempt that was cancelled, or whose deadline has
-// come. Closing the job is the database's word: it refuses this outcome as it
-// refuses any other, and then CloseAttempts closes the job with this error. Should
-// the database not know of it yet (its clock was set back, or the claim was under
-// way for long), the job waits for that, and nobody starts it before.
+// calledOff returns the outcome of an attempt that was cancelled, or whose deadline has come. The database decides
+// about closing the job: it refuses this outcome like any other, and then CloseAttempts closes the job with this error.
+// If the database does not know of the end yet (its clock was set back, or the claim was under way for long), the job
+// waits until it does, and no worker starts it before.
 func calledOff(job *outbox.Claimed, wait time.Duration, err error) Outcome {
 	o := failure(job, wait, err)
 	o.Status, o.KeepDue = outbox.Pending, false
@@ -181,7 +179,7 @@ func failure(job *outbox.Claimed, wait time.Duration, err error) Outcome {
 	return o
 }
 
-// SpellInASCII escapes what is not ASCII in the error, and reports whether anything was.
+// SpellInASCII escapes the non-ASCII characters of the error, and reports whether there were any.
 func (o *Outcome) SpellInASCII() bool {
 	before := *o
 	o.Code = pgvalue.ASCII(o.Code, engine.MaxNameBytes)

@@ -1,20 +1,19 @@
-// Package pgsession makes the sessions in which statements of ours run, and says what
-// their errors mean. What a statement means must not depend on how somebody has set a
-// role, a database or a server: every connection that we open gets the same settings.
+// Package pgsession sets up the sessions in which our statements run, and classifies their errors. The meaning of a
+// statement must not depend on the settings of a role, a database or a server: every connection that we open gets the
+// same settings.
 //
-// Some go with the request to connect: poolers that share sessions between clients
-// (transaction poolers) keep these for each client. The others are set right after it,
-// except behind such a pooler, where they would be set for others, too. It tells its
-// clients a process id of its own, which is not that of the backend.
+// Some settings are part of the connection request: poolers that share sessions between clients (transaction poolers)
+// keep these for each client. The others are set right after connecting, except behind such a pooler, where they would
+// affect other clients, too. Such a pooler reports to its clients a process id of its own, which differs from that of
+// the backend.
 //
-// Left alone is what decides how much is logged, what is fast, and where things are
-// stored; and, on purpose:
+// Settings that decide how much is logged, what is fast and where things are stored are left alone; so are, on purpose:
 //
 //   - default_transaction_read_only: an administrator who sets it wants no writes just now
 //     (some services set it when the disk is full). Such a server is left like a standby.
 //   - search_path: our statements name their schema, and triggers of users may need theirs.
 //   - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
-//     for people ([Pin]): an administrator may bound these. [Open] sets them.
+//     for a user ([Pin]): an administrator may bound these. [Open] sets them.
 //   - session_replication_role, lc_messages and others that need a superuser.
 package pgsession
 
@@ -31,12 +30,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectTimeout bounds connecting for pools whose owner has no bound, and the look at a
-// new session: a server that accepts and then falls silent would hold it until TCP gives up.
+// connectTimeout bounds connecting for pools whose owner has set no bound, and the check of a new session: a server
+// that accepts and then falls silent would block either until TCP gives up.
 const connectTimeout = 5 * time.Second
 
-// atStart are the settings that go with the request to connect. Go strings are UTF-8;
-// the others make what is printed and read the same everywhere.
+// atStart holds the settings in the connection request. Go strings are UTF-8; the other settings make output and input
+// the same everywhere.
 var atStart = map[string]string{
 	"client_encoding":             "UTF8",
 	"datestyle":                   "ISO, MDY",
@@ -44,7 +43,7 @@ var atStart = map[string]string{
 	"standard_conforming_strings": "on",
 }
 
-// afterwards are those that are set once a session is known to be ours alone.
+// afterwards holds the settings that are made once a session is known to be ours alone.
 var afterwards = map[string]string{
 	"intervalstyle":                  "postgres",
 	"bytea_output":                   "hex",
@@ -57,10 +56,10 @@ var afterwards = map[string]string{
 	"default_transaction_isolation":  "read committed",
 	"default_transaction_deferrable": "off",
 	"idle_session_timeout":           "0",
-	"synchronous_commit":             "on", // where it is off: what is acknowledged to a broker or a client is stored
+	"synchronous_commit":             "on", // if it is off: what is acknowledged to a broker or client is stored
 }
 
-// inOwnPools are set, too, for pools that work by themselves, with deadlines of their own.
+// inOwnPools holds more settings for pools that work on their own, with deadlines of their own.
 var inOwnPools = map[string]string{
 	"jit":                                 "off",
 	"transaction_timeout":                 "0",
@@ -68,8 +67,8 @@ var inOwnPools = map[string]string{
 	"lock_timeout":                        "2s",
 }
 
-// byIndex is for statements that scan one index for a known number of rows: a plan made
-// from old statistics would read the whole table.
+// byIndex is for statements that scan one index for a known number of rows: a plan made from old statistics would read
+// the whole table.
 var byIndex = map[string]string{
 	"enable_seqscan":    "off",
 	"enable_bitmapscan": "off",
@@ -77,26 +76,26 @@ var byIndex = map[string]string{
 	"enable_mergejoin":  "off",
 }
 
-// Config is what a pool of ours is for.
+// Config describes the purpose of one of our pools.
 type Config struct {
 	Conns    int
-	Timeout  time.Duration     // after which the server gives a statement up that nobody may wait for any more
+	Timeout  time.Duration     // after which the server cancels a statement, for which nobody may be waiting
 	ByIndex  bool              // all of its statements scan one index for a known number of rows
 	Settings map[string]string // besides those of every session
 	Warm     string            // a statement for every new session; "" for none
 
-	// Needs says what cannot be done on a standby, such as "lease jobs": a connection to
-	// one fails. "" takes any server.
+	// Needs says what cannot be done on a standby, such as "lease jobs": then connecting to a standby fails. With ""
+	// any server will do.
 	Needs string
 }
 
-// Open opens a pool with the settings of the user's, for statements that are tried again
-// when they fail. It connects to nothing yet, and outlives ctx: close it.
+// Open opens a pool with the settings of the user's pool, for statements that are tried again when they fail. It does
+// not connect yet, and the pool outlives ctx: close it.
 func Open(ctx context.Context, user *pgxpool.Pool, c Config) (*pgxpool.Pool, error) {
 	config := user.Config()
 	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, int32(c.Conns)
-	// A ping before each statement would double what an idle process asks; a broken
-	// connection shows in the statement.
+	// A ping before each statement would double the queries of an idle process; a broken connection shows in the
+	// statement itself.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	settings := maps.Clone(inOwnPools)
 	settings["statement_timeout"] = strconv.FormatInt(c.Timeout.Milliseconds(), 10)
@@ -112,9 +111,9 @@ func Open(ctx context.Context, user *pgxpool.Pool, c Config) (*pgxpool.Pool, err
 	return pool, nil
 }
 
-// Pin has every connection that is made with config be a session as the package's comment
-// says. Hooks that config has still run, and first. A connection to a server that takes no
-// writes is not used for longer than a second, so that a pool finds a new primary.
+// Pin makes config set up every connection as the package's comment describes. Hooks of config still run, and run
+// first. A connection to a server that accepts no writes is used for at most a second, so that a pool finds a new
+// primary.
 func Pin(config *pgxpool.Config) { pin(config, nil, Config{}) }
 
 func pin(config *pgxpool.Config, more map[string]string, c Config) {
@@ -151,7 +150,7 @@ func pin(config *pgxpool.Config, more map[string]string, c Config) {
 	}
 }
 
-// prepareOf is the hook by which the user judges a connection, in either of its forms.
+// prepareOf returns the hook by which the user checks a connection, in either of its forms.
 func prepareOf(config *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
 	//lint:ignore SA1019 a user's pool may have the older hook
 	if old := config.BeforeAcquire; config.PrepareConn == nil && old != nil {
@@ -160,7 +159,7 @@ func prepareOf(config *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, e
 	return config.PrepareConn
 }
 
-// pinAtStart takes away what is set under another spelling: names are case-insensitive.
+// pinAtStart overrides params, including names in another spelling: names are case-insensitive.
 func pinAtStart(params map[string]string) {
 	for name := range params {
 		if _, ours := atStart[strings.ToLower(name)]; ours {
@@ -175,11 +174,11 @@ const (
 	readOnlyLife = time.Second
 )
 
-// takesNoWrites is what the server said of itself, unasked, when we connected or since.
+// takesNoWrites reports whether the server has announced, when we connected or since, that it accepts no writes.
 func takesNoWrites(conn *pgx.Conn) bool { return NoWrites(conn) != "" }
 
-// NoWrites says why a session takes no writes, as the server has said of itself; "" if it does, or if a pooler in
-// between keeps that to itself. It asks nothing.
+// NoWrites returns why a session accepts no writes, as the server has announced it. It returns "" if the session
+// accepts writes, or if a pooler in between hides the announcement. It sends no query.
 func NoWrites(conn *pgx.Conn) string {
 	switch {
 	case conn.PgConn().ParameterStatus("in_hot_standby") == "on":
@@ -190,10 +189,9 @@ func NoWrites(conn *pgx.Conn) string {
 	return ""
 }
 
-// setAll makes the settings that this server knows, in one round trip, unless a pooler is
-// in between: that names a process of its own invention, of up to 32 bits, which is why $1
-// is no integer. What was made to be durable in another way stays so: local and
-// remote_apply are somebody's decision about standbys.
+// setAll makes the settings that this server knows, in one round trip, unless a pooler is in between. A pooler reports
+// an invented process id of up to 32 bits, which is why $1 is no integer. Another durable setting of synchronous_commit
+// stays: local and remote_apply are an operator's decision about standbys.
 const setAll = `
 	SELECT pg_is_in_recovery(), count(set_config(setting.name, setting.value, false))
 	FROM unnest($2::text[], $3::text[]) AS setting(name, value)
@@ -201,7 +199,7 @@ const setAll = `
 	  AND current_setting(setting.name, true) IS NOT NULL
 	  AND (setting.name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off')`
 
-// Prepare makes the settings in a session that no pool of [Pin] or [Open] opened.
+// Prepare makes the settings in a session that was not opened by a pool of [Pin] or [Open].
 func Prepare(ctx context.Context, conn *pgx.Conn) error {
 	return prepareSession(ctx, conn, nil, Config{})
 }
@@ -217,7 +215,7 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	}
 	var standby bool
 	var set int
-	// Unnamed, and described by nobody: every pooler takes it.
+	// Unnamed, and without a Describe: every pooler accepts it.
 	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values).Scan(&standby, &set)
 	if err != nil {
 		return &sessionError{err}
@@ -234,15 +232,15 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	return nil
 }
 
-// sessionError is why a connection could not be made ready: no statement of the caller's
-// was sent, and the server's answer is not about one.
+// sessionError is the reason why a connection could not be set up: no statement of the caller was sent, and the
+// server's answer is not about one.
 type sessionError struct{ err error }
 
 func (e *sessionError) Error() string { return "prepare the session: " + e.err.Error() }
 func (e *sessionError) Unwrap() error { return e.err }
 
-// ConnConfig is how a connection beside the pool is made, hooks that choose where to and
-// with which password included.
+// ConnConfig returns the configuration for a connection outside the pool. It runs the hooks that choose the target and
+// the password.
 func ConnConfig(ctx context.Context, pool *pgxpool.Config) (*pgx.ConnConfig, error) {
 	conn := pool.ConnConfig.Copy()
 	if pool.BeforeConnect != nil {
@@ -254,8 +252,8 @@ func ConnConfig(ctx context.Context, pool *pgxpool.Config) (*pgx.ConnConfig, err
 	return conn, nil
 }
 
-// LeaveReadOnly leaves a server that turned read-only: all connections to it are closed,
-// and the next ones go to whatever the connection string resolves to then.
+// LeaveReadOnly leaves a server that turned read-only: it closes all connections to it, and the next ones go to
+// whatever the connection string resolves to then.
 func LeaveReadOnly(err error, pools ...*pgxpool.Pool) {
 	if State(err) == ReadOnly {
 		for _, pool := range pools {

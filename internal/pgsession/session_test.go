@@ -24,9 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
 
-// leftAlone are the settings of a session that change what clients send, get or leave
-// behind, by the manual's chapters on client connections and compatibility, and that we do
-// not set, with the reason.
+// leftAlone lists the settings of a session that change what clients send, get or leave behind, by the manual's
+// chapters on client connections and compatibility, and that we do not set, with the reason.
 var leftAlone = map[string]string{
 	"client_min_messages":                 "how much is said",
 	"search_path":                         "our statements name their schema, and triggers of users may need theirs",
@@ -69,8 +68,8 @@ var leftAlone = map[string]string{
 	"recursive_worktable_factor":          "speed",
 }
 
-// The settings of this server, one by one: each is pinned, or left alone for a reason. A new
-// version's new setting is somebody's decision.
+// Each setting of this server is either pinned, or left alone for a reason. A new version's new setting needs a
+// decision.
 func TestEverySettingIsDecidedOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -100,7 +99,7 @@ func everySetting() map[string]string {
 	return all
 }
 
-// odd is a database, and the other values that each pinned setting has there.
+// odd returns a database on which each pinned setting has another value.
 func odd(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	db := pgtest.New(t)
@@ -175,7 +174,7 @@ func open(t *testing.T, db *pgxpool.Pool, c Config) *pgxpool.Pool {
 func TestASessionDoesNotDependOnTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := odd(t)
-	// What the connection string asks for is no better, and names are case-insensitive.
+	// The settings of the connection string do not matter either, and names are case-insensitive.
 	pool := pinned(t, db, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["TimeZone"] = "Asia/Shanghai"
 		c.ConnConfig.RuntimeParams["options"] = "-c DateStyle=SQL -c bytea_output=escape"
@@ -192,9 +191,8 @@ func TestASessionDoesNotDependOnTheDatabase(t *testing.T) {
 	judge(t, open(t, db, Config{Conns: 1, Timeout: 7 * time.Second, ByIndex: true, Settings: map[string]string{"work_mem": "5MB"}}), want)
 }
 
-// Behind a pooler that shares sessions, what is set would be set for others. Such a pooler
-// names another process than the backend, of its own invention and of up to 32 bits, and so
-// does this.
+// Behind a pooler that shares sessions, a setting would affect other clients. Such a pooler reports an invented process
+// id of up to 32 bits instead of the backend's, and so does this one.
 func TestNothingIsSetInASharedSession(t *testing.T) {
 	t.Parallel()
 	pool := pinned(t, odd(t), func(c *pgxpool.Config) {
@@ -208,7 +206,7 @@ func TestNothingIsSetInASharedSession(t *testing.T) {
 	judge(t, pool, map[string]string{"bytea_output": "escape", "default_transaction_isolation": "serializable", "row_security": "off"})
 }
 
-// renamed is a connection on which the server names a process that no backend can be.
+// renamed is a connection on which the server reports a process id that no backend can have.
 type renamed struct{ net.Conn }
 
 func (r renamed) Read(b []byte) (int, error) {
@@ -244,7 +242,7 @@ func TestHooksOfTheUserStay(t *testing.T) {
 	}
 }
 
-// What a database or role is set to must not cost durability.
+// The settings of a database or role must not cost durability.
 func TestDurabilityIsNotTakenAway(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"off": "on", "local": "local", "remote_apply": "remote_apply"} {
@@ -265,8 +263,8 @@ func TestDurabilityIsNotTakenAway(t *testing.T) {
 	}
 }
 
-// A pool whose connections met a database that took no writes writes again a second after
-// it takes them.
+// A pool whose connections met a database that accepted no writes writes again a second after the database accepts
+// them.
 func TestAPoolLeavesSessionsThatTakeNoWrites(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -330,7 +328,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}, io.ErrUnexpectedEOF, io.EOF}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
 		"ChangedNothing": {ChangedNothing, []error{pg("40001", ""), pg("53300", ""), pg("25006", ""), &sessionError{pg("57P03", "")}, &pgconn.ConnectError{}}, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("58030", "")}},
-		// What a server answers while we connect is about no statement.
+		// The server's answer while we connect is not about a statement.
 		"IsUnreachable":  {IsUnreachable, connecting, []error{errors.New("cut"), pg("57P01", "")}},
 		"IsGone, IsAway": {func(err error) bool { return IsGone(err) && IsAway(err) }, connecting, nil},
 		"a refusal": {func(err error) bool {

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATEs that we act on.
+// SQLSTATEs that our code acts on.
 const (
-	Check                 = "23514" // check_violation: without a constraint's name, no partition takes the row
+	Check                 = "23514" // check_violation: without a constraint's name, no partition accepts the row
 	ReadOnly              = "25006" // read_only_sql_transaction: a failover left us on a standby
 	SerializationFailure  = "40001"
 	DeadlockDetected      = "40P01"
@@ -26,10 +26,10 @@ const (
 	ObjectInUse           = "55006" // of a day: a sink has not read it
 	InvalidText           = "22P02" // invalid_text_representation
 	NotInEncoding         = "22P05" // the database's encoding lacks a character
-	QueryCanceled         = "57014" // a statement_timeout, or somebody
+	QueryCanceled         = "57014" // by a statement_timeout, or by an operator
 )
 
-// State is the SQLSTATE of the server's answer, "" if there was none.
+// State returns the SQLSTATE of the server's answer, or "" if there was none.
 func State(err error) string {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
@@ -40,23 +40,23 @@ func State(err error) string {
 // Refused reports whether the server answered, with an error.
 func Refused(err error) bool { return len(State(err)) == 5 }
 
-// IsNoPartition reports whether no partition takes the row.
+// IsNoPartition reports whether no partition accepts the row.
 func IsNoPartition(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == Check && pgErr.ConstraintName == ""
 }
 
-// IsRowSecurity reports whether a policy refused a row. The message would say it in the
-// server's language.
+// IsRowSecurity reports whether a policy refused a row. It does not read the message, which is in the server's
+// language.
 func IsRowSecurity(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == InsufficientPrivilege && pgErr.Routine == "ExecWithCheckOptions"
 }
 
-// RefusesTheRow reports whether a statement failed because of some of its rows, so that
-// others may go through: everything but what is said while connecting, trouble with the connection (08), a transaction
-// that may be repeated (40), the schema or our rights (3F, 42), the server's resources
-// (53), its being stopped (57) or broken (58, XX), and a server that is read-only.
+// RefusesTheRow reports whether a statement failed because of some of its rows, so that others may succeed. That is
+// true of every error except errors while connecting, trouble with the connection (08), a transaction that may be
+// repeated (40), the schema or our privileges (3F, 42), the server's resources (53), a server that is being stopped
+// (57) or broken (58, XX), and a server that is read-only.
 func RefusesTheRow(err error) bool {
 	state := State(err)
 	if len(state) != 5 || state == ReadOnly || IsUnreachable(err) {
@@ -69,31 +69,29 @@ func RefusesTheRow(err error) bool {
 	return true
 }
 
-// IsForbidden reports whether the server has no such schema, table or function, or gives us no right to it (3F, 42). A
-// repeat helps only once somebody has changed that.
+// IsForbidden reports whether the server has no such schema, table or function, or denies us access to it (3F, 42). A
+// retry helps only after an administrator has changed that.
 func IsForbidden(err error) bool {
 	state := State(err)
 	return len(state) == 5 && !IsUnreachable(err) && (state[:2] == "3F" || state[:2] == "42") && state != DuplicateStatement
 }
 
-// IsLoginRefused reports whether the server answers and does not let us in: it refuses the role or the password (28),
-// has no such database, or gives the role no right to connect to it. A repeat helps only once somebody has changed
-// that.
+// IsLoginRefused reports whether the server answers but does not let us in: it refuses the role or the password (28),
+// has no such database, or the role may not connect to it. A retry helps only after an administrator has changed that.
 func IsLoginRefused(err error) bool {
 	state := State(err)
 	return strings.HasPrefix(state, "28") || state == InvalidCatalogName || state == InsufficientPrivilege && IsUnreachable(err)
 }
 
-// IsRefusal reports whether a statement failed because of some of its rows and will fail for as long as it has them: a
-// trigger or a constraint refuses one, or a value of one cannot be computed with. Unlike RefusesTheRow it leaves out
-// locks, which end, and missing partitions, which are made.
+// IsRefusal reports whether a statement failed because of some of its rows and will fail as long as it has them: a
+// trigger or a constraint refuses one, or a value of one cannot be computed with. Unlike RefusesTheRow it excludes
+// locks, which end, and missing partitions, which are created.
 func IsRefusal(err error) bool {
 	return RefusesTheRow(err) && !IsLockedOut(err) && !IsNoPartition(err)
 }
 
-// Apart does something with all rows in one statement. If the database refuses that, it does it with each half of them,
-// and so on: one row that is refused holds up no other. Rows that are refused by themselves are passed to refused. Any
-// other error ends it and is returned.
+// Apart calls do with all rows at once. If the database refuses them, it calls do with each half, and so on: a refused
+// row does not block any other. It passes rows that are refused alone to refused. It returns any other error at once.
 func Apart[Row any](rows []Row, do func([]Row) error, refused func(Row, error)) error {
 	err := do(rows)
 	switch {
@@ -109,8 +107,7 @@ func Apart[Row any](rows []Row, do func([]Row) error, refused func(Row, error)) 
 	return Apart(rows[len(rows)/2:], do, refused)
 }
 
-// IsLockedOut reports whether a statement waited for a row for too long: a lock timeout,
-// a statement timeout, a deadlock.
+// IsLockedOut reports whether a statement waited too long for a row: a lock timeout, a statement timeout, a deadlock.
 func IsLockedOut(err error) bool {
 	if IsUnreachable(err) {
 		return false
@@ -122,8 +119,8 @@ func IsLockedOut(err error) bool {
 	return false
 }
 
-// IsUnreachable reports whether there was no connection to send the statement on, for
-// whatever reason, the server's own answer to the attempt included.
+// IsUnreachable reports whether there was no connection on which to send the statement, for whatever reason. The
+// server's own refusal to connect counts, too.
 func IsUnreachable(err error) bool {
 	if _, ok := errors.AsType[*sessionError](err); ok {
 		return true
@@ -132,29 +129,28 @@ func IsUnreachable(err error) bool {
 	return ok
 }
 
-// IsGone reports whether no server answered, or one that stops, begins or is read-only.
-// Where one statement goes through then, the others do.
+// IsGone reports whether no server answered, or one that stops, starts or is read-only. Once one statement succeeds
+// after that, others do.
 func IsGone(err error) bool {
 	state := State(err)
 	return len(state) != 5 || IsUnreachable(err) || state == ReadOnly || state[:2] == "08" || (state[:2] == "57" && !IsLockedOut(err))
 }
 
-// IsUnacceptable reports whether what was to be stored can never be: bad data (22), a
-// constraint (23), a limit of the server (54). A missing partition is made some day.
+// IsUnacceptable reports whether the values can never be stored: bad data (22), a constraint (23), a limit of the
+// server (54). A missing partition does not count: it will be created.
 func IsUnacceptable(err error) bool {
 	state := State(err)
 	return len(state) == 5 && !IsUnreachable(err) && !IsNoPartition(err) && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
 }
 
-// IsRepeatable reports whether a transaction was rolled back because of others, and may go
-// through when it is made again.
+// IsRepeatable reports whether a transaction was rolled back because of others, and may succeed when it is repeated.
 func IsRepeatable(err error) bool {
 	state := State(err)
 	return state == SerializationFailure || state == DeadlockDetected
 }
 
-// ChangedNothing reports whether it is certain that a statement or a commit that failed has changed nothing: it was not
-// sent, or the server has answered that it failed. A server that is stopped may say so after it has committed.
+// ChangedNothing reports whether a failed statement or commit has certainly changed nothing: it was not sent, or the
+// server has answered that it failed. A server that is being stopped may report a failure after it has committed.
 func ChangedNothing(err error) bool {
 	if IsUnreachable(err) || pgconn.SafeToRetry(err) {
 		return true
@@ -163,8 +159,8 @@ func ChangedNothing(err error) bool {
 	return len(state) == 5 && state[:2] != "08" && state[:2] != "57" && state[:2] != "58"
 }
 
-// IsAway reports whether the database could not be asked, is on its way down or up, has no
-// schema yet, or may do what it was asked for if it is asked again.
+// IsAway reports whether the database could not be asked, is stopping or starting, has no schema yet, or may do what it
+// was asked if it is asked again.
 func IsAway(err error) bool {
 	if IsUnreachable(err) {
 		return true

@@ -1,5 +1,4 @@
-// Package pgvalue makes Go values fit for Postgres: ids, times and text, as every
-// statement of ours passes them.
+// Package pgvalue converts Go values for Postgres: ids, times and text, as all our statements pass them.
 package pgvalue
 
 import (
@@ -12,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// UUID is an id, which is never NULL.
+// UUID converts an id. It is never NULL.
 func UUID[ID ~[16]byte](id ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-// UUIDOrNull is an id, and NULL for the zero one.
+// UUIDOrNull converts an id, and the zero id to NULL.
 func UUIDOrNull[ID ~[16]byte](id ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != ID{}} }
 
-// Interval is d, to the microsecond. Zero is no time at all, not NULL.
+// Interval converts d, to the microsecond. Zero is an interval of zero, not NULL.
 func Interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
 
-// IntervalOrNull is d, and NULL for zero.
+// IntervalOrNull converts d, and zero to NULL.
 func IntervalOrNull(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
 }
@@ -57,9 +56,9 @@ func Durations(intervals []pgtype.Interval) (durations []time.Duration) {
 	return durations
 }
 
-// Text makes what others wrote fit for a text column, so that an odd byte cannot make the
-// database refuse the statement that stores it. Of a longer text limit bytes are kept, and
-// an ellipsis says so. What replaces a bad byte is longer than it, so it is cut again.
+// Text makes text from outside fit for a text column, so that an odd byte cannot make the database refuse the statement
+// that stores it. It cuts a longer text to limit bytes and adds an ellipsis. The replacement of a bad byte is longer
+// than the byte, so the text is cut again.
 func Text(s string, limit int) string {
 	whole := s
 	s = s[:min(len(s), limit)]
@@ -74,9 +73,8 @@ func Text(s string, limit int) string {
 	return s
 }
 
-// ASCII is s for a database in another encoding than UTF-8, which refuses characters that
-// its own lacks: what is not ASCII is escaped as in Go, such as \u2603. The result is at
-// most limit bytes long.
+// ASCII escapes s for a database whose encoding is not UTF-8, which refuses characters that its encoding lacks. It
+// escapes non-ASCII characters as Go does, such as \u2603. The result is at most limit bytes long.
 func ASCII(s string, limit int) string {
 	var b []byte
 	for _, r := range s {

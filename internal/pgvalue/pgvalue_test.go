@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever somebody wrote, Postgres can store it, and it does not grow beyond its limit.
+// Postgres can store any text, and the text does not grow beyond its limit.
 func TestText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -33,8 +33,8 @@ type FindAuditReachRow struct {
 	At pgtype.Timestamptz
 }
 
-// FindAuditReach returns the act that comes after @max_rows of those of the same queue and tenant with an id below
-// @before_id: ListAudit reads so many, if it stops there. It returns nothing if there are no more.
+// FindAuditReach returns the act after @max_rows acts of the same queue and tenant with an id below @before_id:
+// ListAudit reads this many, if it stops there. It returns nothing if there are no more.
 func (q *Queries) FindAuditReach(ctx context.Context, arg FindAuditReachParams) ([]FindAuditReachRow, error) {
 	rows, err := q.db.Query(ctx, FindAuditReach,
 		arg.BeforeID,
@@ -80,9 +80,9 @@ type FindUnchainedAuditRow struct {
 	Unchained []int64
 }
 
-// FindUnchainedAudit looks at up to @max_rows acts with an id above @after: how many
-// there are, the last of them, how many of them no link of the chain is for, and up to
-// a hundred of those. An act and its link are committed together, and trimmed together.
+// FindUnchainedAudit looks at up to @max_rows acts with an id above @after: it returns how many there are, the last of
+// them, how many have no link in the chain, and up to a hundred of those. An act and its link are committed together,
+// and trimmed together.
 func (q *Queries) FindUnchainedAudit(ctx context.Context, after int64, maxRows int32) (FindUnchainedAuditRow, error) {
 	row := q.db.QueryRow(ctx, FindUnchainedAudit, after, maxRows)
 	var i FindUnchainedAuditRow
@@ -114,10 +114,9 @@ type InsertAuditParams struct {
 	After     []byte
 }
 
-// InsertAudit records an act in the transaction that acts. A statement that acts
-// by itself records it in a CTE of its own instead, as RetryJob does; a function of the
-// schema that acts calls outbox.record_act. Empty texts
-// and NULLs are what does not apply.
+// InsertAudit records an act in the transaction that acts. A statement that acts alone records it in a CTE of its own
+// instead, as RetryJob does; a function of the schema that acts calls outbox.record_act. Empty texts and NULLs stand
+// for what does not apply.
 func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error {
 	_, err := q.db.Exec(ctx, InsertAudit,
 		arg.Actor,
@@ -187,8 +186,8 @@ type ListAuditRow struct {
 	RequestID    string
 }
 
-// ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; payloads that were
-// replaced only if @with_payloads is set.
+// ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; replaced payloads
+// only if @with_payloads is set.
 func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]ListAuditRow, error) {
 	rows, err := q.db.Query(ctx, ListAudit,
 		arg.WithPayloads,
@@ -262,10 +261,9 @@ type ReadAuditChainRow struct {
 	Entry    string
 }
 
-// ReadAuditChain returns up to @max_rows links of the audit's chain behind @after, each
-// with what it has to be the hash of besides the link before it: an act's place and
-// columns, in the words of outbox.audit_hash, or ” if the act is not there. One
-// snapshot has both. is_anchor is the first link of all, which has no act.
+// ReadAuditChain returns up to @max_rows links of the audit's chain after @after. Each comes with what it must be the
+// hash of, besides the link before it: an act's place and columns, in the form of outbox.audit_hash, or ” if the act
+// is not there. One snapshot has both. is_anchor marks the very first link, which has no act.
 func (q *Queries) ReadAuditChain(ctx context.Context, after int64, maxRows int32) ([]ReadAuditChainRow, error) {
 	rows, err := q.db.Query(ctx, ReadAuditChain, after, maxRows)
 	if err != nil {
@@ -297,8 +295,7 @@ const TrimAudit = `-- name: TrimAudit :one
 SELECT outbox.trim_audit($1::interval, $2::integer)::bigint AS trimmed
 `
 
-// TrimAudit deletes the oldest acts, up to @max_rows of them, that are older than
-// @keep, and leaves the chain whole.
+// TrimAudit deletes up to @max_rows of the oldest acts that are older than @keep, and leaves the chain whole.
 func (q *Queries) TrimAudit(ctx context.Context, keep pgtype.Interval, maxRows int32) (int64, error) {
 	row := q.db.QueryRow(ctx, TrimAudit, keep, maxRows)
 	var trimmed int64

@@ -36,7 +36,7 @@ type CountWaitingParams struct {
 	TenantID pgtype.UUID
 }
 
-// CountWaiting counts the jobs of a tenant's queue that wait, up to a number. Each part has an index.
+// CountWaiting counts the waiting jobs of a tenant's queue, up to a number. Each part has an index.
 func (q *Queries) CountWaiting(ctx context.Context, arg CountWaitingParams) (int64, error) {
 	row := q.db.QueryRow(ctx, CountWaiting, arg.Most, arg.Queue, arg.TenantID)
 	var count int64
@@ -68,9 +68,8 @@ type KeepBridgeParams struct {
 	Epoch       int64
 }
 
-// KeepBridge extends the lease, unless another process has the bridge, and stores what it
-// waits for. In the transaction that stores jobs it is the fence: another process waits for
-// the row, and then finds the lease extended.
+// KeepBridge extends the lease, unless another process has the bridge, and stores what the bridge waits for. In the
+// transaction that stores jobs it is the fence: another process waits for the row, and then finds the lease extended.
 func (q *Queries) KeepBridge(ctx context.Context, arg KeepBridgeParams) (int64, error) {
 	result, err := q.db.Exec(ctx, KeepBridge,
 		arg.LeaseTtl,
@@ -96,7 +95,7 @@ WHERE consumer = '-bridge'
   AND epoch = $2
 `
 
-// LeaveBridge lets another process have the bridge at once.
+// LeaveBridge lets another process take the bridge at once.
 func (q *Queries) LeaveBridge(ctx context.Context, bridge string, epoch int64) error {
 	_, err := q.db.Exec(ctx, LeaveBridge, bridge, epoch)
 	return err
@@ -125,8 +124,7 @@ type ListBridgesRow struct {
 	AwayMessage string
 }
 
-// ListBridges returns all bridges by name. What a process has said that fetches no more does
-// not count.
+// ListBridges returns all bridges by name. It ignores the state of a process that has stopped fetching.
 func (q *Queries) ListBridges(ctx context.Context) ([]ListBridgesRow, error) {
 	rows, err := q.db.Query(ctx, ListBridges)
 	if err != nil {
@@ -165,8 +163,8 @@ WHERE p.lease_expires_at IS NULL OR p.lease_expires_at < clock_timestamp()
 RETURNING epoch
 `
 
-// OwnBridge makes a process the one that fetches a bridge's messages, if nobody does. Its
-// row is a position, of a consumer that no user's has the name of: how many messages have been stored.
+// OwnBridge makes a process the one that fetches a bridge's messages, if no other does. Its row is a position, under a
+// consumer's name that no user's consumer has: it counts the messages that have been stored.
 func (q *Queries) OwnBridge(ctx context.Context, bridge string, leaseTtl pgtype.Interval) ([]int64, error) {
 	rows, err := q.db.Query(ctx, OwnBridge, bridge, leaseTtl)
 	if err != nil {
@@ -211,7 +209,7 @@ type StoreUndecodableParams struct {
 	ID             pgtype.UUID
 }
 
-// StoreUndecodable stores a dead letter for a message of which no job can be made, once.
+// StoreUndecodable stores a dead letter, once, for a message from which no job can be made.
 func (q *Queries) StoreUndecodable(ctx context.Context, arg StoreUndecodableParams) (int64, error) {
 	result, err := q.db.Exec(ctx, StoreUndecodable,
 		arg.TenantID,

@@ -132,8 +132,8 @@ type ListChildrenRow struct {
 	FinishedAt        pgtype.Timestamptz
 }
 
-// ListChildren returns up to @max_rows jobs that the end of another one stored, open and closed, of a @tenant or of
-// any, newest first, from the one before @before on.
+// ListChildren returns up to @max_rows jobs, open and closed, that were stored when another job ended, of a @tenant or
+// of any, newest first, starting with the one before @before.
 func (q *Queries) ListChildren(ctx context.Context, arg ListChildrenParams) ([]ListChildrenRow, error) {
 	rows, err := q.db.Query(ctx, ListChildren,
 		arg.MaxRows,

@@ -44,10 +44,9 @@ type CancelJobRow struct {
 	Excluded bool
 }
 
-// CancelJob calls a job off and returns its status before and then, "" if there is no such
-// open job. What it does is in the audit. An open job in another status than those of
-// @among, if there are any, or in another epoch than @at_epoch, if that is not NULL, is
-// left alone, and its status is returned with excluded.
+// CancelJob cancels a job and returns its status before and after, "" if there is no such open job. It records the act
+// in the audit. It leaves an open job alone, and returns its status with excluded set, if its status is not one of
+// @among, should there be any, or its epoch is not @at_epoch, should that not be NULL.
 func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJobRow, error) {
 	row := q.db.QueryRow(ctx, CancelJob,
 		arg.ID,
@@ -109,10 +108,9 @@ type CloseAttemptsRow struct {
 	Outcome string
 }
 
-// CloseAttempts closes those of the given attempts that were cancelled, or whose
-// deadline has come: as cancelled or expired, whatever their outcome was to be,
-// and with the error recorded if there was one. It returns them; of the others
-// the leases were lost.
+// CloseAttempts closes those of the given attempts that were cancelled, or whose deadline has come: as cancelled or
+// expired, whatever outcome they had, and it records the error if there was one. It returns them; the others had lost
+// their leases.
 func (q *Queries) CloseAttempts(ctx context.Context, arg CloseAttemptsParams) ([]CloseAttemptsRow, error) {
 	rows, err := q.db.Query(ctx, CloseAttempts,
 		arg.Ids,
@@ -146,7 +144,7 @@ WITH late AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.deadline IS NOT NULL
       AND jobs.status NOT IN ('failed', 'dead')
-      -- When the clock was set back, the remembered position lies in the future.
+      -- If the clock was set back, the remembered position lies in the future.
       AND jobs.deadline >= least($3::timestamptz, statement_timestamp() - $4::interval)
       AND jobs.deadline < $5::timestamptz
       AND jobs.deadline <= statement_timestamp()
@@ -206,15 +204,13 @@ type ExpireDeadlinesRow struct {
 	NextInSeconds float64
 }
 
-// ExpireDeadlines closes up to @max_jobs jobs, in whatever open status but the dead
-// letters', whose deadline has come and lies within [@from_deadline,
-// @before_deadline), and tells where it stopped, and when within @horizon the next
-// one comes. Of a running job this raises the epoch: its worker can write nothing
-// any more. It is left to its worker for @patience: no success is taken from it
-// then, but the words of the handler that it stops. A row that somebody has locked
-// is skipped. It closes none but those @among, if there are any, and none of those
-// @aside. The arrays name the keys of what it closed: the jobs behind may be the next
-// ones.
+// ExpireDeadlines closes up to @max_jobs jobs whose deadline has come and lies within [@from_deadline,
+// @before_deadline), in any open status except those of dead letters. It returns where it stopped, and when within
+// @horizon the next deadline comes. Closing a running job raises its epoch, so that its worker can no longer write
+// anything. Before that, a running job stays with its worker for @patience: its success would be refused, but the error
+// of its handler, which is stopped at the deadline, is recorded. A row that another transaction has locked is skipped.
+// It closes only jobs @among, if there are any, and none @aside. The arrays name the keys of the closed jobs: the jobs
+// behind them may be next.
 func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams) (ExpireDeadlinesRow, error) {
 	row := q.db.QueryRow(ctx, ExpireDeadlines,
 		arg.Patience,
@@ -309,8 +305,7 @@ type ListCancelRequestsRow struct {
 	Epoch int64
 }
 
-// ListCancelRequests returns those of the given attempts that somebody wants to
-// have stopped.
+// ListCancelRequests returns which of the given attempts have been asked to stop.
 func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]ListCancelRequestsRow, error) {
 	rows, err := q.db.Query(ctx, ListCancelRequests, ids, epochs)
 	if err != nil {
@@ -332,7 +327,7 @@ func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epo
 }
 
 const ReleaseJob = `-- name: ReleaseJob :one
-WITH found AS MATERIALIZED ( -- locked first: it is compared as it is, and not as this statement's snapshot has it
+WITH found AS MATERIALIZED ( -- locked first: the comparison needs the present row, not the snapshot's
     SELECT jobs.epoch
     FROM outbox.jobs
     WHERE jobs.id = $2
@@ -350,9 +345,8 @@ type ReleaseJobParams struct {
 	Reason    string
 }
 
-// ReleaseJob lets a held job run and returns the status in which it found it, ""
-// if it is not open, or in another epoch than @at_epoch, if that is not NULL. What it
-// does is in the audit.
+// ReleaseJob lets a held job run and returns the status in which it found it, "" if the job is not open, or if its
+// epoch is not @at_epoch, should that not be NULL. It records the act in the audit.
 func (q *Queries) ReleaseJob(ctx context.Context, arg ReleaseJobParams) (string, error) {
 	row := q.db.QueryRow(ctx, ReleaseJob,
 		arg.AtEpoch,

@@ -28,8 +28,7 @@ type CountUnreadParams struct {
 	Until        int64
 }
 
-// CountUnread returns how many events of a day, at positions after @after and up to @until,
-// a sink has not read.
+// CountUnread returns how many events of a day, at positions after @after and up to @until, a sink has not read.
 func (q *Queries) CountUnread(ctx context.Context, arg CountUnreadParams) (int64, error) {
 	row := q.db.QueryRow(ctx, CountUnread,
 		arg.Sink,
@@ -47,9 +46,8 @@ const DropDay = `-- name: DropDay :exec
 SELECT outbox.drop_day(CAST($1::text AS regclass), $2::boolean)
 `
 
-// DropDay drops a day of the history or the events by its table's name; @lose drops one
-// that a sink has not read. The day is locked first, its parent then; lock_timeout bounds
-// the wait for each.
+// DropDay drops a day of the history or the events by its table's name; with @lose it also drops a day that a sink has
+// not read. It locks the day first, then its parent; lock_timeout bounds the wait for each.
 func (q *Queries) DropDay(ctx context.Context, day string, lose bool) error {
 	_, err := q.db.Exec(ctx, DropDay, day, lose)
 	return err
@@ -59,8 +57,8 @@ const EnsureDays = `-- name: EnsureDays :one
 SELECT outbox.ensure_days($1)::integer
 `
 
-// EnsureDays makes the partitions of the history and the events up to @days_ahead
-// days from now and returns how many it made.
+// EnsureDays creates the partitions of the history and the events up to @days_ahead days from now and returns how many
+// it created.
 func (q *Queries) EnsureDays(ctx context.Context, daysAhead int32) (int32, error) {
 	row := q.db.QueryRow(ctx, EnsureDays, daysAhead)
 	var column_1 int32
@@ -100,9 +98,9 @@ type ListEventDaysRow struct {
 	Sinks         []string
 }
 
-// ListEventDays returns the partitions of the events of which everything is older than
-// @keep and nothing is added to any more, oldest first, with the positions in them and the
-// sinks that have not read all of them. An empty day begins at 0 and ends there.
+// ListEventDays returns the partitions of the events to which nothing is added any more and in which everything is
+// older than @keep, oldest first, with their positions and the sinks that have not read all of them. An empty day
+// begins and ends at 0.
 func (q *Queries) ListEventDays(ctx context.Context, keep pgtype.Interval) ([]ListEventDaysRow, error) {
 	rows, err := q.db.Query(ctx, ListEventDays, keep)
 	if err != nil {

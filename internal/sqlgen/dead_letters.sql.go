@@ -58,9 +58,8 @@ type CountDeadLettersRow struct {
 	LastSeen pgtype.UUID
 }
 
-// CountDeadLetters looks at the first @max_seen dead letters with an id between
-// @after and @before, and counts those that the filter means: however few of how many
-// that are, a statement takes a bounded time. The next one goes on behind @last_seen.
+// CountDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, and counts those
+// that match the filter: however many do, a statement takes a bounded time. The next one continues after @last_seen.
 func (q *Queries) CountDeadLetters(ctx context.Context, arg CountDeadLettersParams) (CountDeadLettersRow, error) {
 	row := q.db.QueryRow(ctx, CountDeadLetters,
 		arg.Fingerprint,
@@ -90,7 +89,7 @@ WITH input AS MATERIALIZED (
     SELECT jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, jobs.streamed
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index on these, see settle.sql
     ORDER BY input.id
     FOR UPDATE
 ), recorded AS (
@@ -118,8 +117,8 @@ type DismissJobsParams struct {
 	Reason    string
 }
 
-// DismissJobs moves dead letters that are still as they were found, (id, epoch),
-// into the history and returns their ids.
+// DismissJobs moves dead letters that are still as they were found, (id, epoch), into the history and returns their
+// ids.
 func (q *Queries) DismissJobs(ctx context.Context, arg DismissJobsParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, DismissJobs,
 		arg.Ids,
@@ -188,9 +187,8 @@ type FindDeadLettersRow struct {
 	PayloadBytes int32
 }
 
-// FindDeadLetters returns up to @max_rows dead letters with an id between @after and
-// @before, oldest first: what an act on many goes through. The epoch tells the act that
-// nothing has happened to the job since, and the size how many fit into a statement.
+// FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before, oldest first, for an act
+// on many. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
 func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, FindDeadLetters,
 		arg.After,
@@ -247,7 +245,7 @@ WITH letter AS MATERIALIZED (
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
            max(letter.failed_at) > statement_timestamp() - $15::interval AS grows,
-           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
+           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) since 18
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
     ORDER BY grows DESC, jobs DESC, letter.kind, letter.fingerprint
@@ -292,8 +290,8 @@ type GroupDeadLettersRow struct {
 	Message     string
 }
 
-// GroupDeadLetters counts the dead letters that failed alike, with the newest of each as an example: first those that
-// have grown within @growing, then the most.
+// GroupDeadLetters counts the dead letters that failed in the same way, with the newest of each group as an example.
+// Groups that have grown within @growing come first, then the largest.
 func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersParams) ([]GroupDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, GroupDeadLetters,
 		arg.MaxRows,
@@ -367,7 +365,7 @@ WHERE jobs.status IN ('failed', 'dead')
   AND jobs.created_at >= $10 AND jobs.created_at < $11
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
   AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
-ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
+ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
 LIMIT $14
 `
 
@@ -420,10 +418,9 @@ type ListDeadLettersRow struct {
 	Fingerprint       string
 }
 
-// ListDeadLetters returns up to @max_rows dead letters with an id between @after and
-// @before, newest first, without payloads. An empty text and a NULL are any; the bounds of
-// times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
-// same filter.
+// ListDeadLetters returns up to @max_rows dead letters with an id between @after and @before, newest first, without
+// payloads. An empty text or a NULL matches any; the bounds of times are -infinity and infinity. GroupDeadLetters and
+// FindDeadLetters have the same filter.
 func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams) ([]ListDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, ListDeadLetters,
 		arg.After,
@@ -561,10 +558,9 @@ type ReplayEditedRow struct {
 	Silent bool
 }
 
-// ReplayEdited makes a dead letter pending again with another payload, if it is
-// still as it was found, and wakes the dispatchers. The audit keeps the old payload
-// up to @kept_bytes, and what tells both of them apart in any case. With @forget, the
-// job's steps and checkpoint, which are of the old payload, go with it.
+// ReplayEdited makes a dead letter pending again with another payload, if it is still as it was found, and wakes the
+// dispatchers. The audit keeps up to @kept_bytes of the old payload, and in any case what distinguishes the two. With
+// @forget, the job's steps and checkpoint, which belong to the old payload, are deleted.
 func (q *Queries) ReplayEdited(ctx context.Context, arg ReplayEditedParams) ([]ReplayEditedRow, error) {
 	rows, err := q.db.Query(ctx, ReplayEdited,
 		arg.ID,
@@ -601,7 +597,7 @@ WITH input AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, input.place
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index on these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
     ORDER BY input.id
     FOR UPDATE
@@ -647,9 +643,9 @@ type ReplayJobsParams struct {
 	Reason    string
 }
 
-// ReplayJobs makes dead letters pending again with all their attempts, in the order
-// given, each due @spacing after the one before, and wakes the dispatchers. It moves
-// those that are still as they were found, (id, epoch), and returns their ids.
+// ReplayJobs makes dead letters pending again with all their attempts, in the given order, each due @spacing after the
+// one before, and wakes the dispatchers. It moves only jobs that are still as they were found, (id, epoch), and returns
+// their ids.
 func (q *Queries) ReplayJobs(ctx context.Context, arg ReplayJobsParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, ReplayJobs,
 		arg.Ids,

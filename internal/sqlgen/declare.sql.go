@@ -96,10 +96,10 @@ type DeclareScheduleRow struct {
 	NextAt     pgtype.Timestamptz
 }
 
-// DeclareSchedule stores a schedule, or changes the one of that name to what is
-// declared; one that is declared as it is stored stays as it is, and nothing is
-// returned. Only another timing moves next_at. Without @set_by a program declares it, and it is the
-// program's from then on. With @only_new one that is there stays as it is, whatever it is like.
+// DeclareSchedule stores a schedule, or changes the one of that name to the declaration. A schedule that is declared as
+// it is stored stays unchanged, and nothing is returned. Only another timing moves next_at. Without @set_by a program
+// declares the schedule, which belongs to the program from then on. With @only_new an existing schedule stays
+// unchanged.
 func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams) ([]DeclareScheduleRow, error) {
 	rows, err := q.db.Query(ctx, DeclareSchedule,
 		arg.TenantID,
@@ -193,8 +193,8 @@ type LockSchedulesRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// LockSchedules locks those of the named schedules that exist, so that none of
-// them fires until the transaction ends, and returns what is needed to fire them.
+// LockSchedules locks those of the named schedules that exist, so that none of them fires until the transaction ends,
+// and returns what is needed to fire them.
 func (q *Queries) LockSchedules(ctx context.Context, tenantIds []pgtype.UUID, names []string) ([]LockSchedulesRow, error) {
 	rows, err := q.db.Query(ctx, LockSchedules, tenantIds, names)
 	if err != nil {
@@ -250,8 +250,7 @@ const ReadClock = `-- name: ReadClock :one
 SELECT statement_timestamp()::timestamptz AS now
 `
 
-// ReadClock returns the database's time, which is later than that of a statement
-// that had to wait for locks.
+// ReadClock returns the database's time, which is later than that of a statement that had to wait for locks.
 func (q *Queries) ReadClock(ctx context.Context) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, ReadClock)
 	var now pgtype.Timestamptz

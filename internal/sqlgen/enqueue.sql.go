@@ -55,9 +55,8 @@ type EnqueueJobParams struct {
 	Notify      bool
 }
 
-// EnqueueJob stores one job and, if asked, wakes the dispatchers when the
-// caller's transaction commits: one statement, one round trip. Headers go as text:
-// bytes are bytea to pgx in the modes that do not ask the server for types.
+// EnqueueJob stores one job and, if asked, wakes the dispatchers when the caller's transaction commits: one statement,
+// one round trip. Headers are sent as text: pgx sends bytes as bytea in the modes that do not ask the server for types.
 func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 	_, err := q.db.Exec(ctx, EnqueueJob,
 		arg.ID,
@@ -150,9 +149,8 @@ type EnqueueJobOnceRow struct {
 	Silent bool
 }
 
-// EnqueueJobOnce stores the job unless its idempotency key was used before; it
-// returns its id only if it did. A concurrent producer of the same key is waited
-// for: the key's row decides, and it is visible to the statement that follows.
+// EnqueueJobOnce stores the job unless its idempotency key was used before, and returns its id only if it stored it. It
+// waits for a concurrent producer of the same key: the key's row decides, and is visible to the statement that follows.
 func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) ([]EnqueueJobOnceRow, error) {
 	rows, err := q.db.Query(ctx, EnqueueJobOnce,
 		arg.Notify,
@@ -271,9 +269,9 @@ type EnqueueJobsParams struct {
 	OnLapses     []string
 }
 
-// EnqueueJobs stores many jobs at once and, if asked, wakes the dispatchers when the
-// transaction commits: one statement, one round trip. What all jobs leave to its default
-// is NULL instead of a list, and costs next to nothing.
+// EnqueueJobs stores many jobs at once and, if asked, wakes the dispatchers when the transaction commits: one
+// statement, one round trip. A column that all jobs leave to its default is NULL instead of a list, and costs next to
+// nothing.
 func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error {
 	_, err := q.db.Exec(ctx, EnqueueJobs,
 		arg.Notify,
@@ -388,10 +386,9 @@ type EnqueueJobsOnceParams struct {
 	IdempotencyKeys []string
 }
 
-// EnqueueJobsOnce is EnqueueJobs for jobs of which some have an idempotency key. Those whose
-// key was used before, here or earlier in the same call, are left out. Keys are taken in
-// the order of their bytes, as the caller orders its statements, so that two
-// calls with the same keys wait for each other instead of deadlocking.
+// EnqueueJobsOnce is EnqueueJobs for jobs of which some have an idempotency key. It omits jobs whose key was used
+// before, here or earlier in the same call. It takes keys in the order of their bytes, in which the caller orders its
+// statements, too, so that two calls with the same keys wait for each other instead of deadlocking.
 func (q *Queries) EnqueueJobsOnce(ctx context.Context, arg EnqueueJobsOnceParams) error {
 	_, err := q.db.Exec(ctx, EnqueueJobsOnce,
 		arg.Notify,
@@ -432,8 +429,7 @@ WHERE job_id = ANY ($1::uuid[])
 LIMIT 1000
 `
 
-// FindHeld returns those of the jobs with an idempotency key that were stored held,
-// whatever has become of them.
+// FindHeld returns which of the jobs with an idempotency key were stored held, whatever has become of them.
 func (q *Queries) FindHeld(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, FindHeld, ids)
 	if err != nil {
@@ -549,8 +545,8 @@ const Notify = `-- name: Notify :exec
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(unnest($1::text[]), '')
 `
 
-// Notify wakes those that listen to the channels without waiting for the disk: a wake-up
-// is a hint, and a lost one costs a poll interval.
+// Notify wakes the listeners of the channels without waiting for the disk: a wake-up is a hint, and a lost one costs a
+// poll interval.
 func (q *Queries) Notify(ctx context.Context, channels []string) error {
 	_, err := q.db.Exec(ctx, Notify, channels)
 	return err

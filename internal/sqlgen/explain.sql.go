@@ -17,7 +17,7 @@ SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS stat
        coalesce(jobs.line_position, 0)::bigint AS line_position, coalesce(jobs.lease_owner, '')::text AS worker,
        (CASE WHEN jobs.status = 'running' THEN greatest(jobs.lease_expires_at, (
            SELECT beside.expires_at
-           FROM outbox.lease_extensions AS beside -- while a transaction of the handler holds the row
+           FROM outbox.lease_extensions AS beside -- used while a transaction of the handler holds the row
            WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch)) END)::timestamptz AS lease_expires_at, jobs.started_at, coalesce(jobs.last_error_code, '')::text AS error_code,
        coalesce(jobs.last_error_message, '')::text AS error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since,
        jobs.failed_at, NULL::timestamptz AS finished_at, statement_timestamp()::timestamptz AS now
@@ -64,8 +64,8 @@ type ExplainJobRow struct {
 	Now               pgtype.Timestamptz
 }
 
-// ExplainJob returns what there is of a job to say why it does not run. Of a closed job, finished_at and what
-// closed it. With a @tenant, only its own.
+// ExplainJob returns what explains why a job does not run; for a closed job, finished_at and what closed it. With a
+// @tenant, it returns only jobs of that tenant.
 func (q *Queries) ExplainJob(ctx context.Context, iD pgtype.UUID, tenant pgtype.UUID) ([]ExplainJobRow, error) {
 	rows, err := q.db.Query(ctx, ExplainJob, iD, tenant)
 	if err != nil {
@@ -347,19 +347,19 @@ type ExplainWaitsRow struct {
 	EndedSeconds     float64
 }
 
-// ExplainWaits returns what a job that waits may wait for, all of it in one look:
+// ExplainWaits returns everything that a waiting job may wait for, in one look:
 //
-//   - what is set for its queue, the name of the one that paused it, and what runs of it, @everything only: what runs
-//     is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the acts on
-//     the queue;
-//   - the dispatchers that work the queue or have a handler for its kind, @everything only, those seen last first;
-//   - among the next 2 000 jobs of its tenant's queue at its priority that are to become due, those of its kind that
-//     found what they need away when they were tried last. The job itself may be one of them;
-//   - how its key stands, if it has one: whether it is parked, what of it runs, the head of its line, and how many jobs
-//     of it come before the job, up to 10 000;
-//   - if it asks for its @turn, how many due jobs come before it in its tenant's queue at its priority, up to 10 000:
-//     in the index of those with a key if it is @keyed, else in that of the others; and what of its tenant's queue has
-//     ended in five minutes, as far as the last @recent_blocks blocks of today's history have it.
+//   - the settings of its queue, who paused it, and its running jobs; only with @everything, because running jobs
+//     belong to all tenants. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the
+//     acts on the queue;
+//   - the dispatchers that work the queue or have a handler for its kind, only with @everything, those seen last first;
+//   - among the next 2 000 jobs of its tenant's queue at its priority to become due, those of its kind that found their
+//     dependency unavailable when they were tried last. The job itself may be one of them;
+//   - the state of its key, if it has one: whether it is parked, which of its jobs run, the head of its line, and how
+//     many of its jobs come before the job, up to 10 000;
+//   - if the caller asks for its @turn, how many due jobs come before it in its tenant's queue at its priority, up to
+//     10 000, in the index of jobs with a key if it is @keyed, else in that of the others; and the jobs of its tenant's
+//     queue that have ended in five minutes, as far as they are in the last @recent_blocks blocks of today's history.
 func (q *Queries) ExplainWaits(ctx context.Context, arg ExplainWaitsParams) (ExplainWaitsRow, error) {
 	row := q.db.QueryRow(ctx, ExplainWaits,
 		arg.Queue,
@@ -427,7 +427,7 @@ type ExplainWorkerRow struct {
 	Missing bool
 }
 
-// ExplainWorker tells when a dispatcher was seen last.
+// ExplainWorker returns when a dispatcher was seen last.
 func (q *Queries) ExplainWorker(ctx context.Context, fresh pgtype.Interval, worker string) ([]ExplainWorkerRow, error) {
 	rows, err := q.db.Query(ctx, ExplainWorker, fresh, worker)
 	if err != nil {

@@ -165,9 +165,8 @@ type FindOpenRow struct {
 	Late              bool
 }
 
-// FindOpen returns the open jobs among @ids without payloads. Each id has the
-// tenant whose job it must be beside it in @tenants; NULL is any. Every id is looked
-// up by itself, whatever the planner believes of the table.
+// FindOpen returns the open jobs among @ids without payloads. @tenants has for each id the tenant to which the job must
+// belong; NULL means any. Every id is looked up on its own, whatever the planner assumes about the table.
 func (q *Queries) FindOpen(ctx context.Context, ids []pgtype.UUID, tenants []pgtype.UUID) ([]FindOpenRow, error) {
 	rows, err := q.db.Query(ctx, FindOpen, ids, tenants)
 	if err != nil {

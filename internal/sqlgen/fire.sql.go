@@ -48,7 +48,7 @@ FROM outbox.schedules
 WHERE paused_at IS NULL
   AND next_at <= statement_timestamp()
   AND tenant_id::text || ' ' || name <> ALL ($1::text[])
-  AND tenant_id::text <> ALL ($2::text[]) -- as text, of which the planner expects that few rows are left out
+  AND tenant_id::text <> ALL ($2::text[]) -- as text, for which the planner expects to exclude few rows
 ORDER BY next_at, tenant_id, name
 LIMIT $3
 FOR UPDATE SKIP LOCKED
@@ -93,9 +93,8 @@ type LockDueSchedulesRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// LockDueSchedules locks up to @max_schedules due schedules, the longest due
-// first, and skips those that another process is firing: each tick is fired by
-// one. Those of the tenants @passed are left out. The locks end with the
+// LockDueSchedules locks up to @max_schedules due schedules, the longest due first, and skips those that another
+// process is firing: one process fires each tick. It excludes schedules of the tenants @passed. The locks end with the
 // transaction that advances next_at.
 func (q *Queries) LockDueSchedules(ctx context.Context, arg LockDueSchedulesParams) ([]LockDueSchedulesRow, error) {
 	rows, err := q.db.Query(ctx, LockDueSchedules, arg.SetAside, arg.Passed, arg.MaxSchedules)
@@ -157,8 +156,8 @@ ORDER BY next_at
 LIMIT 1
 `
 
-// SurveySchedules tells in how many seconds the next schedule is due, by the
-// database's clock; no row if none ever is. Those that are set aside are left out.
+// SurveySchedules returns in how many seconds the next schedule is due, by the database's clock, or no row if none ever
+// is. It excludes schedules that are set aside.
 func (q *Queries) SurveySchedules(ctx context.Context, setAside []string) ([]float64, error) {
 	rows, err := q.db.Query(ctx, SurveySchedules, setAside)
 	if err != nil {

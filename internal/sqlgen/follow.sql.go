@@ -27,8 +27,7 @@ type RegisterDeathHooksParams struct {
 	HookKinds []string
 }
 
-// RegisterDeathHooks has jobs of the given kinds that die leave a job for their
-// hook behind, from now on.
+// RegisterDeathHooks registers hooks of kinds: from now on a job of such a kind that dies leaves a job for the hook.
 func (q *Queries) RegisterDeathHooks(ctx context.Context, arg RegisterDeathHooksParams) error {
 	_, err := q.db.Exec(ctx, RegisterDeathHooks, arg.Worker, arg.Kinds, arg.HookKinds)
 	return err
@@ -68,7 +67,7 @@ WITH input AS MATERIALIZED (
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
-      -- What has expired can no longer succeed, see SettleSucceeded.
+      -- An expired job can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, jobs.streamed, (input).result AS result
 ), closed AS (
@@ -93,8 +92,7 @@ WITH input AS MATERIALIZED (
     nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
     nullif(on_lapse, ''), parent_id
     FROM follow
-    -- Hashed: within CASE it is not made a join, which in our sessions would
-    -- compare each follow-up with each job.
+    -- Hashed: within CASE it does not become a join, which in our sessions would compare each follow-up with each job.
     WHERE CASE WHEN parent_id IN (SELECT closed.id FROM closed) THEN true END
 )
 SELECT id, ((CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
@@ -139,9 +137,8 @@ type SettleSucceededThenRow struct {
 	Silent bool
 }
 
-// SettleSucceededThen is SettleSucceeded for jobs with follow-ups. It stores those
-// of the jobs that it moves, and no others: a follow-up exists exactly when the
-// settlement of its parent does.
+// SettleSucceededThen is SettleSucceeded for jobs with follow-ups. It stores the follow-ups of the jobs that it moves,
+// and no others: a follow-up exists exactly when its parent is settled.
 func (q *Queries) SettleSucceededThen(ctx context.Context, arg SettleSucceededThenParams) ([]SettleSucceededThenRow, error) {
 	rows, err := q.db.Query(ctx, SettleSucceededThen,
 		arg.Notify,

@@ -18,7 +18,7 @@ WHERE sink = $1
   AND position = ANY ($2::bigint[])
 `
 
-// HeldAmong returns which of some positions are those of messages of a sink that are jobs now.
+// HeldAmong returns which of the given positions belong to messages of a sink that are jobs now.
 func (q *Queries) HeldAmong(ctx context.Context, sink string, positions []int64) ([]int64, error) {
 	rows, err := q.db.Query(ctx, HeldAmong, sink, positions)
 	if err != nil {
@@ -43,7 +43,7 @@ const IsHeld = `-- name: IsHeld :one
 SELECT EXISTS (SELECT FROM outbox.held_messages WHERE sink = $1 AND job_id = $2)
 `
 
-// IsHeld reports whether a job was made of a message of the sink.
+// IsHeld reports whether a job was made from a message of the sink.
 func (q *Queries) IsHeld(ctx context.Context, sink string, jobID pgtype.UUID) (bool, error) {
 	row := q.db.QueryRow(ctx, IsHeld, sink, jobID)
 	var exists bool
@@ -75,8 +75,8 @@ type KeepHeldRow struct {
 	Key      string
 }
 
-// KeepHeld notes which jobs the messages of a sink have become, by their idempotency keys,
-// and returns those that were not noted before. A job that is closed stays out.
+// KeepHeld stores which jobs the messages of a sink have become, by their idempotency keys, and returns those that were
+// not stored before. It omits jobs that are closed.
 func (q *Queries) KeepHeld(ctx context.Context, arg KeepHeldParams) ([]KeepHeldRow, error) {
 	rows, err := q.db.Query(ctx, KeepHeld,
 		arg.Sink,
@@ -256,10 +256,10 @@ type LookAtHeldRow struct {
 	IsOpen   bool
 }
 
-// LookAtHeld returns the messages of a sink that are jobs, whether the job is over, whether
-// it keeps others of its key from being published, and whether it is to be carried out: not
-// a dead letter, nor what is blocked until somebody deals with one or unblocks the key. Of
-// those that are over it deletes the rows. A key that an operator has to unblock stays blocked without a job, too.
+// LookAtHeld returns the messages of a sink that are jobs: whether the job is over, whether it keeps other messages of
+// its key from being published, and whether it should still run, which a dead letter should not, nor a job that is
+// blocked until an operator handles a dead letter or unblocks the key. It deletes the rows of jobs that are over. A key
+// that an operator must unblock stays blocked even without a job.
 func (q *Queries) LookAtHeld(ctx context.Context, queue string, sink string) ([]LookAtHeldRow, error) {
 	rows, err := q.db.Query(ctx, LookAtHeld, queue, sink)
 	if err != nil {

@@ -30,8 +30,8 @@ type AdvancePositionParams struct {
 	Least     int64
 }
 
-// AdvancePosition moves a position forward, unless the partition has been taken over, and returns the
-// transaction that it is in. It does not move from below @least: there is a message that was rolled back.
+// AdvancePosition moves a position forward, unless the partition has been taken over, and returns the id of its own
+// transaction. It does not move a position below @least: some message was rolled back.
 func (q *Queries) AdvancePosition(ctx context.Context, arg AdvancePositionParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, AdvancePosition,
 		arg.Position,
@@ -79,7 +79,7 @@ type PositionMovedRow struct {
 	Epoch    int64
 }
 
-// PositionMoved says why a position was not moved.
+// PositionMoved returns why a position was not moved.
 func (q *Queries) PositionMoved(ctx context.Context, arg PositionMovedParams) ([]PositionMovedRow, error) {
 	rows, err := q.db.Query(ctx, PositionMoved, arg.Consumer, arg.Source, arg.Partition)
 	if err != nil {
@@ -106,9 +106,8 @@ VALUES ($1, $2)
 ON CONFLICT DO NOTHING
 `
 
-// ReceiveMessage records that a consumer handles a message; no row means that a
-// committed transaction has handled it. A concurrent transaction with the same
-// message is waited for.
+// ReceiveMessage records that a consumer handles a message; no row means that a committed transaction has handled it.
+// It waits for a concurrent transaction with the same message.
 func (q *Queries) ReceiveMessage(ctx context.Context, consumer string, messageID string) (int64, error) {
 	result, err := q.db.Exec(ctx, ReceiveMessage, consumer, messageID)
 	if err != nil {
@@ -161,8 +160,8 @@ type SeekPositionRow struct {
 	Epoch    int64
 }
 
-// SeekPosition takes a partition over from the process that has read it, and returns how far it
-// has come. A transaction that moves the position is waited for: what it commits counts.
+// SeekPosition takes a partition over from the process that has read it, and returns the position. It waits for a
+// transaction that is moving the position, whose commit counts.
 func (q *Queries) SeekPosition(ctx context.Context, arg SeekPositionParams) (SeekPositionRow, error) {
 	row := q.db.QueryRow(ctx, SeekPosition, arg.Consumer, arg.Source, arg.Partition)
 	var i SeekPositionRow

@@ -46,9 +46,8 @@ type DismissJobParams struct {
 	Reason    string
 }
 
-// DismissJob moves a dead letter into the history and returns its id; nothing if
-// the job is no dead letter, or in no status of @among, if there are any, or in another
-// epoch than @at_epoch, if that is not NULL.
+// DismissJob moves a dead letter into the history and returns its id; nothing if the job is not a dead letter, its
+// status is not one of @among, should there be any, or its epoch is not @at_epoch, should that not be NULL.
 func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, DismissJob,
 		arg.ID,
@@ -131,18 +130,18 @@ type EditJobsParams struct {
 	Reason      string
 }
 
-// EditJobs changes the queue, the priority or the time of those of @ids that wait as an operation has counted them:
-// in their epochs, and in a status of @among. It raises the epoch, as every act does. It returns the jobs that it has
+// EditJobs changes the queue, the priority or the time of those of @ids that wait as an operation has counted them: in
+// the same epochs, and in a status of @among. It raises the epoch, as every act does. It returns the jobs that it has
 // changed, and wakes the dispatchers.
 //
-// The caller has locked the jobs, in a statement before this one: a claim that was first has made its jobs running in
-// another epoch, and they are left alone; a claim that comes second finds them locked, or as they are now.
+// The caller has locked the jobs in an earlier statement: a claim that came first has made its jobs running in another
+// epoch, and they are left alone; a claim that comes second finds them locked, or as they are now.
 //
-// A time that has passed is now: claims look from where they have come to. A job whose deadline would have passed by
-// then would only expire, and is left alone. So is one with a key that would change its queue: the limit and the order
-// of a key hold within a queue. Neither depends on the time or the priority: the place in a line is line_position. A
-// blocked job that is not due any more waits as others do, because a promotion would take it for due; and where a job
-// of a key is put off, what is blocked behind it moves on when this commits (functions/move_freed_key_on.sql).
+// A time in the past becomes now, because claims continue from where they are. A job whose deadline would have passed
+// by then would only expire, and is left alone. So is a job with a key that would change its queue: the limit and the
+// order of a key hold within a queue. Neither depends on the time or the priority: line_position is the place in a
+// line. A blocked job that is no longer due waits like other jobs, because a promotion would treat it as due. If a job
+// of a key is postponed, the jobs blocked behind it move on when this commits (functions/move_freed_key_on.sql).
 func (q *Queries) EditJobs(ctx context.Context, arg EditJobsParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, EditJobs,
 		arg.Ids,
@@ -242,8 +241,8 @@ type FindJobRow struct {
 	Late              bool
 }
 
-// FindJob returns the job, wherever it is: in one statement, so that one that
-// closes meanwhile is seen once. With a @tenant, only its own.
+// FindJob returns the job, open or closed: in one statement, so that a job that closes meanwhile is seen once. With a
+// @tenant, it returns only jobs of that tenant.
 func (q *Queries) FindJob(ctx context.Context, iD pgtype.UUID, tenant pgtype.UUID) ([]FindJobRow, error) {
 	rows, err := q.db.Query(ctx, FindJob, iD, tenant)
 	if err != nil {
@@ -315,7 +314,7 @@ SELECT greatest((
       AND jobs.id < $2
       AND jobs.id > $3
       AND ($4::uuid IS NULL OR jobs.tenant_id = $4)
-    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- as jobs_dead_letter_idx has them
+    ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
     LIMIT 1 OFFSET $5::integer
 ), (
     SELECT history.id
@@ -337,9 +336,8 @@ type FindReachParams struct {
 	MaxRows  int32
 }
 
-// FindReach returns the id, between @after and @before, down to which ListJobs, or
-// ListDeadLetters, with the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
-// it has no more to read.
+// FindReach returns the id, between @after and @before, down to which ListJobs or ListDeadLetters, with the same
+// bounds, statuses and tenant, reads about @max_rows rows of each of its parts; NULL if there are no more to read.
 func (q *Queries) FindReach(ctx context.Context, arg FindReachParams) (pgtype.UUID, error) {
 	row := q.db.QueryRow(ctx, FindReach,
 		arg.Statuses,
@@ -573,12 +571,12 @@ type ListJobsRow struct {
 	FinishedAt        pgtype.Timestamptz
 }
 
-// ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without
-// payloads and results, but for the @skip newest. Each of its three parts is left out when no status
-// of it was asked for; the dead letters have an index of their own, and alone a @fingerprint.
-// @contains is looked for in the beginning of a payload, so that a row costs about that: the server
-// need not read all of what pglz has compressed. @reach is both numbers together. A job finishes after
-// it was created: @created_after spares the partitions before. An open one has not finished.
+// ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without payloads and
+// results, except the @skip newest. It omits each of its three parts if no status of that part was asked for. Dead
+// letters have an index of their own, and only they have a @fingerprint. @contains is searched for in the beginning of
+// a payload, so that a row costs about as much as that: the server need not read everything that pglz has compressed.
+// @reach is the sum of both numbers. A job finishes after it was created: @created_after spares the earlier partitions.
+// An open job has not finished.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
 	rows, err := q.db.Query(ctx, ListJobs,
 		arg.Skip,
@@ -680,7 +678,7 @@ WITH found AS MATERIALIZED (
     JOIN found ON found.id = moved.id
 )
 SELECT found.status::text AS status,
-       -- It could have been moved otherwise.
+       -- Without its deadline it could have been moved.
        coalesce(found.is_late AND found.status IN ('pending', 'retrying', 'failed', 'dead'), false)::boolean AS late,
        (moved.id IS NOT NULL)::boolean AS moved,
        ((CASE WHEN moved.id IS NOT NULL THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
@@ -705,13 +703,11 @@ type RetryJobRow struct {
 	Silent bool
 }
 
-// RetryJob makes a dead letter pending again with all its attempts, and a job
-// that waits due at once, and wakes the dispatchers. It raises the epoch, so that
-// no earlier worker of the job can write any more. A job whose deadline has passed
-// stays as it is: it would expire instead. It returns the status that it found,
-// and whether it moved the job; nothing if the job is not open. Of jobs in another
-// status than those of @among it moves none, if there are any, nor of those in another
-// epoch than @at_epoch, if that is not NULL.
+// RetryJob makes a dead letter pending again with all its attempts, or a waiting job due at once, and wakes the
+// dispatchers. It raises the epoch, so that no earlier worker of the job can write any more. A job whose deadline has
+// passed stays unchanged: it would expire instead. It returns the status that it found, and whether it moved the job;
+// nothing if the job is not open. It leaves a job alone if its status is not one of @among, should there be any, or its
+// epoch is not @at_epoch, should that not be NULL.
 func (q *Queries) RetryJob(ctx context.Context, arg RetryJobParams) ([]RetryJobRow, error) {
 	rows, err := q.db.Query(ctx, RetryJob,
 		arg.ID,

@@ -13,7 +13,7 @@ import (
 
 const ClaimKeyedJobs = `-- name: ClaimKeyedJobs :exec
 WITH open AS MATERIALIZED (
-    -- Whether the queue is paused is asked by the function.
+    -- The function checks whether the queue is paused.
     SELECT $14::text AS queue
     WHERE $15::boolean
        OR NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $14 AND queues.limited)
@@ -50,12 +50,12 @@ type ClaimKeyedJobsParams struct {
 	WithinLimits bool
 }
 
-// ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of each tenant it looks at as
-// many candidates as its reach says, and at the jobs @also, and blocks those that cannot run. The rows are those of
-// ClaimJobs, in no particular order. Those without a job name the keys of which something was blocked, and the one
-// without a key, too, tells how many candidates were looked at, how many were passed by because somebody else had them
-// or their key, and how many jobs were blocked and promoted. Only its text is used: the code generator does not know
-// the columns of a function's result.
+// ClaimKeyedJobs is ClaimJobs for jobs with a key: it leases no more jobs of a key than the key has slots. For each
+// tenant it looks at as many candidates as its reach allows, and at the jobs @also, and blocks those that cannot run.
+// The rows have the columns of ClaimJobs, in no particular order. Rows without a job name the keys in which jobs were
+// blocked. The one without a key, too, counts the candidates that it looked at, those that it passed by because another
+// transaction had locked them or their key, and the jobs that it blocked and promoted. Only its text is used: the code
+// generator does not know the columns of a function's result.
 func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) error {
 	_, err := q.db.Exec(ctx, ClaimKeyedJobs,
 		arg.Worker,
@@ -118,8 +118,7 @@ type FindMovableKeysParams struct {
 	Keys      []string
 }
 
-// FindMovableKeys returns, of the numbers @ats, those of keys that PromoteKeys could
-// move on now.
+// FindMovableKeys returns those of the numbers @ats whose keys PromoteKeys could move on now.
 func (q *Queries) FindMovableKeys(ctx context.Context, arg FindMovableKeysParams) ([]int32, error) {
 	rows, err := q.db.Query(ctx, FindMovableKeys,
 		arg.Ats,
@@ -155,7 +154,7 @@ type ForgetKeysParams struct {
 	Keys      []string
 }
 
-// ForgetKeys takes the rows of keys away that no open job bears any more.
+// ForgetKeys deletes the rows of keys that no open job has any more.
 func (q *Queries) ForgetKeys(ctx context.Context, arg ForgetKeysParams) (int32, error) {
 	row := q.db.QueryRow(ctx, ForgetKeys, arg.TenantIds, arg.Queues, arg.Keys)
 	var column_1 int32
@@ -272,11 +271,11 @@ type ListKeysRow struct {
 	ParkedFor    pgtype.UUID
 }
 
-// ListKeys returns up to @max_keys keys with jobs that cannot run, or that are parked, those first that have waited
-// longest, from the place after the given one on; or the @key, if an open job bears it. What is blocked is found in the
-// indexes, of jobs in no line without a look at the rows of others; the jobs of a key are counted only of those that
-// are returned. Held jobs of a line, and dead letters that a line passes over, have no index by key; the former are
-// looked for only of the @key.
+// ListKeys returns up to @max_keys keys that have jobs that cannot run, or that are parked, starting with the key that
+// has waited longest, from the place after the given one on; or only @key, if an open job has it. Blocked jobs are
+// found in the indexes, without reading other rows for jobs outside a line; jobs of a key are counted only for the
+// returned keys. Held jobs of a line, and dead letters that a line passes over, have no index by key; held jobs are
+// looked for only with @key.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListKeys,
 		arg.Key,
@@ -350,8 +349,8 @@ type MakeRoomRow struct {
 	Queued  int32
 }
 
-// MakeRoom decides on one more queued job of a key that may have @max_queued. Where
-// that says so, the key is moved on when the transaction commits.
+// MakeRoom decides whether a key that may have @max_queued queued jobs takes one more. If its answer requires it, the
+// key is moved on when the transaction commits.
 func (q *Queries) MakeRoom(ctx context.Context, arg MakeRoomParams) (MakeRoomRow, error) {
 	row := q.db.QueryRow(ctx, MakeRoom,
 		arg.TenantID,
@@ -389,9 +388,8 @@ type PromoteKeysRow struct {
 	Kind     string
 }
 
-// PromoteKeys moves keys on after jobs have left them: it promotes up to @counts
-// blocked jobs of each as far as slots are free, and returns them. A row without an
-// id names a key of which it passed by what somebody has locked.
+// PromoteKeys moves keys on after jobs have left them: for each key it promotes up to @counts blocked jobs, as far as
+// slots are free, and returns them. A row without an id names a key of which it passed by a locked row.
 func (q *Queries) PromoteKeys(ctx context.Context, arg PromoteKeysParams) ([]PromoteKeysRow, error) {
 	rows, err := q.db.Query(ctx, PromoteKeys,
 		arg.TenantIds,
@@ -488,9 +486,8 @@ type SweepKeysRow struct {
 	Idle     bool
 }
 
-// SweepKeys looks at up to @max_keys keys, from the one after the given one on, and
-// tells of each whether something of it could be moved on though nobody may be
-// about to do so, and whether no open job bears it.
+// SweepKeys looks at up to @max_keys keys, starting after the given one. For each key it returns whether a job could be
+// moved on although perhaps nobody is about to do so, and whether no open job has the key.
 func (q *Queries) SweepKeys(ctx context.Context, arg SweepKeysParams) ([]SweepKeysRow, error) {
 	rows, err := q.db.Query(ctx, SweepKeys,
 		arg.MaxKeys,
@@ -535,8 +532,8 @@ type UnblockKeyParams struct {
 	Reason    string
 }
 
-// UnblockKey takes a key up again and returns how many dead letters it retried; -1
-// if no open job bears the key and nothing is known of it. It is in the audit.
+// UnblockKey lets a key go on and returns how many dead letters it retried; -1 if no open job has the key and nothing
+// is known of it. It records the act in the audit.
 func (q *Queries) UnblockKey(ctx context.Context, arg UnblockKeyParams) (int32, error) {
 	row := q.db.QueryRow(ctx, UnblockKey,
 		arg.TenantID,

@@ -26,8 +26,8 @@ DELETE FROM outbox.measured_hours
 WHERE measured_hours.at > statement_timestamp() + interval '1 hour'
 `
 
-// ForgetLater deletes counts of more than an hour from now. They were made before the server's clock was set back, and
-// nothing would be counted until it is as late again.
+// ForgetLater deletes counts for times more than an hour from now. They were made before the server's clock was set
+// back, and nothing would be counted until that time comes again.
 func (q *Queries) ForgetLater(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, ForgetLater)
 	return err
@@ -83,9 +83,9 @@ type ListMarksRow struct {
 	RequestID string
 }
 
-// ListMarks returns what operators did behind @since and up to @until, to a queue or a tenant, or to any, and the
-// builds that workers began to run, oldest first. It looks at the newest @max_rows of each only, so that it costs the
-// same however long the audit is.
+// ListMarks returns what operators did after @since and up to @until, to a queue or a tenant, or to any, and the builds
+// that workers began to run, oldest first. It looks only at the newest @max_rows of each, so that its cost does not
+// depend on the length of the audit.
 func (q *Queries) ListMarks(ctx context.Context, arg ListMarksParams) ([]ListMarksRow, error) {
 	rows, err := q.db.Query(ctx, ListMarks,
 		arg.Since,
@@ -202,7 +202,7 @@ WITH open AS (
       AND builds.seen_at >= $2::timestamptz
     RETURNING builds.version
 ), new AS (
-    -- A worker that was away and is back started when it did.
+    -- A worker that was gone and is back keeps its start.
     INSERT INTO outbox.builds AS builds (version, since, seen_at)
     SELECT present.version, present.since, $1::timestamptz
     FROM present
@@ -222,12 +222,13 @@ type MeasureParams struct {
 }
 
 // Measure counts what is open, and what happened from @since to @until, by tenant, queue and kind: the @max_rows parts
-// in which most is and happens, and the others together. It reads all open jobs, and what has closed since @since.
+// with the most open jobs and events, and the others together. It reads all open jobs, and those that have closed since
+// @since.
 //
-// A job is counted as enqueued in the minute of its created_at, wherever it is by now: one snapshot has both tables.
-// One whose transaction commits later than the count is not.
+// A job counts as enqueued in the minute of its created_at, wherever it is by now: one snapshot has both tables. A job
+// whose transaction commits later than the count is not counted.
 //
-// The primary key of outbox.measured refuses a second count of a minute, should the lock ever let one through.
+// The primary key of outbox.measured refuses a second count of a minute, should the lock ever fail to.
 func (q *Queries) Measure(ctx context.Context, arg MeasureParams) (bool, error) {
 	row := q.db.QueryRow(ctx, Measure, arg.Until, arg.Since, arg.MaxRows)
 	var complete bool
@@ -256,10 +257,10 @@ type NextMeasureRow struct {
 	HourOver bool
 }
 
-// NextMeasure returns the minute that ended @lag ago or earlier and where what is counted up to then begins: at the
-// end of what was counted last, but if that is long ago, or never was, a minute before. It is due unless it was
-// counted. hour_over says that an hour is over by then that SumHour has not summed. Ask it in a statement of its own
-// once the lock is held: its snapshot then has what the holder before committed.
+// NextMeasure returns the minute that ended @lag ago or earlier, and where the count up to its end begins: at the end
+// of the last count or, if that is long ago or there was none, a minute before. It is due unless it was counted.
+// hour_over reports that an hour is over by then that SumHour has not summed. Send it as a statement of its own once
+// the lock is held: its snapshot then has what the holder before committed.
 func (q *Queries) NextMeasure(ctx context.Context, lag pgtype.Interval) (NextMeasureRow, error) {
 	row := q.db.QueryRow(ctx, NextMeasure, lag)
 	var i NextMeasureRow
@@ -363,9 +364,9 @@ type ReadSeriesRow struct {
 	Waits        []int64
 }
 
-// ReadSeries returns what was measured behind @since and up to @until, in steps of @step, of a queue, a kind and a
-// tenant, or of any: with @by_hour by the hour as far as hours are summed. What is open is the most of a step. A minute
-// in which the part that is asked for may be among those without a name counts as not measured.
+// ReadSeries returns the counts after @since and up to @until, in steps of @step, of a queue, a kind and a tenant, or
+// of any; with @by_hour, by the hour as far as hours are summed. For open jobs it returns the maximum of a step. A
+// minute whose rest without a name may contain the requested part counts as not measured.
 func (q *Queries) ReadSeries(ctx context.Context, arg ReadSeriesParams) ([]ReadSeriesRow, error) {
 	rows, err := q.db.Query(ctx, ReadSeries,
 		arg.Step,
@@ -441,8 +442,8 @@ type ReadSparksRow struct {
 	Open int64
 }
 
-// ReadSparks returns how many jobs waited at most in each step behind @since and up to @until, by queue, or by kind,
-// and without a name each step of which a minute was measured.
+// ReadSparks returns the maximum of waiting jobs in each step after @since and up to @until, by queue or by kind; and,
+// without a name, each step of which a minute was measured.
 func (q *Queries) ReadSparks(ctx context.Context, arg ReadSparksParams) ([]ReadSparksRow, error) {
 	rows, err := q.db.Query(ctx, ReadSparks,
 		arg.Step,
@@ -506,8 +507,8 @@ SELECT total.hour, total.seconds, total.complete
 FROM total
 `
 
-// SumHour sums the minutes of the earliest hour that is over by @until and is not summed yet. The lock of Measure is
-// held: nothing is summed twice.
+// SumHour sums the minutes of the earliest hour that is over by @until and not summed yet. The caller holds the lock of
+// Measure: nothing is summed twice.
 func (q *Queries) SumHour(ctx context.Context, until pgtype.Timestamptz) (int64, error) {
 	result, err := q.db.Exec(ctx, SumHour, until)
 	if err != nil {
@@ -535,7 +536,7 @@ WITH old AS MATERIALIZED (
 ), hours AS (
     DELETE FROM outbox.measured_hours
     WHERE measured_hours.at < statement_timestamp() - $1::interval
-      -- The last one says from where on minutes are to be summed.
+      -- The last row says from when on minutes are still to be summed.
       AND measured_hours.at < (SELECT max(latest.at) FROM outbox.measured_hours AS latest)
 ), minutes AS (
     DELETE FROM outbox.measured
@@ -546,8 +547,8 @@ WITH old AS MATERIALIZED (
 SELECT count(*)::bigint AS minutes FROM minutes
 `
 
-// TrimMeasures deletes the oldest counts, up to @max_rows minutes, that are older than @keep, and returns how many
-// minutes that were.
+// TrimMeasures deletes the oldest counts that are older than @keep, up to @max_rows minutes, and returns how many
+// minutes it deleted.
 func (q *Queries) TrimMeasures(ctx context.Context, keep pgtype.Interval, maxRows int32) (int64, error) {
 	row := q.db.QueryRow(ctx, TrimMeasures, keep, maxRows)
 	var minutes int64
@@ -559,7 +560,7 @@ const TryMeasureLock = `-- name: TryMeasureLock :one
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.measure', 0))
 `
 
-// TryMeasureLock makes this transaction the only one that measures, unless another is.
+// TryMeasureLock makes this transaction the only one that measures, unless another one is.
 func (q *Queries) TryMeasureLock(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, TryMeasureLock)
 	var pg_try_advisory_xact_lock bool

@@ -32,7 +32,7 @@ type AdvanceOperationParams struct {
 	ID       pgtype.UUID
 }
 
-// AdvanceOperation says what a step has done, and when the next one may begin.
+// AdvanceOperation stores what a step has done, and when the next one may begin.
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
 	_, err := q.db.Exec(ctx, AdvanceOperation,
 		arg.Done,
@@ -60,7 +60,7 @@ type DelayOperationParams struct {
 	ID      pgtype.UUID
 }
 
-// DelayOperation has a step that failed tried again after @pause.
+// DelayOperation schedules a failed step for another try after @pause.
 func (q *Queries) DelayOperation(ctx context.Context, arg DelayOperationParams) error {
 	_, err := q.db.Exec(ctx, DelayOperation, arg.Pause, arg.Failure, arg.ID)
 	return err
@@ -103,8 +103,8 @@ type ListOperationsRow struct {
 	Failure    string
 }
 
-// ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, from the one before
-// @before on; with an @id only that one.
+// ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, starting with the one before
+// @before; with an @id only that one.
 func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) ([]ListOperationsRow, error) {
 	rows, err := q.db.Query(ctx, ListOperations,
 		arg.Before,
@@ -182,9 +182,9 @@ type StartOperationParams struct {
 	Most      int64
 }
 
-// StartOperation stores an operation, unless there is one of its id or @most are under way of the tenant, or of all
-// tenants, and forgets those that ended long ago. An act on open jobs is kept from builds that do not know of it
-// (migrations/00010_bulk.sql).
+// StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
+// tenants, are under way. It deletes operations that ended long ago. It hides an act on open jobs from builds that do
+// not know such acts (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
@@ -264,8 +264,8 @@ type SwitchOperationRow struct {
 	Failure    string
 }
 
-// SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation as it is
-// then, as ListOperations does; nothing if there is none.
+// SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation in its new
+// state, as ListOperations does; nothing if there is none.
 func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams) ([]SwitchOperationRow, error) {
 	rows, err := q.db.Query(ctx, SwitchOperation,
 		arg.ID,
@@ -343,9 +343,10 @@ type TakeOperationRow struct {
 	DueInSeconds float64
 }
 
-// TakeOperation holds an operation whose next step is due within a second, until the transaction ends. Of a tenant it
-// is the one that is due first, and tenants are drawn by lot: however many operations one has, another's go on. One
-// that another process holds is passed by, and so is one whose act is none of @acts: it is for a newer build.
+// TakeOperation locks an operation whose next step is due within a second, until the transaction ends. Within a tenant
+// it takes the operation that is due first, and it draws tenants by lot: however many operations one tenant has,
+// another's continue. It passes by operations that another process has locked, and those whose act is not one of @acts:
+// they are for a newer build.
 func (q *Queries) TakeOperation(ctx context.Context, acts []string) ([]TakeOperationRow, error) {
 	rows, err := q.db.Query(ctx, TakeOperation, acts)
 	if err != nil {

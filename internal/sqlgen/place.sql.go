@@ -40,16 +40,14 @@ type SettleInPlaceParams struct {
 	Epochs []int64
 }
 
-// SettleInPlace is SettleSucceeded for jobs without results that are where their claims
-// have left them: they are one scan of their places, and no index is asked. Those that have
-// moved since (their leases were extended, or somebody watches them or wants them
-// cancelled) are not matched, and left to SettleSucceeded. The place is a hint, which may
-// be that of another job by now: (id, epoch) is the whole fence here, too. IS TRUE keeps it
-// a condition that is looked up in a table of what was asked for: as a join there would be
-// something to choose.
+// SettleInPlace is SettleSucceeded for jobs without results whose rows are where their claims left them: one scan of
+// their places finds them, and no index is read. Rows that have moved since (their leases were extended, or the jobs
+// are watched or were cancelled) do not match, and SettleSucceeded settles them. A place is a hint, and may belong to
+// another job by now: (id, epoch) is the whole fence here, too. IS TRUE keeps the condition a lookup in a hash table of
+// the given pairs: as a join it would leave the planner a choice.
 //
-// It waits for rows in the order of their places, as nobody else does. So it does not wait
-// for as long as makes a deadlock (docs/adr/0017-settled-as-a-list.md).
+// It waits for rows in the order of their places, as no other statement does. So it gives up before a wait can become a
+// deadlock (docs/adr/0017-settled-as-a-list.md).
 func (q *Queries) SettleInPlace(ctx context.Context, arg SettleInPlaceParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, SettleInPlace, arg.Places, arg.Ids, arg.Epochs)
 	if err != nil {
@@ -103,11 +101,10 @@ type SettleResultsInPlaceParams struct {
 	Results [][]byte
 }
 
-// SettleResultsInPlace is SettleInPlace for jobs of which some have results, in the order
-// of their ids.
+// SettleResultsInPlace is SettleInPlace for jobs of which some have results. It goes in the order of their ids.
 //
-// id is compared by the function behind =, which no plan can look up in an index: of an
-// empty table the server believes that the primary key costs as much as the place.
+// It compares id with the function behind =, which no plan can look up in an index: for an empty table the server
+// assumes that the primary key costs as much as the place.
 func (q *Queries) SettleResultsInPlace(ctx context.Context, arg SettleResultsInPlaceParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, SettleResultsInPlace,
 		arg.Places,
@@ -176,8 +173,8 @@ type SettleStreamedInPlaceParams struct {
 	Results [][]byte
 }
 
-// SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with
-// one INSERT, where a trigger would store each by itself.
+// SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with one INSERT, where a
+// trigger would store each separately.
 func (q *Queries) SettleStreamedInPlace(ctx context.Context, arg SettleStreamedInPlaceParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, SettleStreamedInPlace,
 		arg.Places,

@@ -20,8 +20,7 @@ FROM (
 ) AS held
 `
 
-// HoldEventKeys takes the locks of keys as PublishSerialEvent does, in an order that all
-// callers have in common.
+// HoldEventKeys takes the locks of keys as PublishSerialEvent does, in an order that all callers share.
 func (q *Queries) HoldEventKeys(ctx context.Context, tenantIds []pgtype.UUID, keys []string) error {
 	_, err := q.db.Exec(ctx, HoldEventKeys, tenantIds, keys)
 	return err
@@ -45,8 +44,8 @@ type PublishEventParams struct {
 	Notify      bool
 }
 
-// PublishEvent stores one event and, if asked, wakes the relays when the caller's
-// transaction commits: one statement, one round trip.
+// PublishEvent stores one event and, if asked, wakes the relays when the caller's transaction commits: one statement,
+// one round trip.
 func (q *Queries) PublishEvent(ctx context.Context, arg PublishEventParams) error {
 	_, err := q.db.Exec(ctx, PublishEvent,
 		arg.ID,
@@ -90,9 +89,8 @@ type PublishEventsParams struct {
 	Headers      []string
 }
 
-// PublishEvents stores many events at once, with positions in the order of the arrays, and,
-// if asked, wakes the relays when the transaction commits. What all events leave to its
-// default is NULL instead of a list.
+// PublishEvents stores many events at once, with positions in the order of the arrays, and, if asked, wakes the relays
+// when the transaction commits. A column that all events leave to its default is NULL instead of a list.
 func (q *Queries) PublishEvents(ctx context.Context, arg PublishEventsParams) error {
 	_, err := q.db.Exec(ctx, PublishEvents,
 		arg.Notify,
@@ -130,9 +128,8 @@ type PublishSerialEventParams struct {
 	Notify      bool
 }
 
-// PublishSerialEvent is PublishEvent after it has the lock of the key, which is held until
-// the transaction ends; outbox.publish takes the same one. The row is made, and with it its
-// position, when the lock is held.
+// PublishSerialEvent is PublishEvent after taking the lock of the key, which is held until the transaction ends;
+// outbox.publish takes the same lock. The row, and with it its position, is made while the lock is held.
 func (q *Queries) PublishSerialEvent(ctx context.Context, arg PublishSerialEventParams) error {
 	_, err := q.db.Exec(ctx, PublishSerialEvent,
 		arg.ID,

@@ -36,9 +36,8 @@ type CountOpenJobsRow struct {
 	Jobs     int64
 }
 
-// CountOpenJobs counts the open jobs by queue and status; with a @tenant, only its own.
-// Without one it also says how many of them are each tenant's, unless that would be
-// more than @max_rows.
+// CountOpenJobs counts the open jobs by queue and status; with a @tenant, only that tenant's. Without one it also
+// counts them by tenant, unless that would return more than @max_rows rows.
 func (q *Queries) CountOpenJobs(ctx context.Context, tenant pgtype.UUID, maxRows int64) ([]CountOpenJobsRow, error) {
 	rows, err := q.db.Query(ctx, CountOpenJobs, tenant, maxRows)
 	if err != nil {
@@ -124,8 +123,8 @@ type LimitQueueRow struct {
 	Silent      bool
 }
 
-// LimitQueue sets or lifts limits of the queue, or leaves them as they are, and
-// wakes the dispatchers. It returns what is set then.
+// LimitQueue sets, lifts or keeps each limit of the queue, and wakes the dispatchers. It returns the limits that are
+// set then.
 func (q *Queries) LimitQueue(ctx context.Context, arg LimitQueueParams) (LimitQueueRow, error) {
 	row := q.db.QueryRow(ctx, LimitQueue,
 		arg.Queue,
@@ -166,7 +165,7 @@ type ListQueueRulesRow struct {
 	RateSeconds float64
 }
 
-// ListQueueRules lists up to @max_queues queues that are paused or limited, or the one of that name.
+// ListQueueRules returns up to @max_queues queues that are paused or limited, or only the one of that name.
 func (q *Queries) ListQueueRules(ctx context.Context, queue *string, maxQueues int32) ([]ListQueueRulesRow, error) {
 	rows, err := q.db.Query(ctx, ListQueueRules, queue, maxQueues)
 	if err != nil {
@@ -209,9 +208,9 @@ type ListUnavailableKindsRow struct {
 	Since pgtype.Timestamptz
 }
 
-// ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
+// ListUnavailableKinds returns up to @max_kinds kinds with jobs that found their dependency unavailable when they were
 // tried last and wait for the next time, and since when. It reads every open job. A job that has been due again for a
-// few minutes is one of them: the process may have probed with another.
+// few minutes counts: the process may have probed with another one.
 func (q *Queries) ListUnavailableKinds(ctx context.Context, maxKinds int32) ([]ListUnavailableKindsRow, error) {
 	rows, err := q.db.Query(ctx, ListUnavailableKinds, maxKinds)
 	if err != nil {
@@ -271,8 +270,8 @@ SELECT (EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $1)
     OR EXISTS (SELECT FROM outbox.jobs WHERE jobs.queue = $1))::boolean AS known
 `
 
-// QueueIsKnown tells whether a queue has rules or open jobs. It is asked for odd names
-// only: without jobs it reads all that are open.
+// QueueIsKnown reports whether a queue has rules or open jobs. It is only called for unusual names: for a queue without
+// jobs it reads all open jobs.
 func (q *Queries) QueueIsKnown(ctx context.Context, queue string) (bool, error) {
 	row := q.db.QueryRow(ctx, QueueIsKnown, queue)
 	var known bool
@@ -311,7 +310,7 @@ type ResumeQueueParams struct {
 	Reason    string
 }
 
-// ResumeQueue lets claims of the queue go on and wakes the dispatchers.
+// ResumeQueue lets claims of the queue continue and wakes the dispatchers.
 func (q *Queries) ResumeQueue(ctx context.Context, arg ResumeQueueParams) error {
 	_, err := q.db.Exec(ctx, ResumeQueue,
 		arg.Queue,

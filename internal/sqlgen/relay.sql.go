@@ -72,12 +72,12 @@ type AdvanceSinkRow struct {
 	Commits string
 }
 
-// AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
-// somebody else owns the sink now, or if positions come from another timeline. A lazy commit
-// waits for no disk: what it loses is published again, under the same ids. It says for how long the
-// oldest event that is not published waits: what is shown of time is by this clock alone. Once the
-// newer mark is as old as a rewind is to go back, it becomes the older one. Missing is for how many seconds
-// destinations are, as in OwnSink; NULL if that is stored.
+// AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if another process owns the
+// sink now, or if positions come from another timeline. An asynchronous commit waits for no disk: events whose progress
+// it loses are published again, under the same ids. It returns for how long the oldest unpublished event has waited:
+// all times shown to users come from this clock alone. Once the newer mark is as old as a rewind must go back, it
+// becomes the older one. @missing is for how many seconds destinations have been missing, as in OwnSink; NULL keeps the
+// stored value.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
 		arg.Top,
@@ -123,7 +123,7 @@ const DeclareSink = `-- name: DeclareSink :exec
 INSERT INTO outbox.sinks (sink) VALUES ($1) ON CONFLICT DO NOTHING
 `
 
-// DeclareSink makes a sink known. It begins with the oldest event that is kept.
+// DeclareSink creates a sink if there is none of the name. It begins with the oldest event that is kept.
 func (q *Queries) DeclareSink(ctx context.Context, sink string) error {
 	_, err := q.db.Exec(ctx, DeclareSink, sink)
 	return err
@@ -169,14 +169,13 @@ type EventsAfterRow struct {
 	Bytes       int32
 }
 
-// EventsAfter returns the next events behind a position, about as many as have max_bytes, and
-// how many bytes each counts for. Of headers that take 2 KiB and more the stored size is
-// counted, because to measure their texts would decompress those of a thousand events to
-// return a few. What is compressed counts for the most that can come of it: 88 times as much
-// of pglz, and 255 times of lz4. Integers suffice because 4 MiB and more count the same.
+// EventsAfter returns the next events after a position, up to about max_bytes, and the bytes that each counts for.
+// Headers of 2 KiB and more count with their stored size, because measuring their text would decompress the headers of
+// a thousand events to return a few. Compressed data counts with its largest possible size: 88 times its size with
+// pglz, and 255 times with lz4. Integers suffice because 4 MiB and more count the same.
 //
-// A page ends between two positions. An event may share its position with another one: after a copy
-// without its sequences, what is stored until the sequence is put right has positions that the log has.
+// A page ends between two positions. Two events may share a position: after a copy without its sequences, events get
+// positions that are in the log already, until the sequence is corrected.
 func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]EventsAfterRow, error) {
 	rows, err := q.db.Query(ctx, EventsAfter, arg.After, arg.Most, arg.MaxBytes)
 	if err != nil {
@@ -252,8 +251,8 @@ type EventsAtHolesRow struct {
 	Bytes       int32
 }
 
-// EventsAtHoles returns the events that have come to holes since, and how many bytes each
-// counts for, as EventsAfter does.
+// EventsAtHoles returns the events that have come to holes since, and the bytes that each counts for, as in
+// EventsAfter.
 func (q *Queries) EventsAtHoles(ctx context.Context, arg EventsAtHolesParams) ([]EventsAtHolesRow, error) {
 	rows, err := q.db.Query(ctx, EventsAtHoles,
 		arg.Lows,
@@ -308,7 +307,7 @@ type LeaveSinkParams struct {
 	Epoch int64
 }
 
-// LeaveSink gives a sink up and wakes those who wait for it.
+// LeaveSink gives a sink up and wakes the processes that wait for it.
 func (q *Queries) LeaveSink(ctx context.Context, arg LeaveSinkParams) error {
 	_, err := q.db.Exec(ctx, LeaveSink, arg.Sink, arg.Owner, arg.Epoch)
 	return err
@@ -318,7 +317,7 @@ const LogTimeline = `-- name: LogTimeline :one
 SELECT outbox.timeline()::text AS timeline
 `
 
-// LogTimeline returns what positions come from.
+// LogTimeline returns the timeline from which positions come.
 func (q *Queries) LogTimeline(ctx context.Context) (string, error) {
 	row := q.db.QueryRow(ctx, LogTimeline)
 	var timeline string
@@ -330,7 +329,7 @@ const NewTransaction = `-- name: NewTransaction :one
 SELECT pg_current_xact_id()::text::bigint AS xid
 `
 
-// NewTransaction returns a number above those of all transactions that have one already.
+// NewTransaction returns an id above those of all transactions that have one already.
 func (q *Queries) NewTransaction(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, NewTransaction)
 	var xid int64
@@ -415,14 +414,14 @@ type OwnSinkRow struct {
 	Missing     string
 }
 
-// OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
-// that it has already: then its epoch is another, and what it has under way is refused.
+// OwnSink makes a process the owner of a sink that nobody owns, whose lease has lapsed, or that it owns already. The
+// epoch changes, so that whatever the former owner has under way is refused.
 //
-// If positions come from another timeline, a failover may have lost events that the sink has
-// passed, and their positions are given out again. It has not if the event that was published
-// last is still there: what gave it its position reached the disk before its commit did, so
-// that all positions to come are higher. After a planned switchover nothing is repeated.
-// Otherwise the sink goes back to the older one of two marks, which AdvanceSink moves on:
+// If positions come from another timeline, a failover may have lost events that the sink has passed, and their
+// positions are given out again. It has lost none if the last published event is still there: the record that gave it
+// its position reached the disk before its commit did, so that all positions to come are higher. So after a planned
+// switchover nothing is repeated. Otherwise the sink goes back to the older one of two marks, which AdvanceSink moves
+// on:
 //
 //	                        marks
 //	09:00                      0     100 of 09:00
@@ -430,15 +429,15 @@ type OwnSinkRow struct {
 //	09:09    failover: what was stored since 09:08 is lost, and 1500 to 1700 are given out again
 //	09:09    100 is the top
 //
-// In the moment in which a mark becomes the older one it is as old as a rewind is to go back,
-// and when the next one does, about twice as old. That is counted from the last AdvanceSink, so
-// it does not matter for how long nobody has owned the sink, and no event is read to find it.
+// When a mark becomes the older one, its age is the distance that a rewind must go back; when the next one does, it is
+// about twice as old. The age counts from the last AdvanceSink, so it does not matter how long nobody has owned the
+// sink, and no event is read to find it.
 //
-// If positions that the log has are yet to be given out, as after a logical copy without its
-// sequences, behind is the last of those. What was stored since the copy, and what will be until
-// the sequence is put right, lies below the sink's top: the sink goes back to before all of it.
-// The newer mark is older than the copy, and of the days since then the first position is found
-// at once. So too where the sink has passed positions that are yet to be given out.
+// If positions that are in the log are yet to be given out, as after a logical copy without its sequences, behind is
+// the last of those. Events stored since the copy, and events to come until the sequence is corrected, lie below the
+// sink's top: the sink goes back to before all of them. The newer mark is older than the copy, and the first position
+// of the days since then is found at once. The same applies if the sink has passed positions that are yet to be given
+// out.
 func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow, error) {
 	rows, err := q.db.Query(ctx, OwnSink, arg.Owner, arg.LeaseTtl, arg.Sink)
 	if err != nil {
@@ -477,7 +476,7 @@ const RunningTransactions = `-- name: RunningTransactions :one
 SELECT pg_current_snapshot()::text AS running
 `
 
-// RunningTransactions returns which transactions run, as a pg_snapshot.
+// RunningTransactions returns which transactions are running, as a pg_snapshot.
 func (q *Queries) RunningTransactions(ctx context.Context) (string, error) {
 	row := q.db.QueryRow(ctx, RunningTransactions)
 	var running string
@@ -499,7 +498,7 @@ type SinkCursorRow struct {
 	Highs []int64
 }
 
-// SinkCursor returns where in the log a sink is.
+// SinkCursor returns the position of a sink in the log.
 func (q *Queries) SinkCursor(ctx context.Context, sink string) ([]SinkCursorRow, error) {
 	rows, err := q.db.Query(ctx, SinkCursor, sink)
 	if err != nil {
@@ -526,8 +525,7 @@ FROM outbox.sinks
 WHERE sink = $2
 `
 
-// SinkLapsesIn returns in how many seconds the sink can be had, if its owner does nothing
-// about it.
+// SinkLapsesIn returns in how many seconds the sink can be taken, if its owner does nothing about it.
 func (q *Queries) SinkLapsesIn(ctx context.Context, owner string, sink string) (float64, error) {
 	row := q.db.QueryRow(ctx, SinkLapsesIn, owner, sink)
 	var column_1 float64

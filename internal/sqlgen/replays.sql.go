@@ -41,9 +41,8 @@ type AdvanceReplayRow struct {
 	Commits string
 }
 
-// AdvanceReplay stores how far a replay has come. It returns nothing if it was stopped, or if
-// somebody else owns the sink now. The commit waits for no disk: what it loses is published
-// again.
+// AdvanceReplay stores how far a replay has come. It returns nothing if the replay was stopped, or if another process
+// owns the sink now. The commit waits for no disk: events whose progress it loses are published again.
 func (q *Queries) AdvanceReplay(ctx context.Context, arg AdvanceReplayParams) ([]AdvanceReplayRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceReplay,
 		arg.Position,
@@ -103,8 +102,8 @@ type CountHistoryRow struct {
 	Newest pgtype.Timestamptz
 }
 
-// CountHistory returns what ReplayHistory would store again: how many jobs, how many of them
-// with a sealed payload, and their bytes. Copies are no jobs to be copied.
+// CountHistory returns what ReplayHistory would store again: the number of jobs, how many of them have a sealed
+// payload, and their bytes. Copies themselves are not copied.
 func (q *Queries) CountHistory(ctx context.Context, arg CountHistoryParams) (CountHistoryRow, error) {
 	row := q.db.QueryRow(ctx, CountHistory,
 		arg.SealedPrefix,
@@ -159,9 +158,9 @@ type CountReplayRow struct {
 	Remembers     pgtype.Interval
 }
 
-// CountReplay returns what a replay would publish again: how many events, from where to
-// where, and how many of them the sink's broker, as far as it is known, would still drop as
-// repeats if it publishes them under their own ids.
+// CountReplay returns what a replay would publish again: the number of events, their first and last position, and how
+// many of them the sink's broker, as far as that is known, would drop as repeats if they are published under their own
+// ids.
 func (q *Queries) CountReplay(ctx context.Context, arg CountReplayParams) (CountReplayRow, error) {
 	row := q.db.QueryRow(ctx, CountReplay,
 		arg.Sink,
@@ -235,8 +234,8 @@ type EventsToReplayRow struct {
 	Bytes       int32
 }
 
-// EventsToReplay returns the next events of a replay up to a position, and how many bytes
-// each counts for, as EventsAfter does.
+// EventsToReplay returns the next events of a replay up to a position, and the bytes that each counts for, as in
+// EventsAfter.
 func (q *Queries) EventsToReplay(ctx context.Context, arg EventsToReplayParams) ([]EventsToReplayRow, error) {
 	rows, err := q.db.Query(ctx, EventsToReplay,
 		arg.Replay,
@@ -354,8 +353,8 @@ type NextReplaysRow struct {
 	StopLive     bool
 }
 
-// NextReplays returns the replays of a sink that its owner works off side by side: of each
-// tenant, and of those of all tenants, the 16 oldest. Further ones wait for those.
+// NextReplays returns the replays of a sink that its owner works off in parallel: for each tenant, and for the replays
+// of all tenants, the 16 oldest. Further ones wait for those.
 func (q *Queries) NextReplays(ctx context.Context, sink string) ([]NextReplaysRow, error) {
 	rows, err := q.db.Query(ctx, NextReplays, sink)
 	if err != nil {
@@ -442,9 +441,9 @@ type ReplayHistoryRow struct {
 	Notified string
 }
 
-// ReplayHistory stores copies of jobs that have succeeded, in the order in which they did,
-// each due @spacing after the one before: all of them, or none if they are more than
-// @max_rows. Copies of a key are ordered, and a dead one holds up nothing.
+// ReplayHistory stores copies of jobs that have succeeded, in the order in which they did, each due @spacing after the
+// one before: all of them, or none if they are more than @max_rows. Copies of a key are ordered, and a dead one blocks
+// nothing.
 func (q *Queries) ReplayHistory(ctx context.Context, arg ReplayHistoryParams) (ReplayHistoryRow, error) {
 	row := q.db.QueryRow(ctx, ReplayHistory,
 		arg.Since,
@@ -480,7 +479,7 @@ type SinkRemembersParams struct {
 	Epoch     int64
 }
 
-// SinkRemembers stores for how long the broker of a sink drops what repeats an id.
+// SinkRemembers stores for how long the broker of a sink drops repeats of an id.
 func (q *Queries) SinkRemembers(ctx context.Context, arg SinkRemembersParams) error {
 	_, err := q.db.Exec(ctx, SinkRemembers,
 		arg.Remembers,
@@ -527,8 +526,8 @@ type StartReplayParams struct {
 	RequestID    string
 }
 
-// StartReplay has the owner of a sink publish events again, and returns since when. Replays that
-// ended long ago are forgotten. Without such a sink the foreign key refuses it.
+// StartReplay stores a replay, whose events the sink's owner publishes again, and returns its start. It deletes replays
+// that ended long ago. Without such a sink the foreign key refuses it.
 func (q *Queries) StartReplay(ctx context.Context, arg StartReplayParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartReplay,
 		arg.ID,
@@ -586,7 +585,7 @@ type StopReplayParams struct {
 	Reason    string
 }
 
-// StopReplay ends a replay that runs. It returns the replay, if there is one.
+// StopReplay ends a running replay. It returns the replay, if there is one.
 func (q *Queries) StopReplay(ctx context.Context, arg StopReplayParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, StopReplay,
 		arg.Sink,

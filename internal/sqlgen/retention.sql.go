@@ -44,9 +44,8 @@ type CountDayRow struct {
 	Staying int64
 }
 
-// CountDay counts by outcome the rows in the blocks [@first_block, @end_block)
-// of the partition of one day, and tells how many of them are within their
-// retention.
+// CountDay counts by outcome the rows in the blocks [@first_block, @end_block) of one day's partition, and how many of
+// them are within their retention.
 func (q *Queries) CountDay(ctx context.Context, arg CountDayParams) ([]CountDayRow, error) {
 	rows, err := q.db.Query(ctx, CountDay,
 		arg.FirstInstant,
@@ -96,8 +95,8 @@ type FreeKeysParams struct {
 	EndBlock     int64
 }
 
-// FreeKeys deletes the idempotency keys of the jobs in the blocks
-// [@first_block, @end_block) of the partition of one day, which is to be dropped.
+// FreeKeys deletes the idempotency keys of the jobs in the blocks [@first_block, @end_block) of one day's partition,
+// which is about to be dropped.
 func (q *Queries) FreeKeys(ctx context.Context, arg FreeKeysParams) (int64, error) {
 	row := q.db.QueryRow(ctx, FreeKeys,
 		arg.FirstInstant,
@@ -175,11 +174,10 @@ type TrimDeadLettersRow struct {
 	Last     pgtype.UUID
 }
 
-// TrimDeadLetters deletes, of up to @max_rows dead letters after the given one,
-// those that nobody has done anything about within their retention, frees their
-// idempotency keys, and tells where it stopped. Rules are those of TrimHistory.
-// A message that a sink has refused and that holds up its key stays, whatever the
-// rules are: without it the key would go on.
+// TrimDeadLetters deletes, of up to @max_rows dead letters after the given one, those that nobody has acted on within
+// their retention, frees their idempotency keys, and returns where it stopped. The rules are those of TrimHistory. A
+// message that a sink has refused and that blocks its key stays, whatever the rules are: without it the key would go
+// on.
 func (q *Queries) TrimDeadLetters(ctx context.Context, arg TrimDeadLettersParams) (TrimDeadLettersRow, error) {
 	row := q.db.QueryRow(ctx, TrimDeadLetters,
 		arg.Statuses,
@@ -240,12 +238,10 @@ type TrimHistoryRow struct {
 	Keys   int64
 }
 
-// TrimHistory deletes, from the blocks [@first_block, @end_block) of the partition
-// of one day, the rows that are beyond their retention, frees their idempotency
-// keys, and counts them by outcome. A rule for the job's queue comes before the
-// one for any queue, which is ”; an outcome without a rule is kept.
-// Blocks rather than a LIMIT: however many rows stay or are dead already, a
-// partition is read once from end to end.
+// TrimHistory deletes the rows beyond their retention from the blocks [@first_block, @end_block) of one day's
+// partition, frees their idempotency keys, and counts them by outcome. A rule for the job's queue takes precedence over
+// the one for any queue, which is ”; an outcome without a rule is kept. It uses blocks rather than a LIMIT: however
+// many rows stay or are dead already, a partition is read once from end to end.
 func (q *Queries) TrimHistory(ctx context.Context, arg TrimHistoryParams) ([]TrimHistoryRow, error) {
 	rows, err := q.db.Query(ctx, TrimHistory,
 		arg.Statuses,

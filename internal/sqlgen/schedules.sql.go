@@ -18,7 +18,7 @@ WHERE tenant_id = $1
 RETURNING (paused_at IS NOT NULL)::boolean AS was_paused
 `
 
-// DeleteSchedule forgets a schedule; jobs that it has enqueued stay.
+// DeleteSchedule deletes a schedule; jobs that it has enqueued stay.
 func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]bool, error) {
 	rows, err := q.db.Query(ctx, DeleteSchedule, tenantID, name)
 	if err != nil {
@@ -48,7 +48,7 @@ LIMIT 1
 FOR UPDATE
 `
 
-// DescribeSchedule locks a schedule and returns it as it stands in the audit.
+// DescribeSchedule locks a schedule and returns it in the form of the audit.
 func (q *Queries) DescribeSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([][]byte, error) {
 	rows, err := q.db.Query(ctx, DescribeSchedule, tenantID, name)
 	if err != nil {
@@ -171,8 +171,8 @@ type ListSchedulesRow struct {
 	SetBy       string
 }
 
-// ListSchedules returns up to @max_rows schedules in the order of their names, those
-// of the @tenant if there is one.
+// ListSchedules returns up to @max_rows schedules in the order of their names, only those of the @tenant if there is
+// one.
 func (q *Queries) ListSchedules(ctx context.Context, tenant pgtype.UUID, maxRows int32) ([]ListSchedulesRow, error) {
 	rows, err := q.db.Query(ctx, ListSchedules, tenant, maxRows)
 	if err != nil {
@@ -215,7 +215,7 @@ const NotifySchedulers = `-- name: NotifySchedulers :exec
 SELECT pg_notify('outbox_jobs', 'schedules')
 `
 
-// NotifySchedulers makes schedulers that hear notifications look at the table when the transaction commits.
+// NotifySchedulers makes schedulers that receive notifications look at the table when the transaction commits.
 func (q *Queries) NotifySchedulers(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, NotifySchedulers)
 	return err
@@ -245,8 +245,8 @@ type OverdueSchedulesRow struct {
 	NextAt   pgtype.Timestamptz
 }
 
-// OverdueSchedules returns up to @max_rows schedules, those of the @tenant if there is one, whose next tick was to come
-// more than @patience ago, that first which is the longest overdue.
+// OverdueSchedules returns up to @max_rows schedules, only those of the @tenant if there is one, whose next tick was
+// due more than @patience ago, the longest overdue first.
 func (q *Queries) OverdueSchedules(ctx context.Context, arg OverdueSchedulesParams) ([]OverdueSchedulesRow, error) {
 	rows, err := q.db.Query(ctx, OverdueSchedules, arg.Patience, arg.Tenant, arg.MaxRows)
 	if err != nil {
@@ -289,8 +289,8 @@ WHERE schedules.tenant_id = found.tenant_id
 RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused
 `
 
-// PauseSchedule stops ticks. It waits for a firing that is under way. It returns
-// whether the schedule was paused before; nothing if there is none.
+// PauseSchedule stops ticks. It waits for a firing that is under way. It returns whether the schedule was paused
+// before; nothing if there is none.
 func (q *Queries) PauseSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]bool, error) {
 	rows, err := q.db.Query(ctx, PauseSchedule, tenantID, name)
 	if err != nil {
@@ -328,8 +328,8 @@ WHERE schedules.tenant_id = found.tenant_id
 RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused
 `
 
-// ResumeSchedule lets ticks go on from now: those of the pause were not missed. It
-// returns whether the schedule was paused before; nothing if there is none.
+// ResumeSchedule lets ticks continue from now: those of the pause do not count as missed. It returns whether the
+// schedule was paused before; nothing if there is none.
 func (q *Queries) ResumeSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]bool, error) {
 	rows, err := q.db.Query(ctx, ResumeSchedule, tenantID, name)
 	if err != nil {

@@ -28,8 +28,8 @@ type FindUnpublishedRow struct {
 	TenantID pgtype.UUID
 }
 
-// FindUnpublished returns the position of an event that a sink has not published, among
-// those from the sink's first hole on.
+// FindUnpublished returns the position of an event that a sink has not published, among those from the sink's first
+// hole on.
 func (q *Queries) FindUnpublished(ctx context.Context, sink string, iD pgtype.UUID) ([]FindUnpublishedRow, error) {
 	rows, err := q.db.Query(ctx, FindUnpublished, sink, iD)
 	if err != nil {
@@ -95,9 +95,9 @@ type ListSinksRow struct {
 	Oldest       pgtype.Timestamptz
 }
 
-// ListSinks returns all sinks by name, with the end of the log and the oldest event that
-// waits: behind the sink's position, or at one of its first hundred holes. A process whose
-// lease has lapsed is no owner, and what it has said does not count.
+// ListSinks returns all sinks by name, with the end of the log and the oldest event that waits: after the sink's
+// position, or at one of its first hundred holes. A process whose lease has lapsed is no owner, and its state is
+// ignored.
 func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 	rows, err := q.db.Query(ctx, ListSinks)
 	if err != nil {
@@ -159,8 +159,7 @@ type PauseSinkParams struct {
 	Reason    string
 }
 
-// PauseSink has the sink's owner publish nothing from its next word on. It returns the sink,
-// if there is one.
+// PauseSink makes the sink's owner publish nothing after it next reports. It returns the sink, if there is one.
 func (q *Queries) PauseSink(ctx context.Context, arg PauseSinkParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, PauseSink,
 		arg.Sink,
@@ -192,8 +191,8 @@ FROM outbox.events
 WHERE at >= $1::timestamptz
 `
 
-// PositionSince returns the position before the first event that was stored from a time on;
-// if there is none, and for infinity, the end of the log.
+// PositionSince returns the position before the first event that was stored from a time on; if there is none, and for
+// infinity, the end of the log.
 func (q *Queries) PositionSince(ctx context.Context, since pgtype.Timestamptz) (int64, error) {
 	row := q.db.QueryRow(ctx, PositionSince, since)
 	var before int64
@@ -220,7 +219,7 @@ WITH RECURSIVE found AS MATERIALIZED (
     DELETE FROM outbox.held_messages
     USING removed
     WHERE held_messages.sink = removed.sink
-), tenants (tenant_id) AS ( -- that have keys, one after the other: every index begins with the tenant or the job
+), tenants (tenant_id) AS ( -- tenants with keys, one after the other: every index begins with the tenant or the job
     SELECT (SELECT first.tenant_id FROM outbox.idempotency_keys AS first ORDER BY first.tenant_id LIMIT 1) FROM removed
     UNION ALL
     SELECT (SELECT next.tenant_id FROM outbox.idempotency_keys AS next WHERE next.tenant_id > tenants.tenant_id ORDER BY next.tenant_id LIMIT 1)
@@ -261,9 +260,9 @@ type RemoveSinkRow struct {
 	Held int64
 }
 
-// RemoveSink forgets a sink that no process has had for a minute and whose messages are no
-// open jobs, which of its events were jobs, and which keys were parked: under its name another
-// one may begin. It returns the sink, if there is one, and whether it is gone.
+// RemoveSink deletes a sink that no process has owned for a minute and whose messages are no open jobs. It also deletes
+// which of its events were jobs, and which keys were parked: another sink may use the name. It returns the sink, if
+// there is one, and whether it is gone.
 func (q *Queries) RemoveSink(ctx context.Context, arg RemoveSinkParams) ([]RemoveSinkRow, error) {
 	rows, err := q.db.Query(ctx, RemoveSink,
 		arg.Sink,
@@ -320,7 +319,7 @@ type ResumeSinkRow struct {
 	Notified string
 }
 
-// ResumeSink lets the sink's owner go on, and wakes it. It returns the sink, if there is one.
+// ResumeSink lets the sink's owner continue, and wakes it. It returns the sink, if there is one.
 func (q *Queries) ResumeSink(ctx context.Context, arg ResumeSinkParams) ([]ResumeSinkRow, error) {
 	rows, err := q.db.Query(ctx, ResumeSink,
 		arg.Sink,
@@ -413,12 +412,11 @@ type SeekSinkRow struct {
 	Notified string
 }
 
-// SeekSink has a sink go on behind a position. To go forward is to count all events as
-// published that can be seen up to there; of the last ten thousand positions those without
-// an event become holes, whose transactions may run. To go back is to let events become jobs
-// again whose jobs are closed, if the sink refuses them again. A failover undoes neither: the sink's marks
-// are where it goes. The sink has no owner then: the one that it had reads the cursor anew, and what it has
-// under way is refused.
+// SeekSink makes a sink continue after a position. Going forward counts all visible events up to there as published;
+// among the last ten thousand positions those without an event become holes, whose transactions may still run. Going
+// back lets events become jobs again if their jobs are closed and the sink refuses them again. A failover undoes
+// neither: the sink's marks move to the new position. Afterwards the sink has no owner: the former one reads the cursor
+// again, and whatever it has under way is refused.
 func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkRow, error) {
 	rows, err := q.db.Query(ctx, SeekSink,
 		arg.Position,
@@ -464,8 +462,8 @@ type SinkMoveRow struct {
 	Events int64
 }
 
-// SinkMove returns where a sink is, and how many events are between there and a position: to
-// be skipped, with those that wait at holes, or to be published again.
+// SinkMove returns where a sink is, and how many events are between there and a position: to be skipped, together with
+// those that wait at holes, or to be published again.
 func (q *Queries) SinkMove(ctx context.Context, position int64, sink string) ([]SinkMoveRow, error) {
 	rows, err := q.db.Query(ctx, SinkMove, position, sink)
 	if err != nil {
@@ -523,8 +521,8 @@ type SkipEventRow struct {
 	Notified string
 }
 
-// SkipEvent has a sink count the event at a position as published. The sink has no owner
-// then: the one that it had reads the cursor anew, and what it has under way is refused.
+// SkipEvent makes a sink count the event at a position as published. Afterwards the sink has no owner: the former one
+// reads the cursor again, and whatever it has under way is refused.
 func (q *Queries) SkipEvent(ctx context.Context, arg SkipEventParams) ([]SkipEventRow, error) {
 	rows, err := q.db.Query(ctx, SkipEvent,
 		arg.Position,

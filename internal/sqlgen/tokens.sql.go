@@ -91,8 +91,8 @@ type FindTokenRow struct {
 	TouchDue     bool
 }
 
-// FindToken returns what authenticating a token needs. How
-// long it is still good is by the database's clock; NULL is infinitely long.
+// FindToken returns what authenticating a token needs. The database's clock determines how long the token is still
+// valid; NULL is infinitely long.
 func (q *Queries) FindToken(ctx context.Context, id string) ([]FindTokenRow, error) {
 	rows, err := q.db.Query(ctx, FindToken, id)
 	if err != nil {
@@ -142,8 +142,7 @@ type ListTokensRow struct {
 	RevokedAt    pgtype.Timestamptz
 }
 
-// ListTokens returns up to @max_rows tokens, newest first, those that are no
-// longer good included.
+// ListTokens returns up to @max_rows tokens, newest first, including those that are no longer valid.
 func (q *Queries) ListTokens(ctx context.Context, maxRows int32) ([]ListTokensRow, error) {
 	rows, err := q.db.Query(ctx, ListTokens, maxRows)
 	if err != nil {
@@ -204,8 +203,7 @@ type RevokeTokenRow struct {
 	WasRevoked   bool
 }
 
-// RevokeToken ends a token for good and returns it; one that was revoked before
-// keeps its time.
+// RevokeToken ends a token for good and returns it; a token that was revoked before keeps its time.
 func (q *Queries) RevokeToken(ctx context.Context, id string) ([]RevokeTokenRow, error) {
 	rows, err := q.db.Query(ctx, RevokeToken, id)
 	if err != nil {
@@ -249,8 +247,8 @@ WHERE id = $1
   AND (last_used_at IS NULL OR last_used_at < statement_timestamp() - interval '1 minute')
 `
 
-// TouchToken notes that the token was used, at most once a minute whatever the
-// number of processes. A note is not worth waiting for the disk.
+// TouchToken records that the token was used, at most once a minute however many processes there are. It does not wait
+// for the disk.
 func (q *Queries) TouchToken(ctx context.Context, id string) error {
 	_, err := q.db.Exec(ctx, TouchToken, id)
 	return err

@@ -26,7 +26,7 @@ WITH partition AS MATERIALIZED (
     WHERE bounds IS NOT NULL
 )
 SELECT name, blocks::bigint AS blocks, first_instant::timestamptz AS first_instant, end_instant::timestamptz AS end_instant,
-       -- Yesterday's partition would be made again.
+       -- Yesterday's partition would be created again.
        (end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS is_over,
        (end_instant <= now() - $1::interval
            AND end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS beyond_all,
@@ -48,11 +48,10 @@ type ListHistoryPartitionsRow struct {
 	Touched      int64
 }
 
-// ListHistoryPartitions returns the partitions of the history with their days,
-// oldest first: whether all of it finished before now() - @longest, and how many
-// of the shorter retentions all of it is beyond (past), or some of it (touched).
-// A day is over when nothing is added to it any more.
-// The bounds are read from the catalog: names prove nothing.
+// ListHistoryPartitions returns the partitions of the history with their days, oldest first: whether all of a partition
+// finished before now() - @longest, and for how many of the shorter retentions all of it is beyond them (past), or some
+// of it (touched). A day is over when nothing is added to it any more. The bounds are read from the catalog, because
+// names prove nothing.
 func (q *Queries) ListHistoryPartitions(ctx context.Context, longest pgtype.Interval, shorter []pgtype.Interval) ([]ListHistoryPartitionsRow, error) {
 	rows, err := q.db.Query(ctx, ListHistoryPartitions, longest, shorter)
 	if err != nil {
@@ -89,7 +88,7 @@ ON CONFLICT (chore) DO UPDATE
 SET done_at = excluded.done_at
 `
 
-// NoteChore says that a chore was done to its end just now.
+// NoteChore records that a chore was completed just now.
 func (q *Queries) NoteChore(ctx context.Context, chore string) error {
 	_, err := q.db.Exec(ctx, NoteChore, chore)
 	return err
@@ -126,12 +125,10 @@ type TerminateWedgedListenersRow struct {
 	Terminated      bool
 }
 
-// TerminateWedgedListeners ends our own listeners that have stopped reading:
-// those that have been delivering notifications for longer than @wedged, and
-// those of @suspects that still wait for their client. Ours are those that said
-// LISTEN to one of our channels last. It returns every listener
-// that waits for its client now. One that waits inside of a transaction holds a
-// snapshot, which keeps vacuum from removing anything in the whole database.
+// TerminateWedgedListeners terminates our own listeners that have stopped reading: those that have been delivering
+// notifications for longer than @wedged, and those of @suspects that still wait for their client. Ours are those whose
+// last statement was LISTEN on one of our channels. It returns every listener that waits for its client now. A listener
+// that waits inside a transaction holds a snapshot, which keeps vacuum from removing anything in the whole database.
 func (q *Queries) TerminateWedgedListeners(ctx context.Context, arg TerminateWedgedListenersParams) ([]TerminateWedgedListenersRow, error) {
 	rows, err := q.db.Query(ctx, TerminateWedgedListeners, arg.Wedged, arg.Suspects, arg.SuspectStarts)
 	if err != nil {
@@ -198,9 +195,8 @@ type TrimAttemptsRow struct {
 	Epoch      int64
 }
 
-// TrimAttempts deletes up to @max_rows attempts that finished before
-// now() - @keep, beginning after the given one, and tells where it stopped. What
-// belongs to a job that is still open stays.
+// TrimAttempts deletes up to @max_rows attempts that finished before now() - @keep, beginning after the given one, and
+// returns where it stopped. Attempts of open jobs stay.
 func (q *Queries) TrimAttempts(ctx context.Context, arg TrimAttemptsParams) (TrimAttemptsRow, error) {
 	row := q.db.QueryRow(ctx, TrimAttempts,
 		arg.AfterFinishedAt,
@@ -251,8 +247,8 @@ type TrimInboxRow struct {
 	ReceivedAt pgtype.Timestamptz
 }
 
-// TrimInbox deletes up to @max_rows messages that were received before
-// now() - @keep, beginning with @from_received_at, and tells where it stopped.
+// TrimInbox deletes up to @max_rows messages that were received before now() - @keep, beginning with @from_received_at,
+// and returns where it stopped.
 func (q *Queries) TrimInbox(ctx context.Context, arg TrimInboxParams) (TrimInboxRow, error) {
 	row := q.db.QueryRow(ctx, TrimInbox, arg.FromReceivedAt, arg.Keep, arg.MaxRows)
 	var i TrimInboxRow
@@ -323,10 +319,9 @@ type TrimReportsRow struct {
 	JobID     pgtype.UUID
 }
 
-// TrimReports deletes what up to @max_rows jobs have reported: progress,
-// checkpoints, logs and steps; of jobs that began to report before now() - @keep,
-// beginning after the given one, and tells where it stopped. What belongs to a
-// job that is still open, or still in the history, stays.
+// TrimReports deletes the reports of up to @max_rows jobs (progress, checkpoints, logs and steps) that began to report
+// before now() - @keep, beginning after the given one, and returns where it stopped. Reports of a job that is still
+// open, or still in the history, stay.
 func (q *Queries) TrimReports(ctx context.Context, arg TrimReportsParams) (TrimReportsRow, error) {
 	row := q.db.QueryRow(ctx, TrimReports,
 		arg.AfterCreatedAt,
@@ -348,7 +343,7 @@ const TryTrimLock = `-- name: TryTrimLock :one
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.trim', 0))
 `
 
-// TryTrimLock makes this transaction the only one that trims, unless another is.
+// TryTrimLock makes this transaction the only one that trims, unless another one is.
 func (q *Queries) TryTrimLock(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, TryTrimLock)
 	var pg_try_advisory_xact_lock bool

@@ -23,7 +23,7 @@ WITH input AS MATERIALIZED (
            unnest($8::text[])         AS error_message,
            unnest($9::text[])                 AS stack,
            unnest($10::text[])           AS fingerprint,
-           nullif(unnest($11::text[]), '')     AS trace -- the array is NULL where no attempt has a span
+           nullif(unnest($11::text[]), '')     AS trace -- the array is NULL if no attempt has a span
 ), found AS MATERIALIZED (
     SELECT input.id, input.epoch, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, input.trace, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
@@ -33,7 +33,7 @@ WITH input AS MATERIALIZED (
     FOR UPDATE
 ), judged AS MATERIALIZED (
     SELECT found.id, found.epoch, found.outage_limit, found.wait, found.status, found.delay, found.error_code, found.error_message, found.stack, found.fingerprint, found.trace, found.since, found.since > statement_timestamp() - found.outage_limit AS spared,
-           -- Jittered, so that what was put off together does not come back together.
+           -- Jitter keeps jobs that were postponed together from coming back together.
            greatest(least(statement_timestamp() - found.since, interval '5 minutes'), interval '1 second') * (0.75 + random() / 2) AS growing_wait
     FROM found
 ), settled AS (
@@ -86,13 +86,12 @@ type SettleUnavailableRow struct {
 	Status string
 }
 
-// SettleUnavailable takes jobs out of running whose handlers found away what they
-// depend on: to retrying, with the attempt given back and no attempt recorded. That
-// goes on for as long as outage_limit from the first such outcome in a row; then it
-// is a failure like others: status, delay and fingerprint say which. A NULL wait is
-// as long as the outage has lasted so far, 1 s to 5 min. It returns what it settled
-// and as what; the others' leases were lost, or they
-// have been cancelled or are past their deadline: CloseAttempts is for those.
+// SettleUnavailable takes jobs out of running whose handlers found a dependency unavailable. They become retrying, with
+// the attempt given back and no attempt recorded, for as long as outage_limit from the first such outcome in a row.
+// After that the outcome is a failure like others, and status, delay and fingerprint describe it. A NULL wait means as
+// long as the outage has lasted so far, within 1 s and 5 min. It returns the jobs that it settled and their statuses.
+// The others have lost their leases, have been cancelled, or are past their deadline: CloseAttempts closes the last
+// two.
 func (q *Queries) SettleUnavailable(ctx context.Context, arg SettleUnavailableParams) ([]SettleUnavailableRow, error) {
 	rows, err := q.db.Query(ctx, SettleUnavailable,
 		arg.Ids,

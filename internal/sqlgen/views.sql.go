@@ -35,7 +35,7 @@ type DeleteViewParams struct {
 	Reason    string
 }
 
-// DeleteView deletes a view, which is an act if it was shared. No row: there was none.
+// DeleteView deletes a view. That is recorded as an act if the view was shared. It returns no row if there was none.
 func (q *Queries) DeleteView(ctx context.Context, arg DeleteViewParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, DeleteView,
 		arg.TenantID,
@@ -79,7 +79,7 @@ type ListViewsRow struct {
 	SavedAt pgtype.Timestamptz
 }
 
-// ListViews returns the views of a person and those that are shared in the tenant, each part by name.
+// ListViews returns a user's own views and those that are shared in the tenant, each part by name.
 func (q *Queries) ListViews(ctx context.Context, tenantID pgtype.UUID, person string) ([]ListViewsRow, error) {
 	rows, err := q.db.Query(ctx, ListViews, tenantID, person)
 	if err != nil {
@@ -137,8 +137,8 @@ type SaveViewParams struct {
 	Reason    string
 }
 
-// SaveView stores a view, or gives the one of that name another query. No row: there are @most others already. That
-// somebody has shared one is an act; what a person keeps for themself is not.
+// SaveView stores a view, or gives the view of that name another query. It returns no row if there are @most others
+// already. Sharing a view is recorded as an act; saving a private one is not.
 func (q *Queries) SaveView(ctx context.Context, arg SaveViewParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, SaveView,
 		arg.TenantID,

@@ -37,9 +37,9 @@ type KindsWithoutHandlerRow struct {
 	Oldest pgtype.Timestamptz
 }
 
-// KindsWithoutHandler returns the kinds of due jobs that no dispatcher seen of
-// late has a handler for in the job's queue, with how many there are and since
-// when the oldest is due. Messages that a sink has not taken are not due, as in SampleDepth.
+// KindsWithoutHandler returns the kinds of due jobs for which no recently seen dispatcher has a handler in the job's
+// queue, how many such jobs there are, and since when the oldest is due. Messages that a sink has not accepted are not
+// due, as in SampleDepth.
 func (q *Queries) KindsWithoutHandler(ctx context.Context, fresh pgtype.Interval) ([]KindsWithoutHandlerRow, error) {
 	rows, err := q.db.Query(ctx, KindsWithoutHandler, fresh)
 	if err != nil {
@@ -94,8 +94,7 @@ type ListWorkersRow struct {
 	Running        int64
 }
 
-// ListWorkers returns the dispatchers that were seen of late, by name, and what
-// each is running now.
+// ListWorkers returns the dispatchers that were seen recently, by name, and the jobs that each is running now.
 func (q *Queries) ListWorkers(ctx context.Context) ([]ListWorkersRow, error) {
 	rows, err := q.db.Query(ctx, ListWorkers)
 	if err != nil {
@@ -153,7 +152,7 @@ DELETE FROM outbox.workers
 WHERE worker = $1
 `
 
-// RemoveWorker says that a dispatcher has stopped.
+// RemoveWorker records that a dispatcher has stopped.
 func (q *Queries) RemoveWorker(ctx context.Context, worker string) error {
 	_, err := q.db.Exec(ctx, RemoveWorker, worker)
 	return err
@@ -180,8 +179,7 @@ type ShowWorkerParams struct {
 	Hearing     bool
 }
 
-// ShowWorker says that a dispatcher is there. It does not wait for the disk: the
-// next one comes soon.
+// ShowWorker records that a dispatcher is running. It does not wait for the disk: the next one comes soon.
 func (q *Queries) ShowWorker(ctx context.Context, arg ShowWorkerParams) error {
 	_, err := q.db.Exec(ctx, ShowWorker,
 		arg.Worker,
@@ -199,7 +197,7 @@ DELETE FROM outbox.workers
 WHERE seen_at < statement_timestamp() - $1::interval
 `
 
-// TrimWorkers forgets dispatchers that were last seen more than @keep ago.
+// TrimWorkers deletes dispatchers that were last seen more than @keep ago.
 func (q *Queries) TrimWorkers(ctx context.Context, keep pgtype.Interval) (int64, error) {
 	result, err := q.db.Exec(ctx, TrimWorkers, keep)
 	if err != nil {

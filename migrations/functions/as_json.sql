@@ -1,5 +1,4 @@
--- as_json is the bytes as JSON, or NULL if they are none: one odd row must not
--- make the whole view unreadable.
+-- as_json returns the bytes as JSON, or NULL if they are not JSON: one odd row must not make the whole view unreadable.
 CREATE OR REPLACE FUNCTION outbox.as_json(bytes bytea) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN

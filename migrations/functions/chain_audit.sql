@@ -1,27 +1,24 @@
--- chain_audit links an entry while its transaction commits. One transaction links at a
--- time: from its first link on until it has committed, it has the lock below.
+-- chain_audit links an entry while its transaction commits. One transaction links at a time: it holds the lock below
+-- from its first link until it has committed.
 --
--- Why nobody waits in a circle. A transaction that has the lock has done all that it
--- was sent to do and waits for none that may wait for the lock: the other triggers of
--- this schema that run at commit write rows of their own transaction or skip what is
--- locked, and NOTIFY's lock is taken after all triggers. Two bulk acts that commit at
--- once commit one after the other, whatever rows each has locked: the one that waits
--- for the lock holds nothing that the other one still needs. A transaction that sets
--- CONSTRAINTS ALL IMMEDIATE, or has deferred triggers that wait for rows of other acts,
--- gives that up, and Postgres then ends one of the two as a deadlock.
+-- Why there is no deadlock. A transaction that has the lock has executed all its statements, and waits for no
+-- transaction that may wait for the lock: the other triggers of this schema that run at commit write rows of their own
+-- transaction or skip locked rows, and NOTIFY's lock is taken after all triggers. Two bulk acts that commit at the same
+-- time commit one after the other, whatever rows each has locked: the one that waits for the lock holds nothing that
+-- the other still needs. A transaction that sets CONSTRAINTS ALL IMMEDIATE, or has deferred triggers that wait for rows
+-- of other acts, loses this property, and Postgres then ends one of the two as a deadlock.
 --
--- Why the last link is the one that is seen. A VOLATILE function takes a snapshot for
--- each of its statements, so the SELECT behind the lock sees what the transaction
--- committed that had it before; which gives its locks up only after it has become
--- visible. Lock and SELECT must stay two statements. Under REPEATABLE READ there is one
--- snapshot only; if somebody linked since, the seq is taken, and ON CONFLICT makes
--- that a serialization failure, which such transactions have to expect anyway.
+-- Why it sees the last link. A VOLATILE function takes a snapshot for each of its statements, so the SELECT after the
+-- lock sees what the previous holder of the lock committed: that transaction releases its locks only after it has
+-- become visible. The lock and the SELECT must stay two statements. Under REPEATABLE READ there is only one snapshot;
+-- if another transaction has linked since, the seq is taken, and ON CONFLICT turns that into a serialization failure,
+-- which such transactions must expect anyway.
 --
--- A prepared transaction keeps the lock until it is decided, because the next link
--- depends on that: acts wait meanwhile, for as long as their own timeouts say.
+-- A prepared transaction keeps the lock until it is committed or rolled back, because the next link depends on that:
+-- acts wait meanwhile, for as long as their own timeouts allow.
 --
--- It runs as its owner: acting roles may not write the chain otherwise. No sequential
--- scan, because the plan is made when the chain is short and kept while it grows.
+-- It runs as its owner, because acting roles may not write the chain otherwise. It allows no sequential scan, because
+-- the plan is made while the chain is short and kept while the chain grows.
 CREATE OR REPLACE FUNCTION outbox.chain_audit() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -29,7 +26,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('outbox.audit_chain', 0));
     SELECT * INTO last FROM outbox.audit_chain ORDER BY seq DESC LIMIT 1;
-    IF NOT FOUND THEN -- somebody has emptied it: acts go on, and a check against a noted head finds that
+    IF NOT FOUND THEN -- the chain was emptied: acts continue, and a check against a noted head finds that
         INSERT INTO outbox.audit_chain (seq, hash) VALUES (0, decode(repeat('00', 32), 'hex')) RETURNING * INTO last;
     END IF;
     INSERT INTO outbox.audit_chain (seq, audit_id, hash)

@@ -1,11 +1,11 @@
 -- change_schedule changes a schedule that was made by the API, a command or SQL, and returns whether there is one of
--- the name. What is NULL stays as it is; '' and 0 and '{}' are the default again. Another timing counts from now on,
--- all else from the next tick on. A schedule that a program declares is changed in its code only.
+-- the name. A NULL keeps a value; '' and 0 and '{}' set the default again. Another timing counts from now on,
+-- everything else from the next tick on. A schedule that a program declares can only be changed in the program's code.
 --
--- The lock on the row makes it wait for a firing that is under way. A tick that is due and that nobody has begun to
--- fire must not get lost, and only schedulers can tell what ticks there were: then another timing is refused. One that
--- no scheduler has read yet is replaced, without ticks.
--- It is in the audit: actor, request_id and reason are what stands there; see record_act.
+-- The lock on the row makes it wait for a firing that is under way. A due tick that no scheduler has begun to fire must
+-- not get lost, and only schedulers can compute which ticks there were: then another timing is refused. A timing that
+-- no scheduler has read yet is replaced, without ticks. The function records the act in the audit, with actor,
+-- request_id and reason; see record_act.
 CREATE OR REPLACE FUNCTION outbox.change_schedule(
     name         text,
     kind         text       DEFAULT NULL,
@@ -84,8 +84,8 @@ BEGIN
     END IF;
 
     IF (s.expression, s.time_zone, s.every) IS DISTINCT FROM (stood.expression, stood.time_zone, stood.every) THEN
-        -- A next_at that is since means that no scheduler has read this timing yet: it has no tick, and nobody may come
-        -- to work one out.
+        -- A next_at that equals since means that no scheduler has read this timing yet: it has no tick, and possibly no
+        -- scheduler will compute one.
         IF stood.paused_at IS NULL AND stood.next_at <= clock_timestamp() AND stood.next_at <> stood.since THEN
             RAISE EXCEPTION 'outbox.change_schedule: % is due since % and no scheduler has fired it yet: try again, or pause it first', name, stood.next_at
                 USING ERRCODE = 'object_in_use';

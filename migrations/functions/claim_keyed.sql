@@ -1,29 +1,25 @@
 -- Keys: ordered and limited work.
 --
--- A key is (tenant, queue, key). A running job is its own slot: nothing counts
--- slots, so nothing can drift, and whatever takes a job out of running frees one.
--- Jobs that cannot run leave the index of due jobs as blocked, and are promoted
--- to pending when a slot frees.
+-- A key is (tenant, queue, key). A running job is its own slot: there is no counter of slots that could drift, and
+-- whatever takes a job out of running frees a slot. Jobs that cannot run leave the index of due jobs as blocked, and
+-- are promoted to pending when a slot becomes free.
 --
--- What is decided about a key (which jobs run, are blocked, are promoted, whether
--- it is parked) is decided by the holder of the lock of the key's row, in a
--- statement that begins after the lock was taken. Both matter: under READ
--- COMMITTED each statement has a snapshot of its own, taken when it begins, so a
--- statement that locked and looked at once would look with a snapshot from before
--- it waited. Taken together they close the race of the lost promotion:
+-- The holder of the lock on the key's row makes every decision about a key (which jobs run, are blocked, are promoted,
+-- whether the key is parked), in a statement that begins after the lock was taken. Both conditions matter: under READ
+-- COMMITTED each statement takes a snapshot when it begins, so a statement that both locked and looked would look with
+-- a snapshot from before it waited. Together they prevent a lost promotion:
 --
 --	settle   A leaves running                    lock, look: B is blocked -> promote
 --	claim              lock, look: A runs -> B blocked, commit
 --
--- Whichever of the two has the lock first, the other one sees what it did. Only a
--- function can do this in one round trip: a client that stalls holds no key.
+-- Whichever of the two gets the lock first, the other one sees what it did. Only a function can do this in one round
+-- trip: a client that stalls holds no key.
 --
--- Order of locks: a key's row may be waited for while rows of jobs are held, so
--- a holder of a key's row waits for no job's row (SKIP LOCKED), and several
--- keys are waited for in the order of their names.
+-- Order of locks: a transaction that holds rows of jobs may wait for a key's row. So a holder of a key's row waits for
+-- no job's row (SKIP LOCKED), and several keys are locked in the order of their names.
 
--- What a function returns is not replaced: one that returns a job's columns by themselves, as
--- it did on the main branch before 0.1.0, is dropped first.
+-- CREATE OR REPLACE cannot change what a function returns: a function that returns the single columns of a job, as it
+-- did on the main branch before 0.1.0, is dropped first.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_proc WHERE oid = to_regproc('outbox.claim_keyed') AND 'job' <> ALL (proargnames)) THEN
@@ -32,13 +28,12 @@ BEGIN
 END
 $$;
 
--- claim_keyed leases up to max_jobs due jobs of a queue to a worker: of each of tenant_ids
--- no more than its quota, and no more of a key than it has slots. A tenant's cursors are
--- those of ClaimJobs; of the first jobs behind them it looks at as many as the tenant's
--- reach says, and at the jobs "also", and blocks those that cannot run. Rows without a job
--- tell what else was done: one for each key of which something was blocked, and at last,
--- without a key, how many candidates were looked at, how many passed by because somebody
--- else has them or their key, and how many jobs were blocked and promoted.
+-- claim_keyed leases up to max_jobs due jobs of a queue to a worker: of each of tenant_ids no more than its quota, and
+-- no more of a key than it has slots. A tenant's cursors are those of ClaimJobs. The function looks at as many of the
+-- first jobs after them as the tenant's reach allows, and at the jobs "also", and blocks those that cannot run. Rows
+-- without a job report the rest: one for each key in which jobs were blocked, and finally one without a key, which
+-- counts the candidates, those passed by because another transaction has locked them or their key, and the jobs that
+-- were blocked and promoted.
 CREATE OR REPLACE FUNCTION outbox.claim_keyed(
     worker      text,
     lease_ttl   interval,
@@ -61,7 +56,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     places tid[]; -- of candidates
-    ours   tid[]; -- of those that we have locked, and their key
+    ours   tid[]; -- the candidates that we have locked together with their key
     parked boolean[];
 BEGIN
     IF EXISTS (SELECT FROM outbox.queues WHERE queues.queue = of_queue AND queues.paused_at IS NOT NULL) THEN
@@ -72,8 +67,8 @@ BEGIN
     INTO places
     FROM (
         (
-            -- Whether they are due is asked below; here it would let the planner scan
-            -- the index of due jobs instead of the primary key.
+            -- The check whether they are due comes later; here it would let the planner scan the index of due jobs
+            -- instead of the primary key.
             SELECT (jobs).ctid AS place
             FROM outbox.jobs
             WHERE jobs.id = ANY (also)
@@ -111,7 +106,7 @@ BEGIN
     END IF;
 
     FOR round IN 1 .. 2 LOOP
-        -- What somebody else has is not waited for, and stays as it is. A place may
+        -- The claim does not wait for rows that another transaction has locked, and leaves them unchanged. A place may
         -- have gone to another job since we looked.
         WITH candidate AS MATERIALIZED (
             SELECT (jobs).ctid AS place, jobs.tenant_id, jobs.key
@@ -128,7 +123,7 @@ BEGIN
         INTO ours, parked
         FROM candidate
         CROSS JOIN LATERAL (
-            -- To lock a row again that is ours costs next to nothing.
+            -- Locking a row again that we have locked costs next to nothing.
             SELECT keys.parked_at IS NOT NULL AS parked
             FROM outbox.keys
             WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
@@ -136,14 +131,13 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ) AS held;
         EXIT WHEN round = 2 OR cardinality(ours) = cardinality(places);
-        -- Keys that nobody has claimed of yet, in order: two claims that make the same
-        -- rows wait for each other, once.
+        -- Insert keys that have no row yet, in order: two claims that insert the same rows wait for each other, once.
         INSERT INTO outbox.keys (tenant_id, queue, key)
         SELECT DISTINCT jobs.tenant_id, of_queue, jobs.key
         FROM outbox.jobs
         LEFT JOIN LATERAL (
-            -- Looked up for each: as NOT EXISTS it may be a join that reads all keys of the
-            -- queue, by a plan made when there were none.
+            -- One lookup for each key: NOT EXISTS may become a join that reads all keys of the queue, by a plan made
+            -- when there were none.
             SELECT true AS made
             FROM outbox.keys
             WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = of_queue AND keys.key = jobs.key
@@ -171,7 +165,7 @@ BEGIN
         ) AS candidate
         WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), probed AS (
-        -- What is true of a key is looked up once, beside its first candidate.
+        -- The facts about a key are looked up once, with its first candidate.
         SELECT queued.*, slots.running, slots.used, head.id AS head, head.status AS head_status, head.place AS head_place
         FROM queued
         LEFT JOIN LATERAL (
@@ -206,11 +200,10 @@ BEGIN
             FROM spread
         ) AS ranked
     ), taken AS MATERIALIZED (
-        -- One that fits but is beyond its tenant's quota or max_jobs stays as it is: it is due.
-        -- The first of each tenant come before the second of any.
+        -- A job that fits but exceeds its tenant's quota or max_jobs stays unchanged: it is due. The first job of each
+        -- tenant comes before the second of any.
         SELECT place,
-               -- Fewer than max_active jobs run, so at least as many slots as this one's
-               -- turn are free.
+               -- Fewer than max_active jobs run, so at least as many slots are free as this job's turn.
                CASE WHEN max_active = 1 THEN 0 ELSE (
                    SELECT free.slot
                    FROM generate_series(0, max_active - 1) AS free(slot)
@@ -233,8 +226,8 @@ BEGIN
             epoch            = jobs.epoch + 1,
             slot             = taken.slot,
             lease_owner      = worker,
-            -- The database's clock is the only one that leases know; the claim may have
-            -- waited, so the lease runs from the moment of the write.
+            -- Leases follow the database's clock alone; the claim may have waited, so the lease runs from the moment of
+            -- the write.
             lease_expires_at = clock_timestamp() + lease_ttl,
             started_at       = statement_timestamp()
         FROM taken
@@ -248,7 +241,7 @@ BEGIN
           AND NOT judged.fits
         RETURNING jobs.tenant_id, jobs.key
     ), head AS MATERIALIZED (
-        -- The head of a line has become free and nobody has promoted it yet.
+        -- The head of a line has become free, and no transaction has promoted it yet.
         SELECT (jobs).ctid AS place
         FROM outbox.jobs
         WHERE jobs.ctid = ANY (ARRAY(

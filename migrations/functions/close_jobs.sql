@@ -1,10 +1,9 @@
--- close_jobs moves open jobs into the history and returns the ids that it moved.
--- It is the one place where a job is closed by anything but its handler's success
--- or a person's dismissal. The caller has locked the rows: (id, epoch) is the
--- fence, as for every write, and a job that moved on meanwhile is left alone. The
--- codes and messages are of the attempt that this ends, '' for none.
+-- close_jobs moves open jobs into the history and returns the ids that it moved. Every job is closed here unless its
+-- handler has succeeded or an operator dismisses it. The caller has locked the rows: (id, epoch) is the fence, as for
+-- every write, and a job that moved on meanwhile is left alone. The codes and messages belong to the attempt that this
+-- ends; '' means none.
 --
--- The rows are found by their ids, whatever the statistics say.
+-- The rows are found by their ids, whatever the statistics are.
 CREATE OR REPLACE FUNCTION outbox.close_jobs(
     ids      uuid[],
     epochs   bigint[],

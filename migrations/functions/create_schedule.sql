@@ -1,8 +1,8 @@
--- create_schedule makes a schedule besides those that programs declare, in the current transaction: a job of the kind
--- is enqueued whenever the cron expression or the interval says so. Schedulers are notified by the commit, and work out
--- its first tick. It stays until it is deleted, or until a program declares one of its name, which replaces it.
--- The other parameters are those of outbox.enqueue; deadline is how long after its tick a job expires.
--- It is in the audit: actor, request_id and reason are what stands there; see record_act.
+-- create_schedule makes a schedule in addition to those that programs declare, in the current transaction: whenever the
+-- cron expression or the interval is due, a job of the kind is enqueued. The commit notifies schedulers, which compute
+-- the first tick. The schedule stays until it is deleted, or until a program declares one of the same name, which
+-- replaces it. The other parameters are those of outbox.enqueue; deadline is how long after its tick a job expires. The
+-- function records the act in the audit, with actor, request_id and reason; see record_act.
 CREATE OR REPLACE FUNCTION outbox.create_schedule(
     name         text,
     kind         text,
@@ -48,8 +48,8 @@ BEGIN
     s.set_by := coalesce(nullif(actor, ''), session_user);
     s.generation := 1;
     s.created_at := statement_timestamp(); s.updated_at := s.created_at; s.since := s.created_at;
-    s.next_at := s.since; -- a scheduler that finds it due, and no tick since then, moves it to its first one
-    s.priority := CASE WHEN priority BETWEEN -32768 AND 32767 THEN priority ELSE 0 END; -- what fits into its column
+    s.next_at := s.since; -- a scheduler that finds it due, with no tick since then, moves it to its first one
+    s.priority := CASE WHEN priority BETWEEN -32768 AND 32767 THEN priority ELSE 0 END; -- what fits its column
     s.max_active := CASE WHEN max_active BETWEEN 2 AND 1000 THEN max_active END;
     mistakes := concat_ws('; ',
         CASE WHEN (priority BETWEEN -32768 AND 32767) IS NOT TRUE THEN format('priority is %s, want -32768 to 32767', coalesce(priority::text, 'NULL')) END,

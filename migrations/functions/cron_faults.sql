@@ -1,6 +1,6 @@
--- cron_faults says what is wrong with a cron expression, in the words of package schedule, which reads it in the end;
--- NULL if nothing is. A test compares the two. Of days that never come it knows those that the months lack, as 30
--- February; others (the second Monday among the first days) schedulers report in their logs.
+-- cron_faults returns what is wrong with a cron expression, in the same words as package schedule, which finally reads
+-- it; NULL if nothing is. A test compares the two. Of the days that never come it finds those that the months lack,
+-- such as 30 February; schedulers report the others (such as the second Monday among the first days) in their logs.
 CREATE OR REPLACE FUNCTION outbox.cron_faults(expression text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -18,7 +18,7 @@ DECLARE
     bounds integer[];
     fault  text;
     faults text[] := '{}';
-    chosen integer[];            -- of the field
+    chosen integer[];            -- values of the field
     dated  integer[];            -- days of the month
 BEGIN
     IF expression = ANY ('{@yearly,@monthly,@weekly,@daily,@hourly}') THEN
@@ -40,7 +40,7 @@ BEGIN
             -- L, the last day of the month; 15W, the weekday nearest to the 15th; 5L, the last Friday; 5#2, the 2nd.
             IF i = 3 AND (part = 'L' OR part ~ '^0*([1-9]|[12][0-9]|3[01])W$')
                 OR i = 5 AND part ~ '^(0*[0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)(L|#[1-5])$' THEN
-                chosen := NULL; -- it comes
+                chosen := NULL; -- such a day comes
                 CONTINUE;
             END IF;
             span := split_part(part, '/', 1);

@@ -1,6 +1,6 @@
--- delete_schedule forgets a schedule, and returns whether there was one of the name; jobs that it has enqueued stay. A
--- program that declares it brings it back with its next start. It waits for a firing that is under way.
--- It is in the audit: actor, request_id and reason are what stands there; see record_act.
+-- delete_schedule deletes a schedule, and returns whether there was one of the name; jobs that it has enqueued stay. A
+-- program that declares the schedule recreates it at its next start. The function waits for a firing that is under way.
+-- It records the act in the audit, with actor, request_id and reason; see record_act.
 CREATE OR REPLACE FUNCTION outbox.delete_schedule(
     name       text,
     tenant_id  uuid DEFAULT '00000000-0000-0000-0000-000000000001',

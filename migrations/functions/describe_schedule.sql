@@ -1,6 +1,6 @@
--- describe_schedule is how a schedule stands in the audit: what it is made of, without what is not set. Of its payload
--- and its headers' values, which not everybody may read, there are hashes, of the payload the length and of the headers
--- the names.
+-- describe_schedule returns a schedule in the form of the audit: its settings, without those that are not set. The
+-- payload and the values of its headers, which not every reader of the audit may see, appear as hashes, with the length
+-- of the payload and the names of the headers.
 CREATE OR REPLACE FUNCTION outbox.describe_schedule(schedule outbox.schedules) RETURNS jsonb
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN jsonb_strip_nulls(to_jsonb(schedule)

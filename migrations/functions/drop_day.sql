@@ -1,7 +1,6 @@
--- drop_day drops a day of the history or of the events. It runs as its owner, because only
--- the owner of a table can drop it, and takes nothing but days before yesterday; of the
--- events only those that every sink has read, unless it is to lose the others. The day is
--- locked before its parent; see reaper/days.go.
+-- drop_day drops a day of the history or of the events. It runs as its owner, because only the owner of a table can
+-- drop it. It only accepts days before yesterday; and only days of the events that every sink has read, unless lose is
+-- set. It locks the day before its parent; see reaper/days.go.
 CREATE OR REPLACE FUNCTION outbox.drop_day(day regclass, lose boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -19,7 +18,7 @@ BEGIN
         RAISE EXCEPTION '% is no day of the history or the events before yesterday', day USING ERRCODE = 'invalid_parameter_value';
     END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', day);
-    -- Only now: a sink may have gone back since somebody else has looked.
+    -- Check only now: a sink may have gone back since the caller has checked.
     IF parent = 'outbox.events'::regclass AND NOT lose THEN
         SELECT sinks INTO behind FROM outbox.sinks_behind(day);
         IF behind <> '{}' THEN

@@ -1,14 +1,10 @@
--- enqueue stores a job in the current transaction and returns its id. With an
--- idempotency_key that was used before (same tenant and kind) it changes nothing
--- and returns the first job's id. notify => false leaves the wake-up to the
--- dispatchers' poll. A job that is not done at its deadline expires; one that is
--- held waits for outbox.release.
--- Where max_queued jobs of the key wait already, it does what when_full says: by
--- itself it stores nothing and returns NULL; coalesce returns the id of the newest
--- job that waits; replace-oldest closes the one that has waited longest.
--- backoff is how long the job waits after its first failed attempt, its second one
--- and so on, the last of them from then on. streamed has each change of the job
--- stored as an event: see stream_job.
+-- enqueue stores a job in the current transaction and returns its id. If the idempotency_key was used before (by the
+-- same tenant and kind), it changes nothing and returns the first job's id. notify => false leaves the wake-up to the
+-- dispatchers' poll. A job that is not done at its deadline expires; a held job waits for outbox.release. If max_queued
+-- jobs of the key wait already, when_full decides: by default enqueue stores nothing and returns NULL; coalesce returns
+-- the id of the newest waiting job; replace-oldest closes the job that has waited longest. backoff lists how long the
+-- job waits after its first failed attempt, its second one and so on; the last wait repeats. streamed stores each
+-- change of the job as an event: see stream_job.
 CREATE OR REPLACE FUNCTION outbox.enqueue(
     kind            text,
     payload         jsonb       DEFAULT '{}',
@@ -47,7 +43,7 @@ DECLARE
     first_id  uuid;
     room      record;
 BEGIN
-    -- The rules of package outbox: every mistake is said at once.
+    -- The rules of package outbox: every mistake is reported at once.
     mistakes := concat_ws('; ',
         CASE WHEN (kind ~ name_rule) IS NOT TRUE THEN
             format('kind %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(kind, 200))) END,
@@ -105,8 +101,8 @@ BEGIN
 
     IF idempotency_key <> '' THEN -- neither '' nor NULL is a key
         LOOP
-            -- The insert waits for a concurrent producer of the same key; the look-up
-            -- is a statement of its own, so that it sees what that one committed.
+            -- The insert waits for a concurrent producer of the same key; the lookup is a statement of its own, so that
+            -- it sees what that producer committed.
             INSERT INTO outbox.idempotency_keys AS k (tenant_id, kind, key, job_id, held)
             VALUES (tenant_id, kind, idempotency_key, new_id, nullif(hold, false))
             ON CONFLICT DO NOTHING;

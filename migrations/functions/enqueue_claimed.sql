@@ -1,17 +1,15 @@
--- enqueue_claimed stores a plain job of the root tenant leased to a worker, under the
--- conditions of ClaimJobs (queries/claim.sql), and returns it: pending to running in one
--- move that nobody sees the middle of, and one version of the row. Where it may not, it
--- stores the job as any, which dispatchers claim after the commit, and returns nothing.
+-- enqueue_claimed stores a plain job of the root tenant already leased to a worker, under the conditions of ClaimJobs
+-- (queries/claim.sql), and returns it: the job moves from pending to running in one step, of which nobody sees the
+-- middle, and with one version of the row. If it may not claim, it stores the job like any other, which dispatchers
+-- claim after the commit, and returns nothing.
 --
--- The claim never fails. A role that may store jobs need not be allowed to claim them,
--- and the transaction is somebody else's: it must not be aborted for this. The row is
--- returned after the block, which an error undoes, so that it returns only what is
--- written.
+-- The claim never fails. A role that may store jobs need not be allowed to claim them, and the transaction is the
+-- caller's: it must not be aborted for this. The row is returned after the block, whose changes an error undoes, so
+-- that only what was written is returned.
 --
--- A commit that waits for no disk tells nothing: the attempt would begin although a crash
--- may undo the job. So it is left to a claim, whose commit waits for both. And a
--- transaction that sees the database as it was when it began does not see that a queue has
--- been paused since; a serializable one would be refused at its commit for having looked.
+-- A commit that waits for no disk must not start the job: the attempt would begin although a crash may undo the job. So
+-- the job is left to a claim, whose commit waits for both. A transaction with a snapshot from its beginning does not
+-- see that a queue has been paused since, and a serializable one would be refused at its commit for having looked.
 CREATE OR REPLACE FUNCTION outbox.enqueue_claimed(
     job_id uuid, in_queue text, of_kind text, with_priority smallint, attempts integer, run_timeout interval, waits text,
     content bytea, type_of_content text, with_headers text, is_watched boolean, notify boolean, worker text, lease_ttl interval
@@ -21,7 +19,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     claimed boolean := false;
-    stored  record; -- neither of the results by itself: an error of the block undoes it
+    stored  record; -- not assigned to the results directly: an error of the block undoes it
 BEGIN
     IF current_setting('synchronous_commit') <> 'off' AND current_setting('transaction_isolation') = 'read committed' THEN
         BEGIN

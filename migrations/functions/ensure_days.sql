@@ -1,8 +1,7 @@
--- ensure_days creates the partitions of the history and of the events, for yesterday to
--- days_ahead days from now (UTC), and returns how many it made. A table is made apart and
--- then attached, which takes SHARE UPDATE EXCLUSIVE on the parent: settlements and
--- producers go on meanwhile (CREATE TABLE ... PARTITION OF would stop them). It runs as its
--- owner, because only the owner of a table can attach to it.
+-- ensure_days creates the partitions of the history and of the events, from yesterday to days_ahead days from now
+-- (UTC), and returns how many it created. It creates a table separately and then attaches it, which takes SHARE UPDATE
+-- EXCLUSIVE on the parent: settlements and producers continue meanwhile (CREATE TABLE ... PARTITION OF would stop
+-- them). It runs as its owner, because only the owner of a table can attach to it.
 CREATE OR REPLACE FUNCTION outbox.ensure_days(days_ahead integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -21,12 +20,12 @@ BEGIN
     LOOP
         name := parent || to_char(day, '_YYYYMMDD');
         CONTINUE WHEN to_regclass('outbox.' || name) IS NOT NULL;
-        -- Two processes that start together make it once.
+        -- Two processes that start together create it once.
         PERFORM pg_advisory_xact_lock(hashtextextended('outbox.ensure_days', 0));
         CONTINUE WHEN to_regclass('outbox.' || name) IS NOT NULL;
         EXECUTE format('CREATE TABLE outbox.%I (LIKE outbox.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name, parent);
-        -- What a role may see of the parent (secure.sql) it sees through it; of a day by
-        -- itself only the owner, as a backup does.
+        -- A role sees rows of the parent (secure.sql) through the parent; a day on its own is visible only to the
+        -- owner, as for a backup.
         EXECUTE format('ALTER TABLE outbox.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
         EXECUTE format('CREATE POLICY owner ON outbox.%I TO %s USING (true) WITH CHECK (true)', name, owners);
         IF parent = 'history' THEN
@@ -40,10 +39,10 @@ BEGIN
 END
 $$;
 
--- Rows are deleted from these tables, which have no unique index to name a row by. Where a
--- publication has them, as one FOR ALL TABLES does, the server refuses that unless the whole
--- row names it. It is logged whole then, but only with wal_level = logical. The history
--- itself counts if publish_via_partition_root is on. Days of events are only dropped.
+-- Rows are deleted from these tables, which have no unique index to identify a row. If a publication includes them, as
+-- one FOR ALL TABLES does, the server refuses the deletion unless the whole row identifies it. Then the row is logged
+-- whole, but only with wal_level = logical. The history itself counts if publish_via_partition_root is on. Days of
+-- events are only dropped.
 DO $$
 DECLARE
     name regclass;

@@ -1,5 +1,5 @@
--- forget_keys takes the rows of keys away that no open job needs: a claim makes
--- them again. A row is looked at after it was locked, like everywhere.
+-- forget_keys deletes the rows of keys that no open job needs: a claim inserts them again. It checks a row after
+-- locking it, as everywhere.
 CREATE OR REPLACE FUNCTION outbox.forget_keys(tenant_ids uuid[], queue_names text[], key_names text[]) RETURNS integer
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -26,7 +26,7 @@ BEGIN
           SELECT FROM outbox.jobs
           WHERE jobs.tenant_id = keys.tenant_id AND jobs.queue = keys.queue AND jobs.key = keys.key
             AND jobs.key IS NOT NULL AND jobs.status = 'running'
-          OFFSET 0) -- asked key by key; see queries/settle.sql
+          OFFSET 0) -- checked key by key; see queries/settle.sql
       AND NOT EXISTS (
           SELECT FROM outbox.jobs
           WHERE jobs.tenant_id = keys.tenant_id AND jobs.queue = keys.queue AND jobs.key = keys.key

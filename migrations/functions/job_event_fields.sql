@@ -1,7 +1,6 @@
--- job_event_fields is the body of an event of a streamed job, without its end: the fields that
--- every event has, and more, each with a comma before it. Every byte is stored for each change
--- of a job, so the root tenant is left out. It is one expression, which the server writes into
--- the statement that calls it.
+-- job_event_fields returns the body of an event of a streamed job, without its end: the fields that every event has,
+-- and more, each with a comma before it. Every byte is stored for each change of a job, so the root tenant is omitted.
+-- The function is one expression, which the server inlines into the calling statement.
 CREATE OR REPLACE FUNCTION outbox.job_event_fields(
     job_id uuid, of_tenant uuid, event text, number integer, previous text, status outbox.job_status, epoch bigint, attempt integer,
     queue text, kind text, key text, happened timestamptz, more text

@@ -1,5 +1,6 @@
--- job_event_headers is what the message of an event of a streamed job has of the job's headers. A value that is longer
--- than 1 KiB, or has a control character, is left out: the job has it, and brokers or receivers would refuse the event.
+-- job_event_headers returns those of a streamed job's headers that the message of an event carries. It omits a value
+-- that is longer than 1 KiB or has a control character: the job has it, and brokers or receivers would refuse the
+-- event.
 CREATE OR REPLACE FUNCTION outbox.job_event_headers(headers jsonb) RETURNS jsonb
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN CASE WHEN headers IS NOT NULL THEN nullif(jsonb_strip_nulls(jsonb_build_object(

@@ -1,4 +1,4 @@
--- job_event_result is the field of an event that has the result of a job.
+-- job_event_result returns the field of an event that has the result of a job.
 CREATE OR REPLACE FUNCTION outbox.job_event_result(result bytea) RETURNS text
 LANGUAGE plpgsql STABLE STRICT AS $$
 BEGIN

@@ -1,27 +1,25 @@
--- make_room decides on one more queued job of a key that may have max_queued of
--- them. Held jobs are not queued yet, running ones no more.
+-- make_room decides whether a key that may have max_queued queued jobs takes one more. Held jobs are not queued yet,
+-- and running ones no longer are.
 --
 --	accepted   there is room
 --	rejected   there is none
 --	coalesced  there is none; job is the newest queued one of of_kind, which will do
 --	replaced   there was none; job was the oldest queued one, and is closed as skipped
 --
--- A job that stands for a request must not start before what the request is about has
--- been committed with it, or it would work on what was there before and nobody would
--- look again. So it is locked until the transaction ends, and dispatchers are woken
--- then:
+-- A job that stands for a request must not start before the changes that the request is about have been committed with
+-- it. Otherwise it would work on the state before them, and no job would look again. So it is locked until the
+-- transaction ends, and dispatchers are woken then:
 --
 --	P   change S; coalesced into J                 commit
 --	D                               claim: not J          claim J, reads the new S
 --
--- moves_on says that the key is to be moved on when the transaction commits: the job
--- that it was about is gone, or could not be promoted meanwhile.
+-- moves_on reports that the key must be moved on when the transaction commits: the job that it was about is gone, or
+-- could not be promoted meanwhile.
 --
--- A caller that is accepted, or replaces a job, stores its own in the same
--- transaction. It is exact among all who ask: they wait for one another's
--- transactions to end, by a lock that nobody else takes, so neither claims nor
--- settlements wait for a producer. The verdict isolation says that the
--- transaction's snapshot is older than the lock would be.
+-- A caller that is accepted, or replaces a job, stores its own job in the same transaction. The limit is exact among
+-- all callers: they wait for one another's transactions to end, by a lock that nobody else takes, so neither claims nor
+-- settlements wait for a producer. The verdict isolation means that the transaction's snapshot is older than the lock
+-- would be.
 --
 -- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text, max_queued integer, when_full text, notify boolean,
@@ -39,7 +37,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended(concat_ws(' ', of_tenant, of_queue, of_key), 7818701));
     LOOP
         moves_on := false;
-        -- What has its deadline behind it will never run.
+        -- A job whose deadline has passed will never run.
         SELECT count(*), (array_agg(waiting.id ORDER BY waiting.id DESC) FILTER (WHERE waiting.kind = of_kind))[1]
         INTO queued, job
         FROM (
@@ -63,8 +61,8 @@ BEGIN
             job := NULL;
             RETURN;
         ELSIF when_full = 'coalesce' AND job IS NOT NULL THEN
-            -- A claim that is about to take it is waited for: then it runs, and does not
-            -- do. Only the next look sees that, so all is asked again.
+            -- If a claim is about to take the job, wait for it: then the job runs, and does not stand for this one.
+            -- Only the next look sees that, so everything is checked again.
             SELECT jobs.status = 'blocked' INTO moves_on
             FROM outbox.jobs
             WHERE jobs.id = job
@@ -81,8 +79,8 @@ BEGIN
             job := NULL;
             RETURN;
         END IF;
-        -- A claim that is about to take it is waited for: then it runs, and there is
-        -- room. Only this look sees that, so all is asked again.
+        -- If a claim is about to take the job, wait for it: then the job runs, and there is room. Only this look sees
+        -- that, so everything is checked again.
         SELECT jobs.id, jobs.epoch
         INTO job, epoch
         FROM outbox.jobs

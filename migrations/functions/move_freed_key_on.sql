@@ -1,10 +1,9 @@
--- move_freed_key_on promotes what waited behind the job that was taken away, or what
--- could not be promoted while the transaction had it. It runs while the transaction commits, so that
--- claims find the key's row locked for no longer than that, however long the
--- transaction was. It waits for nobody who has the key, because a producer may have
--- replaced jobs of several keys, in any order; what it leaves is the sweep's.
+-- move_freed_key_on promotes the jobs that waited behind a job that was taken away, or that could not be promoted while
+-- the transaction had locked them. It runs while the transaction commits, so that claims find the key's row locked no
+-- longer than that, however long the transaction was. It does not wait for another holder of the key, because a
+-- producer may have replaced jobs of several keys, in any order; the sweep does the rest.
 --
--- Rows are found by their indexes, as promote_keys means it, whatever the session is that commits.
+-- Rows are found by their indexes, as promote_keys requires, in whatever session commits.
 CREATE OR REPLACE FUNCTION outbox.move_freed_key_on() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$

@@ -1,23 +1,23 @@
--- promote_keys moves keys on after jobs have left them: up to counts[i] blocked
--- jobs of the i-th key become pending, as far as slots are free; the head of a
--- line does if it is its turn; and a key whose head is dead is parked if its
--- policy says so. It returns what it promoted. It may be called at any time and by
--- anybody: what is not due is not done.
+-- promote_keys moves keys on after jobs have left them. Up to counts[i] blocked jobs of the i-th key become pending, as
+-- far as slots are free; so does the head of a line if it is its turn; and a key whose head is dead is parked if its
+-- policy requires it. It returns the jobs that it promoted. It may be called at any time and by anybody: it does
+-- nothing that is not due.
 --
--- It waits for no row, a key's or a job's: somebody may hold one for an hour, and the other keys must not wait for it.
--- Two of those who hold one are claims. One that blocks a job holds its key's row until it commits. And one whose
--- snapshot is older than the block of a job locks that job's row, sees that it is no longer due, and keeps the lock,
--- though it does not have the key:
+-- It waits for no row, of a key or of a job: another transaction may lock one for an hour, and the other keys must not
+-- wait for it. Two kinds of claims are among those transactions. A claim that blocks a job holds the row of its key
+-- until it commits. And a claim whose snapshot is older than the blocking of a job locks that job's row, sees that the
+-- job is no longer due, and keeps the lock, although it does not have the key:
 --
 --	claim 1   B blocked, commit                                       look: A runs
 --	claim 2   snapshot, B is due            lock B, leave it alone ...               commit
 --	settle                                                 A ends, lock the key: B is locked
 --
--- So a row without an id names each key that it passed by, or of which it passed by a job, because somebody has locked
--- it: the caller has to look at the key again.
+-- So for each key that it passed by, or of which it passed by a job, because of such a lock, it returns a row without
+-- an id: the caller must look at the key again.
 --
--- patient is the reaper's, who comes back anyhow: it names no key that it passed by, and leaves alone what will move by
--- itself, because a due job of the same kind will be claimed and promotes the next one when it ends.
+-- The reaper calls it with patient, because it comes back anyhow: then it names no key that it passed by, and leaves
+-- alone what will move without it, because a due job of the same kind will be claimed and promotes the next one when it
+-- ends.
 CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
 RETURNS TABLE (id uuid, tenant_id uuid, queue text, key text, kind text)
 LANGUAGE plpgsql AS $$
@@ -45,7 +45,7 @@ BEGIN
             WHERE keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             LIMIT 1
         ) AS stored
-        -- Hashed, where an anti-join would compare all with all.
+        -- Hashed, where an anti-join would compare every pair.
         WHERE (input.tenant_id, input.queue, input.key) NOT IN (
             SELECT held.tenant_id, held.queue, held.key FROM unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key));
     END IF;
@@ -58,8 +58,8 @@ BEGIN
         SELECT input.tenant_id, input.queue COLLATE "C" AS queue, input.key COLLATE "C" AS key, input.n,
                held.parked, held.park_at, slots.running,
                head.id AS head, head.status AS head_status, head.on_death, head.park_after, head.place,
-               -- Counted from the death, not from when it was first seen: a head that was
-               -- retried and dies again holds up the line for all of the time again.
+               -- Counted from the death, not from when it was first seen: a head that was retried and dies again blocks
+               -- the line for the whole time again.
                coalesce(head.failed_at + head.park_after, held.park_at, statement_timestamp() + head.park_after) AS parks_at
         FROM unnest(held_tenants, held_queues, held_keys, held_counts) AS input(tenant_id, queue, key, n)
         CROSS JOIN LATERAL (
@@ -76,7 +76,8 @@ BEGIN
         ) AS slots
         LEFT JOIN LATERAL (
             SELECT jobs.id, jobs.status, jobs.on_death, jobs.failed_at, (jobs).ctid AS place,
-                   -- Within the bounds of outbox.enqueue, which an INSERT does not know: later there is no such time.
+                   -- Within the bounds of outbox.enqueue, which an INSERT does not check: beyond them there is no such
+                   -- time.
                    CASE WHEN jobs.park_after IS NOT NULL THEN least(greatest(jobs.park_after, '0'), '36500 days') END AS park_after
             FROM outbox.jobs
             WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
@@ -98,8 +99,8 @@ BEGIN
                OR (NOT line.head_dead AND line.park_at IS NOT NULL))
         RETURNING 1
     ), room AS MATERIALIZED (
-        -- No more than can be promoted are locked: to lock a thousand rows is to write
-        -- a thousand. Each has a limit of its own; that of the first ones will do.
+        -- Lock no more jobs than can be promoted: locking a thousand rows means writing a thousand. Each job has a
+        -- limit of its own; the limits of the first ones will do.
         SELECT line.tenant_id, line.queue, line.key, line.running, line.parked,
                CASE WHEN line.n <= 1 THEN line.n ELSE least(line.n, (
                    SELECT max(coalesce(first.max_active, 1))
@@ -115,7 +116,7 @@ BEGIN
         SELECT line.tenant_id, line.queue, line.key, waiting.place, waiting.max_active, line.running,
                row_number() OVER (PARTITION BY line.tenant_id, line.queue, line.key ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
                CASE WHEN patient THEN (
-                   -- Only as far as it matters: what is due beyond the limit fills it.
+                   -- Counts no further than matters: due jobs beyond the limit fill it.
                    SELECT count(*)
                    FROM (SELECT FROM outbox.jobs AS due
                          WHERE due.tenant_id = line.tenant_id AND due.queue = line.queue AND due.key = line.key

@@ -1,8 +1,7 @@
--- publish stores an event in the current transaction and returns its id; relays publish it
--- to their sinks once the transaction has committed. Events of a key are published in the
--- order of the transactions that held a lock on what the key stands for, as a row that they
--- change; serial takes such a lock, until the transaction ends, where there is no row.
--- notify => false leaves the wake-up to the relays' poll.
+-- publish stores an event in the current transaction and returns its id; relays publish it to their sinks once the
+-- transaction has committed. Events of a key are published in the order of the transactions that held a lock on what
+-- the key stands for, such as a row that they change. Where there is no such row, serial takes a lock until the
+-- transaction ends. notify => false leaves the wake-up to the relays' poll.
 CREATE OR REPLACE FUNCTION outbox.publish(
     topic        text,
     payload      jsonb,
@@ -22,7 +21,7 @@ DECLARE
     mistakes  text;
     new_id    uuid  := coalesce(id, outbox.uuid_v7());
 BEGIN
-    -- The rules of package outbox: every mistake is said at once.
+    -- The rules of package outbox: every mistake is reported at once.
     mistakes := concat_ws('; ',
         CASE WHEN (topic ~ name_rule) IS NOT TRUE THEN
             format('topic %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(topic, 200))) END,

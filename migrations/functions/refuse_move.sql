@@ -1,14 +1,12 @@
--- The state machine, enforced by the database. Postgres evaluates a trigger's WHEN without
--- calling the function, so a claim pays a few comparisons and no call; the function decides
--- about the rarer moves. WHEN says no more than that because it is, like a CHECK, parsed anew
--- for every statement that fires the trigger (00001_tables.sql). docs/reference/states.md,
--- outbox/status.go and this file are compared by a test.
+-- The database enforces the state machine. Postgres evaluates a trigger's WHEN without calling the function, so a claim
+-- pays for a few comparisons and no call; the function decides about the rarer moves. WHEN has no more conditions
+-- because, like a CHECK, it is parsed again for every statement that fires the trigger (00001_tables.sql). A test
+-- compares docs/reference/states.md, outbox/status.go and this file.
 CREATE OR REPLACE FUNCTION outbox.refuse_move() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_TABLE_NAME = 'jobs' AND NEW.epoch >= OLD.epoch AND (
-        -- Whatever takes a job into or out of running raises the epoch, so that
-        -- (id, epoch) alone is the fence.
+        -- Every move into or out of running raises the epoch, so that (id, epoch) alone is the fence.
         (OLD.status <> 'running' AND NEW.status <> 'running') OR NEW.epoch > OLD.epoch
     ) AND (
         (OLD.status = 'pending'  AND NEW.status IN ('running', 'blocked'))

@@ -1,6 +1,5 @@
--- release lets a held job run, wakes the dispatchers, and returns the status in
--- which it found the job: created if this released it, which then is in the audit;
--- NULL if it is not open.
+-- release lets a held job run, wakes the dispatchers, and returns the status in which it found the job: created if it
+-- released the job, which it then records in the audit; NULL if the job is not open.
 --
 -- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
@@ -13,7 +12,7 @@ BEGIN
     IF found.status = 'created' THEN
         UPDATE outbox.jobs
         SET status = 'pending',
-            -- It takes its place in the queue now: claims look from where they have come to.
+            -- It takes its place in the queue now: claims continue from where they are.
             run_at = greatest(jobs.run_at, statement_timestamp())
         WHERE jobs.id = job_id;
         PERFORM pg_notify('outbox_jobs', '');

@@ -1,6 +1,6 @@
--- schedule_faults says every mistake in a schedule that is to be stored, with the words of package schedule and of
--- outbox.enqueue; NULL if there is none. What the schedule will enqueue is enqueued here once and rolled back, so that
--- the rules of jobs have one place. The payload is what is new of it; NULL was stored before.
+-- schedule_faults returns every mistake in a schedule to be stored, in the words of package schedule and of
+-- outbox.enqueue; NULL if there is none. It enqueues a job of the schedule once and rolls that back, so that the rules
+-- of jobs are in one place. payload is the schedule's new payload; NULL means that it was stored before.
 CREATE OR REPLACE FUNCTION outbox.schedule_faults(s outbox.schedules, payload jsonb) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -13,7 +13,7 @@ BEGIN
             CASE WHEN NOT EXISTS (SELECT FROM pg_timezone_names WHERE name = s.time_zone) THEN
                 format('zone is %s, want the name of an IANA time zone like "Europe/Berlin" or "UTC"', coalesce(to_json(s.time_zone)::text, '""')) END,
             outbox.cron_faults(s.expression))
-        -- An interval of Go has none, and would take 30 days for one.
+        -- A Go duration has no months, and would count one as 30 days.
         WHEN (extract(year FROM s.every), extract(month FROM s.every)) <> (0, 0) THEN
             format('interval is %s, want days and times: for months, use the cron expression @monthly', s.every)
         WHEN s.every NOT BETWEEN '1 second' AND '3650 days' THEN format('interval is %s, want 1s to 10 years', s.every)
@@ -34,7 +34,8 @@ BEGIN
         CASE WHEN (s.missed_limit BETWEEN 1 AND 1000) IS NOT TRUE THEN format('missed_limit is %s, want 1 to 1000', coalesce(s.missed_limit::text, 'NULL')) END,
         CASE WHEN s.deadline NOT BETWEEN '1 microsecond' AND '36500 days' THEN format('deadline is %s, want up to 100 years', s.deadline) END,
         CASE WHEN s.headers ?| '{schedule,scheduled_for}' THEN 'headers have schedule or scheduled_for, which every job of a schedule carries already' END,
-        -- As outbox.EnqueueMany counts them, which writes < as \u003c; a tick adds its own, and those of a trace.
+        -- Counted as outbox.EnqueueMany does, which writes < as \u003c; a tick adds its own headers, and those of a
+        -- trace.
         CASE WHEN octet_length(s.headers::text) <= 65536 AND octet_length(regexp_replace(s.headers::text, '[<>&]', '\\u003c', 'g')) > 64512 THEN
             format('headers are %s bytes as JSON, want at most 64512: each tick adds its own', octet_length(regexp_replace(s.headers::text, '[<>&]', '\\u003c', 'g'))) END,
         of_job), '');

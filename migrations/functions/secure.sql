@@ -1,33 +1,31 @@
--- secure makes the roles outbox_owner, _producer, _worker, _api and _reader, what they may
--- do, and the policies of row security; docs/guides/tenants.md is the user's page, and
--- testdata/roles.golden lists what comes of it. Each migrate up calls it. Call it as the
--- owner after adding a table to this schema, after changing the owner, or when an
--- administrator has made the roles that the migration was not allowed to make. It returns
--- false, and leaves row security as it is, while a role is missing.
+-- secure creates the roles outbox_owner, _producer, _worker, _api and _reader, their privileges, and the policies of
+-- row security; docs/guides/tenants.md is the user's page, and testdata/roles.golden lists the result. Each migrate up
+-- calls it. Call it as the owner after adding a table to this schema, after changing the owner, or when an
+-- administrator has created the roles that the migration was not allowed to create. While a role is missing it returns
+-- false, and leaves row security unchanged.
 --
--- Where everything is as wanted it changes nothing. To change the row security of a table it
--- takes ACCESS EXCLUSIVE on it, behind which everybody would wait for the table's longest
--- reader. So it gives up when it has waited for lock_timeout: call it again.
+-- If everything is as wanted it changes nothing. To change the row security of a table it takes ACCESS EXCLUSIVE on the
+-- table, and every other statement would wait behind it for the table's longest reader. So it gives up after
+-- lock_timeout: call it again.
 --
--- Roles belong to the whole server: other databases may have made them already,
--- or be making them just now.
+-- Roles belong to the whole server: other databases may have created them already, or be creating them just now.
 CREATE OR REPLACE FUNCTION outbox.secure() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10ms' AS $$
 DECLARE
-    -- What a producer must not set and the API must not change, as far as they are there.
+    -- The columns that a producer must not set and the API must not change, as far as they exist.
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
-    of_the_log CONSTANT text[] := '{position,at}'; -- which the database gives an event
+    of_the_log CONSTANT text[] := '{position,at}'; -- the database sets them
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
-    engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API sees the bridges of positions, and nothing else
+    engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API sees the positions of bridges, and nothing else
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
     everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
-    -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects
-    -- are evaluated once a statement, not once a row.
+    -- Conditions are written as pg_get_expr prints them, to be compared with its output. Sub-selects are evaluated once
+    -- for each statement, not for each row.
     all_of_them CONSTANT text := '( SELECT outbox.all_tenants() AS all_tenants)';
-    -- The relay alone stores jobs of its kinds, and their idempotency keys: see KindFault in package engine. The API
-    -- may still change such jobs, as when a person replays a dead letter.
+    -- Only the relay stores jobs of its kinds, and their idempotency keys: see KindFault in package engine. The API may
+    -- still change such jobs, as when an operator replays a dead letter.
     not_of_the_relay CONSTANT text := '(kind !~~ ''relay:%''::text)';
     missing   text := '';
     role      text;
@@ -79,7 +77,7 @@ BEGIN
             FROM thing, aclexplode(thing.all_acl) AS owners
             WHERE owners.grantee = thing.owner
             UNION ALL
-            -- A function that runs as its caller lets nobody do more than before.
+            -- A function that runs as its caller gives nobody new privileges.
             SELECT thing.oid, may.role, 'EXECUTE'
             FROM thing, unnest('{outbox_worker,outbox_producer,outbox_api,outbox_reader}'::text[]) AS may(role)
             WHERE thing.kind LIKE 'function%' AND thing.relname NOT IN ('secure', 'chain_audit')
@@ -109,13 +107,13 @@ BEGIN
                     WHEN 'audit_chain' THEN '{SELECT}'
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     WHEN 'held_messages' THEN '{SELECT}'
-                    WHEN 'chores' THEN '{SELECT}' -- whether what is beyond its retention is removed
+                    WHEN 'chores' THEN '{SELECT}' -- shows whether rows beyond their retention are removed
                     WHEN 'measured' THEN '{SELECT}'
                     WHEN 'measures' THEN '{SELECT}'
                     WHEN 'measured_hours' THEN '{SELECT}'
                     WHEN 'measures_hours' THEN '{SELECT}'
                     WHEN 'builds' THEN '{SELECT}'
-                    WHEN 'lease_extensions' THEN '{SELECT}' -- whether a lease has lapsed
+                    WHEN 'lease_extensions' THEN '{SELECT}' -- shows whether a lease has lapsed
                     WHEN 'inbox' THEN '{}'
                     WHEN 'inbox_positions' THEN '{SELECT}' -- of bridges
                     ELSE everything END),
@@ -142,7 +140,7 @@ BEGIN
             FROM thing, unnest('{outbox_producer,outbox_worker,outbox_api}'::text[]) AS may(role)
             WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
             UNION ALL
-            SELECT thing.oid, may.role, 'SELECT' -- a relay asks whether it has gone back, and an operator for its end
+            SELECT thing.oid, may.role, 'SELECT' -- a relay checks whether it went back, an operator its end
             FROM thing, unnest('{outbox_worker,outbox_api,outbox_reader}'::text[]) AS may(role)
             WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
         ), actual (oid, grantee, privilege) AS (
@@ -191,14 +189,14 @@ BEGIN
         ORDER BY c.relname
     LOOP
         visible := CASE
-            WHEN tab.relname = 'tokens' THEN 'true' -- the caller is not known before its token is
+            WHEN tab.relname = 'tokens' THEN 'true' -- the caller is unknown before its token is known
             WHEN tab.names_tenant THEN '((tenant_id = ( SELECT outbox.current_tenant() AS current_tenant)) OR ' || all_of_them || ')'
             WHEN tab.names_job THEN format('(%2$s OR (EXISTS ( SELECT FROM outbox.jobs WHERE (jobs.id = %1$I.job_id)))'
                 ' OR (EXISTS ( SELECT FROM outbox.history WHERE (history.id = %1$I.job_id))))', tab.relname, all_of_them)
-            ELSE all_of_them -- what names no tenant concerns all of them
+            ELSE all_of_them -- a table without a tenant concerns all of them
         END;
         storable := CASE WHEN tab.relname IN ('jobs', 'idempotency_keys') THEN '(' || visible || ' AND ' || not_of_the_relay || ')' ELSE visible END;
-        -- In the order of their names, as they are compared.
+        -- In the order of their names, in which they are compared.
         wanted := ARRAY[]::text[];
         IF NOT tab.relispartition AND tab.relname <> ALL (engines) THEN
             wanted := wanted || format('CREATE POLICY api ON %s FOR ALL TO outbox_api USING (%s) WITH CHECK (%s)', tab.name, visible, storable);
@@ -209,7 +207,7 @@ BEGIN
         IF tab.relname = 'inbox_positions' THEN
             wanted := wanted || format('CREATE POLICY api ON %s FOR SELECT TO outbox_api USING (((consumer = ''-bridge''::text) AND %s))', tab.name, all_of_them);
         END IF;
-        -- That a queue is paused is no secret, nor when it was measured.
+        -- Neither that a queue is paused is a secret, nor when it was measured.
         IF tab.relname IN ('queues', 'measured', 'measured_hours') THEN
             wanted := wanted || format('CREATE POLICY everybody ON %s FOR SELECT TO outbox_api, outbox_reader USING (true)', tab.name);
         END IF;

@@ -1,6 +1,6 @@
--- sinks_behind returns which sinks have not read all of a day of the events, and the first
--- and last position in it: NULL if it is empty, which everybody has read. It runs as its
--- owner, because nobody else sees a day by itself.
+-- sinks_behind returns which sinks have not read all of a day of the events, and the first and last position in it:
+-- NULL if the day is empty, so that every sink has read it. It runs as its owner, because no other role sees a day on
+-- its own.
 CREATE OR REPLACE FUNCTION outbox.sinks_behind(day regclass, OUT first_position bigint, OUT last_position bigint, OUT sinks text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

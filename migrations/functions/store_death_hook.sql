@@ -1,7 +1,6 @@
--- store_death_hook stores the job of the hook: it has the tenant, queue, priority
--- and headers of the one that died, and what outbox.Ended describes. A payload
--- that is no JSON travels as it is. One that is larger than anything that
--- producers store is left out: it must not keep the reaper from the other jobs.
+-- store_death_hook stores the hook's job: it has the tenant, queue, priority and headers of the job that died, and a
+-- payload in the form of outbox.Ended. A payload that is not JSON is passed on unchanged. One that is larger than
+-- producers may store is omitted: it must not keep the reaper from the other jobs.
 CREATE OR REPLACE FUNCTION outbox.store_death_hook() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -32,9 +31,9 @@ BEGIN
 END
 $$;
 
--- Before the update rather than after it: a claim, for which WHEN is false, does
--- not look at the row a second time. The row is locked by then, and whether the
--- move is legal was looked at: triggers fire in the order of their names.
+-- Before the update rather than after it: so a claim, for which WHEN is false, does not look at the row a second time.
+-- The row is locked by then, and the legality of the move is already checked: triggers fire in the order of their
+-- names.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox.jobs'::regclass AND tgname = 'jobs_store_death_hook') THEN

@@ -1,8 +1,7 @@
--- stores_events is called by a statement that stores the events of the streamed jobs that it
--- starts or closes by itself, many with one INSERT: stream_job numbers them then, and stores
--- none. It is meant for the statement by its time, so that another change in the same
--- transaction has its event by stream_job. It is true, and wakes relays: called as a
--- sub-select in the statement's WHERE, it is carried out once, before the first row is changed.
+-- stores_events is called by a statement that stores the events of the streamed jobs which it starts or closes itself,
+-- many with one INSERT: then stream_job numbers the events and stores none. The setting identifies the statement by its
+-- time, so that stream_job stores the event of another change in the same transaction. The function returns true, and
+-- wakes relays. Called in a sub-select in the statement's WHERE, it is executed once, before the first row is changed.
 CREATE OR REPLACE FUNCTION outbox.stores_events() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,17 +1,15 @@
--- stream_job stores the event of a change to a streamed job, in the statement that makes the
--- change: only the holder of the job's row writes it, so positions are in the order of the
--- job's life. The row counts its events, and that of the history goes on with the count.
--- Other jobs pay for the WHEN of a trigger, and for no call. Where statements start and complete
--- many jobs they store the events themselves, and this counts them (stores_events). A payload or a result that makes an
--- event larger than the log takes is left out, and its size said. docs/guides/lifecycle.md lists events
--- and fields, package lifecycle reads them.
+-- stream_job stores the event of a change to a streamed job, in the statement that makes the change: only the holder of
+-- the job's row writes it, so positions are in the order of the job's life. The row counts its events, and its row in
+-- the history continues the count. Other jobs pay for the WHEN of a trigger, but for no call. Statements that start and
+-- complete many jobs store the events themselves, and this function only counts them (stores_events). A payload or a
+-- result that makes an event larger than the log accepts is omitted, and its size recorded. docs/guides/lifecycle.md
+-- lists events and fields, and package lifecycle reads them.
 --
--- Triggers are BEFORE the change: they store the number with it, and one afterwards would have
--- to find the row again (docs/adr/0020-lifecycle-by-triggers.md). Where jobs are stored it is
--- AFTER, or COPY would not store many rows at once.
+-- Triggers run BEFORE the change, because they store the number with it, and a later one would have to find the row
+-- again (docs/adr/0020-lifecycle-by-triggers.md). When jobs are inserted the trigger runs AFTER, or COPY would not
+-- store many rows at once.
 --
--- It runs as the role that makes the change: a role that may store or settle a job may store
--- events.
+-- It runs as the role that makes the change: a role that may store or settle a job may store events.
 CREATE OR REPLACE FUNCTION outbox.stream_job() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,10 +19,10 @@ DECLARE
     happened timestamptz := statement_timestamp();
     more     text := ''; -- fields that not every event has
     large    text := ''; -- the payload or the result
-    size     text := ''; -- instead of it, if the event would be larger than the log takes
+    size     text := ''; -- replaces large if the event would be larger than the log accepts
     content  json;
     silent   boolean;
-    -- The statement stores the event, and all that is left to do is to count it.
+    -- The statement stores the event; this function only counts it.
     counted  boolean := current_setting('outbox.stores_events', true) = statement_timestamp()::text;
 BEGIN
     IF TG_WHEN = 'AFTER' THEN -- INSERT on jobs
@@ -47,7 +45,7 @@ BEGIN
         END IF;
         event := CASE
             WHEN NEW.status = 'running' THEN 'started'
-            -- One that waits, by a person who changes it, or makes it due.
+            -- A waiting job that an operator changes, or makes due.
             WHEN NEW.status = OLD.status AND (NEW.queue <> OLD.queue OR NEW.priority <> OLD.priority OR NEW.run_at > statement_timestamp()) THEN 'edited'
             WHEN NEW.status = OLD.status THEN 'retried'
             WHEN NEW.status = 'retrying' THEN 'retry'
@@ -56,7 +54,7 @@ BEGIN
             WHEN OLD.status = 'running' THEN 'snoozed'
             WHEN OLD.status = 'created' THEN 'released'
             WHEN OLD.status = 'blocked' THEN 'unblocked'
-            ELSE 'retried' -- of a dead letter
+            ELSE 'retried' -- a dead letter
         END;
         IF NEW.status = 'running' THEN
             more := ',"worker":' || to_json(NEW.lease_owner);

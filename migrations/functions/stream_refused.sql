@@ -1,7 +1,6 @@
--- stream_refused stores that outcomes of attempts were refused, for those of the given jobs
--- that are streamed: each attempt had lost its job, and whatever has become of that stays. It
--- is no change of the job, so it has the number of the last one. It locks nothing: the job
--- may be another worker's, and busy.
+-- stream_refused stores that outcomes of attempts were refused, for the streamed ones of the given jobs: each attempt
+-- had lost its job, whose state stays as it is. A refusal is no change of the job, so it has the number of the last
+-- one. The function locks nothing: the job may belong to another worker, and be busy.
 CREATE OR REPLACE FUNCTION outbox.stream_refused(ids uuid[], epochs bigint[], attempts integer[], outcomes text[], worker text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,6 +1,5 @@
--- stream_report stores what an attempt of a streamed job has reported, its progress and lines
--- of its log, as events; of an attempt that has lost the job, nothing. queries/record.sql
--- calls it, four times a second at most.
+-- stream_report stores the reports of a streamed job's attempt, its progress and lines of its log, as events; it stores
+-- nothing for an attempt that has lost the job. queries/record.sql calls it at most four times a second.
 CREATE OR REPLACE FUNCTION outbox.stream_report(job_id uuid, of_epoch bigint, progress text, lines text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

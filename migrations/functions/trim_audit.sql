@@ -1,12 +1,10 @@
--- trim_audit deletes the oldest entries that are older than keep, in the order of the
--- chain, up to max_rows of them, and returns how many. It is the only way by which
--- entries go: always a prefix of the chain, whose last link stays as the anchor. Links
--- are in the order of commits, times are when statements began: an old entry behind a
--- younger one stays until that one is old, too. The head stays, if only as the anchor, so
--- nobody who links waits for this, nor the other way round.
+-- trim_audit deletes up to max_rows of the oldest entries that are older than keep, in the order of the chain, and
+-- returns how many it deleted. It is the only way in which entries are deleted: always a prefix of the chain, whose
+-- last link stays as the anchor. Links are in the order of commits, while times are when statements began: an old entry
+-- behind a younger one stays until that one is old, too. The head stays, if only as the anchor, so a transaction that
+-- links does not wait for this function, nor the other way round.
 --
--- Handlers run in processes whose role may call it: what is younger than 30 days stays,
--- whatever they ask for.
+-- Handlers run in processes whose role may call it: entries younger than 30 days stay, whatever keep is.
 CREATE OR REPLACE FUNCTION outbox.trim_audit(keep interval, max_rows integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -17,7 +15,7 @@ BEGIN
         RAISE EXCEPTION 'keep is %, want at least 30 days', coalesce(keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox.trim_audit', 0)) THEN
-        RETURN 0; -- another reaper is at it
+        RETURN 0; -- another reaper is trimming
     END IF;
     SELECT max(prefix.seq), array_agg(prefix.audit_id)
     INTO anchor, trimmed

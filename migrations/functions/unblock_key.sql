@@ -1,7 +1,6 @@
--- unblock_key takes a key up again: the dead letters that hold it up are retried
--- with all their attempts, at their old places, and the others follow. It returns
--- how many it retried; NULL if no open job bears the key and nothing is known of it.
--- It is in the audit: actor, request_id and reason are what stands there; see record_act.
+-- unblock_key lets a key go on: it retries the dead letters that block it, with all their attempts and at their old
+-- places, and the other jobs follow. It returns how many it retried; NULL if no open job has the key and nothing is
+-- known of it. It records the act in the audit, with actor, request_id and reason; see record_act.
 --
 -- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text,
@@ -14,14 +13,14 @@ DECLARE
     known boolean;
     stood outbox.keys;
     was   jsonb;
-    instant CONSTANT text := 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'; -- whatever the session's time zone
+    instant CONSTANT text := 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'; -- in any time zone of the session
 BEGIN
     SELECT * INTO stood
     FROM outbox.keys
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;
     known := FOUND;
 
-    -- Jobs before their key: these are waited for.
+    -- Lock jobs before their key, and wait for them.
     SELECT array_agg(held.id) INTO dead
     FROM (
         SELECT jobs.id
@@ -29,10 +28,11 @@ BEGIN
         WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
           AND jobs.status IN ('failed', 'dead')
           AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = stood.parked_for
-               -- The key names one of the jobs that parked it. Of those in no line as many may have as it has slots.
+               -- The key names one of the jobs that parked it. Outside a line, as many jobs may have parked it as it
+               -- has slots.
                OR (stood.parked_at IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'dead'
                    AND jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost'))
-          -- One past its deadline would only expire: it has to be dismissed.
+          -- A job past its deadline would only expire: it must be dismissed.
           AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
         ORDER BY jobs.id
         FOR UPDATE
@@ -58,8 +58,8 @@ BEGIN
     ) THEN
         RETURN NULL;
     END IF;
-    -- What lapsed since the look above is taken up, too. A statement that would park the key from here on waits for
-    -- this transaction or comes back after it, and then parks it again.
+    -- Jobs that lapsed since the look above are retried, too. A statement that would park the key from here on waits
+    -- for this transaction or comes back after it, and then parks the key again.
     SELECT * INTO stood
     FROM outbox.keys
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key

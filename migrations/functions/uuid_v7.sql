@@ -1,4 +1,4 @@
--- uuid_v7 makes a time-ordered id: 48 bits of milliseconds, then random bits.
+-- uuid_v7 returns a time-ordered id: 48 bits of milliseconds, then random bits.
 CREATE OR REPLACE FUNCTION outbox.uuid_v7() RETURNS uuid
 LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
     SELECT encode(

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// batch is what one statement stores.
+// batch holds what one statement stores.
 type batch struct {
 	attempts  []*Reports
 	revisions []int64 // of each attempt's record when it was read
@@ -23,7 +23,7 @@ func newBatch(n int) *batch {
 	return &batch{attempts: make([]*Reports, 0, n), revisions: make([]int64, 0, n)}
 }
 
-// add reports whether the attempt has anything to store.
+// add adds the attempt's reports, and reports whether there were any to store.
 func (b *batch) add(a *Reports, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,13 +57,13 @@ func (b *batch) add(a *Reports, now time.Time) bool {
 	return true
 }
 
-// encodeList is "" for nothing.
+// encodeList returns the list as JSON, or "" if it is empty.
 func encodeList[T logLine | stepResult](list []T) string {
 	if len(list) == 0 {
 		return ""
 	}
 	b, err := json.Marshal(list)
-	if err != nil { // strings, numbers and bytes always can be
+	if err != nil { // strings, numbers and bytes can always be encoded
 		panic(err)
 	}
 	return string(b)

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	recordInterval = 250 * time.Millisecond // between stores of what nobody waits for
-	recordBatch    = 500                    // attempts a statement
-	recordBytes    = 4 << 20                // reports a statement
+	recordInterval = 250 * time.Millisecond // between stores of reports that no handler waits for
+	recordBatch    = 500                    // attempts in a statement
+	recordBytes    = 4 << 20                // bytes of reports in a statement
 	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
 	lastPatience   = 30 * time.Second       // of an attempt that is over, with any lock
 	overBatch      = 2000                   // attempts that are over, before others
@@ -29,7 +29,7 @@ const (
 // Conns is how many connections a recorder uses: one writes, one reads.
 const Conns = 2
 
-// Statements are those of a recorder.
+// Statements lists the statements of a recorder.
 type Statements interface {
 	RecordReports(context.Context, sqlgen.RecordReportsParams) ([]sqlgen.RecordReportsRow, error)
 	FindCheckpoint(context.Context, pgtype.UUID) ([]sqlgen.FindCheckpointRow, error)
@@ -37,7 +37,7 @@ type Statements interface {
 	FindFailedSpans(context.Context, []pgtype.UUID) ([]sqlgen.FindFailedSpansRow, error)
 }
 
-// Health notes what the database answers.
+// Health learns the result of each statement.
 type Health interface {
 	OK()
 	Failed(error)
@@ -50,14 +50,13 @@ type Config struct {
 	Health  Health
 	Log     *slog.Logger
 	Timeout time.Duration // of a statement
-	CutOff  func() bool   // the process stops waiting for what cannot be stored
-	Over    func(Owner)   // takes an attempt that is over, when its last report is stored
+	CutOff  func() bool   // reports that the process stops waiting for what cannot be stored
+	Over    func(Owner)   // takes an attempt that is over, after its last report is stored
 }
 
-// Recorder stores what the attempts of this process report: all that there is to
-// store in one statement, one statement at a time. So handlers can take no more
-// than one connection for it, however much they report, and nothing is stored
-// twice at once. Jobs that report nothing never meet it.
+// Recorder stores what the attempts of this process report: everything that there is to store in one statement, and one
+// statement at a time. So handlers use no more than one connection for it, however much they report, and no report is
+// stored twice at once. Jobs that report nothing never use the recorder.
 type Recorder struct {
 	Config
 	ended   chan *Reports // attempts that are over, to be settled after their last report
@@ -65,17 +64,17 @@ type Recorder struct {
 	reading chan struct{} // holds a token for each read under way
 
 	mu     sync.Mutex
-	dirty  map[*Reports]struct{} // have reported something
-	urgent map[*Reports]struct{} // of these, those in which somebody waits
+	dirty  map[*Reports]struct{} // attempts with something to store
+	urgent map[*Reports]struct{} // those of them whose handlers wait for it
 
-	// The recorder's own.
+	// Only Run uses the following fields.
 	passed time.Time // when all of dirty was taken last
-	resume time.Time // nothing is tried before: the database was away
+	resume time.Time // nothing is tried before: the database was unreachable
 	retry  backoff.Backoff
-	tries  int // in a row that failed because the database was away
+	tries  int // failed tries in a row because the database was unreachable
 }
 
-// NewRecorder returns a recorder that stores nothing before it runs.
+// NewRecorder returns a recorder that stores nothing until Run is called.
 func NewRecorder(c Config) *Recorder {
 	return &Recorder{
 		Config:  c,
@@ -107,7 +106,7 @@ func (r *Recorder) add(a *Reports, urgent bool) {
 	}
 }
 
-// forget leaves an attempt that is over to the channel of those.
+// forget removes an attempt that is over: from now on the channel ended has it.
 func (r *Recorder) forget(a *Reports) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,8 +114,7 @@ func (r *Recorder) forget(a *Reports) {
 	delete(r.urgent, a)
 }
 
-// take returns the attempts whose reports are to be stored now, and when to look
-// again.
+// take returns the attempts whose reports must be stored now, and when to look again.
 func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
 	if now.Before(r.resume) {
 		return nil, r.resume.Sub(now)
@@ -138,7 +136,7 @@ func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
 	return due, r.passed.Add(recordInterval).Sub(now)
 }
 
-// Run stores reports until Stop, and then the last ones.
+// Run stores reports until Stop is called, and then the last ones.
 func (r *Recorder) Run() {
 	var over []*Reports // whose last reports are not stored yet
 	timer := time.NewTimer(time.Hour)
@@ -146,13 +144,13 @@ func (r *Recorder) Run() {
 	for in := r.ended; in != nil || len(over) > 0; {
 		over, in = receive(over, in)
 		due, wait := r.take(time.Now())
-		// What is over comes, or has come, through the channel: not twice in one statement.
+		// An attempt that is over comes, or has come, through the channel: it must not be in one statement twice.
 		due = slices.DeleteFunc(due, (*Reports).isOver)
 		if now := time.Now(); !now.Before(r.resume) {
 			due = append(due, over...)
 		}
 		if len(due) == 0 {
-			if in == nil && len(over) == 0 { // closed while we were storing
+			if in == nil && len(over) == 0 { // closed during a store
 				return
 			}
 			timer.Reset(wait)
@@ -176,7 +174,7 @@ func (r *Recorder) Run() {
 	}
 }
 
-// receive takes what is in the channel, as far as there is room.
+// receive takes attempts from the channel, as long as over has room.
 func receive(over []*Reports, in chan *Reports) ([]*Reports, chan *Reports) {
 	for in != nil && len(over) < overBatch {
 		select {
@@ -192,8 +190,8 @@ func receive(over []*Reports, in chan *Reports) ([]*Reports, chan *Reports) {
 	return over, in
 }
 
-// store stores the reports of attempts, in as many statements as their size asks
-// for, and puts those that have more to store, or again, back.
+// store stores the reports of attempts in as many statements as their size requires. It puts back those that have more
+// to store, or must be stored again.
 func (r *Recorder) store(due []*Reports) {
 	for len(due) > 0 {
 		now := time.Now()
@@ -208,7 +206,7 @@ func (r *Recorder) store(due []*Reports) {
 		}
 		due = due[n:]
 	}
-	for _, a := range due { // the database is away
+	for _, a := range due { // the database is unreachable
 		r.putBack(a)
 	}
 }
@@ -223,17 +221,17 @@ func (r *Recorder) putBack(a *Reports) {
 	r.mu.Unlock()
 }
 
-// answer is what the database said to a statement.
+// answer is the result of a statement.
 type answer int
 
 const (
-	answered  answer = iota // it is stored, skipped or refused
-	lockedOut               // it waited too long for one attempt's row
-	away                    // it cannot be asked now
+	answered  answer = iota // the reports are stored, skipped or refused
+	lockedOut               // the statement waited too long for one attempt's row
+	away                    // the database cannot be asked now
 )
 
-// storeBatch sends one statement. What the database refuses because of its content
-// is taken apart, so that one job's reports cannot hold up the others'.
+// storeBatch sends one statement. If the database refuses its content, storeBatch tries the attempts one by one, so
+// that one job's reports do not block those of the others.
 func (r *Recorder) storeBatch(batch *batch) answer {
 	if len(batch.attempts) == 0 {
 		return answered
@@ -251,7 +249,7 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 		return r.retryLater(batch, err)
 	case len(batch.attempts) > 1:
 		return r.storeApart(batch, err)
-	case pgsession.IsLockedOut(err): // the row of its progress, by nobody of ours
+	case pgsession.IsLockedOut(err): // the row of its progress, locked by none of our statements
 		batch.attempts[0].foundLocked(false)
 		r.putBack(batch.attempts[0])
 		return lockedOut
@@ -266,8 +264,8 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 	return answered
 }
 
-// storeApart stores each attempt's reports in a statement of its own. When two of
-// them are locked out it is not for a row of theirs: a table is locked.
+// storeApart stores each attempt's reports in a statement of its own. If two of them are locked out, the lock is not on
+// a row of theirs: a table is locked.
 func (r *Recorder) storeApart(batch *batch, err error) answer {
 	locked := 0
 	for _, a := range batch.attempts {
@@ -296,20 +294,19 @@ func (r *Recorder) retryLater(batch *batch, err error) answer {
 	return away
 }
 
-// isUnreachable reports whether an error is the database's trouble, which passes, and not
-// that of what was to be stored.
+// isUnreachable reports whether an error is the database's own trouble, which passes, and not caused by the reports.
 func isUnreachable(err error) bool {
-	// A schema or rights that are not there would hold the reports back for ever.
+	// A missing schema or a missing privilege would keep the reports here without end.
 	return !pgsession.IsForbidden(err) && !pgsession.RefusesTheRow(err)
 }
 
-// claimKey names a claim of a job.
+// claimKey identifies a claim of a job.
 type claimKey struct {
 	id    pgtype.UUID
 	epoch int64
 }
 
-// apply notes what became of each attempt's reports.
+// apply processes the answer for each attempt's reports.
 func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
 	answers := make(map[claimKey]sqlgen.RecordReportsRow, len(rows))
 	for _, row := range rows {
@@ -328,9 +325,8 @@ func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
 	}
 }
 
-// handOn sends the attempts that have nothing left to store to be settled, and
-// those whose last reports cannot be stored, which costs them those, not their
-// outcome. It returns the others.
+// handOn sends attempts that have nothing left to store to the settler, and also those whose last reports cannot be
+// stored: they lose these reports, not their outcome. It returns the others.
 func (r *Recorder) handOn(over []*Reports) (kept []*Reports) {
 	for _, a := range over {
 		left, _ := a.leftToStore()
@@ -358,8 +354,7 @@ func (r *Recorder) givesUp(a *Reports) bool {
 	return !locked.IsZero() && time.Since(locked) > lastPatience
 }
 
-// read runs one read at a time, again and again while the database is away and
-// ctx lasts.
+// read runs one read at a time, and repeats it while the database is unreachable and ctx lasts.
 func (r *Recorder) read(ctx context.Context, query func(context.Context, Statements) error) error {
 	var retry backoff.Backoff
 	for {

@@ -1,7 +1,7 @@
 // Package report stores what running handlers report: progress, lines of a log, checkpoints and results of steps.
 //
-// Reports belongs to one attempt and keeps what the database does not have yet, the newest only. The Recorder of a
-// process stores all of them in one statement at a time: every quarter of a second, or at once if a handler waits for
+// Reports belongs to one attempt and keeps only the newest of what the database does not have yet. The Recorder of a
+// process stores all of them with one statement at a time: every quarter of a second, or at once if a handler waits for
 // it. Every statement names the epoch of the claim, so that an attempt whose lease is lost stores nothing.
 package report
 
@@ -23,48 +23,47 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Owner is the attempt whose reports these are.
+// Owner is the attempt that makes the reports.
 type Owner interface {
 	LeaseLost() bool
 	LoseLease()                                        // ends the context of the handler
-	Attrs(event string, more ...slog.Attr) []slog.Attr // of its log lines
+	Attrs(event string, more ...slog.Attr) []slog.Attr // for its log lines
 }
 
-// Reports is what one attempt reports. It is the [engine.Recorder] of its job.
+// Reports collects what one attempt reports. It is the [engine.Recorder] of its job.
 type Reports struct {
 	Owner    Owner
 	job      *outbox.Claimed
 	recorder *Recorder
 
 	mu     sync.Mutex
-	record *record // nil: nothing yet
-	over   bool    // nothing is reported any more
+	record *record // nil if there is nothing yet
+	over   bool    // no more reports are accepted
 }
 
-// Begin makes r, which is zero, the reports of an attempt at the job.
+// Begin initializes r, which is zero, with an attempt at the job.
 func (r *Reports) Begin(owner Owner, job *outbox.Claimed, recorder *Recorder) {
 	r.Owner, r.job, r.recorder = owner, job, recorder
 	engine.Of(job).Recorder = r
 }
 
-// record is what an attempt has reported and the database does not have yet, as
-// far as it can still be read: the newest progress and checkpoint, the newest
-// lines. So it stays small however long the database is away.
+// record holds what an attempt has reported, the database does not have yet, and a reader could still see: the newest
+// progress and checkpoint, and the newest lines. So it stays small however long the database is unreachable.
 type record struct {
 	revision int64 // rises with every report
-	stored   int64 // the revision up to which nothing is left to store
+	stored   int64 // nothing is left to store up to this revision
 
 	progress   progress
 	checkpoint checkpoint
 	lines      []logLine
-	lineCount  int64 // lines of this attempt, also those that are stored
-	logStart   int16 // where the database has the first of them; -1: not known
+	lineCount  int64 // lines of this attempt, including those that are stored
+	logStart   int16 // position of the first of them in the database; -1 if unknown
 	steps      []stepResult
 
-	durable     []*durable      // who waits for something to be stored
+	durable     []*durable      // writes whose callers wait for them
 	saved       bool            // a checkpoint of this attempt may be stored
 	names       map[string]bool // steps of this attempt: true while they may not be called again
-	lockedSince time.Time       // the job's row was found locked since; zero: it was not
+	lockedSince time.Time       // since when the job's row has been found locked; zero if it was not
 }
 
 type progress struct {
@@ -75,18 +74,18 @@ type progress struct {
 }
 
 type checkpoint struct {
-	encoded  []byte // nil: nothing to store
+	encoded  []byte // nil if there is nothing to store
 	revision int64
 }
 
-// logLine and stepResult are as RecordReports takes them.
+// logLine and stepResult have the form that RecordReports takes.
 type logLine struct {
 	Line    int64  `json:"line"`
 	Age     string `json:"age"`
 	Level   string `json:"level"`
 	Message string `json:"message"`
 
-	at       time.Time // Age is made of it when the line is sent
+	at       time.Time // Age is computed from it when the line is sent
 	revision int64
 }
 
@@ -122,7 +121,7 @@ func (a *Reports) Progress(current, total int64, message string) error {
 func (a *Reports) Log(level slog.Level, message string) error {
 	now := time.Now()
 	_, err := a.note(false, func(r *record) {
-		if len(r.lines) == engine.MaxLogLines { // the oldest would be overwritten anyway
+		if len(r.lines) == engine.MaxLogLines { // the database would overwrite the oldest one anyway
 			r.lines = slices.Delete(r.lines, 0, 1)
 		}
 		r.lines = append(r.lines, logLine{Line: r.lineCount, Level: level.String(), Message: message, at: now, revision: r.revision})
@@ -144,8 +143,7 @@ func (a *Reports) SaveStep(ctx context.Context, name string, took time.Duration,
 	})
 }
 
-// LoadCheckpoint asks the database only if there may be one: no attempt came
-// before that of epoch 1.
+// LoadCheckpoint asks the database only if there may be a checkpoint: no attempt preceded the one with epoch 1.
 func (a *Reports) LoadCheckpoint(ctx context.Context) (encoded []byte, err error) {
 	a.mu.Lock()
 	saved := a.record != nil && a.record.saved
@@ -175,12 +173,11 @@ func (a *Reports) FailedSpans(ctx context.Context, jobs []pgtype.UUID) (spans []
 	return spans, err
 }
 
-// Flush stores what is left through the handler's own transaction, which is about
-// to close the job. It is still left then: only the commit shows that it is
-// stored, and then there is no row any more that it could be stored for again.
+// Flush stores the remaining reports through the handler's own transaction, which is about to close the job. They stay
+// here as well: only the commit shows that they are stored, and then the job has no row for which the recorder could
+// store them again.
 //
-// The row is locked first, so that our recorder, which skips what is locked, is
-// never in the middle of the same rows.
+// Flush locks the row first, so that our recorder, which skips locked rows, is never in the middle of the same rows.
 func (a *Reports) Flush(ctx context.Context, tx engine.DB) error {
 	batch := newBatch(1)
 	if !batch.add(a, time.Now()) {
@@ -197,7 +194,7 @@ func (a *Reports) Flush(ctx context.Context, tx engine.DB) error {
 
 // note changes the record and notifies the recorder that there is something to store.
 func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err error) {
-	if a.Owner.LeaseLost() { // just now: the fence refuses what is noted all the same
+	if a.Owner.LeaseLost() { // just now: the fence would refuse later reports all the same
 		return 0, outbox.ErrLeaseLost
 	}
 	a.mu.Lock()
@@ -206,7 +203,7 @@ func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err e
 		return 0, errAttemptOver
 	}
 	r := a.recordLocked()
-	known := r.revision > r.stored // to the recorder
+	known := r.revision > r.stored // the recorder knows that there is something to store
 	r.revision++
 	revision = r.revision
 	change(r)
@@ -217,7 +214,7 @@ func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err e
 	return revision, nil
 }
 
-// recordLocked makes the record when it is first needed. The caller holds the mutex.
+// recordLocked returns the record, and makes it when it is first needed. The caller holds the mutex.
 func (a *Reports) recordLocked() *record {
 	if a.record == nil {
 		a.record = &record{logStart: -1, names: map[string]bool{}}
@@ -225,7 +222,7 @@ func (a *Reports) recordLocked() *record {
 	return a.record
 }
 
-// noteDurably is note for what has to be stored when it returns.
+// noteDurably is like note, but returns only after the change is stored.
 func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 	w := &durable{done: make(chan error, 1)}
 	_, err := a.note(true, func(r *record) {
@@ -247,8 +244,8 @@ func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 	}
 }
 
-// End ends the reports. If the last ones are still to be stored it hands the attempt to the recorder, which passes it
-// on when they are, and reports true.
+// End ends the reports. If the last ones are still to be stored, it hands the attempt to the recorder, which passes it
+// on afterwards, and reports true.
 func (a *Reports) End() (left bool) {
 	a.mu.Lock()
 	a.over = true
@@ -267,15 +264,15 @@ func (a *Reports) isOver() bool {
 	return a.over
 }
 
-// leftToStore says whether there is anything, and whether the attempt is over.
+// leftToStore reports whether there is anything to store, and whether the attempt is over.
 func (a *Reports) leftToStore() (left, over bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.record.revision > a.record.stored, a.over
 }
 
-// drop forgets what was reported up to a revision: it is stored (err is nil)
-// or never will be. Handlers that wait for it go on.
+// drop forgets the reports up to a revision, because they are stored (err is nil) or never will be. Handlers that wait
+// for them continue.
 func (r *record) drop(revision int64, err error) {
 	r.stored = max(r.stored, revision)
 	if r.progress.revision <= revision {
@@ -305,15 +302,15 @@ func (a *Reports) recorded(revision int64, logStart int16) {
 	}
 }
 
-// giveUp drops what cannot be stored.
+// giveUp drops reports that cannot be stored.
 func (a *Reports) giveUp(revision int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.record.drop(min(revision, a.record.revision), err)
 }
 
-// spellInASCII escapes what is not ASCII in what is left to store, for a database whose
-// encoding lacks it, and reports whether anything was.
+// spellInASCII escapes non-ASCII characters in the unstored reports, for a database whose encoding lacks them. It
+// reports whether there were any.
 func (a *Reports) spellInASCII() (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -329,8 +326,8 @@ func (a *Reports) spellInASCII() (changed bool) {
 	return changed
 }
 
-// lost stops the handler: another has the job, or nobody any more. When the
-// handler itself has completed it, it may go on.
+// lost stops the handler: another worker has the job, or the job is closed. If the handler itself has completed it, the
+// handler may go on.
 func (a *Reports) lost() {
 	if !engine.Of(a.job).Completed.Load() {
 		a.Owner.LoseLease() // first: a handler that goes on now must not report in vain afterwards
@@ -338,9 +335,8 @@ func (a *Reports) lost() {
 	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
 }
 
-// foundLocked lets handlers wait for what is to be stored for a while, and
-// then no longer if it is the job's row that is locked: that may be by the handler
-// itself. What they wait for may be stored all the same, later.
+// foundLocked lets handlers wait for a while for their reports to be stored. If the job's row is what is locked, they
+// stop waiting then, because the handler itself may have locked it. The reports may still be stored later.
 func (a *Reports) foundLocked(job bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -361,7 +357,7 @@ func microseconds(d time.Duration) string { return fmt.Sprintf("%d microseconds"
 // maxSteps is how many steps an attempt may have.
 const maxSteps = 1000
 
-// BeginStep takes the name of a step. It reports whether a step of that name has failed before in this attempt. An
+// BeginStep takes the name of a step, and reports whether a step of that name has failed before in this attempt. The
 // error says what is wrong with the name.
 func (a *Reports) BeginStep(name string) (again bool, err error) {
 	a.mu.Lock()
@@ -378,14 +374,14 @@ func (a *Reports) BeginStep(name string) (again bool, err error) {
 	return again, nil
 }
 
-// StepFailed frees the name of a step: the handler may try it again.
+// StepFailed frees the name of a step, so that the handler may try it again.
 func (a *Reports) StepFailed(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.record.names[name] = false
 }
 
-// FindStep asks for the result of a step. While the database is away it waits, until ctx ends.
+// FindStep reads the result of a step. While the database is unreachable it waits, until ctx ends.
 func (a *Reports) FindStep(ctx context.Context, name string) (stored [][]byte, err error) {
 	err = a.recorder.read(ctx, func(ctx context.Context, db Statements) (err error) {
 		stored, err = db.FindStep(ctx, pgvalue.UUID(a.job.ID), name)

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// budgetSteps plays costs one after the other and returns how long the last one keeps the
-// next from beginning.
+// budgetSteps records costs one after the other and returns how long the last one delays the next.
 func budgetSteps(costs ...time.Duration) time.Duration {
 	var b budget
 	now := time.Now()
@@ -39,8 +38,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// One that was cut off is not repeated at once; two in a row tell that they are too much,
-// unless the database was away.
+// A statement that was cut off is not repeated at once; two in a row show that it is too much, unless the database was
+// unreachable.
 func TestBudgetOfWhatFails(t *testing.T) {
 	now := time.Now()
 	const took = 5 * time.Second
@@ -66,8 +65,8 @@ func TestBudgetOfWhatFails(t *testing.T) {
 	}
 }
 
-// Where an answer takes long, or a job does, that makes no statement expensive; one that
-// was slow by chance is forgotten.
+// If an answer takes long, or a job does, that does not make a statement expensive; a slow one that was slow by chance
+// is forgotten.
 func TestExpected(t *testing.T) {
 	var e expected
 	if e.of(1000) != 0 {

@@ -12,27 +12,28 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Flow is what a cursor stands for: the jobs of one tenant and one priority, a range of
-// the index of due jobs.
+// Flow identifies the jobs of one tenant and one priority, a range of the index of due jobs. Each cursor stands for a
+// flow.
 type Flow struct {
 	Tenant   outbox.ID
 	Priority int16
 }
 
-// Cursor is where the claims of one flow go on.
+// Cursor is the position from which claims of one flow go on.
 type Cursor struct {
 	Flow
-	At    Position // of the last job claimed; zero: none yet
+	At    Position // of the last job claimed; zero if there is none yet
 	state flowState
-	next  time.Time // when its next job becomes due, as the last survey knew; zero: none known
-	used  time.Time // when a job of it was claimed last, or it was found
+	next  time.Time // when its next job becomes due, by the last survey; zero if none is known
+	used  time.Time // when one of its jobs was claimed last, or the flow was found
 
-	locked int       // claims in a row that passed jobs by because they, or their key, were locked
-	again  time.Time // when these are looked at again
+	locked int       // claims in a row that passed jobs because they, or their key, were locked
+	again  time.Time // when to look at these again
 }
 
-// From is where a claim begins that is to begin at the front, or, without atFront, at the cursor: what was claimed
-// before is never passed by. A position without a time is before the first entry.
+// From returns where a claim begins: at the front if atFront is set, otherwise at the cursor. It never begins beyond
+// the cursor, so that it skips no entry after the last claimed job. A cursor without a position begins at the front. A
+// position without a time is before the first entry.
 func (c *Cursor) From(atFront bool, front Position) Position {
 	if !c.At.RunAt.IsZero() && (!atFront || c.At.Before(front)) {
 		return c.At
@@ -44,29 +45,29 @@ func (c *Cursor) From(atFront bool, front Position) Position {
 func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 	c.state, c.locked, c.again = drained, 0, time.Time{}
 	if front && since.Valid {
-		// All that is left before this was looked at, and is not for us.
+		// All entries before this time were looked at; those that are left are not for this process.
 		if at := (Position{RunAt: since.Time.Add(-lateCommit)}); c.At.Before(at) {
 			c.At = at
 		}
 	}
 }
 
-// passedLocked notes that a claim has passed jobs by because somebody else had locked them,
-// or their key. They are still due, and no survey shows them: they are looked at again
-// soon, but not for ever soon, because somebody may hold the row of a key for an hour.
+// passedLocked notes that a claim has passed jobs because another transaction had locked them, or their key. They are
+// still due, and no survey shows them, so they are looked at again soon. The wait grows each time, because a
+// transaction may lock the row of a key for an hour.
 func (c *Cursor) passedLocked(now time.Time) {
 	c.state = drained
 	c.again = now.Add(LockedRetry << min(c.locked, 8))
 	c.locked++
 }
 
-// flowState is what is known of a flow's due jobs.
+// flowState records what is known of a flow's due jobs.
 type flowState int
 
 const (
 	drained flowState = iota // a claim found no more than it took
-	unsure                   // something may have come since
-	due                      // the last claim took all that it was allowed to, or a survey found a job
+	unsure                   // jobs may have come since
+	due                      // the last claim used up its quota, or a survey found a job
 )
 
 // Position is a place in a flow.
@@ -79,43 +80,42 @@ func (p Position) Before(other Position) bool {
 	return cmp.Or(p.RunAt.Compare(other.RunAt), bytes.Compare(p.ID[:], other.ID[:])) < 0
 }
 
-// cursors are those of a queue's jobs without a key, or of those with one.
+// cursors holds the cursors of a queue's jobs without a key, or of its jobs with one.
 //
-// What was claimed leaves dead entries at the front of the index. As long as vacuum can
-// remove them, or a claim may mark them, reading from the front is free, and every claim
-// does. While somebody holds a snapshot (a forgotten transaction, a long report, pg_dump)
-// they stay, and a queue that reads from the front slows down with every job that it has
-// done. So while that is expensive claims begin at their cursors, and seldom at the front:
-// what is due before its cursor waits for that. It was committed late, or given back, or
-// its lease has lapsed.
+// Claimed jobs leave dead entries at the front of the index. As long as vacuum can remove them, or a claim may mark
+// them, reading from the front is free, and every claim does. While a transaction holds a snapshot (a forgotten
+// transaction, a long report, pg_dump) they stay, and reading from the front becomes slower with every job that the
+// queue has done. While that is expensive, claims begin at their cursors, and only seldom at the front. Jobs that are
+// due before their cursor wait for a claim from the front: they were committed late, or given back, or their leases
+// have lapsed.
 //
-// Where there are so many of them that no claim from the front ends in time, the front is brought near: it is a time,
-// reach before the last survey, and moves back with each claim that ends.
+// If there are so many dead entries that no claim from the front ends in time, the front is moved near: it becomes a
+// time, reach before the last survey, and moves back with each claim that ends.
 type cursors struct {
 	sorted []*Cursor     // by tenant, then by priority, the highest first
-	front  budget        // of claims from the front
-	reach  time.Duration // how far back the front is; 0: it is the first entry
-	behind bool          // the last claim did not begin there, or the front is not the first entry
+	front  budget        // for claims from the front
+	reach  time.Duration // how far back the front is; 0 means the first entry
+	behind bool          // the last claim began elsewhere than at the front, or the front is not the first entry
 	costs  expected      // of claims from the cursors
 }
 
 const LockedRetry = 5 * time.Millisecond
 
-// maxCursors bounds a queue's memory, and what a survey of it reads: some milliseconds.
+// maxCursors bounds a queue's memory, and what a survey of the queue reads: some milliseconds.
 const maxCursors = 1024
 
-// maxNewFlows bounds what a survey finds: there is another one after the next claim.
+// MaxNewFlows bounds the flows that a survey finds: another survey follows after the next claim.
 const MaxNewFlows = maxCursors / 4
 
-// lateCommit is how much later than its run_at a job may be committed without having to
-// wait for a claim from the front.
+// lateCommit is how much later than its run_at a job may be committed without having to wait for a claim from the
+// front.
 const lateCommit = 5 * time.Second
 
 func byFlow(c *Cursor, f Flow) int {
 	return cmp.Or(bytes.Compare(c.Tenant[:], f.Tenant[:]), cmp.Compare(f.Priority, c.Priority))
 }
 
-// get returns the cursor of a flow; nil if it has none.
+// get returns the cursor of a flow, or nil if it has none.
 func (cs *cursors) get(f Flow) *Cursor {
 	if i, found := slices.BinarySearchFunc(cs.sorted, f, byFlow); found {
 		return cs.sorted[i]
@@ -123,9 +123,9 @@ func (cs *cursors) get(f Flow) *Cursor {
 	return nil
 }
 
-// add makes a cursor for a flow that a survey has found. If there are too many, another is
-// forgotten, and found again by a later survey: of those without due jobs the one that was
-// used least recently, else the one whose turn comes last after that of served.
+// add makes a cursor for a flow that a survey has found. If there are too many, it forgets another, which a later
+// survey finds again: of the cursors without due jobs the one that was used least recently, or if all have due jobs,
+// the one whose turn comes last after that of served.
 func (cs *cursors) add(f Flow, now time.Time, served outbox.ID) *Cursor {
 	if c := cs.get(f); c != nil {
 		return c
@@ -154,7 +154,7 @@ type Leased struct {
 	Flow
 	At       Position
 	GoesBack bool // it must be found again
-	Offered  bool // it was come to by its id, and does not show how far the claim has come
+	Offered  bool // it was found by its id, and does not show how far the claim has come
 }
 
 // claimed moves the cursors to the last of the jobs that a claim has got.
@@ -176,9 +176,8 @@ func (cs *cursors) unsure() {
 	}
 }
 
-// gaps are the ranges of tenants between the cursors, from the first behind served on, and
-// those of priorities above, between and below the cursors of each tenant. Both ends belong
-// to a range.
+// gaps returns the ranges of tenants between the cursors, starting after served, and the ranges of priorities above,
+// between and below the cursors of each tenant. Both ends belong to a range.
 func (cs *cursors) gaps(served outbox.ID) (g Gaps) {
 	next, open := outbox.ID{}, true // the first tenant that no gap and no cursor has covered
 	for i := 0; i < len(cs.sorted); {
@@ -202,8 +201,7 @@ func (cs *cursors) gaps(served outbox.ID) (g Gaps) {
 	return g
 }
 
-// Gaps are ranges of tenants without a cursor, and ranges of priorities without one of
-// tenants that have others.
+// Gaps holds ranges of tenants without a cursor, and for tenants with cursors the ranges of priorities without one.
 type Gaps struct {
 	From, To        []outbox.ID
 	Of              []outbox.ID
@@ -218,7 +216,7 @@ func (g *Gaps) levels(of outbox.ID, lowest, highest int32) {
 	}
 }
 
-// nextID and previousID are the neighbours in the order of bytes; false if there is none.
+// nextID and previousID return the neighbours in byte order; they report false if there is none.
 func nextID(id outbox.ID) (outbox.ID, bool) {
 	for i := len(id) - 1; i >= 0; i-- {
 		if id[i]++; id[i] != 0 {
@@ -243,8 +241,8 @@ const (
 	farFront    = 365 * 24 * time.Hour // beyond it the front is the first entry again
 )
 
-// tooMuch notes that a claim did not end in time that began at the front, or at a cursor that has no position yet and
-// so begins there.
+// tooMuch notes that a claim did not end in time. It only concerns claims that began at the front: with front, or
+// because a cursor has no position yet.
 func (cs *cursors) tooMuch(front bool) {
 	switch {
 	case !front && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return c.At.RunAt.IsZero() }):
@@ -255,8 +253,8 @@ func (cs *cursors) tooMuch(front bool) {
 	}
 }
 
-// cost notes what a claim took that looked at so many jobs. One from the front is expensive
-// if it takes more than twice as long as one from the cursors.
+// cost records the time of a claim that looked at this many jobs. A claim from the front is expensive if it takes more
+// than twice as long as one from the cursors.
 func (cs *cursors) cost(front bool, now time.Time, took time.Duration, jobs int) {
 	cs.behind = !front || cs.reach > 0
 	if front {

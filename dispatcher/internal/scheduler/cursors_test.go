@@ -19,7 +19,7 @@ var priorities = rapid.Custom(func(t *rapid.T) int16 {
 	).Draw(t, "priority")
 })
 
-// someTenants are few, neighbours and the ends among them.
+// someTenants draws a few tenants, neighbours and both ends among them.
 var someTenants = rapid.Custom(func(t *rapid.T) outbox.ID {
 	id := outbox.ID{15: byte(rapid.IntRange(0, 5).Draw(t, "low"))}
 	switch rapid.IntRange(0, 3).Draw(t, "where") {
@@ -36,7 +36,7 @@ func candidate(tenant outbox.ID, priority int16, runAt time.Time, id byte) Lease
 	return Leased{Flow: Flow{tenant, priority}, At: Position{runAt, outbox.ID{15: id}}}
 }
 
-// Whatever flow there is, it has a cursor or lies in just one gap.
+// Every possible flow has a cursor or lies in exactly one gap.
 func TestGapsCoverWhatHasNoCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var cs cursors
@@ -94,8 +94,8 @@ func TestCursorsAreSortedAndBounded(t *testing.T) {
 	}
 }
 
-// Of those without due jobs the one is forgotten that was used least recently; where all
-// have some, the one whose turn comes last.
+// Of the cursors without due jobs the least recently used one is forgotten; if all have due jobs, the one whose turn
+// comes last.
 func TestWhichCursorIsForgotten(t *testing.T) {
 	now := time.Now()
 	full := func(state flowState) *cursors {
@@ -120,7 +120,7 @@ func TestWhichCursorIsForgotten(t *testing.T) {
 	}
 }
 
-// Cursors move forward only, and not past what goes back.
+// Cursors only move forward, and not past jobs that go back.
 func TestCursorsMoveForward(t *testing.T) {
 	var cs cursors
 	now := time.Now()
@@ -141,8 +141,8 @@ func TestCursorsMoveForward(t *testing.T) {
 	}
 }
 
-// A claim from the front that gets thousands of jobs takes long for them, and not for what
-// it reads before them: the next one begins there, too.
+// A claim from the front that gets thousands of jobs is slow because of them, not because of what it reads before them:
+// the next one begins there, too.
 func TestManyJobsMakeNoClaimExpensive(t *testing.T) {
 	s := New(64)
 	now := time.Now()

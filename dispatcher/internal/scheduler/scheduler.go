@@ -1,9 +1,10 @@
 // Package scheduler decides for one queue what the next claim asks for, whose turn it is, how far claims look, and how
-// long the queue may sleep. It knows no database and starts nothing: it learns what claims and surveys have found.
+// long the queue may sleep. It uses no database and starts no goroutines: it learns from the results of claims and
+// surveys.
 //
-// Without it one tenant's backlog holds up the others (posthaste bench tenants), and a forgotten transaction slows
-// every claim down (row D1 of the scorecard). What is committed long after it was due waits for it: for a claim
-// from the front.
+// Without it, one tenant's backlog would delay the others (posthaste bench tenants), and a forgotten transaction would
+// slow down every claim (row D1 of the scorecard). The price: a job that is committed long after it was due waits for a
+// claim from the front.
 package scheduler
 
 import (
@@ -17,71 +18,69 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Scheduler decides what the next claim of a queue asks for, and how long the queue may
-// sleep. It has a cursor for each tenant and priority in use, twice: for jobs without a key
-// and for those with one. It knows no database and starts nothing; only the claim loop uses
-// it.
+// Scheduler decides what the next claim of a queue asks for, and how long the queue may sleep. It has two sets of
+// cursors, one for jobs without a key and one for jobs with a key, each with a cursor for every tenant and priority in
+// use. It uses no database and starts no goroutines; only the claim loop uses it.
 //
-// Room is divided among the tenants with due jobs, in rotation, as evenly as it can be. One
-// of which nobody knows whether it has due jobs is asked for one. While several tenants use
-// the queue, none may hold all of its workers (reservePart), and one that holds few is
-// claimed for though there is no room (express): it need not wait until the buffer, which others
-// have filled, has been worked off.
+// The scheduler divides room among the tenants with due jobs, in rotation and as evenly as possible. It asks for one
+// job of a tenant that may have due jobs. While several tenants use the queue, no tenant may hold all of its workers
+// (ExpressPart). A tenant that holds few jobs is claimed for even without room (express): its jobs need not wait until
+// the buffer, which other tenants have filled, is worked off.
 type Scheduler struct {
 	plain, keyed cursors
 	tenants      map[outbox.ID]*Tenant
-	served       outbox.ID // whose turn was last
+	served       outbox.ID // the tenant whose turn was last
 	concurrency  int
 
 	keyedPause time.Time // until then jobs with a key leave the room to the others
 
 	search   budget             // of surveys that look for tenants and priorities without a cursor
-	searched bool               // the last survey did
-	surveys  expected           // of surveys that did not
+	searched bool               // the last survey looked for these
+	surveys  expected           // of surveys that did not look for these
 	since    pgtype.Timestamptz // the database's time of the last survey; NULL before the first
-	surveyed time.Time          // when that was
+	surveyed time.Time          // when that survey ended
 	stale    bool               // something was claimed since, here or by another process
-	woke     bool               // something may have come since
-	looked   time.Time          // when any flow might have new jobs, last
+	woke     bool               // jobs may have come since
+	looked   time.Time          // when it was last noted that any flow might have new jobs
 	partial  bool               // the last survey found as many flows as it may: there may be others
-	failure  func(away bool)    // notes what a statement has cost that failed; nil: none did
+	failure  func(away bool)    // records the cost of the last failed statement; nil if there is none
 }
 
 // Tenant is what is known of a tenant's use of a queue.
 type Tenant struct {
 	ID        outbox.ID
-	InHand    atomic.Int64 // jobs claimed and not finished, without those gathered for batches
-	used      time.Time    // when something of it was claimed last
-	more      bool         // the last claim that was not for a few took all that it was allowed to
-	keyedTurn bool         // who gets a single place: its jobs with a key, or the others
+	InHand    atomic.Int64 // jobs claimed and not finished, except those gathered for batches
+	used      time.Time    // when one of its jobs was claimed last
+	more      bool         // the last claim for more than a few jobs used up its quota
+	keyedTurn bool         // whether its jobs with a key get a single place, or the others
 }
 
-// HasMore reports whether it has more due jobs than it may hold to be one that holds few.
+// HasMore reports whether the tenant has more due jobs than a tenant that holds few may have.
 func (t *Tenant) HasMore() bool { return t.more }
 
 const (
 	keyedPause = 20 * time.Millisecond
-	// failedPause is how long jobs with a key leave the room to the others, at least, after a claim of theirs has
-	// failed.
+	// failedPause is the least time for which jobs with a key leave the room to the others after one of their claims
+	// has failed.
 	failedPause = time.Second
-	// Sparse is how many jobs a tenant may hold to be claimed for though there is no room.
+	// Sparse is how many jobs a tenant may hold and still be claimed for without room.
 	Sparse = 8
-	// MaxExpress is how many jobs one claim may take while there is no room.
+	// MaxExpress is how many jobs one claim may take without room.
 	MaxExpress = 8 * Sparse
-	// ExpressPart of a queue's workers, one in so many, is for express jobs only while tenants
-	// share the queue: they take no job that waits in the buffer. Without it a tenant whose jobs take a
-	// minute would make another's wait for as long as it takes one of them to end.
+	// ExpressPart is the divisor for express workers: while tenants share the queue, one worker in ExpressPart only
+	// takes express jobs, and none that waits in the buffer. Otherwise a tenant whose jobs take a minute would make
+	// another tenant's job wait until one of them ends.
 	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
-	// maxUnsure is how many tenants a claim asks for one job each.
+	// maxUnsure is the number of tenants of which a claim asks for one job each.
 	maxUnsure = MaxNewFlows
-	// maxSharedKeyed is how many jobs with a key one claim takes, some milliseconds, while
-	// tenants share: a job that comes meanwhile waits for the end of it.
+	// maxSharedKeyed is how many jobs with a key one claim takes while tenants share the queue. It takes some
+	// milliseconds, and a job that comes meanwhile waits for its end.
 	maxSharedKeyed = 128
 
-	surveyInterval = 100 * time.Millisecond // between surveys while busy,
-	surveyPause    = 5 * time.Millisecond   // or, if something may have come
+	surveyInterval = 100 * time.Millisecond // between surveys while busy
+	surveyPause    = 5 * time.Millisecond   // the same, if jobs may have come
 )
 
 func New(concurrency int) *Scheduler {
@@ -91,32 +90,31 @@ func New(concurrency int) *Scheduler {
 	return s
 }
 
-// Places is how many jobs a queue has room for.
+// Places counts the jobs that a queue has room for.
 type Places struct {
-	Room     int // to be claimed now; 0 until that is worth a round trip
-	Express  int // for tenants that hold few, while room is 0
-	Capacity int // that may be in hand at all
+	Room     int // jobs to claim now; 0 until that is worth a round trip
+	Express  int // jobs of tenants that hold few, while Room is 0
+	Capacity int // jobs that may be in hand in total
 }
 
-// Share is what a claim may take of a tenant: of all its cursors together no more than
-// quota, the first ones first.
+// Share is what a claim may take of a tenant: no more than Quota of all its cursors together, in their order.
 type Share struct {
 	Tenant  *Tenant
 	Cursors []*Cursor
 	Quota   int
 }
 
-// Plan is what the next claim asks for.
+// Plan describes the next claim.
 type Plan struct {
 	Plain, Keyed []Share
-	Kinds        []string // that it is for
+	Kinds        []string // to claim
 	Shared       bool     // tenants share the queue: some workers are for express jobs only
-	Probe        bool     // for one job, wherever it is: the scheduler learns nothing of it
+	Probe        bool     // for one job of any flow: the scheduler learns nothing from it
 }
 
 func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
 
-// Shares are those of jobs with a key, or without one.
+// Shares returns the shares of jobs with a key, or of jobs without one.
 func (p *Plan) Shares(keyed bool) []Share {
 	if keyed {
 		return p.Keyed
@@ -124,7 +122,7 @@ func (p *Plan) Shares(keyed bool) []Share {
 	return p.Plain
 }
 
-// Room is how many jobs a claim takes of such shares of the plan.
+// Room returns how many jobs a claim takes for the given shares of the plan.
 func (p *Plan) Room(shares []Share) int {
 	if p.Probe {
 		return 1
@@ -148,7 +146,7 @@ type claimant struct {
 	quota        int
 }
 
-// Plan divides what there is room for. offered are the tenants of promoted jobs.
+// Plan divides the available places. offered lists the tenants of promoted jobs.
 func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 	all := s.waiting(now, offered)
 	made := Plan{Shared: s.shared(now, all)}
@@ -179,8 +177,8 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 	return made
 }
 
-// waiting are the tenants with due jobs, and those that may have some, in rotation: from
-// the one after the tenant that was served last.
+// waiting returns the tenants that have due jobs or may have some, in rotation: it starts after the tenant that was
+// served last.
 func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant) {
 	of := map[outbox.ID]int{}
 	turn := 0
@@ -195,7 +193,7 @@ func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 		return &all[at]
 	}
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		if cs.behind && cs.front.allows(now) { // the next claim is to find what lies before any cursor
+		if cs.behind && cs.front.allows(now) { // the next claim should find jobs before any cursor
 			cs.unsure()
 		}
 	}
@@ -242,11 +240,11 @@ func (s *Scheduler) Tenant(id outbox.ID, now time.Time) *Tenant {
 	return t
 }
 
-// Several reports whether more than one tenant has used the queue at all.
+// Several reports whether more than one tenant has ever used the queue.
 func (s *Scheduler) Several() bool { return len(s.tenants) > 1 }
 
-// shared reports whether tenants share the queue now, or have lately: a queue that only
-// root uses, as where nobody names tenants, is all root's.
+// shared reports whether tenants share the queue now, or have recently. Where no program names tenants, only root uses
+// the queue and gets all of it.
 func (s *Scheduler) shared(now time.Time, all []claimant) bool {
 	for _, c := range all {
 		if c.due && c.ID != outbox.RootTenant {
@@ -261,8 +259,8 @@ func (s *Scheduler) shared(now time.Time, all []claimant) bool {
 	return false
 }
 
-// divide gives each tenant with due jobs the same part of the room, and each other one
-// place. No tenant may come to hold more than limit.
+// divide gives each tenant with due jobs the same part of the room, and each other tenant one place. No tenant may hold
+// more than limit.
 func divide(all []claimant, room, limit int) {
 	dues := 0
 	for i := range all {
@@ -292,15 +290,15 @@ func divide(all []claimant, room, limit int) {
 			unsures--
 		}
 	}
-	for i := range all { // what could not be divided
+	for i := range all { // the remainder
 		if all[i].due || dues == 0 {
 			give(&all[i], room)
 		}
 	}
 }
 
-// divideExpress gives tenants that hold few and have due jobs a few more, and then each that
-// may have some one place.
+// divideExpress gives a few places to each tenant that holds few jobs and has due ones, and then one place to each that
+// may have some.
 func divideExpress(all []claimant, room int) {
 	give := func(c *claimant, most int) {
 		if !c.more {
@@ -320,8 +318,8 @@ func divideExpress(all []claimant, room int) {
 	}
 }
 
-// split divides a tenant's quota between its jobs without a key and those with one: half
-// each while both are due, an eighth for what may have none.
+// split divides a tenant's quota between its jobs without a key and those with one: half each if both are due, an
+// eighth for the side that may have none.
 func (w *claimant) split() (plain, keyed int) {
 	switch {
 	case len(w.keyed) == 0 && !w.offered:
@@ -350,12 +348,12 @@ func anyDue(cs []*Cursor) bool {
 
 // Extent is how far a claim has looked.
 type Extent struct {
-	Front  bool // from the first due job of each flow on, not from its cursor
+	Front  bool // from the first due job of each flow, not from its cursor
 	More   bool // there may be due jobs that it did not look at
-	Locked bool // it passed jobs by because somebody else had locked them, or their key
+	Locked bool // it passed jobs because another transaction had locked them, or their key
 }
 
-// Claimed learns from a claim which flows have more.
+// Claimed learns from a claim which flows have more jobs.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
 	cs := s.cursors(keyed)
 	s.stale = s.stale || len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs)
@@ -374,7 +372,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
 			if left -= n; left <= 0 {
-				c.state = due // it may have more, and so may those of lower priority
+				c.state = due // it may have more, and so may flows of lower priority
 				break
 			}
 			switch {
@@ -396,18 +394,18 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		if left < share.Quota {
 			share.Tenant.used = now
 		}
-		if left > 0 || share.Quota >= Sparse { // else it took all of a few, and may have had no more
+		if left > 0 || share.Quota >= Sparse { // else it took all of a small quota, and may have had no more
 			share.Tenant.more = left <= 0
 		}
 	}
 }
 
-// expectedJobs reports whether due jobs were known of. If a claim gets none of them another process has, and nobody
-// knows what is due after them. One that has only made sure that there are none changes nothing of what the last
-// survey said.
+// expectedJobs reports whether due jobs were known. If a claim gets none of them, another process has taken them, and
+// the jobs due after them are unknown. A claim that only confirms that there are none does not change what the last
+// survey found.
 func expectedJobs(s Share) bool { return len(s.Cursors) == 0 || anyDue(s.Cursors) }
 
-// cursors are those of jobs with a key, or of the others.
+// cursors returns the cursors of jobs with a key, or of the others.
 func (s *Scheduler) cursors(keyed bool) *cursors {
 	if keyed {
 		return &s.keyed
@@ -415,12 +413,12 @@ func (s *Scheduler) cursors(keyed bool) *cursors {
 	return &s.plain
 }
 
-// AtFront reports whether a claim that begins now is to begin at the front, not at the cursors.
+// AtFront reports whether a claim that begins now should begin at the front, not at the cursors.
 func (s *Scheduler) AtFront(keyed bool, now time.Time) bool {
 	return s.cursors(keyed).front.allows(now)
 }
 
-// Front is where claims from the front begin now.
+// Front returns where claims from the front begin now.
 func (s *Scheduler) Front(keyed bool) (at Position) {
 	if reach := s.cursors(keyed).reach; reach > 0 && s.since.Valid {
 		at.RunAt = s.since.Time.Add(-reach)
@@ -428,23 +426,23 @@ func (s *Scheduler) Front(keyed bool) (at Position) {
 	return at
 }
 
-// Cost notes what a claim took that ended now and looked at so many jobs.
+// Cost records the time of a claim that ended now and looked at this many jobs.
 func (s *Scheduler) Cost(keyed, front bool, now time.Time, took time.Duration, jobs int) {
 	s.cursors(keyed).cost(front, now, took, jobs)
 }
 
-// PauseKeyed leaves the room to jobs without a key for a while, if there are any: a claim of the others that gets a job
-// or two would hold up thousands of these. So does a claim of theirs that has failed.
+// PauseKeyed makes jobs with a key leave the room to jobs without one for a while, if there are any: a claim that gets
+// one or two jobs with a key would delay thousands of the others. A failed claim of theirs has the same effect.
 func (s *Scheduler) PauseKeyed(now time.Time, pause bool) {
 	if s.keyedPause = (time.Time{}); pause {
 		s.keyedPause = now.Add(keyedPause)
 	}
 }
 
-// SurveyAfter is the database's time of the last survey; NULL before the first.
+// SurveyAfter returns the database's time of the last survey; NULL before the first.
 func (s *Scheduler) SurveyAfter() pgtype.Timestamptz { return s.since }
 
-// Known are the flows with a cursor.
+// Known returns the flows with a cursor.
 func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) {
 	for _, c := range s.cursors(keyed).sorted {
 		tenants, priorities = append(tenants, c.Tenant), append(priorities, c.Priority)
@@ -452,10 +450,10 @@ func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) 
 	return tenants, priorities
 }
 
-// Gaps are the ranges without one.
+// Gaps returns the ranges without a cursor.
 func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.served) }
 
-// Woken notes that any flow may have jobs that were not there before.
+// Woken notes that any flow may have new jobs.
 func (s *Scheduler) Woken() {
 	s.woke, s.looked = true, time.Now()
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
@@ -463,8 +461,9 @@ func (s *Scheduler) Woken() {
 	}
 }
 
-// PollAfter is how long until any flow is to be looked at again, if nothing wakes the queue before. A busy queue does
-// not sleep that long, and a survey shows only what has become due since the one before, not what was committed late:
+// PollAfter returns how long until every flow must be looked at again if nothing wakes the queue before. A busy queue
+// does not sleep that long, and a survey shows only jobs that became due since the survey before, not jobs that were
+// committed late:
 //
 //	producer  INSERT of a job that is due
 //	survey    there is none of this flow that has become due since the last
@@ -474,8 +473,7 @@ func (s *Scheduler) PollAfter(now time.Time, every time.Duration) time.Duration 
 	return max(s.looked.Add(every).Sub(now), 0)
 }
 
-// Probe plans claims for one job, wherever it is: one of jobs without a key, and one of
-// those with one.
+// Probe returns two plans for a claim of one job of any flow: one for jobs without a key, one for jobs with a key.
 func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 	shares := func(cs *cursors) (all []Share) {
 		for _, c := range cs.sorted {
@@ -490,7 +488,7 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 	return Plan{Plain: shares(&s.plain), Probe: true}, Plan{Keyed: shares(&s.keyed), Probe: true}
 }
 
-// StartFromFront makes the next claims find what lies before the cursors.
+// StartFromFront makes the next claims find jobs before the cursors.
 func (s *Scheduler) StartFromFront() {
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
@@ -500,8 +498,8 @@ func (s *Scheduler) StartFromFront() {
 	s.Woken()
 }
 
-// Timer notes that the queue has slept as long as Sleep said: jobs have become due, or
-// it is time to look at everything.
+// Timer notes that the queue has slept as long as Sleep returned: either jobs have become due, or it is time to look at
+// every flow.
 func (s *Scheduler) Timer(now time.Time) {
 	found := false
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
@@ -539,20 +537,19 @@ func (s *Scheduler) SurveyDue(now time.Time) bool {
 	return s.stale || s.woke || !s.searched && s.search.allows(now)
 }
 
-// Searches reports whether a survey that begins now is to look for what has no cursor. One
-// that has found as much as it may is followed by others whatever they cost: a claim must
-// not begin with the second most urgent job.
+// Searches reports whether a survey that begins now should look for flows without a cursor. After a survey that found
+// as many as it may, further surveys search whatever they cost: a claim must not begin with the second most urgent job.
 func (s *Scheduler) Searches(now time.Time) bool { return s.partial || s.search.allows(now) }
 
-// SurveyRow is what a survey has found of a flow.
+// SurveyRow is what a survey has found about a flow.
 type SurveyRow struct {
 	Keyed bool
 	Flow
 	Unknown bool          // it has no cursor
-	Due     time.Duration // until its next job is due, unless it is unknown
+	Due     time.Duration // until its next job is due, unless Unknown
 }
 
-// NoteSurvey takes in a survey, and reports whether it has found something to claim.
+// NoteSurvey learns from a survey, and reports whether the survey has found something to claim.
 func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched bool, started, now time.Time) (found bool) {
 	took := now.Sub(started)
 	if searched {
@@ -582,7 +579,7 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 		}
 		c := cs.get(row.Flow)
 		switch {
-		case c == nil: // forgotten just now
+		case c == nil: // its cursor was dropped just now
 		case row.Due <= 0:
 			c.state, found = due, true
 		case c.next.IsZero() || now.Add(row.Due).Before(c.next):
@@ -592,8 +589,8 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 	return found
 }
 
-// Sleep is how long the queue may sleep when nothing is to be claimed: until the next job
-// becomes due, something expensive may be repeated, or for as long as poll.
+// Sleep returns how long the queue may sleep when there is nothing to claim: until the next job becomes due or an
+// expensive statement may be repeated, and at most poll.
 func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	until := func(d time.Duration) { poll = min(poll, max(d, 0)) }
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
@@ -606,7 +603,7 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	if !s.searched {
 		until(s.search.after(now))
 	}
-	if s.Waits() { // for room: the workers say when there is some
+	if s.Waits() { // they wait for room, which the workers announce
 		if s.woke {
 			until(s.surveyed.Add(surveyPause).Sub(now))
 		}
@@ -626,13 +623,12 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	return poll
 }
 
-// Failed notes a claim that has ended in an error: it may have been too much for its
-// deadline.
+// Failed notes a claim that has ended in an error: it may have been too much for its deadline.
 func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 	cs := s.cursors(keyed)
 	s.failure = func(away bool) {
 		if front {
-			if !away && cs.reach > 0 { // so far back it was too much before, whatever nearer ones have cost since
+			if !away && cs.reach > 0 { // so far back it was too much before; nearer claims prove nothing
 				cs.front.last = max(cs.front.last, took)
 			}
 			cs.front.fail(time.Now(), took, away)
@@ -642,21 +638,21 @@ func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 			return
 		}
 		cs.tooMuch(front)
-		if keyed { // the next plan begins with the others, which would never have their turn
+		if keyed { // the next plan begins with jobs with a key again, and the others would never have their turn
 			s.keyedPause = time.Now().Add(max(2*took, failedPause))
 		}
 	}
 }
 
-// SurveyFailed is failed for a survey.
+// SurveyFailed notes a failed survey, as Failed notes a failed claim.
 func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 	if searched {
 		s.failure = func(away bool) { s.search.fail(time.Now(), took, away); s.searched = false }
 	}
 }
 
-// SettleFailure notes what the statement has cost that failed last; away says that the
-// database was, so that it says nothing.
+// SettleFailure records the cost of the statement that failed last. away reports that the database was unreachable, so
+// that the failure says nothing about the cost.
 func (s *Scheduler) SettleFailure(away bool) {
 	if s.failure != nil {
 		s.failure(away)

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// numbered is a tenant; 0 is root.
+// numbered returns a tenant's id; 0 is root.
 func numbered(n int) outbox.ID {
 	if n == 0 {
 		return outbox.RootTenant
@@ -19,7 +19,7 @@ func numbered(n int) outbox.ID {
 	return outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n), 15: 9}
 }
 
-// schedulerOf knows due jobs of so many tenants, root among them.
+// schedulerOf returns a scheduler that knows due jobs of this many tenants, root among them.
 func schedulerOf(tenants int, state flowState) *Scheduler {
 	s := New(64)
 	for n := range tenants {
@@ -30,7 +30,7 @@ func schedulerOf(tenants int, state flowState) *Scheduler {
 
 func roomFor(n int) Places { return Places{Room: n, Capacity: 1 << 20} }
 
-// got makes a claim's answer: of each share so many jobs, at most its quota.
+// got returns a claim's answer: for each share each jobs, at most its quota.
 func got(shares []Share, each int) (jobs []Leased) {
 	for _, share := range shares {
 		for n := range min(each, share.Quota) {
@@ -40,8 +40,8 @@ func got(shares []Share, each int) (jobs []Leased) {
 	return jobs
 }
 
-// However small the room of a claim, every tenant is served before one is served for the
-// second time more, and the room is used up. Root is a tenant like the others.
+// However small the room of a claim, no tenant is served twice before every tenant is served once, and the room is used
+// up. Root is a tenant like the others.
 func TestTenantsTakeTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tenants := rapid.IntRange(1, 300).Draw(t, "tenants")
@@ -73,8 +73,8 @@ func TestTenantsTakeTurns(t *testing.T) {
 	})
 }
 
-// A tenant of which nobody knows whether it has due jobs is asked for one, and takes no
-// part of the room from those that have: a thousand idle tenants do not slow a busy one.
+// A tenant that may have due jobs is asked for one, and takes no part of the room from tenants that have some: a
+// thousand idle tenants do not slow a busy one.
 func TestIdleTenantsTakeNoRoom(t *testing.T) {
 	s := schedulerOf(1000, drained)
 	s.Woken()
@@ -129,8 +129,8 @@ func TestATenantsPrioritiesBelongTogether(t *testing.T) {
 	}
 }
 
-// A tenant whose jobs with a key and without are both due has half of its part for each;
-// the smallest room is given to either in turn.
+// A tenant whose jobs with a key and without are both due has half of its part for each; they take turns in the
+// smallest room.
 func TestJobsWithAndWithoutAKeyShareATenantsPart(t *testing.T) {
 	s := schedulerOf(2, due)
 	s.keyed.add(Flow{Tenant: numbered(1)}, time.Now(), outbox.ID{}).state = due
@@ -151,8 +151,8 @@ func TestJobsWithAndWithoutAKeyShareATenantsPart(t *testing.T) {
 	}
 }
 
-// While tenants share a queue none comes to hold all workers; a tenant that holds few is
-// claimed for though there is no room, one that has many is not.
+// While tenants share a queue no tenant gets all workers; a tenant that holds few is claimed for even without room, and
+// one that has many is not.
 func TestReserveAndExpress(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(2, due)
@@ -185,7 +185,7 @@ func TestReserveAndExpress(t *testing.T) {
 	if p = s.Plan(now, Places{Express: 20, Capacity: 564}, nil); len(p.Plain) != 1 || p.Plain[0].Tenant.ID != numbered(0) {
 		t.Errorf("without room, one that has many more is claimed for: %+v", p.Plain)
 	}
-	// What is due comes before what may be: it does not wait until all idle tenants were asked.
+	// Tenants with due jobs come before tenants that may have some: they do not wait until all idle tenants were asked.
 	many := schedulerOf(200, drained)
 	many.Woken()
 	many.plain.get(Flow{Tenant: numbered(150)}).state = due
@@ -197,7 +197,7 @@ func TestReserveAndExpress(t *testing.T) {
 	if given[numbered(150)] != Sparse || len(given) != 1+20-Sparse {
 		t.Errorf("without room %d tenants are given some, the one with due jobs %d; want %d and %d", len(given), given[numbered(150)], 21-Sparse, Sparse)
 	}
-	// Nobody but root has used the queue for a while: it is all root's.
+	// No tenant except root has used the queue for a while: root gets all of it.
 	s = schedulerOf(1, due)
 	s.Tenant(numbered(1), now).used = now.Add(-shareTime)
 	if p = s.Plan(now, Places{Room: 64, Capacity: 64}, nil); quotas(p.Plain) != 64 || p.Shared {
@@ -205,7 +205,7 @@ func TestReserveAndExpress(t *testing.T) {
 	}
 }
 
-// What a survey tells decides how long the queue sleeps.
+// The result of a survey decides how long the queue sleeps.
 func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(2, drained)
@@ -267,8 +267,8 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	}
 }
 
-// While the search for new tenants is too expensive, and claims from the front are, the
-// queue goes on without them, and wakes up when they are affordable.
+// While the search for new tenants is too expensive, and claims from the front are, the queue goes on without them, and
+// wakes up when they are affordable.
 func TestWhatIsTooExpensiveIsNotForgotten(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(1, drained)
@@ -295,8 +295,8 @@ func TestWhatIsTooExpensiveIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A claim from the front that comes to the end of a flow moves the cursor close to the
-// time of the last survey: what it left is not for this process.
+// A claim from the front that reaches the end of a flow moves the cursor close to the time of the last survey: the jobs
+// that it left are not for this process.
 func TestACursorPassesWhatIsNotForUs(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(2, due)
@@ -318,10 +318,9 @@ func TestACursorPassesWhatIsNotForUs(t *testing.T) {
 	}
 }
 
-// The promoter, or another claim, has locked the row of the key of every job that a claim
-// looks at. They are still due, and no survey tells of them, because it looks ahead of the
-// one before it. So the cursor stays before them, and they are looked at again after 5 ms,
-// 10 ms and so on, whatever is claimed meanwhile of those that the promoter offers.
+// The promoter, or another claim, has locked the row of the key of every job that a claim looks at. The jobs are still
+// due, and no survey shows them, because a survey only looks beyond the one before it. So the cursor stays before them,
+// and they are looked at again after 5 ms, 10 ms and so on, whatever offered jobs are claimed meanwhile.
 func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
 		s, now := New(64), time.Now()
@@ -361,8 +360,8 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// Where no claim ends in time that begins at the first entry, as behind millions of dead ones that a snapshot keeps,
-// the next ones begin nearer, and each that ends lets the one after it begin farther back, until one begins there
+// If no claim that begins at the first entry ends in time, as behind millions of dead entries that a snapshot keeps,
+// the next ones begin nearer. Each that ends lets the next begin farther back, until one begins at the first entry
 // again.
 func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 	for _, keyed := range []bool{false, true} {
@@ -421,7 +420,7 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 	}
 }
 
-// Jobs with a key whose claims fail leave most of the time to those without one.
+// Jobs with a key whose claims fail leave most of the time to jobs without one.
 func TestAClaimThatFailsLeavesTheOthersTheirTurn(t *testing.T) {
 	s := schedulerOf(1, due)
 	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
@@ -439,7 +438,7 @@ func TestAClaimThatFailsLeavesTheOthersTheirTurn(t *testing.T) {
 	}
 }
 
-// Of a tenant whose offered jobs have used up what it may have, nobody has looked at what its cursors stand for.
+// If offered jobs have used up a tenant's quota, its cursors' jobs have not been looked at.
 func TestOfferedJobsCount(t *testing.T) {
 	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
 		s, now := New(64), time.Now()
