@@ -1,0 +1,18 @@
+package relay
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a lease that ends far in the future says depends on a bound.
+func TestALeaseHasABound(t *testing.T) {
+	t.Parallel()
+	for ttl, want := range map[time.Duration]bool{0: true, time.Second: true, 5 * time.Minute: true, 6 * time.Minute: false, time.Millisecond: false} {
+		if err := (Config{LeaseTTL: ttl}).withDefaults().validate(); strings.Contains(fmt.Sprint(err), "LeaseTTL") == want {
+			t.Errorf("a lease of %v: %v", ttl, err)
+		}
+	}
+}
