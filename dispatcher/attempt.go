@@ -12,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -90,18 +91,22 @@ func (a *attempt) bufferedAt() time.Time {
 func (a *attempt) extended(sent, until time.Time) (late bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	late = sent.After(a.leaseUntil)
+	late = clock.Elapsed(a.leaseUntil, sent) > 0
 	a.leaseUntil = until
 	return late
 }
 
-// needsExtension reports whether the lease has been used for a third. A handler
+// needsExtension reports whether the lease has been used for a third. After the machine was suspended, an extension says
+// at once whether it is lost; for a wall clock that was set ahead it is one too many. Begin and lapsed do not
+// look at that clock: set ahead, it would stop every handler.
+//
+// A handler
 // that goes on although its time was over long ago is not kept any longer: its
 // lease lapses, and the reaper bounds it.
 func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.leaseUntil.Sub(now) <= third && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
+	return clock.Elapsed(a.leaseUntil, now) >= -third && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
 		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
 }
 
