@@ -41,7 +41,7 @@ func TestSinksAreListedAndActedOn(t *testing.T) {
 	}
 	first, second := r.event("order.paid", tenantA), r.event("order.paid", outbox.RootTenant)
 	r.exec(`INSERT INTO outbox.sinks (sink, owner, lease_expires_at, published, away_since, away_code, away_message)
-		VALUES ('orders', 'host-1', now() + interval '1 hour', 7, now(), 'relay_full', 'no space'), ('lake', NULL, NULL, 0, NULL, NULL, NULL)`)
+		VALUES ('orders', 'host-1', now() + interval '5 minutes', 7, now(), 'relay_full', 'no space'), ('lake', NULL, NULL, 0, NULL, NULL, NULL)`)
 	r.get("/sinks").want(200, &list)
 	want := []api.Sink{
 		{Sink: "lake", State: "waiting", Lag: 2},
@@ -329,8 +329,8 @@ func TestBridgesAreListed(t *testing.T) {
 		t.Errorf("bridges = %+v, want an empty list", list.Bridges)
 	}
 	r.exec(`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, lease_expires_at, lag, away_since, away_message)
-		VALUES ('-bridge', 'paid', 0, 7, now() + interval '1 hour', 3, now(), 'no such stream'), ('-bridge', 'new', 0, -1, now(), 5, now(), 'gone'),
-			('-bridge', 'sent', 0, 1, now() + interval '1 hour', NULL, NULL, NULL), ('billing', 'orders', 0, 9, NULL, NULL, NULL, NULL)`)
+		VALUES ('-bridge', 'paid', 0, 7, now() + interval '5 minutes', 3, now(), 'no such stream'), ('-bridge', 'new', 0, -1, now(), 5, now(), 'gone'),
+			('-bridge', 'sent', 0, 1, now() + interval '5 minutes', NULL, NULL, NULL), ('billing', 'orders', 0, 9, NULL, NULL, NULL, NULL)`)
 	r.get("/bridges").want(200, &list)
 	want := []api.Bridge{
 		{Bridge: "new", State: "waiting"}, {Bridge: "paid", State: "away", Stored: 7, Lag: new(int64(3)), AwayFor: "no such stream"}, {Bridge: "sent", State: "fetching", Stored: 1},

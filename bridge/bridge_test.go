@@ -186,9 +186,9 @@ func TestAZombieIsFenced(t *testing.T) {
 	s := newSource(ordersUpTo(10)...)
 	taken := false
 	s.onFetch = func() {
-		if !taken { // by a process that holds its lease for an hour
+		if !taken { // by a process that holds its lease for minutes
 			taken = true
-			exec(t, db, `UPDATE outbox.inbox_positions SET epoch = epoch + 1, lease_expires_at = now() + interval '1 hour'`)
+			exec(t, db, `UPDATE outbox.inbox_positions SET epoch = epoch + 1, lease_expires_at = now() + interval '5 minutes'`)
 		}
 	}
 	log, stop := start(t, db, bridge.BridgeConfig{Source: s})
@@ -202,6 +202,20 @@ func TestAZombieIsFenced(t *testing.T) {
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.inbox_positions WHERE lease_expires_at IS NULL`); n != 1 {
 		t.Error("a process that stops keeps the bridge until its lease lapses")
 	}
+}
+
+// A failover to a server whose clock is behind leaves leases that end far in the future. Their owners may be gone.
+func TestALeaseFromBeforeTheClockWasSetBackIsOver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `INSERT INTO outbox.inbox_positions (consumer, source, partition, position, epoch, lease_expires_at)
+		VALUES ('-bridge', 'orders', 0, 0, 7, now() + interval '1 hour')`)
+	if bridges, err := sqlgen.New(db).ListBridges(t.Context()); err != nil || len(bridges) != 1 || bridges[0].Fetching {
+		t.Errorf("the bridges are %+v, %v, want one that nobody fetches for", bridges, err)
+	}
+	s := newSource(ordersUpTo(10)...)
+	start(t, db, bridge.BridgeConfig{Source: s})
+	await(t, "the bridge is taken over", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
 }
 
 func TestOneProcessFetches(t *testing.T) {

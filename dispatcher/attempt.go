@@ -12,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -88,17 +89,21 @@ func (a *attempt) bufferedAt() time.Time {
 func (a *attempt) extended(sent, until time.Time) (late bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	late = sent.After(a.leaseUntil)
+	late = clock.Elapsed(a.leaseUntil, sent) > 0
 	a.leaseUntil = until
 	return late
 }
 
-// needsExtension reports whether a third of the lease has been used. The lease of a handler that goes on long after its
-// time is over is not extended any more: it lapses, and the reaper takes the job over.
+// needsExtension reports whether a third of the lease has been used. After the machine was suspended, an extension
+// finds out at once whether the lease is lost; if the wall clock was set ahead, it is one extension too many. begin and
+// lapsed do not look at the wall clock: set ahead, it would stop every handler.
+//
+// The lease of a handler that goes on long after its time is over is not extended any more: it lapses, and the reaper
+// takes the job over.
 func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.leaseUntil.Sub(now) <= third && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
+	return clock.Elapsed(a.leaseUntil, now) >= -third && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
 		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
 }
 

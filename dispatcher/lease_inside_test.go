@@ -8,11 +8,42 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/internal/clock/clocktest"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
+
+// A machine that was suspended trusts leases that have lapsed meanwhile, by its monotonic clock. The database is asked
+// first of all, as after any extension that is late.
+func TestASuspendedMachineExtendsItsLeasesAtOnce(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	soon, third := now.Add(2*time.Second), 36*time.Second
+	for name, c := range map[string]struct {
+		now  time.Time
+		want bool
+	}{
+		"awake":               {soon, false},
+		"suspended":           {clocktest.Suspended(soon, time.Hour), true},
+		"its clock set back":  {clocktest.Suspended(soon, -time.Hour), false},
+		"a third is used":     {now.Add(20 * time.Second), true},
+		"that, and set back":  {clocktest.Suspended(now.Add(20*time.Second), -time.Hour), true},
+		"suspended in a blip": {clocktest.Suspended(soon, time.Second), false},
+	} {
+		a := &attempt{leaseUntil: now.Add(54 * time.Second)}
+		if got := a.needsExtension(c.now, third); got != c.want {
+			t.Errorf("%s: the lease needs to be extended: %t, want %t", name, got, c.want)
+		}
+		if a.lapsed(c.now) {
+			t.Errorf("%s: the handler is stopped, and the database has not said a word", name)
+		}
+		if late := a.extended(c.now, c.now); late != (name == "suspended") {
+			t.Errorf("%s: the extension is late: %t", name, late)
+		}
+	}
+}
 
 // refusingExtensions extends leases, but a statement with one job fails as a whole.
 type refusingExtensions struct{ of outbox.ID }

@@ -65,7 +65,7 @@ func TestASinkIsMoved(t *testing.T) {
 		{"5", "{}", operator.SinkTarget{Since: time.Now().Add(time.Minute)}, operator.SinkMove{From: 5, To: 5, Events: 0}, "5 {} owner none epoch 8"},
 	} {
 		t.Run(fmt.Sprintf("%s %s to %+v", tt.from, tt.holes, tt.to), func(t *testing.T) {
-			exec(t, db, `INSERT INTO outbox.sinks (sink, top, holes, owner, epoch, lease_expires_at) VALUES ('orders', $1::text::bigint, $2::text::int8multirange, 'host-1', 7, now() + interval '1 hour')
+			exec(t, db, `INSERT INTO outbox.sinks (sink, top, holes, owner, epoch, lease_expires_at) VALUES ('orders', $1::text::bigint, $2::text::int8multirange, 'host-1', 7, now() + interval '5 minutes')
 				ON CONFLICT (sink) DO UPDATE SET top = excluded.top, holes = excluded.holes, owner = excluded.owner, epoch = 7, lease_expires_at = excluded.lease_expires_at`, tt.from, tt.holes)
 			before := cursorText(t, db)
 			move, err := o.WouldSeekSink(t.Context(), "orders", tt.to)
@@ -99,7 +99,7 @@ func TestASinkIsRemoved(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	exec(t, db, `INSERT INTO outbox.sinks (sink, top, published, owner, lease_expires_at) VALUES
-		('owned', 1, 1, 'host-1', now() + interval '1 hour'), ('killed', 1, 1, 'host-1', now() - interval '10 seconds'), ('left', 7, 3, NULL, NULL), ('dead', 1, 1, 'host-1', now() - interval '2 minutes')`)
+		('owned', 1, 1, 'host-1', now() + interval '5 minutes'), ('killed', 1, 1, 'host-1', now() - interval '10 seconds'), ('left', 7, 3, NULL, NULL), ('dead', 1, 1, 'host-1', now() - interval '2 minutes')`)
 	for sink, want := range map[string]error{"owned": operator.ErrSinkInUse, "killed": operator.ErrSinkInUse, "left": nil, "dead": nil, "none": operator.ErrSinkNotFound} {
 		if err := o.Because("moved").RemoveSink(t.Context(), sink, false); !errors.Is(err, want) {
 			t.Errorf("of the sink %s: %v, want %v", sink, err, want)

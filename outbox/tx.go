@@ -280,9 +280,16 @@ func (t *producerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Sta
 	return t.tx.Prepare(ctx, name, sql)
 }
 
+// LargeObjects are those of the transaction, with BEGIN sent. If that fails, or the transaction is over, each of their
+// calls fails.
 func (t *producerTx) LargeObjects() pgx.LargeObjects {
 	t.direct = true
 	t.sendNow()
+	if t.tx == nil || t.usable() != nil {
+		unsent := &pgx.Batch{}
+		unsent.BeginTx(t.options)
+		return pgx.FailedBatchResults(unsent, pgx.ErrTxClosed).Tx().LargeObjects() // of a transaction that is over
+	}
 	return t.tx.LargeObjects()
 }
 

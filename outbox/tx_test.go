@@ -313,6 +313,37 @@ func TestATransactionThatIsOverTakesNothing(t *testing.T) {
 	}
 }
 
+// LargeObjects has no error to return. Where there is no transaction for them, their calls have it.
+func TestLargeObjectsOfNoTransaction(t *testing.T) {
+	t.Parallel()
+	p, pool := producerWith(t, nil)
+	for name, end := range map[string]func(context.Context, pgx.Tx) error{
+		"committed":           func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		"committed with more": func(ctx context.Context, tx pgx.Tx) error { return errors.Join(order(ctx, tx, 1), tx.Commit(ctx)) },
+		"rolled back":         func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		"aborted":             func(ctx context.Context, tx pgx.Tx) error { _ = badGrammar(ctx, tx); return nil },
+		"with its connection gone": func(ctx context.Context, tx pgx.Tx) error {
+			return tx.(*producerTx).raw.Close(ctx)
+		},
+	} {
+		tx, err := p.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := end(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		objects := tx.LargeObjects()
+		if id, err := objects.Create(t.Context(), 0); err == nil {
+			t.Errorf("%s: made the large object %d, want an error", name, id)
+		}
+		_ = tx.Rollback(t.Context())
+	}
+	if n := ask[int](t, pool, `SELECT count(*) FROM pg_largeobject_metadata`); n != 0 {
+		t.Errorf("%d large objects are stored, want none", n)
+	}
+}
+
 func TestACancelledCommitKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	p, pool := producerWith(t, nil)

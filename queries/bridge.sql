@@ -5,7 +5,7 @@ INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, position, 
 VALUES ('-bridge', @bridge, 0, 0, 1, clock_timestamp() + @lease_ttl::interval)
 ON CONFLICT (consumer, source, partition) DO UPDATE
 SET epoch = p.epoch + 1, lease_expires_at = clock_timestamp() + @lease_ttl::interval
-WHERE p.lease_expires_at IS NULL OR p.lease_expires_at < clock_timestamp()
+WHERE {{lapsed "p.lease_expires_at"}}
 RETURNING epoch;
 
 -- name: KeepBridge :execrows
@@ -39,7 +39,7 @@ SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN pos
        (CASE WHEN state.fetching THEN away_since END)::timestamptz AS away_since,
        coalesce(CASE WHEN state.fetching THEN away_message END, '')::text AS away_message
 FROM outbox.inbox_positions
-CROSS JOIN LATERAL (SELECT coalesce(lease_expires_at > clock_timestamp(), false)::boolean AS fetching) AS state
+CROSS JOIN LATERAL (SELECT (NOT {{lapsed "lease_expires_at"}})::boolean AS fetching) AS state
 WHERE consumer = '-bridge'
   AND partition = 0
 ORDER BY source;

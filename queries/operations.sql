@@ -1,10 +1,8 @@
 -- name: StartOperation :one
 -- StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
--- tenants, are under way. It deletes operations that ended long ago. It hides an act on open jobs from builds that do
--- not know such acts (migrations/00010_bulk.sql).
-WITH forgotten AS (
-    DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
-), started AS (
+-- tenants, are under way. It hides an act on open jobs from builds that do not know such acts
+-- (migrations/00010_bulk.sql).
+WITH started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
     SELECT @id::uuid, sqlc.narg(tenant_id)::uuid, CASE WHEN of_letters THEN @act::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN @act END,
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
@@ -22,6 +20,38 @@ WITH forgotten AS (
     FROM started
 )
 SELECT started.created_at FROM started;
+
+-- name: TrimOperations :one
+-- TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up to
+-- @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction. The
+-- operations that have jobs are few, and are looked up one after the other.
+WITH RECURSIVE forgotten AS (
+    DELETE FROM outbox.operations
+    WHERE finished_at < statement_timestamp() - @keep::interval
+       OR (finished_at IS NULL AND stopped_at < statement_timestamp() - @keep)
+    RETURNING 1
+), named (id) AS (
+    SELECT (SELECT first.operation_id FROM outbox.operation_jobs AS first ORDER BY first.operation_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.operation_id FROM outbox.operation_jobs AS next WHERE next.operation_id > named.id ORDER BY next.operation_id LIMIT 1)
+    FROM named
+    WHERE named.id IS NOT NULL
+), old AS MATERIALIZED (
+    SELECT left_over.operation_id, left_over.job_id
+    FROM named
+    CROSS JOIN LATERAL (
+        SELECT meant.operation_id, meant.job_id FROM outbox.operation_jobs AS meant WHERE meant.operation_id = named.id LIMIT @max_rows::integer
+    ) AS left_over
+    WHERE NOT EXISTS (SELECT FROM outbox.operations WHERE operations.id = named.id)
+    LIMIT @max_rows
+), trimmed AS (
+    DELETE FROM outbox.operation_jobs
+    USING old
+    WHERE operation_jobs.operation_id = old.operation_id
+      AND operation_jobs.job_id = old.job_id
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM trimmed)::bigint AS jobs, (SELECT count(*) FROM forgotten)::bigint AS operations;
 
 -- name: ListOperations :many
 -- ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, starting with the one before

@@ -4,7 +4,8 @@ INSERT INTO outbox.sinks (sink) VALUES (@sink) ON CONFLICT DO NOTHING;
 
 -- name: SinkLapsesIn :one
 -- SinkLapsesIn returns in how many seconds the sink can be taken, if its owner does nothing about it.
-SELECT (CASE WHEN owner IS NULL OR owner = @owner::text THEN 0 ELSE greatest(extract(epoch FROM lease_expires_at - clock_timestamp()), 0) END)::float8
+SELECT (CASE WHEN owner IS NULL OR owner = @owner::text OR {{lapsed "lease_expires_at"}} THEN 0
+             ELSE greatest(extract(epoch FROM lease_expires_at - clock_timestamp()), 0) END)::float8
 FROM outbox.sinks
 WHERE sink = @sink;
 
@@ -39,7 +40,7 @@ WITH found AS MATERIALIZED (
            AND NOT EXISTS (SELECT FROM outbox.events WHERE position = sinks.top AND id = sinks.top_id) AS lost
     FROM outbox.sinks
     WHERE sinks.sink = @sink
-      AND (owner IS NULL OR owner = @owner::text OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+      AND (owner IS NULL OR owner = @owner::text OR {{lapsed "lease_expires_at"}})
     FOR UPDATE
 ), log AS MATERIALIZED (
     SELECT found.sink, (SELECT max(position) FROM outbox.events) AS newest,

@@ -66,7 +66,8 @@ SELECT EXISTS (SELECT FROM outbox.idempotency_keys)::boolean;
 -- TrimDeadLetters deletes, of up to @max_rows dead letters after the given one, those that nobody has acted on within
 -- their retention, frees their idempotency keys, and returns where it stopped. The rules are those of TrimHistory. A
 -- message that a sink has refused and that blocks its key stays, whatever the rules are: without it the key would go
--- on.
+-- on. So does a dead letter of an ordered key with jobs behind it. A letter whose successor is stored while this
+-- statement runs is deleted, as it might have been before.
 WITH rule AS MATERIALIZED (
     SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
 ), letter AS MATERIALIZED (
@@ -74,7 +75,12 @@ WITH rule AS MATERIALIZED (
            NOT (starts_with(jobs.kind, 'relay:') AND jobs.key IS NOT NULL AND jobs.on_death IS DISTINCT FROM 'skip')
            AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < now() - coalesce(
                (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = jobs.queue),
-               (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = '')) AS is_past
+               (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = ''))
+           AND NOT (jobs.ordered IS TRUE AND jobs.key IS NOT NULL AND jobs.on_death IS DISTINCT FROM 'skip' AND EXISTS (
+               SELECT
+               FROM outbox.jobs AS behind
+               WHERE behind.tenant_id = jobs.tenant_id AND behind.queue = jobs.queue AND behind.key = jobs.key
+                 AND behind.ordered AND behind.status <> 'created' AND behind.status NOT IN ('failed', 'dead'))) AS is_past
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND jobs.id > @after

@@ -17,7 +17,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
             ORDER BY hole
             LIMIT 1))::timestamptz AS oldest
 FROM outbox.sinks
-CROSS JOIN LATERAL (SELECT coalesce(owner IS NOT NULL AND lease_expires_at > clock_timestamp(), false)::boolean AS owned) AS state
+CROSS JOIN LATERAL (SELECT (owner IS NOT NULL AND NOT {{lapsed "lease_expires_at"}})::boolean AS owned) AS state
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
 ) AS holes_are
@@ -108,7 +108,7 @@ SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipp
 -- there is one, and whether it is gone.
 WITH RECURSIVE found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
-           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
+           {{lapsed "sinks.lease_expires_at + interval '1 minute'"}} AS free,
            (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
     WHERE sinks.sink = @sink::text

@@ -126,14 +126,32 @@ LEFT JOIN reached ON true;
 DELETE FROM outbox.lease_extensions
 WHERE expires_at < now() - @keep::interval;
 
--- name: TerminateWedgedListeners :many
--- TerminateWedgedListeners terminates our own listeners that have stopped reading: those that have been delivering
+-- name: TerminateStuckSessions :many
+-- TerminateStuckSessions terminates our own listeners that have stopped reading: those that have been delivering
 -- notifications for longer than @wedged, and those of @suspects that still wait for their client. Ours are those whose
 -- last statement was LISTEN on one of our channels. It returns every listener that waits for its client now. A listener
 -- that waits inside a transaction holds a snapshot, which keeps vacuum from removing anything in the whole database.
+--
+-- It also terminates, and returns with the job, sessions that have been idle in a transaction for longer than @idle and
+-- have locked the row of a running job whose lease, and its extension, lapsed as long ago: the worker is gone or
+-- ignores that the lease is lost, and until the transaction ends nobody else can have the job. The transaction id in
+-- the row identifies the session that holds the lock. Only sessions that this role may see and terminate are
+-- considered.
+WITH idle AS MATERIALIZED (
+    SELECT activity.pid, activity.application_name, activity.backend_start, locks.transactionid
+    FROM pg_catalog.pg_stat_activity AS activity
+    JOIN pg_catalog.pg_locks AS locks ON locks.pid = activity.pid
+    WHERE activity.state LIKE 'idle in transaction%'
+      AND activity.state_change < statement_timestamp() - @idle::interval
+      AND activity.datname = current_database()
+      AND pg_has_role(activity.usesysid, 'USAGE')
+      AND locks.locktype = 'transactionid'
+      AND locks.granted
+)
 SELECT activity.pid::integer AS pid,
        activity.application_name::text AS application_name,
        activity.backend_start::timestamptz AS backend_start,
+       NULL::uuid AS job_id,
        (CASE WHEN activity.xact_start < now() - @wedged::interval OR suspect.pid IS NOT NULL
              THEN pg_terminate_backend(activity.pid) ELSE false END)::boolean AS terminated
 FROM pg_catalog.pg_stat_activity AS activity
@@ -145,4 +163,20 @@ WHERE activity.usename = current_user
   AND activity.query ILIKE 'listen "outbox\_%'
   AND activity.wait_event = 'ClientWrite'
   AND activity.pid <> pg_backend_pid()
+UNION ALL
+SELECT idle.pid, idle.application_name, idle.backend_start, job.id, pg_terminate_backend(idle.pid)
+FROM idle
+CROSS JOIN LATERAL (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status = 'running'
+      AND jobs.lease_expires_at < statement_timestamp() - @idle
+      AND jobs.xmax = idle.transactionid
+      AND NOT EXISTS (
+          SELECT
+          FROM outbox.lease_extensions AS beside
+          WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at >= statement_timestamp() - @idle)
+    ORDER BY jobs.lease_expires_at
+    LIMIT 1
+) AS job
 LIMIT 1000;

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -21,7 +22,8 @@ import (
 //	judged          |------ in the outage -------|-- patience for workers --|
 //
 // All times are the database's. Of our own clock we only use how long we slept: a
-// process that was stopped has not waited for the database, and is no outage to others.
+// process that was stopped, or whose machine was suspended, has not waited for the database, and is no outage to others.
+// (A wall clock that is set ahead passes for a sleep, and hides an outage that ends with that very pass.)
 // But a database whose clock jumps ahead was away, as far as leases are concerned.
 //
 // A reaper that starts knows of no outage, but that it cannot make its first pass: then
@@ -76,7 +78,7 @@ func (s *sight) blindSince() time.Time {
 	if s.failed {
 		return s.seen
 	}
-	return s.seen.Add(s.asked.Sub(s.sent)) // until then we slept
+	return s.seen.Add(clock.Elapsed(s.sent, s.asked)) // until then we slept, or the machine was suspended
 }
 
 // fail notes that a statement has failed. A refusal is an answer, though it does not say what the time is: as far as is

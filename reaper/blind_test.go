@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/clock/clocktest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -114,6 +115,7 @@ func TestWhatIsAnOutage(t *testing.T) {
 		slept, answered time.Duration // since the latest answer: until we ask, and until the answer
 		failed          bool
 		away            time.Duration
+		suspended       time.Duration // of the time until the answer, before we ask
 	}{
 		"all is well":                       {slept: 2 * time.Second, answered: 2 * time.Second},
 		"the statement waits":               {slept: 2 * time.Second, answered: 5 * time.Second},
@@ -121,6 +123,7 @@ func TestWhatIsAnOutage(t *testing.T) {
 		"the clock jumps ahead":             {slept: 2 * time.Second, answered: time.Hour, away: time.Hour - 2*time.Second},
 		"the clock is set back":             {slept: 2 * time.Second, answered: -time.Hour},
 		"we were stopped":                   {slept: time.Minute, answered: time.Minute},
+		"the machine was suspended":         {slept: 2 * time.Second, answered: time.Hour + 2*time.Second, suspended: time.Hour},
 		"a pass failed":                     {slept: 2 * time.Second, answered: 2500 * time.Millisecond, failed: true},
 		"passes failed for as long as this": {slept: 2 * time.Second, answered: 4 * time.Second, failed: true, away: 4 * time.Second},
 	} {
@@ -130,9 +133,9 @@ func TestWhatIsAnOutage(t *testing.T) {
 		if away := s.answer(ours, theirs); away != 0 {
 			t.Errorf("%s: the first answer ends an outage of %s", name, away)
 		}
-		s.ask(ours.Add(tt.slept), &params)
+		s.ask(clocktest.Suspended(ours.Add(tt.slept), tt.suspended), &params)
 		s.failed = tt.failed
-		sent := ours.Add(max(tt.slept, tt.answered))
+		sent := clocktest.Suspended(ours.Add(max(tt.slept, tt.answered-tt.suspended)), tt.suspended)
 		s.ask(sent, &params)
 		if away := s.answer(sent, theirs.Add(tt.answered)); away != tt.away {
 			t.Errorf("%s: an outage of %s, want %s", name, away, tt.away)

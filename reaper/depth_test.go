@@ -144,7 +144,7 @@ func TestSinksAreSampled(t *testing.T) {
 	}
 	exec(t, db, `
 		INSERT INTO outbox.sinks (sink, owner, lease_expires_at)
-		VALUES ('owned', 'a', now() + interval '1 hour'), ('lapsed', 'b', now() - interval '1 s'), ('left', NULL, NULL)`)
+		VALUES ('owned', 'a', now() + interval '5 minutes'), ('lapsed', 'b', now() - interval '1 s'), ('left', NULL, NULL)`)
 	want := map[string]float64{"owned": 1, "lapsed": 0, "left": 0}
 	if got := sinks(); !maps.Equal(got, want) {
 		t.Errorf("owned: %v, want %v", got, want)

@@ -184,6 +184,34 @@ func TestDeadLettersAreRemovedAtLast(t *testing.T) {
 	}
 }
 
+// A dead head that holds up its line stays beyond its retention: without it the jobs behind would run, although nobody
+// has dealt with it.
+func TestADeadHeadStaysWhileJobsWaitBehindIt(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		r, db := newRig(t, Config{KeepByStatus: map[outbox.Status]time.Duration{outbox.Dead: 0}})
+		exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) SELECT $1, 'default', unnest('{held,parks,skips,alone,others}'::text[])`, mustUUID(tenant))
+		exec(t, db, `
+			INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, created_at, failed_at, key, ordered, line_position, on_death, park_after)
+			SELECT outbox.uuid_v7(), $1, 'test', '{}', status::outbox.job_status, now() - interval '2 years',
+				CASE status WHEN 'dead' THEN now() - interval '1 year' END, key, true, line_position, on_death, park_after::interval
+			FROM (VALUES ('held', 'dead', 1, NULL, NULL), ('held', 'blocked', 2, NULL, NULL),
+				('parks', 'dead', 1, 'park', '2 years'), ('parks', 'blocked', 2, NULL, NULL),
+				('skips', 'dead', 1, 'skip', NULL), ('skips', 'blocked', 2, NULL, NULL),
+				('alone', 'dead', 1, NULL, NULL), ('alone', 'dead', 2, NULL, NULL)) AS job (key, status, line_position, on_death, park_after)`, mustUUID(tenant))
+		exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, key, ordered, line_position) -- another tenant's
+			VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 'test', '{}', 'blocked', 'alone', true, 3)`)
+
+		trimPass(t, r)
+		sweep(t, r)
+
+		got := query[string](t, db, `SELECT string_agg(key || ' ' || status, ', ' ORDER BY key, line_position) FROM outbox.jobs WHERE tenant_id = $1`, mustUUID(tenant))
+		if want := "held dead, held blocked, parks dead, parks blocked, skips pending"; got != want {
+			t.Errorf("left are: %s; want %s", got, want)
+		}
+	}
+}
+
 // Where a publication has a table, as one FOR ALL TABLES does, the server refuses to delete rows that nothing names.
 func TestTrimmingGoesOnUnderAPublication(t *testing.T) {
 	t.Parallel()

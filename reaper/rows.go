@@ -25,7 +25,7 @@ type rowTrimmer struct {
 }
 
 func (t rowTrimmer) trim(ctx context.Context) error {
-	return errors.Join(t.deadLetters(ctx), t.attempts(ctx), t.inbox(ctx), t.reports(ctx), t.workers(ctx), t.leaseExtensions(ctx), t.audit(ctx), t.measures(ctx))
+	return errors.Join(t.deadLetters(ctx), t.attempts(ctx), t.inbox(ctx), t.reports(ctx), t.workers(ctx), t.leaseExtensions(ctx), t.audit(ctx), t.measures(ctx), t.operations(ctx))
 }
 
 // deadLetters removes those that nobody has done anything about.
@@ -118,6 +118,20 @@ func (t rowTrimmer) reports(ctx context.Context) error {
 		row, err := q.TrimReports(ctx, params)
 		params.AfterCreatedAt, params.AfterJobID = row.CreatedAt, row.JobID
 		return row.Trimmed, row.LookedAt, err
+	})
+}
+
+const keepOperations = 90 * day
+
+// operations forgets those that ended long ago, or were stopped and never resumed, and then the jobs that these were
+// still to act on.
+func (t rowTrimmer) operations(ctx context.Context) error {
+	return t.batches.all(ctx, "operations", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+		row, err := q.TrimOperations(ctx, pgvalue.Interval(keepOperations), trimBatch)
+		if row.Operations > 0 {
+			return row.Operations + row.Jobs, int64(trimBatch), err // their jobs are the next statement's
+		}
+		return row.Jobs, row.Jobs, err
 	})
 }
 

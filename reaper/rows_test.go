@@ -46,3 +46,36 @@ func TestReportsAreTrimmedWithTheHistory(t *testing.T) {
 		t.Errorf("jobs trimmed = %v, want 450", got)
 	}
 }
+
+// An operation that was stopped and never resumed is forgotten at last, with the jobs that it was still to act on.
+func TestAStoppedOperationIsForgotten(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		exec(t, db, `
+			WITH operation AS (
+				INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, filter, per_second, matched, actor, reason, request_id, stopped_at, finished_at)
+				SELECT outbox.uuid_v7(), $1, 'replay', 'cancel', 'infinity', '{}', 0, 1250, actor, '', '', now() - stopped::interval, now() - finished::interval
+				FROM (VALUES ('stopped long ago', '91 days', NULL), ('stopped', '89 days', NULL), ('done', NULL, '89 days'),
+					('done long ago', NULL, '91 days'), ('runs', NULL, NULL)) AS operation (actor, stopped, finished)
+				RETURNING id, actor)
+			INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
+			SELECT operation.id, gen_random_uuid(), $1, 0 FROM operation, generate_series(1, 1250) WHERE actor NOT LIKE 'done%'`, mustUUID(tenant))
+	}
+
+	trimPass(t, r)
+
+	got := query[string](t, db, `
+		SELECT string_agg(format('%s %s', actor, jobs), ', ' ORDER BY actor, tenant_id)
+		FROM (SELECT actor, operations.tenant_id, count(job_id) AS jobs
+			FROM outbox.operations LEFT JOIN outbox.operation_jobs ON operation_id = id GROUP BY 1, 2) AS operation`)
+	if want := "done 0, done 0, runs 1250, runs 1250, stopped 1250, stopped 1250"; got != want {
+		t.Errorf("operations and their jobs are: %s; want %s", got, want)
+	}
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.operation_jobs`); got != 4*1250 {
+		t.Errorf("%d jobs are left to operations, want %d", got, 4*1250)
+	}
+	if got := value(t, r.metrics.trimmed["operations"]); got != 4+2*1250 {
+		t.Errorf("rows of operations trimmed = %v, want %d", got, 4+2*1250)
+	}
+}

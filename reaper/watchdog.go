@@ -11,10 +11,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// wedgedAfter is how long a listener may keep the server waiting.
-const wedgedAfter = 30 * time.Second
+const (
+	wedgedAfter   = 30 * time.Second // for so long a listener may keep the server waiting,
+	vanishedAfter = 30 * time.Second // and an idle transaction a job whose lease has lapsed
+)
 
 // suspect is a listener that the server waited for when we last looked.
 type suspect struct {
@@ -23,7 +26,7 @@ type suspect struct {
 	seen    time.Time // first, and waiting at every look since
 }
 
-// watchdog ends listeners. It is for one goroutine.
+// watchdog ends sessions that hold others up. It is for one goroutine.
 type watchdog struct {
 	chores   chores
 	metrics  *metrics
@@ -39,8 +42,12 @@ type watchdog struct {
 // Postgres tells since when they wait only if it is inside of a transaction. The
 // others are ended if we find them waiting at every look for half a minute; a
 // listener that reads is hardly ever found so once.
+//
+// It also ends the transactions of handlers whose process, or the way to it, is gone: the passes over the leases skip
+// rows that are locked. Sessions that we open are ended by the kernel before this (internal/pgsession). Users' own pools
+// may lack that, poolers may keep it from us, and it does not help while an answer is on its way.
 func (w *watchdog) watch(ctx context.Context) (time.Duration, error) {
-	if err := w.terminateWedged(ctx, wedgedAfter); err != nil {
+	if err := w.terminate(ctx, wedgedAfter, vanishedAfter); err != nil {
 		return 0, err
 	}
 	if len(w.suspects) > 0 {
@@ -49,27 +56,35 @@ func (w *watchdog) watch(ctx context.Context) (time.Duration, error) {
 	return backoff.Jitter(watchInterval), nil
 }
 
-func (w *watchdog) terminateWedged(ctx context.Context, after time.Duration) error {
-	params := sqlgen.TerminateWedgedListenersParams{Wedged: pgvalue.Interval(after), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{}}
+func (w *watchdog) terminate(ctx context.Context, wedged, vanished time.Duration) error {
+	params := sqlgen.TerminateStuckSessionsParams{
+		Wedged: pgvalue.Interval(wedged), Idle: pgvalue.Interval(vanished), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{},
+	}
 	seen := map[int32]suspect{}
 	for _, s := range w.suspects {
 		seen[s.pid] = s
-		if time.Since(s.seen) < after {
+		if time.Since(s.seen) < wedged {
 			continue
 		}
 		params.Suspects = append(params.Suspects, s.pid)
 		params.SuspectStarts = append(params.SuspectStarts, s.started)
 	}
-	var waiting []sqlgen.TerminateWedgedListenersRow
+	var stuck []sqlgen.TerminateStuckSessionsRow
 	err := w.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
-		waiting, err = q.TerminateWedgedListeners(ctx, params)
+		stuck, err = q.TerminateStuckSessions(ctx, params)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("look for wedged listeners: %w", err)
+		return fmt.Errorf("look for sessions that are stuck: %w", err)
 	}
 	w.suspects = w.suspects[:0]
-	for _, found := range waiting {
+	for _, found := range stuck {
+		if found.JobID.Valid {
+			w.log.LogAttrs(ctx, slog.LevelWarn, "session terminated: its transaction was idle and kept a job whose lease had lapsed",
+				slog.Int("pid", int(found.Pid)), slog.String("application_name", found.ApplicationName),
+				slog.String("job_id", outbox.ID(found.JobID.Bytes).String()), slog.Bool("terminated", found.Terminated))
+			continue
+		}
 		if !found.Terminated {
 			now := suspect{found.Pid, found.BackendStart, time.Now()}
 			if before, ok := seen[found.Pid]; ok && before.started.Time.Equal(found.BackendStart.Time) {

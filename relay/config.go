@@ -23,7 +23,7 @@ type Config struct {
 	// reference; "" is "posthaste". Two databases that publish to one place have two.
 	Source string
 	// LeaseTTL is how long after its owner's last word a sink is taken over; 0 is 5 s. At
-	// least 1 s.
+	// least 1 s, and 5 min at most.
 	LeaseTTL time.Duration
 	// FailoverRewind is how far back a sink begins when positions come from another timeline
 	// than before, and the event that was published last is not there any more: what was
@@ -66,6 +66,7 @@ type SinkConfig struct {
 const (
 	defaultSource         = "posthaste"
 	defaultLeaseTTL       = 5 * time.Second
+	maxLeaseTTL           = 5 * time.Minute // a lease that ends much later counts as lapsed: internal/jobcolumns
 	defaultPollInterval   = 5 * time.Second
 	deafPollInterval      = 100 * time.Millisecond
 	defaultFailoverRewind = 5 * time.Minute
@@ -148,6 +149,9 @@ func (c Config) validate() error {
 		if d.got < d.least {
 			errs = append(errs, invalid.Field(d.field, "is %v, want at least %v", d.got, d.least))
 		}
+	}
+	if c.LeaseTTL > maxLeaseTTL {
+		errs = append(errs, invalid.Field("LeaseTTL", "is %v, want %v at most", c.LeaseTTL, maxLeaseTTL))
 	}
 	return errors.Join(errs...)
 }

@@ -475,7 +475,7 @@ func TestADeposedOwnerMakesNoJobs(t *testing.T) {
 	stop := start(t, db, sink, nil)
 	publish(t, db, "t", "k", "1")
 	<-sink.under
-	exec(t, db, `UPDATE outbox.sinks SET owner = 'other', epoch = epoch + 1, lease_expires_at = now() + interval '1 hour'`)
+	exec(t, db, `UPDATE outbox.sinks SET owner = 'other', epoch = epoch + 1, lease_expires_at = now() + interval '5 minutes'`)
 	close(sink.answer)
 	time.Sleep(time.Second)
 	stop()

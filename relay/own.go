@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -263,11 +264,12 @@ func (o *ownership) poke() {
 	}
 }
 
-// isOurs reports whether the lease lasts, by our clock.
+// isOurs reports whether the lease lasts, by our clock. After the machine was suspended another process may have the sink;
+// for a wall clock that was set ahead the sink is owned anew.
 func (o *ownership) isOurs() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return time.Now().Before(o.until)
+	return clock.Elapsed(o.until, time.Now()) < 0
 }
 
 // keep stores what move and stand say, extends the lease and looks at the held messages, until ctx ends or the sink is

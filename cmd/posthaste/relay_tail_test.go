@@ -79,7 +79,7 @@ func TestSinksAreMovedAndRemoved(t *testing.T) {
 	for range 3 {
 		ok(t, e, "publish", "order.paid", `{}`)
 	}
-	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, owner, lease_expires_at) VALUES ('orders', 'host-1', now() + interval '1 hour')`)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, owner, lease_expires_at) VALUES ('orders', 'host-1', now() + interval '5 minutes')`)
 	for _, step := range []struct{ line, want string }{
 		{"--to-end --dry-run", "would go from 0 to 3: 3 events are not published\n"},
 		{"--to-end --yes", "orders goes on behind 3, from 0: 3 events are not published\n"},
@@ -106,7 +106,7 @@ func TestSinksAreMovedAndRemoved(t *testing.T) {
 	if got := ok(t, e, "relay", "remove", "orders"); got != "removed: orders\n" {
 		t.Errorf("remove printed %q", got)
 	}
-	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, owner, lease_expires_at) VALUES ('orders', 'host-1', now() + interval '1 hour')`)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, owner, lease_expires_at) VALUES ('orders', 'host-1', now() + interval '5 minutes')`)
 	for line, want := range map[string]string{"relay remove orders": "a process publishes to the sink", "relay remove none": "sink not found", "relay seek none --to-end": "sink not found"} {
 		if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitFailed || !strings.Contains(r.errOut, want) {
 			t.Errorf("%s: %+v, want %q", line, r, want)

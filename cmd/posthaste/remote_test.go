@@ -91,7 +91,7 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, missed, missed_limit, streamed, kind, queue, payload, content_type, next_at)
 		VALUES ('00000000-0000-0000-0000-000000000001', 'nightly', '0 3 * * *', 'UTC', 'once', 1, true, 'greet', 'mail', '{}', 'application/json', now() + interval '1 hour')`)
 	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, top, owner, lease_expires_at, published, moved_at, away_since, away_code, away_message, holes)
-		VALUES ('orders', 5, 'host-1', now() + interval '1 hour', 7, now(), now(), 'relay_full', 'no space', '{[2,4)}'), ('lake', 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, '{}')`)
+		VALUES ('orders', 5, 'host-1', now() + interval '5 minutes', 7, now(), now(), 'relay_full', 'no space', '{[2,4)}'), ('lake', 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, '{}')`)
 	ok(t, direct, "publish", "order.paid", "{}")
 	ok(t, direct, "relay", "pause", "lake")
 	ok(t, direct, "relay", "replay", "orders", "--since", "1h", "--rate", "5", "--key", "k", "--dry-run")

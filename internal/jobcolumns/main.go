@@ -140,6 +140,7 @@ func expand(name, text string) ([]byte, error) {
 		"claimed": func(of string) string {
 			return list(func(c column) bool { return c.claimed }, func(c column) string { return of + "." + c.name })
 		},
+		"lapsed": lapsed,
 	}).Parse(text)
 	if err != nil {
 		return nil, err
@@ -147,6 +148,13 @@ func expand(name, text string) ([]byte, error) {
 	var b bytes.Buffer
 	err = t.Execute(&b, nil)
 	return b.Bytes(), err
+}
+
+// lapsed is whether nobody has a sink or a bridge whose lease ends then. A lease is 5 minutes at most: one that ends later
+// was taken before the server's clock was set back, as a failover to a server whose clock is behind does. If its owner
+// lives, its epoch fences it.
+func lapsed(until string) string {
+	return strings.ReplaceAll("(%s IS NULL OR %s < clock_timestamp() OR %s > clock_timestamp() + interval '10 minutes')", "%s", until)
 }
 
 func isKept(c column) bool  { return c.history != "" }

@@ -2,6 +2,20 @@ package mutants
 
 var expire = []Mutant{
 	{
+		Name:      "the server asks after two hours whether a client lives",
+		Breaks:    "a handler's transaction whose machine is gone keeps its job from everybody for as long",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"internal/pgsession.afterwards", "	\"tcp_keepalives_idle\":     \"5\",\n", ""}},
+		Checks:    []Check{test("internal/pgsession", "TestAClientThatVanishesIsNoticed", "want no longer than a lease")},
+	},
+	{
+		Name:      "a transaction beside an extended lease is ended",
+		Breaks:    "a handler whose own transaction is idle for long, while its worker extends the lease beside the locked row, loses its session",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits:     []Edit{{"internal/sqlgen.TerminateStuckSessions", `beside.expires_at >= statement_timestamp() - $1)`, `false)`}},
+		Checks:    []Check{test("reaper", "TestATransactionOfAWorkerThatIsGoneIsEnded/extended", "want it ended: false")},
+	},
+	{
 		Name:      "reaper ignores max attempts",
 		Breaks:    "a job that kills its workers is started again and again",
 		Invariant: "Deaths are bounded",
@@ -42,7 +56,7 @@ var expire = []Mutant{
 		Name:      "reaper takes its own pause for an outage",
 		Breaks:    "a job that stops its process is never counted",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"reaper.sight.blindSince", `s.seen.Add(s.asked.Sub(s.sent))`, `s.seen`}},
+		Edits:     []Edit{{"reaper.sight.blindSince", `s.seen.Add(clock.Elapsed(s.sent, s.asked))`, `s.seen`}},
 		Checks:    []Check{test("reaper", "TestWhatIsAnOutage", "we were stopped")},
 	},
 	{

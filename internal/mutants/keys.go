@@ -102,6 +102,13 @@ var keys = []Mutant{
 		},
 	},
 	{
+		Name:      "a dead head is removed with jobs behind it",
+		Breaks:    "after its retention a key goes on past a head that nobody has dealt with",
+		Invariant: "A key's order holds",
+		Edits:     []Edit{{"internal/sqlgen.TrimDeadLetters", `behind.status <> 'created' AND`, `false AND`}},
+		Checks:    []Check{test("reaper", "TestADeadHeadStaysWhileJobsWaitBehindIt", "want held dead, held blocked")},
+	},
+	{
 		Name:      "a key is parked in any number of years",
 		Breaks:    "a dead head that is to park its key later than there are times fails every promotion",
 		Invariant: "No key is stuck",

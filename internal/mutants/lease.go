@@ -94,6 +94,17 @@ var lease = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestHandlerStopsWhenItsLeaseCannotBeExtended", "in vain for the handler's context to end")},
 	},
 	{
+		Name:      "time stands still while the machine is suspended",
+		Breaks:    "a process goes on with leases that have lapsed meanwhile, and takes its own sleep for an outage",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits:     []Edit{{"internal/clock.Elapsed", `max(b.Sub(a), b.Round(0).Sub(a.Round(0)))`, `b.Sub(a)`}},
+		Checks: []Check{
+			test("dispatcher", "TestASuspendedMachineExtendsItsLeasesAtOnce", "suspended: the lease needs to be extended: false"),
+			test("relay", "TestALeaseLapsesWhileTheMachineIsSuspended", "suspended: the sink is ours: true"),
+			test("reaper", "TestWhatIsAnOutage", "the machine was suspended: an outage of"),
+		},
+	},
+	{
 		Name:      "a refused extension costs all leases",
 		Breaks:    "a trigger of the user's that refuses one job's row stops every handler of the process that runs for long",
 		Invariant: "A lease lasts for as long as its worker keeps it",

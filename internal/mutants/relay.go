@@ -130,6 +130,16 @@ var relayed = []Mutant{
 		Checks: []Check{test("relay", "TestADeposedOwnerDoesNotMoveTheCursor", "top = 1, want 0")},
 	},
 	{
+		Name:      "a lease lasts for as long as the clock was set back",
+		Breaks:    "after a failover to a server whose clock is behind nobody publishes to the sink of a process that is gone",
+		Invariant: "No event is lost",
+		Edits: []Edit{
+			{"internal/sqlgen.OwnSink", ` OR lease_expires_at > clock_timestamp() + interval '10 minutes'`, ``},
+			{"internal/sqlgen.SinkLapsesIn", ` OR lease_expires_at > clock_timestamp() + interval '10 minutes'`, ``},
+		},
+		Checks: []Check{test("relay", "TestALeaseFromBeforeTheClockWasSetBackIsOver", `got [], want ["1"]`)},
+	},
+	{
 		Name:      "another timeline is nothing new",
 		Breaks:    "events at positions that are given out again after a failover are never published",
 		Invariant: "No event is lost",

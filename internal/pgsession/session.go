@@ -57,6 +57,15 @@ var afterwards = map[string]string{
 	"default_transaction_deferrable": "off",
 	"idle_session_timeout":           "0",
 	"synchronous_commit":             "on", // if it is off: what is acknowledged to a broker or client is stored
+
+	// A client that vanishes, or whose connection a firewall drops, does not close its session. With the kernel's
+	// settings the server would notice after two hours, and for so long a transaction that is idle would keep its locks,
+	// such as that of a job's row after Guard. With these settings the server notices after 11 s. tcp_user_timeout is
+	// not set: it would also end the session of a living client that reads a large result slowly. Unix sockets ignore
+	// these settings.
+	"tcp_keepalives_idle":     "5",
+	"tcp_keepalives_interval": "2",
+	"tcp_keepalives_count":    "3",
 }
 
 // inOwnPools holds more settings for pools that work on their own, with deadlines of their own.

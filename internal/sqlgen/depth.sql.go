@@ -50,7 +50,7 @@ SET done_at = statement_timestamp(),
         'Server', jsonb_build_object('HorizonAgeSeconds', server.horizon_age_seconds,
             'HorizonAgeTransactions', server.horizon_age_transactions, 'DaysAhead', server.days_ahead),
         'Schema', (SELECT max(schema_version.version_id) FROM outbox.schema_version WHERE schema_version.is_applied),
-        'Sinks', (SELECT jsonb_agg(jsonb_build_object('Name', sinks.sink, 'Owned', coalesce(sinks.lease_expires_at > clock_timestamp(), false)))
+        'Sinks', (SELECT jsonb_agg(jsonb_build_object('Name', sinks.sink, 'Owned', NOT (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() OR sinks.lease_expires_at > clock_timestamp() + interval '10 minutes')))
                   FROM outbox.sinks))
 FROM server
 WHERE chores.chore = $3

@@ -147,9 +147,7 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 }
 
 const StartOperation = `-- name: StartOperation :one
-WITH forgotten AS (
-    DELETE FROM outbox.operations WHERE finished_at < statement_timestamp() - interval '90 days'
-), started AS (
+WITH started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
     SELECT $1::uuid, $2::uuid, CASE WHEN of_letters THEN $3::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN $3 END,
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
@@ -183,8 +181,8 @@ type StartOperationParams struct {
 }
 
 // StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
-// tenants, are under way. It deletes operations that ended long ago. It hides an act on open jobs from builds that do
-// not know such acts (migrations/00010_bulk.sql).
+// tenants, are under way. It hides an act on open jobs from builds that do not know such acts
+// (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
@@ -376,4 +374,49 @@ func (q *Queries) TakeOperation(ctx context.Context, acts []string) ([]TakeOpera
 		return nil, err
 	}
 	return items, nil
+}
+
+const TrimOperations = `-- name: TrimOperations :one
+WITH RECURSIVE forgotten AS (
+    DELETE FROM outbox.operations
+    WHERE finished_at < statement_timestamp() - $1::interval
+       OR (finished_at IS NULL AND stopped_at < statement_timestamp() - $1)
+    RETURNING 1
+), named (id) AS (
+    SELECT (SELECT first.operation_id FROM outbox.operation_jobs AS first ORDER BY first.operation_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.operation_id FROM outbox.operation_jobs AS next WHERE next.operation_id > named.id ORDER BY next.operation_id LIMIT 1)
+    FROM named
+    WHERE named.id IS NOT NULL
+), old AS MATERIALIZED (
+    SELECT left_over.operation_id, left_over.job_id
+    FROM named
+    CROSS JOIN LATERAL (
+        SELECT meant.operation_id, meant.job_id FROM outbox.operation_jobs AS meant WHERE meant.operation_id = named.id LIMIT $2::integer
+    ) AS left_over
+    WHERE NOT EXISTS (SELECT FROM outbox.operations WHERE operations.id = named.id)
+    LIMIT $2
+), trimmed AS (
+    DELETE FROM outbox.operation_jobs
+    USING old
+    WHERE operation_jobs.operation_id = old.operation_id
+      AND operation_jobs.job_id = old.job_id
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM trimmed)::bigint AS jobs, (SELECT count(*) FROM forgotten)::bigint AS operations
+`
+
+type TrimOperationsRow struct {
+	Jobs       int64
+	Operations int64
+}
+
+// TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up to
+// @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction. The
+// operations that have jobs are few, and are looked up one after the other.
+func (q *Queries) TrimOperations(ctx context.Context, keep pgtype.Interval, maxRows int32) (TrimOperationsRow, error) {
+	row := q.db.QueryRow(ctx, TrimOperations, keep, maxRows)
+	var i TrimOperationsRow
+	err := row.Scan(&i.Jobs, &i.Operations)
+	return i, err
 }

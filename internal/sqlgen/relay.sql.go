@@ -344,7 +344,7 @@ WITH found AS MATERIALIZED (
            AND NOT EXISTS (SELECT FROM outbox.events WHERE position = sinks.top AND id = sinks.top_id) AS lost
     FROM outbox.sinks
     WHERE sinks.sink = $3
-      AND (owner IS NULL OR owner = $1::text OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+      AND (owner IS NULL OR owner = $1::text OR (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp() OR lease_expires_at > clock_timestamp() + interval '10 minutes'))
     FOR UPDATE
 ), log AS MATERIALIZED (
     SELECT found.sink, (SELECT max(position) FROM outbox.events) AS newest,
@@ -520,7 +520,8 @@ func (q *Queries) SinkCursor(ctx context.Context, sink string) ([]SinkCursorRow,
 }
 
 const SinkLapsesIn = `-- name: SinkLapsesIn :one
-SELECT (CASE WHEN owner IS NULL OR owner = $1::text THEN 0 ELSE greatest(extract(epoch FROM lease_expires_at - clock_timestamp()), 0) END)::float8
+SELECT (CASE WHEN owner IS NULL OR owner = $1::text OR (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp() OR lease_expires_at > clock_timestamp() + interval '10 minutes') THEN 0
+             ELSE greatest(extract(epoch FROM lease_expires_at - clock_timestamp()), 0) END)::float8
 FROM outbox.sinks
 WHERE sink = $2
 `

@@ -66,7 +66,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
             ORDER BY hole
             LIMIT 1))::timestamptz AS oldest
 FROM outbox.sinks
-CROSS JOIN LATERAL (SELECT coalesce(owner IS NOT NULL AND lease_expires_at > clock_timestamp(), false)::boolean AS owned) AS state
+CROSS JOIN LATERAL (SELECT (owner IS NOT NULL AND NOT (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp() OR lease_expires_at > clock_timestamp() + interval '10 minutes'))::boolean AS owned) AS state
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
 ) AS holes_are
@@ -203,7 +203,7 @@ func (q *Queries) PositionSince(ctx context.Context, since pgtype.Timestamptz) (
 const RemoveSink = `-- name: RemoveSink :many
 WITH RECURSIVE found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
-           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
+           (sinks.lease_expires_at + interval '1 minute' IS NULL OR sinks.lease_expires_at + interval '1 minute' < clock_timestamp() OR sinks.lease_expires_at + interval '1 minute' > clock_timestamp() + interval '10 minutes') AS free,
            (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
     WHERE sinks.sink = $1::text
