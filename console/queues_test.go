@@ -35,8 +35,11 @@ func TestTheOldestDueJobIsOneOfThoseThatWereCounted(t *testing.T) {
 		due    string
 		hold   bool
 	}{
-		{outbox.RootTenant, "mail", "5 hours", false}, {outbox.RootTenant, "mail", "3 hours", false}, {outbox.RootTenant, "mail", "9 hours", true},
-		{tenantA, "mail", "2 hours", false}, {tenantA, "later", "-1 hour", false},
+		{outbox.RootTenant, "mail", "5 hours", false},
+		{outbox.RootTenant, "mail", "3 hours", false},
+		{outbox.RootTenant, "mail", "9 hours", true},
+		{tenantA, "mail", "2 hours", false},
+		{tenantA, "later", "-1 hour", false},
 	} {
 		id := r.enqueue("k", `{}`, outbox.Options{Queue: job.queue, Tenant: job.tenant, Hold: job.hold})
 		r.exec(`UPDATE outbox.jobs SET run_at = now() - $2::interval WHERE id = $1`, id, job.due)

@@ -25,7 +25,7 @@ const (
 	burstMost   = 5 * time.Second
 	burstLook   = 30 * time.Second // between two looks, while the server's statistics say that the burst goes on
 	burstWrites = 3                // of rows for each job: one is inserted, claimed and closed
-	maxChanges  = 20_000 // of one look; more become a resync
+	maxChanges  = 20_000           // of one look; more become a resync
 	lookTimeout = 12 * time.Second
 	catchUpTime = 250 * time.Millisecond // for sending joining readers what they missed, at a time
 	deafAfter   = 30 * time.Second       // after looks have failed for so long, readers are dropped
