@@ -69,7 +69,11 @@ func (s *site) letters(v *visit) (err error) {
 		}
 	}
 	// All dead letters are read for the groups. A list of letters comes without them if there is no time for that.
-	ctx, cancel := context.WithTimeout(v.ctx(), s.config.Timeout/2)
+	patience := s.config.Timeout
+	if l.filter.Fingerprint != "" {
+		patience /= 2
+	}
+	ctx, cancel := context.WithTimeout(v.ctx(), patience)
 	defer cancel()
 	counted, err := s.watch.LetterGroups.Look(ctx, l.filter, maxGroups)
 	if err == nil {
