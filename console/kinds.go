@@ -104,7 +104,8 @@ func (s *site) kind(v *visit) error {
 		return err
 	}
 	k.jobs = page.Jobs
-	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: v.now.Add(-lettersOf).Truncate(time.Minute)} // the same for all viewers
+	since := v.now.Add(-lettersOf).Truncate(time.Minute) // the same for all viewers
+	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: since}
 	counted, err := s.watch.LetterGroups.Look(v.ctx(), letters, kindGroups)
 	if err != nil {
 		return err

@@ -32,8 +32,8 @@ type GroupedLetters struct {
 // NewLetterGroups looks by o.
 func NewLetterGroups(o *operator.Operator) *LetterGroups { return &LetterGroups{operator: o} }
 
-// Look returns the groups of a filter as [operator.Operator.DeadLetterGroups] does, thirty seconds old at most. They are
-// for whoever may see the jobs of the filter's tenant or, if it is zero, those of all.
+// Look returns the groups of a filter as [operator.Operator.DeadLetterGroups] does, thirty seconds old at most. The
+// caller may see the jobs of the filter's tenant or, if it is zero, those of all.
 func (g *LetterGroups) Look(ctx context.Context, f operator.DeadLetterFilter, limit int) (GroupedLetters, error) {
 	return g.shared.look(ctx, groupsOf{f, limit}, overviewFor, maxLetterGroups, func(ctx context.Context) (GroupedLetters, error) {
 		asOf := time.Now().UTC()
@@ -42,5 +42,5 @@ func (g *LetterGroups) Look(ctx context.Context, f operator.DeadLetterFilter, li
 	})
 }
 
-// Outdate has those who ask get groups of what is so now: something was done that may have changed them.
+// Outdate drops all groups, because something was done that may have changed them: the next caller looks again.
 func (g *LetterGroups) Outdate() { g.shared.forget() }

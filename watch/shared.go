@@ -28,7 +28,7 @@ func (s *shared[K, T]) look(ctx context.Context, of K, long time.Duration, most 
 	return l.wait(ctx)
 }
 
-// forget has the next look be a new one.
+// forget drops what was found: the next caller looks again.
 func (s *shared[K, T]) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
