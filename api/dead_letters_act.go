@@ -87,6 +87,7 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	progress, pause, more, err := someOf(act(s.by(ctx).Because(a.Reason), filter), rate, min(maxActTime, s.config.Timeout/2))
 	if progress.Done > 0 {
 		s.watch.Counts.Outdate()
+		s.watch.LetterGroups.Outdate()
 	}
 	if err != nil && progress.Last.IsZero() {
 		return nil, err

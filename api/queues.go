@@ -117,8 +117,8 @@ func (s *server) getStats(ctx context.Context, in *OfTenant) (*statsOutput, erro
 			stats.Paused++
 		}
 	}
-	for _, jobs := range counted.Jobs { // of all queues, also beyond those that are listed
-		for status, n := range jobs {
+	for _, of := range counted.Jobs { // all queues, also beyond those that are listed
+		for status, n := range of.Jobs {
 			stats.Jobs[string(status)] += n
 			stats.Open += n
 			if status == outbox.Failed || status == outbox.Dead {

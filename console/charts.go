@@ -222,14 +222,13 @@ type spark struct {
 
 // sparks are the lines of queues, or of kinds, by name.
 func (v *visit) sparks(byKind bool) (map[string]spark, error) {
-	since := v.now.Add(-sparkOf).Truncate(sparkStep)
-	found, measured, err := v.operator.Sparks(v.ctx(), operator.SeriesFilter{Tenant: v.tenant(), Since: since, Until: v.now, Step: sparkStep}, byKind)
+	drawn, err := v.site.watch.Lines.Look(v.ctx(), v.tenant(), byKind, sparkOf, sparkStep)
 	if err != nil {
 		return nil, err
 	}
 	lines := map[string]spark{}
-	for name, open := range found {
-		lines[name] = sparkOver(open, measured, since, v.now)
+	for name, open := range drawn.Open {
+		lines[name] = sparkOver(open, drawn.Measured, drawn.Since, drawn.Until)
 	}
 	return lines, nil
 }

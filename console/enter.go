@@ -118,6 +118,9 @@ func (s *site) enter(v *visit) (err error) {
 	defer v.leave()
 	v.r = v.r.WithContext(operator.TiedTo(v.ctx(), v.tenant()))
 	v.operator = s.operator.As(operator.Actor{Name: v.who.Name, RequestID: v.id})
+	if v.route.acts() {
+		defer s.watch.LetterGroups.Outdate()
+	}
 	return v.route.page(s, v)
 }
 

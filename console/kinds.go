@@ -18,6 +18,7 @@ type shownKind struct {
 	workers []operator.Worker
 	jobs    []operator.Job // the newest
 	groups  []operator.DeadLetterGroup
+	counted time.Time // when the groups were
 	chart   charted
 }
 
@@ -103,10 +104,13 @@ func (s *site) kind(v *visit) error {
 		return err
 	}
 	k.jobs = page.Jobs
-	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: v.now.Add(-lettersOf)}
-	if k.groups, err = v.operator.DeadLetterGroups(v.ctx(), letters, kindGroups); err != nil {
+	since := v.now.Add(-lettersOf).Truncate(time.Minute) // the same for all viewers
+	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: since}
+	counted, err := s.watch.LetterGroups.Look(v.ctx(), letters, kindGroups)
+	if err != nil {
 		return err
 	}
+	k.groups, k.counted = counted.Groups, counted.AsOf
 	if k.chart, err = v.chart("", name); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net/http"
 	"net/url"
@@ -25,6 +26,7 @@ const (
 type letters struct {
 	filter  operator.DeadLetterFilter
 	groups  []operator.DeadLetterGroup
+	asOf    time.Time // when the groups were counted; zero: there was no time for it
 	jobs    []operator.DeadLetter
 	before  outbox.ID
 	next    outbox.ID // before of the next page; zero: this is the last one
@@ -42,13 +44,19 @@ func (l letters) total() (n int64) {
 	return n
 }
 
-// group is the one of the page; zero if none is left.
-func (l letters) group() operator.DeadLetterGroup {
-	if len(l.groups) == 0 {
-		return operator.DeadLetterGroup{}
+// group is the one of the page, if need be as its first letter says: then nobody knows how many there are.
+func (l letters) group() (g operator.DeadLetterGroup) {
+	if len(l.groups) > 0 {
+		g = l.groups[0]
+	} else if len(l.jobs) > 0 {
+		j := l.jobs[0]
+		g = operator.DeadLetterGroup{Fingerprint: j.Fingerprint, Kind: j.Kind, ErrorCode: j.ErrorCode, Message: j.ErrorMessage}
 	}
-	return l.groups[0]
+	return g
 }
+
+// none reports whether no letter of the group is left. The list is newer than the groups, and knows.
+func (l letters) none() bool { return len(l.jobs) == 0 && l.before.IsZero() && l.next.IsZero() }
 
 func (s *site) letters(v *visit) (err error) {
 	l := letters{}
@@ -60,10 +68,23 @@ func (s *site) letters(v *visit) (err error) {
 			return unreadable("before", "is no job’s id")
 		}
 	}
-	if l.groups, err = v.operator.DeadLetterGroups(v.ctx(), l.filter, maxGroups); err != nil {
-		return err
+	// All dead letters are read for the groups. A list of letters comes without them if there is no time for that.
+	patience := s.config.Timeout
+	if l.filter.Fingerprint != "" {
+		patience /= 2
 	}
-	if l.filter.Fingerprint == "" {
+	ctx, cancel := context.WithTimeout(v.ctx(), patience)
+	defer cancel()
+	counted, err := s.watch.LetterGroups.Look(ctx, l.filter, maxGroups)
+	if err == nil {
+		l.groups, l.asOf = counted.Groups, counted.AsOf
+	}
+	switch {
+	case err != nil && l.filter.Fingerprint == "":
+		return err
+	case err != nil:
+		s.complain(v.ctx(), err)
+	case l.filter.Fingerprint == "":
 		return v.render(lettersPage(v, l))
 	}
 	page, err := v.operator.DeadLetterPage(v.ctx(), l.filter, l.before, 0)

@@ -7,8 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // deadLetter is a job of the tenant that died of an error.
@@ -56,8 +60,8 @@ func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
 
 func TestDeadLettersAreGroupedByError(t *testing.T) {
 	t.Parallel()
+	newRig(t).get("letters").is(200).has("Nothing waits for a person")
 	r := newRig(t)
-	r.get("letters").is(200).has("Nothing waits for a person")
 	for range 3 {
 		r.deadLetter(outbox.RootTenant, "receipt.send", "smtp", "connection refused by 192.0.2.7")
 	}
@@ -73,6 +77,48 @@ func TestDeadLettersAreGroupedByError(t *testing.T) {
 	r.get("letters?status=running").is(400).has("neither failed nor dead")
 	r.get("letters?before=x").is(400)
 	r.get("letters?since=later").is(400)
+}
+
+// Viewers share the groups, which say when they were counted. The list of letters is as it is now, and an act in this
+// process has them counted anew.
+func TestGroupsOfDeadLettersAreSharedUntilSomethingIsDone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, who := range []*rig{r, r.as("a")} {
+		one := r.deadLetter(tenantA, "k", "c", "m")
+		who.get("letters?queue=default").is(200).has("1 in 1 group", "counted")
+		who.get("letters?error=c1&kind=k").is(200).has("1 job, from", "1 job shown", "counted")
+		r.deadLetter(tenantA, "k", "c", "m")
+		who.get("letters?queue=default").is(200).has("1 in 1 group")
+		who.get("letters?error=c1&kind=k").is(200).has("1 job, from", "2 jobs shown")
+		form := who.get("selected-dismiss?from=letters&error=c1&kind=k&id=" + one.String()).is(200).fieldsOf()
+		form.Set("reason", "x")
+		who.post("selected-dismiss", form).is(303)
+		who.get("letters?queue=default").is(200).has("1 in 1 group")
+		who.get("letters?error=c1&kind=k").is(200).has("1 job, from", "1 job shown")
+		r.exec(`DELETE FROM outbox.jobs`)
+		who.get("letters?error=c1&kind=k").is(200).has("None is left")
+		who.post("queue-pause", url.Values{"queue": {"mail"}, "reason": {"x"}})
+	}
+	r.as("b").get("letters?queue=default").is(200).has("Nothing waits for a person")
+}
+
+// There may be no time to read all dead letters for their groups. Those of one error are listed all the same.
+func TestLettersAreListedWithoutTheirNumber(t *testing.T) {
+	t.Parallel()
+	nobody, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nobody.Close)
+	r := newRig(t, func(c *console.Config) { c.Watch = watch.New(nobody, watch.Config{}) })
+	r.deadLetter(tenantA, "k", "c", "no such host")
+	for _, who := range []*rig{r, r.as("a")} {
+		who.get("letters?error=c12&kind=k").is(200).has("k dead", "not known yet", "no such host", "1 job shown").hasNot("None is left", "counted")
+		if got := who.get("letters").Code; got < 500 {
+			t.Errorf("the groups themselves: got %d, want an error", got)
+		}
+	}
 }
 
 func TestALetterListGoesOn(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 type shownQueue struct {
 	operator.Queue
 	asOf    time.Time      // when its jobs were counted
-	oldest  time.Time      // since when the first due job waits; zero for none
 	running []operator.Job // those that run longest first, of the newest 200
 	more    bool           // whether there are more of them
 	workers []operator.Worker
@@ -46,30 +45,8 @@ func (v *visit) counted() (queues []operator.Queue, asOf time.Time, err error) {
 	return count.Jobs.In(rules), count.AsOf, nil
 }
 
-// oldestDue is since when the first due job of each queue waits. It is known to viewers of all tenants.
-func (v *visit) oldestDue() (map[string]time.Time, error) {
-	if !v.who.AllTenants {
-		return nil, nil
-	}
-	overview, err := v.site.watch.Overviews.Look(v.ctx())
-	if err != nil {
-		return nil, err
-	}
-	oldest := map[string]time.Time{}
-	for _, q := range overview.Queues {
-		if !q.OldestDue.IsZero() {
-			oldest[q.Name] = q.OldestDue
-		}
-	}
-	return oldest, nil
-}
-
 func (s *site) queues(v *visit) error {
 	queues, asOf, err := v.counted()
-	if err != nil {
-		return err
-	}
-	oldest, err := v.oldestDue()
 	if err != nil {
 		return err
 	}
@@ -77,7 +54,7 @@ func (s *site) queues(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(queuesPage(v, queues, oldest, lines, asOf))
+	return v.render(queuesPage(v, queues, lines, asOf))
 }
 
 const (
@@ -93,11 +70,6 @@ func (s *site) queue(v *visit) (err error) {
 	if q.done, err = v.justDone(queueStanding(q.Queue)); err != nil {
 		return err
 	}
-	oldest, err := v.oldestDue()
-	if err != nil {
-		return err
-	}
-	q.oldest = oldest[q.Name]
 	page, err := v.operator.Page(v.ctx(), operator.Filter{Queue: q.Name, Tenant: v.tenant(), Statuses: []outbox.Status{outbox.Running}, Limit: runningRead})
 	if err != nil {
 		return err
@@ -139,10 +111,7 @@ func (s *site) queueOf(v *visit) (shownQueue, error) {
 	if err != nil {
 		return shownQueue{}, err
 	}
-	if q.Jobs = count.Jobs[name]; q.Jobs == nil {
-		q.Jobs = map[outbox.Status]int64{}
-	}
-	return shownQueue{Queue: q, asOf: count.AsOf}, nil
+	return shownQueue{Queue: count.Jobs.Of(q), asOf: count.AsOf}, nil
 }
 
 func (s *site) askPause(v *visit) error {

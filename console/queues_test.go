@@ -17,11 +17,38 @@ func TestQueues(t *testing.T) {
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "a/b:c"})
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail", Tenant: tenantA})
 	r.get("queues").is(200).has("a/b:c waiting – 1 0 0 0 0 0 0 s none", "mail waiting – 1")
-	r.as("a").get("queues").is(200).has("mail waiting – 1").hasNot("a/b:c")
+	r.as("a").get("queues").is(200).has("mail waiting – 1 0 0 0 0 0 0 s none").hasNot("a/b:c")
 	r.as("b").get("queues").is(200).has("No queue")
 	r.get("queue?queue=a%2Fb%3Ac").is(200).has("a/b:c waiting", "1 pending", "Nothing runs", "No dispatcher works this queue now")
 	r.as("a").get("queue?queue=mail").is(200).hasNot("Workers of this queue").has("Queues are shared by all tenants")
 	r.get("queue").is(400)
+}
+
+// The oldest due job is that of the jobs that were counted: a tenant's, of its own. What is held or due later does not
+// count.
+func TestTheOldestDueJobIsOneOfThoseThatWereCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, job := range []struct {
+		tenant outbox.ID
+		queue  string
+		due    string
+		hold   bool
+	}{
+		{outbox.RootTenant, "mail", "5 hours", false},
+		{outbox.RootTenant, "mail", "3 hours", false},
+		{outbox.RootTenant, "mail", "9 hours", true},
+		{tenantA, "mail", "2 hours", false},
+		{tenantA, "later", "-1 hour", false},
+	} {
+		id := r.enqueue("k", `{}`, outbox.Options{Queue: job.queue, Tenant: job.tenant, Hold: job.hold})
+		r.exec(`UPDATE outbox.jobs SET run_at = now() - $2::interval WHERE id = $1`, id, job.due)
+	}
+	r.get("queues").is(200).has("mail waiting – 3 0 0 1 0 0 5 h none", "later waiting – 1 0 0 0 0 0 – none")
+	r.get("queue?queue=mail").is(200).has("waits for 5 h")
+	r.as("a").get("queues").is(200).has("mail waiting – 1 0 0 0 0 0 2 h none", "later waiting – 1 0 0 0 0 0 – none")
+	r.as("a").get("queue?queue=mail").is(200).has("waits for 2 h")
+	r.as("a").get("queue?queue=later").is(200).hasNot("waits for")
 }
 
 // The list ends after a thousand queues; the page of another, and its forms, are of that queue all the same.

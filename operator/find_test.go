@@ -88,7 +88,7 @@ func TestJobsAreListedByTenantKeyAndTime(t *testing.T) {
 		}
 	}
 	theirs, byTenant, err := o.CountOpen(t.Context(), mine)
-	if err != nil || len(theirs) != 1 || theirs["default"][outbox.Pending] != 2 || byTenant != nil {
+	if err != nil || len(theirs) != 1 || theirs["default"].Jobs[outbox.Pending] != 2 || byTenant != nil {
 		t.Errorf("open jobs of a tenant = %v, %v, %v", theirs, byTenant, err)
 	}
 	all, byTenant, err := o.CountOpen(t.Context(), outbox.ID{})

@@ -34,7 +34,6 @@ type Overview struct {
 // QueueOverview is what waits in a queue and whether it is worked.
 type QueueOverview struct {
 	Queue
-	OldestDue time.Time // when the job that waits longest was due; zero if none is due
 }
 
 // Recent is what the jobs that closed last tell: of the last five minutes, and of

@@ -21,6 +21,7 @@ type Queue struct {
 	MaxRunning  int                     // see [Limits]; 0 is any number
 	Rate        Rate                    // see [Limits]; zero is any
 	Jobs        map[outbox.Status]int64 // open jobs; a status without any is left out
+	OldestDue   time.Time               // when the job that waits longest was due; zero if none is due
 	// Unavailable has the kinds whose dependency was unavailable when a process tried them last, and since when. Only
 	// [Operator.Queues] fills it.
 	Unavailable map[string]time.Time
@@ -67,28 +68,36 @@ func (o *Operator) addUnavailable(ctx context.Context, queues []Queue) error {
 	return nil
 }
 
-// OpenJobs is how many jobs are open, by queue and status.
-type OpenJobs map[string]map[outbox.Status]int64
+// OpenJobs is what is open, by queue.
+type OpenJobs map[string]OpenOfQueue
 
-func (j OpenJobs) add(queue, status string, n int64) {
-	if j[queue] == nil {
-		j[queue] = map[outbox.Status]int64{}
+// OpenOfQueue is what is open of a queue; see [Queue].
+type OpenOfQueue struct {
+	Jobs      map[outbox.Status]int64
+	OldestDue time.Time
+}
+
+func (j OpenJobs) add(row sqlgen.CountOpenJobsRow) {
+	of := j[row.Queue]
+	if of.Jobs == nil {
+		of.Jobs = map[outbox.Status]int64{}
 	}
-	j[queue][outbox.Status(status)] = n
+	of.Jobs[outbox.Status(row.Status)] = row.Jobs
+	if due := row.OldestDue.Time; !due.IsZero() && (of.OldestDue.IsZero() || due.Before(of.OldestDue)) {
+		of.OldestDue = due
+	}
+	j[row.Queue] = of
 }
 
 // In returns the queues that have jobs or rules (see [Operator.QueueRules]), by name,
 // the first 1000 of them. The maps of jobs are shared, not copied.
 func (j OpenJobs) In(rules []Queue) []Queue {
 	queues := map[string]Queue{}
-	for name, jobs := range j {
-		queues[name] = Queue{Name: name, Jobs: jobs}
+	for name := range j {
+		queues[name] = j.Of(Queue{Name: name})
 	}
 	for _, q := range rules {
-		if q.Jobs = j[q.Name]; q.Jobs == nil {
-			q.Jobs = map[outbox.Status]int64{}
-		}
-		queues[q.Name] = q
+		queues[q.Name] = j.Of(q)
 	}
 	var list []Queue
 	for _, name := range slices.Sorted(maps.Keys(queues)) {
@@ -97,6 +106,15 @@ func (j OpenJobs) In(rules []Queue) []Queue {
 		}
 	}
 	return list
+}
+
+// Of returns a queue with its jobs; see [OpenJobs.In].
+func (j OpenJobs) Of(q Queue) Queue {
+	of := j[q.Name]
+	if q.Jobs, q.OldestDue = of.Jobs, of.OldestDue; q.Jobs == nil {
+		q.Jobs = map[outbox.Status]int64{}
+	}
+	return q
 }
 
 // CountOpen counts the open jobs of a tenant or, if it is zero, of all. Then it also
@@ -116,7 +134,7 @@ func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJo
 	}
 	for _, row := range rows {
 		if !row.TenantID.Valid {
-			jobs.add(row.Queue, row.Status, row.Jobs)
+			jobs.add(row)
 			continue
 		}
 		if byTenant == nil {
@@ -126,7 +144,7 @@ func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJo
 		if byTenant[of] == nil {
 			byTenant[of] = OpenJobs{}
 		}
-		byTenant[of].add(row.Queue, row.Status, row.Jobs)
+		byTenant[of].add(row)
 	}
 	return jobs, byTenant, nil
 }

@@ -81,19 +81,21 @@ FROM wanted
 LIMIT 1;
 
 -- name: CountOpenJobs :many
--- CountOpenJobs counts the open jobs by queue and status; with a @tenant, only that tenant's. Without one it also
--- counts them by tenant, unless that would return more than @max_rows rows.
+-- CountOpenJobs counts the open jobs by queue and status, and returns when the first due one of them was due; with a
+-- @tenant, only that tenant's. Without one it also counts them by tenant, unless that would return more than @max_rows
+-- rows.
 WITH depth AS MATERIALIZED (
-    SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs
+    SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs,
+           CASE WHEN jobs.status IN ('pending', 'retrying') AND min(jobs.run_at) <= statement_timestamp() THEN min(jobs.run_at) END AS oldest_due
     FROM outbox.jobs
     WHERE sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant')
     GROUP BY jobs.tenant_id, jobs.queue, jobs.status
 )
-SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs
+SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs, min(depth.oldest_due)::timestamptz AS oldest_due
 FROM depth
 GROUP BY depth.queue, depth.status
 UNION ALL
-SELECT depth.tenant_id, depth.queue, depth.status::text, depth.jobs
+SELECT depth.tenant_id, depth.queue, depth.status::text, depth.jobs, depth.oldest_due
 FROM depth
 WHERE sqlc.narg('tenant')::uuid IS NULL
   AND (SELECT count(*) FROM depth) <= @max_rows::bigint

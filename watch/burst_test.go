@@ -67,6 +67,60 @@ func TestAfterABurstTheFeedRests(t *testing.T) {
 	}
 }
 
+// While a burst goes on, a feed is moved on without looks: its reader is told to read the jobs again. When it is over,
+// the reader is sent what has changed.
+func TestABurstThatGoesOnIsPassedOver(t *testing.T) {
+	t.Parallel()
+	const most = 10
+	for name, of := range map[string]struct {
+		tenant  outbox.ID
+		atLeast int // of other tenants' jobs, which the statistics count as well, it promises nothing
+	}{"of all tenants": {outbox.ID{}, most}, "of one": {outbox.RootTenant, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			changes := watch.NewChanges(db, watch.ChangesConfig{LookEvery: time.Millisecond})
+			watch.RestAfterBurst(changes, 2*time.Second) // within which the server counts what was stored
+			watch.LookInBurst(changes, time.Hour)
+			r, err := changes.Open(t.Context(), of.tenant, watch.Filter{Most: most}, watch.Position{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(r.Close)
+			store := func(n int) {
+				if _, err := outbox.EnqueueMany(t.Context(), db, slices.Repeat([]outbox.Request{{Args: outbox.Raw{KindName: "mail", Payload: []byte(`{}`)}}}, n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// until stores until there is such a batch.
+			until := func(n int, pause time.Duration, is func(*watch.Batch) bool) *watch.Batch {
+				t.Helper()
+				for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+					store(n)
+					select {
+					case b := <-r.Batches():
+						if r.Took(b); is(b) {
+							return b
+						}
+					case <-time.After(pause):
+					}
+				}
+				t.Fatal("it does not come within a minute")
+				return nil
+			}
+			looked := until(most+1, 10*time.Millisecond, func(b *watch.Batch) bool { return b.Resync })
+			if len(looked.Sample(1)) != 1 || looked.AtLeast == 0 {
+				t.Errorf("the first resync has %d changes and no sample, want those of a look", looked.AtLeast)
+			}
+			passed := until(most+1, 10*time.Millisecond, func(b *watch.Batch) bool { return b.Resync && len(b.Sample(1)) == 0 })
+			if passed.AtLeast != of.atLeast {
+				t.Errorf("what was passed over is %d changes at least, want %d", passed.AtLeast, of.atLeast)
+			}
+			until(1, time.Second, func(b *watch.Batch) bool { return !b.Resync && b.Len() > 0 })
+		})
+	}
+}
+
 func TestTheRestAfterABurst(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: 0, 2 * time.Millisecond: 200 * time.Millisecond, 50 * time.Millisecond: 5 * time.Second, time.Minute: 5 * time.Second,

@@ -7,9 +7,9 @@ import (
 
 const (
 	// lookRest is how often the time that a look at the database took passes before the next one that nobody waits for:
-	// so they take a twenty-fifth of one connection, however many people look, and however many jobs are open.
+	// so they take a fiftieth of one connection, however many people look, and however many jobs are open.
 	// maxLookRest bounds it.
-	lookRest    = 24
+	lookRest    = 49
 	maxLookRest = 30 * time.Second
 )
 

@@ -27,12 +27,14 @@ type feed struct {
 	sent     [2]map[outbox.ID]state // the states that were sent last, of the newest jobs
 	full     bool                   // the latest look found more than a quarter of what it may
 
-	// The latest look: whether it found more than readers are sent, the snapshot before it, when it began, and how
-	// long it took.
-	burst    bool
+	// The latest look: whether it found more than readers are sent, when it began, and how long it took.
+	burst  bool
+	looked time.Time
+	took   time.Duration
+
+	// The latest look, or the latest time that changes were passed over: the snapshot before it, and when it began.
 	snapshot changefeed.Snapshot
-	looked   time.Time
-	took     time.Duration
+	moved    time.Time
 }
 
 // state is a state of a job that was sent.
@@ -98,6 +100,18 @@ func (h *Changes) look(ctx context.Context, f *feed, limit int) (*Batch, error) 
 		return b, nil
 	}
 	return newBatch(f.tenant, f.news(changes, h.maxChanges), after), nil
+}
+
+// pass moves a feed on to a position without a look: a client that gets the resync reads the jobs again, and sees what
+// had committed by then. The statistics are of the jobs of all tenants, so of those of one they say too little to
+// promise a number.
+func (f *feed) pass(after Position, atLeast int) *Batch {
+	f.position, f.sent = after, [2]map[outbox.ID]state{}
+	b := resync(after)
+	if f.tenant.IsZero() {
+		b.AtLeast = atLeast
+	}
+	return b
 }
 
 // begin sets the position to now: what had committed is not sent, even if the position is before it.

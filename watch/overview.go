@@ -17,7 +17,7 @@ const (
 )
 
 // Overviews are overviews of all tenants. However many look, one is made in five seconds, or in
-// thirty if that takes more than a second, and none while nobody looks.
+// thirty if that takes more than half a second, and none while nobody looks.
 type Overviews struct {
 	operator *operator.Operator
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/doctor"
@@ -81,14 +80,13 @@ const (
 )
 
 // Problems finds what is wrong. However many look, a tenant's problems are looked for at most once in 20 seconds,
-// or in 30 if that takes more than a second, and not at all while nobody looks.
+// or in 30 if that takes more than half a second, and not at all while nobody looks.
 type Problems struct {
 	operator *operator.Operator
 	doctor   *Examinations
 	complain func(context.Context, error)
 
-	mu     sync.Mutex
-	latest map[outbox.ID]*latest[Findings] // by tenant; zero is all
+	shared shared[outbox.ID, Findings] // by tenant; zero is all
 }
 
 // NewProblems looks by o and e. complain is given the error of each question that is not answered, which a tenant's
@@ -97,23 +95,13 @@ func NewProblems(o *operator.Operator, e *Examinations, complain func(context.Co
 	if complain == nil {
 		complain = func(context.Context, error) {}
 	}
-	return &Problems{operator: o, doctor: e, complain: complain, latest: map[outbox.ID]*latest[Findings]{}}
+	return &Problems{operator: o, doctor: e, complain: complain}
 }
 
 // Look returns the problems of a tenant's jobs or, if it is zero, of all and of the installation. They were looked
 // for no more than 30 seconds ago.
 func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error) {
-	p.mu.Lock()
-	l := p.latest[tenant]
-	if !l.serves(foundFor) {
-		if len(p.latest) >= maxTenants {
-			clear(p.latest)
-		}
-		l = begin(lookWithin, func(ctx context.Context) (Findings, error) { return p.search(ctx, tenant) })
-		p.latest[tenant] = l
-	}
-	p.mu.Unlock()
-	return l.wait(ctx)
+	return p.shared.look(ctx, tenant, foundFor, maxTenants, func(ctx context.Context) (Findings, error) { return p.search(ctx, tenant) })
 }
 
 // search asks each question. One that is not answered is a problem itself, unless none is.

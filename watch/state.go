@@ -14,6 +14,8 @@ type State struct {
 	Marks        *Marks
 	Problems     *Problems
 	Examinations *Examinations
+	LetterGroups *LetterGroups
+	Lines        *Lines
 }
 
 // Config is how the state is watched. Its zero value is a sane production setup.
@@ -29,5 +31,6 @@ func New(pool *pgxpool.Pool, c Config) *State {
 	return &State{
 		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes), Overviews: NewOverviews(o), Marks: NewMarks(o),
 		Problems: NewProblems(o, examinations, c.Changes.Complain), Examinations: examinations,
+		LetterGroups: NewLetterGroups(o), Lines: NewLines(o),
 	}
 }

@@ -19,8 +19,8 @@ func someSight(at time.Time, enqueued int64) sight {
 		Overview: operator.Overview{
 			AsOf: at, Estimated: true, Enqueued: enqueued, Closed: enqueued / 2,
 			Queues: []operator.QueueOverview{
-				{Queue: operator.Queue{Name: "mail", PausedSince: at, Jobs: map[outbox.Status]int64{outbox.Pending: 7}}, OldestDue: at.Add(-3 * time.Hour)},
-				{Queue: operator.Queue{Name: "default", Jobs: map[outbox.Status]int64{outbox.Pending: 40, outbox.Dead: 2}}, OldestDue: at.Add(-90 * time.Second)},
+				{Queue: operator.Queue{Name: "mail", PausedSince: at, Jobs: map[outbox.Status]int64{outbox.Pending: 7}, OldestDue: at.Add(-3 * time.Hour)}},
+				{Queue: operator.Queue{Name: "default", Jobs: map[outbox.Status]int64{outbox.Pending: 40, outbox.Dead: 2}, OldestDue: at.Add(-90 * time.Second)}},
 			},
 			Recent: []operator.Recent{
 				{Jobs: 9, Unsuccessful: 1, Since: at, WaitP99: 1500 * time.Microsecond, RunP99: 2345 * time.Millisecond},

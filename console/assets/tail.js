@@ -134,8 +134,9 @@ export function take(m) {
 	const heardOf = m.burst ?? changes.length, left = heardOf - some.length; // of a burst, those of all jobs
 	if (left > 0) entries.unshift({ said: `Too many changes at once: ${m.more ? "more than " : ""}${number(left)}${m.burst && filtered ? " of all jobs" : ""} are not listed`, at });
 	else if (m.resync && begun) entries.unshift({ said: `Changes from ${clock.format(heard)} to ${clock.format(at)} may not be listed`, at });
+	const unknown = m.resync && begun && !m.burst; // how many were left out
 	if (m.state === "live") begun = true;
-	if (heardOf) counts.push([at, filtered ? changes.length : heardOf, m.more]);
+	if (heardOf || unknown) counts.push([at, filtered ? changes.length : heardOf, m.more || unknown]);
 	if (m.state !== "lost" && m.state !== "refused") heard = at;
 	if (entries.length) wait(entries);
 }

@@ -156,6 +156,10 @@ func (s Snapshot) LikelySameAs(earlier Snapshot) bool {
 	return s.written == earlier.written && s.snapshot != ""
 }
 
+// WrittenSince returns how many writes to rows of open jobs the server's statistics have counted between the two
+// snapshots, including those that were rolled back.
+func (s Snapshot) WrittenSince(earlier Snapshot) int64 { return s.written - earlier.written }
+
 // At returns the position of a reader at p that has every change that was visible in the snapshot.
 func (p Position) At(s Snapshot) (Position, error) { return p.advance(s.horizon, s.next, s.at) }
 

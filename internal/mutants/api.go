@@ -164,6 +164,20 @@ var service = []Mutant{
 		Checks:    []Check{test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "told {name:resync")},
 	},
 	{
+		Name:      "a burst is passed over in silence",
+		Breaks:    "a page goes on showing what was so before thousands of jobs changed",
+		Invariant: "A client that comes back has missed nothing",
+		Edits:     []Edit{{"watch.feed.pass", `	b := resync(after)`, `	b := &Batch{After: after}`}},
+		Checks:    []Check{test("watch", "TestABurstThatGoesOnIsPassedOver", "does not come within a minute")},
+	},
+	{
+		Name:      "one line for all tenants",
+		Breaks:    "a tenant's operator is shown how many jobs others have",
+		Invariant: "Tenants see their own",
+		Edits:     []Edit{{"watch.Lines.Look", `linesOf{tenant, byKind, `, `linesOf{outbox.ID{}, byKind, `}},
+		Checks:    []Check{test("watch", "TestLinesAreSharedByThoseWhoMaySeeThem", "a tenant is shown")},
+	},
+	{
 		Name:      "what had begun counts as committed",
 		Breaks:    "after a mark, what was being written meanwhile is never told",
 		Invariant: "A client that comes back has missed nothing",

@@ -30,7 +30,7 @@ WITH letter AS MATERIALIZED (
     ORDER BY jobs.id, jobs.error_fingerprint
     LIMIT $14
 )
-SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text)::uuid AS last_seen
+SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text COLLATE "C")::uuid AS last_seen
 FROM letter
 LIMIT 1
 `
@@ -245,7 +245,7 @@ WITH letter AS MATERIALIZED (
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
            max(letter.failed_at) > statement_timestamp() - $15::interval AS grows,
-           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) since 18
+           max(letter.id::text COLLATE "C")::uuid AS example -- Postgres has max(uuid) since 18
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
     ORDER BY grows DESC, jobs DESC, letter.kind, letter.fingerprint

@@ -13,16 +13,17 @@ import (
 
 const CountOpenJobs = `-- name: CountOpenJobs :many
 WITH depth AS MATERIALIZED (
-    SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs
+    SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs,
+           CASE WHEN jobs.status IN ('pending', 'retrying') AND min(jobs.run_at) <= statement_timestamp() THEN min(jobs.run_at) END AS oldest_due
     FROM outbox.jobs
     WHERE $1::uuid IS NULL OR jobs.tenant_id = $1
     GROUP BY jobs.tenant_id, jobs.queue, jobs.status
 )
-SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs
+SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs, min(depth.oldest_due)::timestamptz AS oldest_due
 FROM depth
 GROUP BY depth.queue, depth.status
 UNION ALL
-SELECT depth.tenant_id, depth.queue, depth.status::text, depth.jobs
+SELECT depth.tenant_id, depth.queue, depth.status::text, depth.jobs, depth.oldest_due
 FROM depth
 WHERE $1::uuid IS NULL
   AND (SELECT count(*) FROM depth) <= $2::bigint
@@ -30,14 +31,16 @@ LIMIT 200000
 `
 
 type CountOpenJobsRow struct {
-	TenantID pgtype.UUID
-	Queue    string
-	Status   string
-	Jobs     int64
+	TenantID  pgtype.UUID
+	Queue     string
+	Status    string
+	Jobs      int64
+	OldestDue pgtype.Timestamptz
 }
 
-// CountOpenJobs counts the open jobs by queue and status; with a @tenant, only that tenant's. Without one it also
-// counts them by tenant, unless that would return more than @max_rows rows.
+// CountOpenJobs counts the open jobs by queue and status, and returns when the first due one of them was due; with a
+// @tenant, only that tenant's. Without one it also counts them by tenant, unless that would return more than @max_rows
+// rows.
 func (q *Queries) CountOpenJobs(ctx context.Context, tenant pgtype.UUID, maxRows int64) ([]CountOpenJobsRow, error) {
 	rows, err := q.db.Query(ctx, CountOpenJobs, tenant, maxRows)
 	if err != nil {
@@ -52,6 +55,7 @@ func (q *Queries) CountOpenJobs(ctx context.Context, tenant pgtype.UUID, maxRows
 			&i.Queue,
 			&i.Status,
 			&i.Jobs,
+			&i.OldestDue,
 		); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,36 @@
+package watch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// shared are looks at the database by what they are for. Its zero value has none.
+type shared[K comparable, T any] struct {
+	mu     sync.Mutex
+	latest map[K]*latest[T]
+}
+
+// look returns what was found no longer ago than that, or a little longer if it took long to find: see latest. There
+// are so many looks at most that are remembered.
+func (s *shared[K, T]) look(ctx context.Context, of K, long time.Duration, most int, find func(context.Context) (T, error)) (T, error) {
+	s.mu.Lock()
+	l := s.latest[of]
+	if !l.serves(long) {
+		if s.latest == nil || len(s.latest) >= most {
+			s.latest = map[K]*latest[T]{}
+		}
+		l = begin(lookWithin, find)
+		s.latest[of] = l
+	}
+	s.mu.Unlock()
+	return l.wait(ctx)
+}
+
+// forget drops what was found: the next caller looks again.
+func (s *shared[K, T]) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest = nil
+}
