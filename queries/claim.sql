@@ -63,7 +63,7 @@ RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 
 -- name: ClaimStreamedJobs :many
 -- ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with
--- one INSERT, where a trigger would store each by itself. It is sent where the claim before it
+-- one INSERT, where a trigger would store each by itself, and counts them. It is sent where the claim before it
 -- has leased such jobs, and leases others as well.
 WITH taken AS MATERIALIZED (
     SELECT taken.place, taken.status
@@ -74,10 +74,11 @@ WITH taken AS MATERIALIZED (
         epoch            = jobs.epoch + 1,
         lease_owner      = @worker::text,
         lease_expires_at = clock_timestamp() + @lease_ttl::interval,
-        started_at       = statement_timestamp()
+        started_at       = statement_timestamp(),
+        streamed         = jobs.streamed + 1
     FROM taken
     WHERE jobs.ctid = taken.place
-      AND (SELECT outbox.stores_events())
+      AND (SELECT outbox.counts_events())
     RETURNING {{claimed "jobs"}}, (jobs).ctid AS place, jobs.queue, jobs.lease_owner, taken.status AS previous
 ), stored AS (
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)

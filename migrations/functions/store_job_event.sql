@@ -1,7 +1,7 @@
 -- store_job_event stores an event of a streamed job. more is the fields, each with a comma
 -- before it, that not every event has; large is one more, for which size stands if the event
 -- would be larger than the log takes. Both triggers and reports write events by it; statements
--- that store many at once have their own INSERT (queries/streamed.sql).
+-- that store many at once have their own INSERT (queries/claim.sql, queries/place.sql).
 CREATE OR REPLACE FUNCTION outbox.store_job_event(
     job_id uuid, of_tenant uuid, event text, number integer, previous text, status outbox.job_status, epoch bigint, attempt integer,
     queue text, kind text, key text, happened timestamptz, headers jsonb, more text, large text DEFAULT '', size text DEFAULT ''

@@ -1,6 +1,6 @@
--- stores_events is called by a statement that stores the events of the streamed jobs that it
--- starts or closes by itself, many with one INSERT: stream_job numbers them then, and stores
--- none. It is meant for the statement by its time, so that another change in the same
+-- stores_events is called by statements of builds before counts_events: they store the events of
+-- the streamed jobs that they start or close by themselves, many with one INSERT, and stream_job
+-- numbers them and stores none. It is meant for the statement by its time, so that another change in the same
 -- transaction has its event by stream_job. It is true, and wakes relays: called as a
 -- sub-select in the statement's WHERE, it is carried out once, before the first row is changed.
 CREATE OR REPLACE FUNCTION outbox.stores_events() RETURNS boolean
