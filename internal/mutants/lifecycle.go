@@ -81,7 +81,7 @@ var lifecycles = []Mutant{
 `}},
 		Checks: []Check{
 			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/root", "events are missing"),
-			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "events are missing"),
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/another_tenant", "events are missing"),
 		},
 	},
 	{
