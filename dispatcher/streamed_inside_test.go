@@ -85,15 +85,16 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 // A statement that stores the events of its changes does so only for itself, even if the next is in the same
 // transaction:
 //
-//	claim    its events are stored by itself
-//	settle   its events are stored by the trigger
+//	claim               its events are stored by itself
+//	settle in place     its event is stored by itself
+//	settle              its events are stored by the trigger
 func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
 	t.Parallel()
 	for name, tenant := range streamedTenants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			storeTiny(t, db, tenant, 3, true)
+			storeTiny(t, db, tenant, 4, true)
 			tx, err := db.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -101,12 +102,17 @@ func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 			q := sqlgen.New(tx)
 			claimed, err := q.ClaimStreamedJobs(t.Context(), sqlgen.ClaimStreamedJobsParams{
-				TenantIds: []pgtype.UUID{pgvalue.UUID(tenant)}, Quotas: []int32{3}, Firsts: []int32{1}, Lasts: []int32{1}, Priorities: []int16{0},
+				TenantIds: []pgtype.UUID{pgvalue.UUID(tenant)}, Quotas: []int32{4}, Firsts: []int32{1}, Lasts: []int32{1}, Priorities: []int16{0},
 				FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}, FromID: []pgtype.UUID{{Valid: true}},
-				Queue: "default", Kinds: []string{"tiny"}, MaxJobs: 3, Worker: "w", LeaseTtl: pgvalue.Interval(time.Minute),
+				Queue: "default", Kinds: []string{"tiny"}, MaxJobs: 4, Worker: "w", LeaseTtl: pgvalue.Interval(time.Minute),
 			})
-			if err != nil || len(claimed) != 3 {
-				t.Fatalf("claimed %d jobs, %v; want 3", len(claimed), err)
+			if err != nil || len(claimed) != 4 {
+				t.Fatalf("claimed %d jobs, %v; want 4", len(claimed), err)
+			}
+			if settled, err := q.SettleStreamedInPlace(t.Context(), sqlgen.SettleStreamedInPlaceParams{
+				Places: []pgtype.TID{claimed[3].Place}, Ids: []pgtype.UUID{claimed[3].ID}, Epochs: []int64{1}, Results: [][]byte{nil},
+			}); err != nil || len(settled) != 1 {
+				t.Fatalf("settled %d jobs, %v; want 1", len(settled), err)
 			}
 			if _, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
 				Ids: []pgtype.UUID{claimed[0].ID}, Epochs: []int64{1}, Results: [][]byte{nil},
@@ -120,9 +126,55 @@ func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
 				t.Fatal(err)
 			}
 			found, err := rebuilt.Compare(t.Context(), db, nil)
-			if err != nil || len(found.Differences) > 0 || found.Events != 8 {
-				t.Errorf("%d events, %v, %v; want 8", found.Events, err, found.Differences)
+			if err != nil || len(found.Differences) > 0 || found.Events != 11 {
+				t.Errorf("%d events, %v, %v; want 11", found.Events, err, found.Differences)
 			}
 		})
+	}
+}
+
+// Statements of builds before store events and leave it to the trigger to count them. Those builds work beside this one.
+func TestTheStatementsOfABuildBeforeCountByTheTrigger(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	storeTiny(t, db, outbox.RootTenant, 10, true)
+	for _, before := range []string{
+		`
+		WITH claimed AS (
+			UPDATE outbox.jobs
+			SET status = 'running', attempt = attempt + 1, epoch = epoch + 1, lease_owner = 'w', lease_expires_at = now() + interval '1 min',
+			    started_at = statement_timestamp()
+			WHERE (SELECT outbox.stores_events())
+			RETURNING jobs.*
+		)
+		INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT outbox.job_event_id(id, streamed, epoch, 'started'), tenant_id, 'job.started', id, 'application/json',
+		       convert_to(outbox.job_event_fields(id, tenant_id, 'started', streamed, 'pending', 'running', epoch, attempt, queue, kind, key,
+		           started_at, ',"worker":' || to_json(lease_owner)) || '}', 'UTF8')
+		FROM claimed`, `
+		WITH done AS (
+			DELETE FROM outbox.jobs
+			WHERE (SELECT outbox.stores_events())
+			RETURNING jobs.*, clock_timestamp() AS finished_at
+		), stored AS (
+			INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+			SELECT outbox.job_event_id(id, streamed + 1, epoch, 'completed'), tenant_id, 'job.completed', id, 'application/json',
+			       convert_to(outbox.job_event_fields(id, tenant_id, 'completed', streamed + 1, status::text, 'succeeded', epoch, attempt, queue, kind,
+			           key, finished_at, '') || '}', 'UTF8')
+			FROM done
+		)
+		INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, payload, content_type,
+		    run_at, created_at, started_at, streamed, queue, closed_from, worker, finished_at)
+		SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, payload, content_type,
+		    run_at, created_at, started_at, streamed, queue, status, lease_owner, finished_at
+		FROM done`,
+	} {
+		if _, err := db.Exec(t.Context(), before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := rebuilt.Compare(t.Context(), db, nil)
+	if err != nil || len(found.Differences) > 0 || found.Jobs != 10 || found.Events != 30 {
+		t.Errorf("%d jobs and %d events, %v, %v; want 10 and 30", found.Jobs, found.Events, err, found.Differences)
 	}
 }

@@ -3,8 +3,11 @@ package migrations_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -90,6 +93,28 @@ func TestUpLeavesWhatItNeedNotChange(t *testing.T) {
 		if err := db.QueryRow(t.Context(), `SELECT prosrc LIKE '%SELECT gen_random_uuid()' FROM pg_proc WHERE oid = 'outbox.uuid_v7'::regproc`).Scan(&kept); err != nil || kept != c.keeps {
 			t.Errorf("after %s and up the function is the newer one: %t, %v; want %t", c.cause, kept, err, c.keeps)
 		}
+	}
+}
+
+// Triggers of a build before are called for each row, also where this build's statements have counted its event. Days of
+// the history have triggers of their own.
+func TestTriggersOfABuildBeforeAreReplaced(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const triggers = `SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname IN ('jobs_stream_created', 'jobs_stream_changed', 'history_stream_closed')`
+	want := schema(t, db, triggers)
+	run(t, db, `
+		CREATE OR REPLACE TRIGGER jobs_stream_changed BEFORE UPDATE OF status ON outbox.jobs
+		    FOR EACH ROW WHEN (NEW.streamed IS NOT NULL) EXECUTE FUNCTION outbox.stream_job();
+		CREATE OR REPLACE TRIGGER history_stream_closed BEFORE INSERT ON outbox.history
+		    FOR EACH ROW WHEN (NEW.streamed IS NOT NULL) EXECUTE FUNCTION outbox.stream_job();
+		`+changed)
+	if n := strings.Count(schema(t, db, triggers), "outbox.counts_events"); n != 0 {
+		t.Fatalf("%d triggers are of this build before up, and the test is about nothing", n)
+	}
+	up(t, db)
+	if diff := cmp.Diff(want, schema(t, db, triggers)); diff != "" {
+		t.Errorf("triggers (-of this build +after up):\n%s", diff)
 	}
 }
 

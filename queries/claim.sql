@@ -61,7 +61,7 @@ RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 
 -- name: ClaimStreamedJobs :many
 -- ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with one INSERT, where a
--- trigger would store each separately. Dispatchers send it if the claim before it has leased such jobs. It leases other
+-- trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such jobs. It leases other
 -- jobs as well.
 WITH taken AS MATERIALIZED (
     SELECT taken.place, taken.status
@@ -72,10 +72,11 @@ WITH taken AS MATERIALIZED (
         epoch            = jobs.epoch + 1,
         lease_owner      = @worker::text,
         lease_expires_at = clock_timestamp() + @lease_ttl::interval,
-        started_at       = statement_timestamp()
+        started_at       = statement_timestamp(),
+        streamed         = jobs.streamed + 1
     FROM taken
     WHERE jobs.ctid = taken.place
-      AND (SELECT outbox.stores_events())
+      AND (SELECT outbox.counts_events())
     RETURNING {{claimed "jobs"}}, (jobs).ctid AS place, jobs.queue, jobs.lease_owner, taken.status AS previous
 ), stored AS (
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)

@@ -43,7 +43,7 @@ RETURNING id;
 
 -- name: SettleStreamedInPlace :many
 -- SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with one INSERT, where a
--- trigger would store each separately.
+-- trigger would store each separately, and counts them.
 WITH input AS MATERIALIZED (
     SELECT unnest(@places::tid[]) AS place, unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), done AS (
@@ -53,7 +53,7 @@ WITH input AS MATERIALIZED (
       AND uuid_eq(jobs.id, input.id)
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND (SELECT outbox.stores_events())
+      AND (SELECT outbox.counts_events())
     RETURNING {{jobs}}, (input).result AS result, clock_timestamp() AS finished_at
 ), stored AS (
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
@@ -66,6 +66,6 @@ WITH input AS MATERIALIZED (
     WHERE streamed IS NOT NULL
 )
 INSERT INTO outbox.history ({{history}}, result, finished_at)
-SELECT {{closed "'succeeded'"}}, result, finished_at
+SELECT {{counted "'succeeded'"}}, result, finished_at
 FROM done
 RETURNING id;

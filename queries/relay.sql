@@ -66,7 +66,7 @@ SET owner            = @owner::text,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     timeline         = outbox.timeline(),
     top              = goal.top,
-    top_id           = CASE WHEN goal.top = goal.was THEN sinks.top_id END,
+    top_id           = (SELECT id FROM outbox.events WHERE position = goal.top ORDER BY at DESC LIMIT 1),
     holes            = sinks.holes * int8multirange(int8range(NULL, goal.top, '[]')),
     rewind_top       = least(sinks.rewind_top, goal.top),
     mark_top         = least(sinks.mark_top, goal.top)
@@ -90,13 +90,13 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
 -- name: AdvanceSink :many
 -- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if another process owns the
 -- sink now, or if positions come from another timeline. An asynchronous commit waits for no disk: events whose progress
--- it loses are published again, under the same ids. It returns for how long the oldest unpublished event has waited:
--- all times shown to users come from this clock alone. Once the newer mark is as old as a rewind must go back, it
--- becomes the older one. @missing is for how many seconds destinations have been missing, as in OwnSink; NULL keeps the
--- stored value.
+-- it loses are published again, under the same ids. @top_id is the id of the event at @top, which the owner has read, or
+-- NULL if @top has not moved: to look it up here would set up a scan of every day of the log with each store. Once the
+-- newer mark is as old as a rewind must go back, it becomes the older one. @missing is for how many seconds destinations
+-- have been missing, as in OwnSink; NULL keeps the stored value.
 UPDATE outbox.sinks
 SET top      = @top,
-    top_id   = (SELECT id FROM outbox.events WHERE position = @top ORDER BY at DESC LIMIT 1),
+    top_id   = coalesce(sqlc.narg(top_id)::uuid, CASE WHEN top = @top THEN top_id END),
     holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole),
     moved_at = CASE WHEN @published::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + @published,
@@ -116,17 +116,23 @@ WHERE sink = @sink
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN @look::boolean THEN clock_timestamp() - least(
-              (SELECT at FROM outbox.events WHERE position > @top ORDER BY position LIMIT 1),
-              (SELECT event.at
-               FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
-               CROSS JOIN LATERAL (
-                   SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
-               ) AS event
-               ORDER BY hole
-               LIMIT 1)
-          ) END)::interval AS waits,
           set_config('synchronous_commit', CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
+
+-- name: SinkWaits :one
+-- SinkWaits says for how long the oldest event that is not published waits; NULL if there is none.
+-- What is shown of time is by this clock alone.
+SELECT (clock_timestamp() - least(
+    (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
+    (SELECT event.at
+     FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+     CROSS JOIN LATERAL (
+         SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
+     ) AS event
+     ORDER BY hole
+     LIMIT 1)
+))::interval AS waits
+FROM outbox.sinks
+WHERE sink = @sink;
 
 -- name: LeaveSink :exec
 -- LeaveSink gives a sink up and wakes the processes that wait for it.

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // cursor is how far a sink has come in the log: every event up to top is published, but for
@@ -38,7 +41,8 @@ import (
 // Holes that lie apart are stored with each step, so there is a limit to them: see maxHoles.
 type cursor struct {
 	top   int64
-	holes []hole // in order, apart from each other, up to top
+	holes []hole    // in order, apart from each other, up to top
+	topID outbox.ID // of the event at top, by which it is known again after a failover; zero: the database knows
 }
 
 // hole is the positions low to high.
@@ -56,15 +60,28 @@ type hole struct {
 // memory a look costs some milliseconds. Tests have a lower limit.
 var maxHoles = 100_000
 
+// past returns the cursor once events are published, whose positions do not fall. Of events that share top, the one
+// that was stored last is known again: a failover loses that first.
+func (c cursor) past(published []Event) cursor {
+	next := c.after(positions(published))
+	var newest time.Time
+	for i := len(published) - 1; i >= 0 && next.top > c.top && published[i].Position == next.top; i-- {
+		if e := &published[i]; e.At.After(newest) {
+			next.topID, newest = e.ID, e.At
+		}
+	}
+	return next
+}
+
 // after returns the cursor once events are published, whose positions rise.
 func (c cursor) after(published []int64) cursor {
 	n, _ := slices.BinarySearch(published, c.top+1)
-	next := cursor{top: c.top, holes: without(c.holes, published[:n])}
+	next := cursor{top: c.top, holes: without(c.holes, published[:n]), topID: c.topID}
 	for _, position := range published[n:] {
 		if position > next.top+1 {
 			next.holes = append(next.holes, hole{low: next.top + 1, high: position - 1})
 		}
-		next.top = position
+		next.top, next.topID = position, outbox.ID{}
 	}
 	return next
 }
@@ -103,7 +120,7 @@ func (c cursor) numbered(xid int64) cursor {
 			holes[i].before, holes[i].running = xid, -1
 		}
 	}
-	return cursor{c.top, holes}
+	return cursor{c.top, holes, c.topID}
 }
 
 // isNumbered reports whether all holes have a bound.
@@ -137,7 +154,7 @@ func (c cursor) looked(before snapshot, examined int64) cursor {
 		}
 		left = append(left, h)
 	}
-	return cursor{c.top, left}
+	return cursor{c.top, left, c.topID}
 }
 
 // snapshot is the numbers of the transactions that run, in order, up to next; of those from

@@ -13,21 +13,21 @@ var compare = cmp.AllowUnexported(cursor{}, hole{})
 func TestACursorRemembersWhatItHasNotSeen(t *testing.T) {
 	c := cursor{top: 10}
 	c = c.after([]int64{11, 13, 17})
-	if diff := cmp.Diff(cursor{17, []hole{{12, 12, 0, 0}, {14, 16, 0, 0}}}, c, compare); diff != "" {
+	if diff := cmp.Diff(cursor{top: 17, holes: []hole{{12, 12, 0, 0}, {14, 16, 0, 0}}}, c, compare); diff != "" {
 		t.Fatalf("after 11, 13 and 17 (-want +got):\n%s", diff)
 	}
 	c = c.numbered(100)
 	filled := c.after([]int64{15, 18, 20})
-	if diff := cmp.Diff(cursor{20, []hole{{12, 12, 100, -1}, {14, 14, 100, -1}, {16, 16, 100, -1}, {19, 19, 0, 0}}}, filled, compare); diff != "" {
+	if diff := cmp.Diff(cursor{top: 20, holes: []hole{{12, 12, 100, -1}, {14, 14, 100, -1}, {16, 16, 100, -1}, {19, 19, 0, 0}}}, filled, compare); diff != "" {
 		t.Fatalf("after 15, 18 and 20 (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(cursor{17, []hole{{12, 12, 100, -1}, {14, 16, 100, -1}}}, c, compare); diff != "" {
+	if diff := cmp.Diff(cursor{top: 17, holes: []hole{{12, 12, 100, -1}, {14, 16, 100, -1}}}, c, compare); diff != "" {
 		t.Fatalf("the cursor before has changed (-want +got):\n%s", diff)
 	}
 }
 
 func TestAHoleIsLookedAtWhenATransactionHasEnded(t *testing.T) {
-	c := cursor{20, []hole{{12, 12, 100, -1}, {14, 16, 0, 0}, {19, 19, 100, 2}}}
+	c := cursor{top: 20, holes: []hole{{12, 12, 100, -1}, {14, 16, 0, 0}, {19, 19, 100, 2}}}
 	look := func(text string) (looked []int64, left []int64, examined func(int64) cursor) {
 		now, err := parseSnapshot(text)
 		if err != nil {

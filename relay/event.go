@@ -82,7 +82,7 @@ func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 		found.events = append(late, found.events...)
 		c = c.after(positions(late)).looked(running, examined)
 	}
-	found.after = c.after(positions(found.events))
+	found.after = c.past(found.events)
 	return found, nil
 }
 

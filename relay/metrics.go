@@ -89,9 +89,9 @@ func (m *sinkMetrics) stored(s *step) {
 	m.lagEvents.Set(float64(max(0, s.row.Last-s.cursor.top)))
 	m.holes.Set(float64(s.cursor.positions()))
 	switch {
-	case s.row.Waits.Valid:
-		m.lagSeconds.Set(max(0, float64(s.row.Waits.Days)*86400+float64(s.row.Waits.Microseconds)/1e6))
-	case s.params.Look, s.row.Last <= s.cursor.top && len(s.cursor.holes) == 0:
+	case s.waits.Valid:
+		m.lagSeconds.Set(max(0, float64(s.waits.Days)*86400+float64(s.waits.Microseconds)/1e6))
+	case s.looks, s.row.Last <= s.cursor.top && len(s.cursor.holes) == 0:
 		m.lagSeconds.Set(0)
 	}
 	stood := 0.0

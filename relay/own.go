@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 var (
@@ -370,13 +372,15 @@ func (o *ownership) storeOnce(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
-	if err := s.advance(ctx, sqlgen.New(o.conn)); err != nil {
+	q := sqlgen.New(o.conn)
+	if err := s.advance(ctx, q); err != nil {
 		return err
 	}
+	err := s.look(ctx, q)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stored(s)
-	return nil
+	return err
 }
 
 // step is one move of the cursor in the database.
@@ -387,6 +391,8 @@ type step struct {
 	params    sqlgen.AdvanceSinkParams
 	sent      time.Time
 	row       sqlgen.AdvanceSinkRow // the answer
+	looks     bool                  // for the oldest event that is not published
+	waits     pgtype.Interval       // for how long that waits; NULL: there is none, or nobody has looked
 }
 
 // step is the one to where the sink is; the lease lasts until then.
@@ -394,9 +400,9 @@ func (o *ownership) step() (_ *step, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.publisher
-	s := &step{published: o.published, away: o.away, params: sqlgen.AdvanceSinkParams{
+	s := &step{published: o.published, away: o.away, looks: time.Since(o.looked) > lookInterval, params: sqlgen.AdvanceSinkParams{
 		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
-		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval, Missing: o.missing,
+		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,
 	}}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
@@ -408,6 +414,7 @@ func (o *ownership) step() (_ *step, until time.Time) {
 
 func (s *step) to(c cursor) {
 	s.cursor, s.params.Top = c, c.top
+	s.params.TopID = pgtype.UUID{Bytes: c.topID, Valid: c.topID != outbox.ID{}}
 	s.params.Lows, s.params.Highs = c.bounds()
 }
 
@@ -424,9 +431,21 @@ func (s *step) advance(ctx context.Context, q *sqlgen.Queries) error {
 	return nil
 }
 
+// look asks for how long events wait, where that is due.
+func (s *step) look(ctx context.Context, q *sqlgen.Queries) (err error) {
+	if !s.looks {
+		return nil
+	}
+	if s.waits, err = q.SinkWaits(ctx, s.params.Sink); err != nil {
+		s.looks = false
+		return fmt.Errorf("look for the oldest event that waits: %w", err)
+	}
+	return nil
+}
+
 // stored notes that a step is stored. The caller has the lock.
 func (o *ownership) stored(s *step) {
-	if s.params.Look {
+	if s.looks {
 		o.looked = s.sent
 	}
 	o.kept = s.params.Top

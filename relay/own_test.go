@@ -152,6 +152,26 @@ func TestEventsThatShareAPositionAreAllPublished(t *testing.T) {
 	awaitAll(t, db, &sink, 600, want)
 }
 
+// By the event at its position a sink knows after a failover that it has passed nothing that was lost.
+func TestASinkKnowsTheEventAtItsPosition(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	exec(t, db, `INSERT INTO outbox.events (position, at, id, tenant_id, topic, content_type, payload)
+		SELECT least(n, 3), now() - n * interval '1 second', gen_random_uuid(), $1, 't', 'text/plain', convert_to(n::text, 'UTF8')
+		FROM generate_series(1, 4) AS n`, outbox.RootTenant)
+	exec(t, db, `SELECT setval('outbox.events_position_seq', 3)`)
+	var sink recorder
+	for range 2 { // the next owner does not read it
+		stop := start(t, db, &sink, nil)
+		awaitAll(t, db, &sink, 3, []string{"1", "2", "3", "4"})
+		stop()
+		if known := ask[string](t, db, `SELECT coalesce(min(convert_from(payload, 'UTF8')), 'none')
+			FROM outbox.sinks JOIN outbox.events ON events.id = top_id`); known != "3" {
+			t.Errorf("the sink knows event %s, want 3, which was stored last of those at its position", known)
+		}
+	}
+}
+
 // So it is where all events share the sink's position, and where an operator has the sink go there.
 func TestACursorIsStoredWhereEventsShareAPosition(t *testing.T) {
 	t.Parallel()
@@ -217,5 +237,21 @@ func TestPagesOfHolesAndReplaysEndBetweenPositions(t *testing.T) {
 	slices.Sort(again)
 	if !slices.Equal(again, want) {
 		t.Errorf("%d messages were published again, want %d", len(again), len(want))
+	}
+}
+
+// The server writes the function into the statements that call it. If it called it, it would parse and plan it anew each
+// time that a relay reads.
+func TestTheTimelineIsWrittenIntoStatements(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	plan := ask[string](t, db, `EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) SELECT outbox.timeline()`)
+	if !strings.Contains(plan, "pg_control_system") || strings.Contains(plan, "timeline()") {
+		t.Errorf("the plan of a statement that asks for the timeline is %s, want what the function says", plan)
+	}
+	got := ask[string](t, db, `SELECT outbox.timeline()`)
+	want := ask[string](t, db, `SELECT system_identifier || '/' || lpad(upper(to_hex(timeline_id)), 8, '0') FROM pg_control_system(), pg_control_checkpoint()`)
+	if got != want {
+		t.Errorf("the timeline is %s, want %s", got, want)
 	}
 }

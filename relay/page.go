@@ -116,13 +116,7 @@ func (d *delivery) cursor(read page) cursor {
 			left[e.Position] = true
 		}
 	}
-	var positions []int64
-	for _, e := range d.events {
-		if !left[e.Position] {
-			positions = append(positions, e.Position)
-		}
-	}
-	return read.before.after(positions)
+	return read.before.past(slices.DeleteFunc(slices.Clone(d.events), func(e Event) bool { return left[e.Position] }))
 }
 
 // keys are those of some events that have one. Its zero value is none.

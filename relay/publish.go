@@ -316,7 +316,7 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 		if len(apart) > 0 {
 			found := page{before: first.before, events: append(apart, beside...)}
 			slices.SortFunc(found.events, func(a, b Event) int { return cmp.Compare(a.Position, b.Position) })
-			found.after = found.before.after(positions(found.events))
+			found.after = found.before.past(found.events)
 			return found, nil
 		}
 	}

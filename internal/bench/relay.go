@@ -155,7 +155,8 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 	return []Figure{{"held_events_per_s", median(held)}, {"clean_events_per_s", median(clean)}, {"kept", median(held) / median(clean)}}, nil
 }
 
-// relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that.
+// relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that;
+// after_commit is from when the producer has been told of it.
 func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	const warmUp = 50
 	n, every := cmp.Or(r.Jobs, 1000), cmp.Or(r.Every, 10*time.Millisecond)
@@ -193,11 +194,14 @@ func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := stop(); err != nil {
 		return nil, err
 	}
-	var took []time.Duration
+	var took, after []time.Duration
 	for i, at := range sink.at[warmUp:] {
 		took = append(took, at.Sub(begun[warmUp+i]))
+		after = append(after, took[i]-commits[warmUp+i])
 	}
-	return append(percentiles(took), Figure{"commit_p50_ms", percentiles(commits[warmUp:])[0].Value}), nil
+	behind := percentiles(after)
+	return append(percentiles(took), Figure{"commit_p50_ms", percentiles(commits[warmUp:])[0].Value},
+		Figure{"after_commit_p50_ms", behind[0].Value}, Figure{"after_commit_p99_ms", behind[2].Value}), nil
 }
 
 func (r *rig) sink() relay.Sink {

@@ -6,6 +6,7 @@
 //	{{jobs}}            jobs.id, jobs.tenant_id …    what history needs, to RETURN it
 //	{{history}}         id, tenant_id …              the columns of outbox.history
 //	{{closed "'done'"}} id, …, 'done', …             their values, with a status
+//	{{counted "'done'"}} …, streamed + 1 …          the same, with one more event that the statement stores
 //	{{stored}}          id, tenant_id …              what producers store of a job
 //	{{given}}           @id::uuid …                  the values of one job
 //	{{arrays}}          unnest(@kinds::text[]) …     the elements of many jobs, but for their ids
@@ -126,6 +127,14 @@ func expand(name, text string) ([]byte, error) {
 		"history": func() string { return "status, " + list(isKept, column.historyName) },
 		"closed": func(status string) string {
 			return status + ", " + list(isKept, func(c column) string { return c.history })
+		},
+		"counted": func(status string) string {
+			return status + ", " + list(isKept, func(c column) string {
+				if c.name == "streamed" {
+					return "streamed + 1"
+				}
+				return c.history
+			})
 		},
 		"stored": func() string { return list(isGiven, func(c column) string { return c.name }) },
 		"given":  func() string { return list(isGiven, func(c column) string { return c.given }) },

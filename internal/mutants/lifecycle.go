@@ -62,10 +62,56 @@ var lifecycles = []Mutant{
 		Name:      "a transaction that is trusted with its events",
 		Breaks:    "a change that follows a claim in the same transaction has no event",
 		Invariant: "The stream is the job's life",
-		Edits:     []Edit{{"migrations.outbox.stream_job", `current_setting('outbox.stores_events', true) = statement_timestamp()::text`, `current_setting('outbox.stores_events', true) <> ''`}},
+		Edits: []Edit{{
+			"migrations.history_stream_closed", `current_setting('outbox.counts_events', true) IS DISTINCT FROM statement_timestamp()::text`,
+			`coalesce(current_setting('outbox.counts_events', true), '') = ''`,
+		}},
 		Checks: []Check{
 			test("dispatcher", "TestTheNextChangeOfATransactionHasItsEvent/root", "is rebuilt as"),
 			test("dispatcher", "TestTheNextChangeOfATransactionHasItsEvent/another_tenant", "is rebuilt as"),
 		},
+	},
+	{
+		Name:      "a claim that counts events and stores none",
+		Breaks:    "jobs run, their streams say that they wait, and a number is left out",
+		Invariant: "The stream is the job's life",
+		Edits: []Edit{{"internal/sqlgen.ClaimJobs", `    started_at       = statement_timestamp()
+`, `    started_at       = statement_timestamp(),
+    streamed         = jobs.streamed + 1
+`}},
+		Checks: []Check{
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/root", "events are missing"),
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/another_tenant", "events are missing"),
+		},
+	},
+	{
+		Name:      "a claim that stores events and does not count them",
+		Breaks:    "each start is stored twice, by the statement and by the trigger",
+		Invariant: "The stream is the job's life",
+		Edits: []Edit{{"internal/sqlgen.ClaimStreamedJobs", `started_at       = statement_timestamp(),
+        streamed         = jobs.streamed + 1
+`, `started_at       = statement_timestamp()
+`}},
+		Checks: []Check{
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/root", "want 10 and 30"),
+			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "is not its own"),
+		},
+	},
+	{
+		Name:      "a settlement that stores events and does not count them",
+		Breaks:    "the row of a job that has ended has one event less than the log",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"internal/sqlgen.SettleStreamedInPlace", `deadline, streamed + 1, queue`, `deadline, streamed, queue`}},
+		Checks: []Check{
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn", "is rebuilt as"),
+			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "is rebuilt as"),
+		},
+	},
+	{
+		Name:      "statements of a build before are not trusted",
+		Breaks:    "beside this build, a process of the build before has each of its events stored twice",
+		Invariant: "A build works with its own schema and the next one's",
+		Edits:     []Edit{{"migrations.outbox.stream_job", `current_setting('outbox.stores_events', true) = statement_timestamp()::text`, `false`}},
+		Checks:    []Check{test("dispatcher", "TestTheStatementsOfABuildBeforeCountByTheTrigger", "want 10 and 30")},
 	},
 }

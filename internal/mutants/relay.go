@@ -106,7 +106,10 @@ var relayed = []Mutant{
 		Name:      "a cursor moves past what was not accepted",
 		Breaks:    "a message that the broker did not take is never published",
 		Invariant: "No event is lost",
-		Edits:     []Edit{{"relay.delivery.cursor", `return read.before.after(positions)`, `return read.after`}},
+		Edits: []Edit{{
+			"relay.delivery.cursor", `return read.before.past(slices.DeleteFunc(slices.Clone(d.events), func(e Event) bool { return left[e.Position] }))`,
+			`return read.after`,
+		}},
 		Checks: []Check{
 			test("relay", "TestAnOutageLosesNothingAndShows", `want ["1" "2" "3" "4"]`),
 			test("relay", "TestAFaultySinkLosesNothing/panics", `want ["1" "2"]`),
@@ -152,6 +155,13 @@ var relayed = []Mutant{
 		Invariant: "No event is lost",
 		Edits:     []Edit{{"internal/sqlgen.OwnSink", `position = sinks.top AND id = sinks.top_id`, `position = sinks.top`}},
 		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/another_timeline", `want ["1" "2" "3 again"`)},
+	},
+	{
+		Name:      "a sink does not know the event at its position",
+		Breaks:    "after a planned switchover, which has lost nothing, every sink repeats what it has published since a mark",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.cursor.past", `next.topID, newest = e.ID, e.At`, `newest = e.At`}},
+		Checks:    []Check{test("relay", "TestASinkKnowsTheEventAtItsPosition", "want 3")},
 	},
 	{
 		Name:      "a rewind goes back to the newer mark",

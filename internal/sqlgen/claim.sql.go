@@ -213,10 +213,11 @@ WITH taken AS MATERIALIZED (
         epoch            = jobs.epoch + 1,
         lease_owner      = $12::text,
         lease_expires_at = clock_timestamp() + $13::interval,
-        started_at       = statement_timestamp()
+        started_at       = statement_timestamp(),
+        streamed         = jobs.streamed + 1
     FROM taken
     WHERE jobs.ctid = taken.place
-      AND (SELECT outbox.stores_events())
+      AND (SELECT outbox.counts_events())
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, jobs.streamed, (jobs).ctid AS place, jobs.queue, jobs.lease_owner, taken.status AS previous
@@ -279,7 +280,7 @@ type ClaimStreamedJobsRow struct {
 }
 
 // ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with one INSERT, where a
-// trigger would store each separately. Dispatchers send it if the claim before it has leased such jobs. It leases other
+// trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such jobs. It leases other
 // jobs as well.
 func (q *Queries) ClaimStreamedJobs(ctx context.Context, arg ClaimStreamedJobsParams) ([]ClaimStreamedJobsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimStreamedJobs,

@@ -140,7 +140,7 @@ WITH input AS MATERIALIZED (
       AND uuid_eq(jobs.id, input.id)
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND (SELECT outbox.stores_events())
+      AND (SELECT outbox.counts_events())
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.streamed, jobs.queue, jobs.status,
@@ -160,7 +160,7 @@ INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_
     headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, closed_from,
     worker, last_error_code, last_error_message, cancel_requested_at, parent_id, result, finished_at)
 SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
-    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, status,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed + 1, queue, status,
     lease_owner, last_error_code, last_error_message, cancel_requested_at, parent_id, result, finished_at
 FROM done
 RETURNING id
@@ -174,7 +174,7 @@ type SettleStreamedInPlaceParams struct {
 }
 
 // SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with one INSERT, where a
-// trigger would store each separately.
+// trigger would store each separately, and counts them.
 func (q *Queries) SettleStreamedInPlace(ctx context.Context, arg SettleStreamedInPlaceParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, SettleStreamedInPlace,
 		arg.Places,

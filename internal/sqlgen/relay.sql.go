@@ -14,41 +14,32 @@ import (
 const AdvanceSink = `-- name: AdvanceSink :many
 UPDATE outbox.sinks
 SET top      = $1,
-    top_id   = (SELECT id FROM outbox.events WHERE position = $1 ORDER BY at DESC LIMIT 1),
-    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest($2::bigint[]) AS low, unnest($3::bigint[]) AS high) AS hole),
-    moved_at = CASE WHEN $4::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
-    published        = published + $4,
-    lease_expires_at = clock_timestamp() + $5::interval,
-    away_since       = clock_timestamp() - $6::interval,
-    away_code        = $7::text,
-    away_message     = $8::text,
-    missing          = CASE WHEN $9::text IS NULL THEN missing ELSE (
+    top_id   = coalesce($2::uuid, CASE WHEN top = $1 THEN top_id END),
+    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest($3::bigint[]) AS low, unnest($4::bigint[]) AS high) AS hole),
+    moved_at = CASE WHEN $5::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
+    published        = published + $5,
+    lease_expires_at = clock_timestamp() + $6::interval,
+    away_since       = clock_timestamp() - $7::interval,
+    away_code        = $8::text,
+    away_message     = $9::text,
+    missing          = CASE WHEN $10::text IS NULL THEN missing ELSE (
         SELECT coalesce(jsonb_object_agg(key, extract(epoch FROM clock_timestamp())::float8 - value::float8), '{}')
-        FROM jsonb_each_text($9::text::jsonb)) END,
-    rewind_top       = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN rewind_top ELSE mark_top END,
-    mark_top         = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN mark_top ELSE $1 END,
-    mark_at          = CASE WHEN mark_at > statement_timestamp() - $10::interval THEN mark_at ELSE statement_timestamp() END
-WHERE sink = $11
-  AND owner = $12::text
-  AND epoch = $13
+        FROM jsonb_each_text($10::text::jsonb)) END,
+    rewind_top       = CASE WHEN mark_at > statement_timestamp() - $11::interval THEN rewind_top ELSE mark_top END,
+    mark_top         = CASE WHEN mark_at > statement_timestamp() - $11::interval THEN mark_top ELSE $1 END,
+    mark_at          = CASE WHEN mark_at > statement_timestamp() - $11::interval THEN mark_at ELSE statement_timestamp() END
+WHERE sink = $12
+  AND owner = $13::text
+  AND epoch = $14
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN $14::boolean THEN clock_timestamp() - least(
-              (SELECT at FROM outbox.events WHERE position > $1 ORDER BY position LIMIT 1),
-              (SELECT event.at
-               FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
-               CROSS JOIN LATERAL (
-                   SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
-               ) AS event
-               ORDER BY hole
-               LIMIT 1)
-          ) END)::interval AS waits,
           set_config('synchronous_commit', CASE WHEN $15::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
 
 type AdvanceSinkParams struct {
 	Top         int64
+	TopID       pgtype.UUID
 	Lows        []int64
 	Highs       []int64
 	Published   int64
@@ -61,26 +52,25 @@ type AdvanceSinkParams struct {
 	Sink        string
 	Owner       string
 	Epoch       int64
-	Look        bool
 	Lazily      bool
 }
 
 type AdvanceSinkRow struct {
 	Paused  bool
 	Last    int64
-	Waits   pgtype.Interval
 	Commits string
 }
 
 // AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if another process owns the
 // sink now, or if positions come from another timeline. An asynchronous commit waits for no disk: events whose progress
-// it loses are published again, under the same ids. It returns for how long the oldest unpublished event has waited:
-// all times shown to users come from this clock alone. Once the newer mark is as old as a rewind must go back, it
-// becomes the older one. @missing is for how many seconds destinations have been missing, as in OwnSink; NULL keeps the
-// stored value.
+// it loses are published again, under the same ids. @top_id is the id of the event at @top, which the owner has read, or
+// NULL if @top has not moved: to look it up here would set up a scan of every day of the log with each store. Once the
+// newer mark is as old as a rewind must go back, it becomes the older one. @missing is for how many seconds destinations
+// have been missing, as in OwnSink; NULL keeps the stored value.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
 		arg.Top,
+		arg.TopID,
 		arg.Lows,
 		arg.Highs,
 		arg.Published,
@@ -93,7 +83,6 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 		arg.Sink,
 		arg.Owner,
 		arg.Epoch,
-		arg.Look,
 		arg.Lazily,
 	)
 	if err != nil {
@@ -103,12 +92,7 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 	var items []AdvanceSinkRow
 	for rows.Next() {
 		var i AdvanceSinkRow
-		if err := rows.Scan(
-			&i.Paused,
-			&i.Last,
-			&i.Waits,
-			&i.Commits,
-		); err != nil {
+		if err := rows.Scan(&i.Paused, &i.Last, &i.Commits); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -370,7 +354,7 @@ SET owner            = $1::text,
     lease_expires_at = clock_timestamp() + $2::interval,
     timeline         = outbox.timeline(),
     top              = goal.top,
-    top_id           = CASE WHEN goal.top = goal.was THEN sinks.top_id END,
+    top_id           = (SELECT id FROM outbox.events WHERE position = goal.top ORDER BY at DESC LIMIT 1),
     holes            = sinks.holes * int8multirange(int8range(NULL, goal.top, '[]')),
     rewind_top       = least(sinks.rewind_top, goal.top),
     mark_top         = least(sinks.mark_top, goal.top)
@@ -532,4 +516,28 @@ func (q *Queries) SinkLapsesIn(ctx context.Context, owner string, sink string) (
 	var column_1 float64
 	err := row.Scan(&column_1)
 	return column_1, err
+}
+
+const SinkWaits = `-- name: SinkWaits :one
+SELECT (clock_timestamp() - least(
+    (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
+    (SELECT event.at
+     FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+     CROSS JOIN LATERAL (
+         SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
+     ) AS event
+     ORDER BY hole
+     LIMIT 1)
+))::interval AS waits
+FROM outbox.sinks
+WHERE sink = $1
+`
+
+// SinkWaits says for how long the oldest event that is not published waits; NULL if there is none.
+// What is shown of time is by this clock alone.
+func (q *Queries) SinkWaits(ctx context.Context, sink string) (pgtype.Interval, error) {
+	row := q.db.QueryRow(ctx, SinkWaits, sink)
+	var waits pgtype.Interval
+	err := row.Scan(&waits)
+	return waits, err
 }

@@ -1,9 +1,10 @@
 -- stream_job stores the event of a change to a streamed job, in the statement that makes the change: only the holder of
 -- the job's row writes it, so positions are in the order of the job's life. The row counts its events, and its row in
 -- the history continues the count. Other jobs pay for the WHEN of a trigger, but for no call. Statements that start and
--- complete many jobs store the events themselves, and this function only counts them (stores_events). A payload or a
--- result that makes an event larger than the log accepts is omitted, and its size recorded. docs/guides/lifecycle.md
--- lists events and fields, and package lifecycle reads them.
+-- complete many jobs store the events and raise streamed themselves, and this function is not called: a claim raises
+-- streamed, a settlement declares that it counts (counts_events). Statements of older builds leave the counting to this
+-- function (stores_events). A payload or a result that makes an event larger than the log accepts is omitted, and its
+-- size recorded. docs/guides/lifecycle.md lists events and fields, and package lifecycle reads them.
 --
 -- Triggers run BEFORE the change, because they store the number with it, and a later one would have to find the row
 -- again (docs/adr/0020-lifecycle-by-triggers.md). When jobs are inserted the trigger runs AFTER, or COPY would not
@@ -22,7 +23,7 @@ DECLARE
     size     text := ''; -- replaces large if the event would be larger than the log accepts
     content  json;
     silent   boolean;
-    -- The statement stores the event; this function only counts it.
+    -- The statement, of an older build, stores the event; this function only counts it.
     counted  boolean := current_setting('outbox.stores_events', true) = statement_timestamp()::text;
 BEGIN
     IF TG_WHEN = 'AFTER' THEN -- INSERT on jobs
@@ -99,23 +100,28 @@ BEGIN
 END
 $$;
 
+-- Triggers of builds before, which are called for each row, are replaced. They keep their names: beside new ones they
+-- would count once more. It takes SHARE ROW EXCLUSIVE on both tables.
 DO $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox.jobs'::regclass AND tgname = 'jobs_stream_created') THEN
-        CREATE TRIGGER jobs_stream_created
+    IF NOT EXISTS (
+        SELECT FROM pg_trigger
+        WHERE tgrelid = 'outbox.history'::regclass AND tgname = 'history_stream_closed' AND pg_get_triggerdef(oid) LIKE '%outbox.counts_events%'
+    ) THEN
+        CREATE OR REPLACE TRIGGER jobs_stream_created
             AFTER INSERT ON outbox.jobs
             FOR EACH ROW
             WHEN (NEW.streamed IS NOT NULL)
             EXECUTE FUNCTION outbox.stream_job();
-        CREATE TRIGGER jobs_stream_changed
+        CREATE OR REPLACE TRIGGER jobs_stream_changed
             BEFORE UPDATE OF status ON outbox.jobs
             FOR EACH ROW
-            WHEN (NEW.streamed IS NOT NULL)
+            WHEN (NEW.streamed IS NOT NULL AND NEW.streamed IS NOT DISTINCT FROM OLD.streamed)
             EXECUTE FUNCTION outbox.stream_job();
-        CREATE TRIGGER history_stream_closed
+        CREATE OR REPLACE TRIGGER history_stream_closed
             BEFORE INSERT ON outbox.history
             FOR EACH ROW
-            WHEN (NEW.streamed IS NOT NULL)
+            WHEN (NEW.streamed IS NOT NULL AND current_setting('outbox.counts_events', true) IS DISTINCT FROM statement_timestamp()::text)
             EXECUTE FUNCTION outbox.stream_job();
     END IF;
 END
