@@ -8,11 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
 // serverVariable names a running server for all test binaries.
 const serverVariable = "POSTHASTE_TEST_DATABASE_URL"
+
+// socketVariable leads to the same server by its Unix socket; withserver sets it.
+const socketVariable = "POSTHASTE_TEST_DATABASE_SOCKET_URL"
 
 // startTimeout includes fetching a Postgres.
 const startTimeout = 5 * time.Minute
@@ -41,6 +46,27 @@ func serverURL(t testing.TB) string {
 		t.Fatal(started.err)
 	}
 	return started.server.URL()
+}
+
+// viaSocket has connections to this binary's server take its Unix socket, if that is known: a round trip costs a
+// third less than by TCP. The connection string stays that of TCP, which proxies and other programs are given.
+func viaSocket(config *pgx.ConnConfig) error {
+	url := os.Getenv(socketVariable)
+	if os.Getenv(serverVariable) == "" {
+		started.Lock()
+		defer started.Unlock()
+		if started.server != nil {
+			url = started.server.SocketURL()
+		}
+	}
+	if url == "" {
+		return nil
+	}
+	socket, err := pgx.ParseConfig(url)
+	if err == nil && socket.Port == config.Port { // a test may have a server of its own
+		config.Host, config.TLSConfig, config.Fallbacks = socket.Host, nil, nil
+	}
+	return err
 }
 
 // StartServer starts a server of the kind that tests use: fast, not durable, of

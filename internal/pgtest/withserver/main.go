@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	variable     = "POSTHASTE_TEST_DATABASE_URL"
-	startTimeout = 5 * time.Minute
+	variable       = "POSTHASTE_TEST_DATABASE_URL"
+	socketVariable = "POSTHASTE_TEST_DATABASE_SOCKET_URL"
+	startTimeout   = 5 * time.Minute
 )
 
 func main() {
@@ -65,7 +66,7 @@ func run(args []string) (code int, err error) {
 	started()
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	fmt.Fprintln(os.Stderr, "withserver: using", server)
-	if err := os.Setenv(variable, server.URL()); err != nil {
+	if err := errors.Join(os.Setenv(variable, server.URL()), os.Setenv(socketVariable, server.SocketURL())); err != nil {
 		return 0, err
 	}
 	code, err = runCommand(args, signals)
