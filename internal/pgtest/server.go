@@ -70,14 +70,18 @@ func viaSocket(config *pgx.ConnConfig) error {
 }
 
 // StartServer starts a server of the kind that tests use: fast, not durable, of
-// the major version in the variable PG. Tests themselves call [New] or [URL].
-func StartServer(ctx context.Context) (*pgdev.Server, error) {
-	server, err := pgdev.Start(ctx, pgdev.Options{
+// the major version in the variable PG, with the options changed. Tests themselves call [New] or [URL].
+func StartServer(ctx context.Context, change ...func(*pgdev.Options)) (*pgdev.Server, error) {
+	options := pgdev.Options{
 		Major:     os.Getenv("PG"),
 		Fast:      true,
 		Container: true,
 		Log:       os.Stderr,
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	server, err := pgdev.Start(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w", serverVariable, err)
 	}
