@@ -29,25 +29,75 @@ func TestEveryMutantCompiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := map[string]map[string]string{} // by mutant: texts by file
+	together := groups(All())
+	changed := make([]map[string]string, len(together)) // texts by file
 	folders := map[string]bool{}
-	for _, m := range All() {
-		files, err := m.Changed(abs)
-		if err != nil {
-			t.Fatal(err)
+	for i, mutants := range together {
+		var all Mutant
+		for _, m := range mutants {
+			all.Edits = append(all.Edits, m.Edits...)
 		}
-		maps.DeleteFunc(files, func(file, _ string) bool { return !strings.HasSuffix(file, ".go") })
-		changed[m.Name] = files
-		for file := range files {
+		changed[i] = goFiles(t, abs, all)
+		for file := range changed[i] {
 			folders["./"+path.Dir(file)] = true
 		}
 	}
 	c := listPackages(t, abs, slices.Sorted(maps.Keys(folders)))
-	for _, m := range All() {
-		if err := c.check(abs, changed[m.Name]); err != nil {
-			t.Errorf("%s: %s", m.Name, err)
+	for i, mutants := range together {
+		if c.check(abs, changed[i]) == nil {
+			continue
+		}
+		for _, m := range mutants { // one of them does not compile, or two that have nothing to do with each other
+			if err := c.check(abs, goFiles(t, abs, m)); err != nil {
+				t.Errorf("%s: %s", m.Name, err)
+			}
 		}
 	}
+}
+
+// groups puts mutants of a folder together that change different declarations: most compile together as they do by
+// themselves.
+func groups(mutants []Mutant) [][]Mutant {
+	const most = 10
+	type group struct {
+		mutants  []Mutant
+		declared map[string]bool
+	}
+	open := map[string][]*group{} // by folder
+	for _, m := range mutants {
+		folder := m.Edits[0].Folder()
+		fits := func(g *group) bool {
+			return len(g.mutants) < most && !slices.ContainsFunc(m.Edits, func(e Edit) bool { return g.declared[e.In] })
+		}
+		i := slices.IndexFunc(open[folder], fits)
+		if i < 0 {
+			i = len(open[folder])
+			open[folder] = append(open[folder], &group{declared: map[string]bool{}})
+		}
+		g := open[folder][i]
+		g.mutants = append(g.mutants, m)
+		for _, e := range m.Edits {
+			g.declared[e.In] = true
+		}
+	}
+	var all [][]Mutant
+	for _, folder := range slices.Sorted(maps.Keys(open)) {
+		for _, g := range open[folder] {
+			all = append(all, g.mutants)
+		}
+	}
+	return all
+}
+
+// goFiles are the texts that a mutant makes of files in Go.
+func goFiles(t *testing.T, root string, m Mutant) map[string]string {
+	t.Helper()
+	files, err := m.Changed(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(files, func(file, _ string) bool { return !strings.HasSuffix(file, ".go") })
+	return files
 }
 
 // compiler checks types as the compiler does, against what is compiled already.

@@ -84,12 +84,19 @@ func (c *cluster) initialize(ctx context.Context, o Options) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	args := []string{"-D", fresh, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"}
-	if c.temporary || o.Fast {
-		args = append(args, "--no-sync")
+	if !c.copyInitial(ctx, fresh) {
+		args := []string{"-D", fresh, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"}
+		if c.temporary || o.Fast {
+			args = append(args, "--no-sync")
+		}
+		if out, err := c.command(ctx, "initdb", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("initdb: %w%s", err, indent(out))
+		}
 	}
-	if out, err := c.command(ctx, "initdb", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w%s", err, indent(out))
+	if o.KeepInitial {
+		if err := c.copy(ctx, fresh, c.initial()); err != nil {
+			return err
+		}
 	}
 	main, err := os.OpenFile(filepath.Join(fresh, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {

@@ -24,6 +24,13 @@ func (o Options) settings() map[string]string {
 		s["max_wal_size"] = "512MB"  // it may lie in memory
 		s["fsync"] = "off"
 		s["full_page_writes"] = "off"
+		// Nothing here lives long enough to gain from these, and each costs processor while hundreds of databases
+		// are made and dropped.
+		s["autovacuum_naptime"] = "1h"
+		s["bgwriter_lru_maxpages"] = "0"
+		s["checkpoint_timeout"] = "1h"
+		s["jit"] = "off"
+		s["log_checkpoints"] = "off"
 	}
 	maps.Copy(s, o.Settings)
 	return s

@@ -55,6 +55,8 @@ type Options struct {
 	// Container says that a server in a container will do if there are no
 	// binaries; it cannot be restarted. With Dir there is no container.
 	Container bool
+	// KeepInitial keeps what initdb makes, for [Server.Initial].
+	KeepInitial bool
 	// Log receives a line for whatever takes long; nil discards them.
 	Log io.Writer
 }

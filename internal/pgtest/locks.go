@@ -12,11 +12,11 @@ import (
 // found them when it first looked.
 func AwaitLocks(t testing.TB, db *pgxpool.Pool, n int) {
 	t.Helper()
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(5 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
 		var waiting int
 		err := db.QueryRow(t.Context(), `
 			SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
 		}

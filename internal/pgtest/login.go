@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
 // LoginURL is databaseURL as a new login that is a member of the role, such as
@@ -20,13 +22,16 @@ func LoginURL(t testing.TB, databaseURL, role string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := *target
+	server, err := pgdev.WithDatabase(databaseURL, "postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
 	name := fmt.Sprintf("login_%016x", rand.Uint64())
-	if err := as(&admin, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret' IN ROLE %s`, name, role)); err != nil {
+	if err := as(server, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret' IN ROLE %s`, name, role)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := as(&admin, `DROP ROLE `+name); err != nil {
+		if err := as(server, `DROP ROLE `+name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -40,13 +45,10 @@ func Login(t testing.TB, pool *pgxpool.Pool, role string) *pgxpool.Pool {
 	return open(t, LoginURL(t, pool.Config().ConnString(), role))
 }
 
-func as(admin *url.URL, sql string) error {
+func as(server, sql string) error {
 	ctx := context.Background() // the test's has ended when it cleans up
-	conn, err := pgx.Connect(ctx, admin.String())
-	if err != nil {
+	return maintain(ctx, server, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql)
 		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, sql)
-	return err
+	})
 }

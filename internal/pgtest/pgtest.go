@@ -38,7 +38,7 @@ const (
 // connection that the test does not give back fails it.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	return openChecked(t, template(t))
+	return openChecked(t, template(t, ""))
 }
 
 // NewEmpty is like New for a database without any migration.
@@ -50,26 +50,22 @@ func NewEmpty(t testing.TB) *pgxpool.Pool {
 // NewEncoded is like New for a database in another encoding than UTF-8, such as LATIN1.
 func NewEncoded(t testing.TB, encoding string) *pgxpool.Pool {
 	t.Helper()
-	db := openChecked(t, "template0 ENCODING "+encoding+" LOCALE 'C'")
-	if err := product.up(t.Context(), db); err != nil {
-		t.Fatalf("migrate a database in %s: %v", encoding, err)
-	}
-	return db
+	return openChecked(t, template(t, encoding))
 }
 
 // URL returns the URL of a new, migrated database that is dropped when the test
 // is over. The test must have closed all its connections by then.
 func URL(t testing.TB) string {
 	t.Helper()
-	c := newClone(t, template(t))
+	c := newClone(t, template(t, ""))
 	t.Cleanup(func() { c.check(t, nil) })
 	return c.url
 }
 
-// template is the database that holds the migrations.
-func template(t testing.TB) string {
+// template is the database that holds the migrations, in an encoding; "" is UTF-8.
+func template(t testing.TB, encoding string) string {
 	t.Helper()
-	name, err := ensureTemplate(context.Background(), serverURL(t))
+	name, err := ensureTemplate(context.Background(), serverURL(t), encoding)
 	if err != nil {
 		t.Fatalf("make the template database: %v", err)
 	}
@@ -112,6 +108,9 @@ func open(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := viaSocket(config.ConnConfig); err != nil {
 		t.Fatal(err)
 	}
 	config.MaxConns = poolSize

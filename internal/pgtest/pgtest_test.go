@@ -39,6 +39,44 @@ func TestNewEmptyIsEmpty(t *testing.T) {
 	}
 }
 
+// What a clone has is what migrating makes, but for the days that no test needs.
+func TestACloneHasTheDaysOfAReaperAndNoStatistics(t *testing.T) {
+	t.Parallel()
+	var days int
+	var untouched bool
+	if err := New(t).QueryRow(t.Context(), `
+		SELECT count(*), (SELECT bool_and(reltuples = -1) FROM pg_class WHERE relname IN ('jobs', 'history', 'events') AND relkind = 'r')
+		FROM pg_inherits WHERE inhparent IN ('outbox.history'::regclass, 'outbox.events'::regclass)`).Scan(&days, &untouched); err != nil {
+		t.Fatal(err)
+	}
+	if days != 2*(1+1+7) || !untouched {
+		t.Errorf("%d partitions, want those from yesterday for seven days; no statistics: %t, want true", days, untouched)
+	}
+}
+
+// A pool's connections take the Unix socket; what it tells others to connect to is TCP.
+func TestAPoolTakesTheSocket(t *testing.T) {
+	t.Parallel()
+	db := New(t)
+	if os.Getenv(serverVariable) != "" && os.Getenv(socketVariable) == "" {
+		t.Skip("the server was started by somebody else: where its socket is, is not known")
+	}
+	for bySocket, connect := range map[bool]func() (*pgx.Conn, error){
+		true:  func() (*pgx.Conn, error) { return pgx.ConnectConfig(t.Context(), db.Config().ConnConfig) },
+		false: func() (*pgx.Conn, error) { return pgx.Connect(t.Context(), db.Config().ConnString()) },
+	} {
+		conn, err := connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		var got bool
+		if err := conn.QueryRow(t.Context(), `SELECT inet_server_addr() IS NULL`).Scan(&got); err != nil || got != bySocket {
+			t.Errorf("by the socket: %t, %v, want %t", got, err, bySocket)
+		}
+	}
+}
+
 func TestTheTemplateIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	var migrated atomic.Int32
@@ -134,9 +172,14 @@ func dropTemplate(t *testing.T, server, name string) {
 	}
 }
 
-func BenchmarkURL(b *testing.B) {
-	URL(b) // the template
+// BenchmarkNew is what a test costs that does nothing: its database made, used once, checked and dropped.
+func BenchmarkNew(b *testing.B) {
+	template(b, "")
 	for b.Loop() {
-		URL(b)
+		db, end := Example()
+		if _, err := db.Exec(b.Context(), "SELECT FROM outbox.jobs"); err != nil {
+			b.Fatal(err)
+		}
+		end()
 	}
 }

@@ -8,11 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
 // serverVariable names a running server for all test binaries.
 const serverVariable = "POSTHASTE_TEST_DATABASE_URL"
+
+// socketVariable leads to the same server by its Unix socket; withserver sets it.
+const socketVariable = "POSTHASTE_TEST_DATABASE_SOCKET_URL"
 
 // startTimeout includes fetching a Postgres.
 const startTimeout = 5 * time.Minute
@@ -43,15 +48,40 @@ func serverURL(t testing.TB) string {
 	return started.server.URL()
 }
 
+// viaSocket has connections to this binary's server take its Unix socket, if that is known: a round trip costs a
+// third less than by TCP. The connection string stays that of TCP, which proxies and other programs are given.
+func viaSocket(config *pgx.ConnConfig) error {
+	url := os.Getenv(socketVariable)
+	if os.Getenv(serverVariable) == "" {
+		started.Lock()
+		defer started.Unlock()
+		if started.server != nil {
+			url = started.server.SocketURL()
+		}
+	}
+	if url == "" {
+		return nil
+	}
+	socket, err := pgx.ParseConfig(url)
+	if err == nil && socket.Port == config.Port { // a test may have a server of its own
+		config.Host, config.TLSConfig, config.Fallbacks = socket.Host, nil, nil
+	}
+	return err
+}
+
 // StartServer starts a server of the kind that tests use: fast, not durable, of
-// the major version in the variable PG. Tests themselves call [New] or [URL].
-func StartServer(ctx context.Context) (*pgdev.Server, error) {
-	server, err := pgdev.Start(ctx, pgdev.Options{
+// the major version in the variable PG, with the options changed. Tests themselves call [New] or [URL].
+func StartServer(ctx context.Context, change ...func(*pgdev.Options)) (*pgdev.Server, error) {
+	options := pgdev.Options{
 		Major:     os.Getenv("PG"),
 		Fast:      true,
 		Container: true,
 		Log:       os.Stderr,
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	server, err := pgdev.Start(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w", serverVariable, err)
 	}

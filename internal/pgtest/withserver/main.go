@@ -4,7 +4,8 @@
 //	go run ./internal/pgtest/withserver go test ./...
 //
 // It hands the server over in POSTHASTE_TEST_DATABASE_URL (and starts none if
-// that is set already), and exits as the command does. With PGTEST_KEEP=1 the
+// that is set already), and exits as the command does. Servers that tests start
+// for themselves are spared initdb. With PGTEST_KEEP=1 the
 // server stays up after a failure until Ctrl-C.
 package main
 
@@ -18,12 +19,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
 const (
-	variable     = "POSTHASTE_TEST_DATABASE_URL"
-	startTimeout = 5 * time.Minute
+	variable       = "POSTHASTE_TEST_DATABASE_URL"
+	socketVariable = "POSTHASTE_TEST_DATABASE_SOCKET_URL"
+	startTimeout   = 5 * time.Minute
 )
 
 func main() {
@@ -58,15 +61,19 @@ func run(args []string) (code int, err error) {
 	defer cancel()
 	ctx, started := signal.NotifyContext(timed, os.Interrupt, syscall.SIGTERM)
 	defer started()
-	server, err := pgtest.StartServer(ctx)
+	server, err := pgtest.StartServer(ctx, func(o *pgdev.Options) { o.KeepInitial = true })
 	if err != nil {
 		return 0, err
 	}
 	started()
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	fmt.Fprintln(os.Stderr, "withserver: using", server)
-	if err := os.Setenv(variable, server.URL()); err != nil {
-		return 0, err
+	for name, value := range map[string]string{
+		variable: server.URL(), socketVariable: server.SocketURL(), pgdev.InitialVariable: server.Initial(),
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			return 0, err
+		}
 	}
 	code, err = runCommand(args, signals)
 	if code != 0 && os.Getenv("PGTEST_KEEP") == "1" {
