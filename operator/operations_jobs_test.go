@@ -156,7 +156,7 @@ func TestAnOperationPassesByAJobThatIsLocked(t *testing.T) {
 	}
 	begun := time.Now()
 	run(t, o, o, op.ID, func(op operator.Operation) bool { return op.Done == 149 && !finished(op) })
-	if took := time.Since(begun); took > 5*time.Second {
+	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("the others took %s", took)
 	}
 	if _, err := o.StepOperation(t.Context()); err != nil {
@@ -195,7 +195,7 @@ func TestAnOperationWaitsForNoKey(t *testing.T) {
 		if done := run(t, o, o, op.ID, finished); done.Done != 4 || done.Failure != "" {
 			t.Errorf("done %+v, want 4", done)
 		}
-		if took := time.Since(begun); took > 5*time.Second {
+		if took := time.Since(begun); took > 30*time.Second {
 			t.Errorf("it took %s", took)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
