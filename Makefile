@@ -76,7 +76,7 @@ zones: ## schedules over every change of the clocks of every zone, 1990 to 2037 
 
 .PHONY: model
 model: ## the lease protocol, every state of it, with spin (docs/model)
-	$(GO) test -count=1 -v ./docs/model -leases 4
+	$(GO) test -count=1 -v ./docs/model -leases 4 -planted
 
 .PHONY: build
 build: ## bin/posthaste and bin/posthaste-proof
@@ -146,7 +146,8 @@ vet:
 .PHONY: mutants
 mutants: ## plant bugs into our own code, one at a time: which check catches each? Writes docs/mutants.md (RECORD=bin/mutants.jsonl goes on where a run was broken off)
 	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run -write docs/mutants.md $(if $(RECORD),-record $(RECORD))
-	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -timeout 30m -parallel 6 -run '^Test(Live|AMachineThatSleeps)$$' -planted .
+	$(GO) run ./internal/pgtest/withserver -- $(GO) test -count=1 ./internal/verify/lease -run '^TestPlantedErrorsAreFound$$' -planted
+	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -timeout 30m -parallel 6 -run '^Test(Live|AMachineThatSleeps|EachCheckFindsWhatItLooksFor)$$' -planted .
 
 .PHONY: bench
 bench: ## this project and its peers, in turns: prints the table, writes docs/benchmarks.md (needs a quiet machine, a quarter of an hour)

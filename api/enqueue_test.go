@@ -195,7 +195,7 @@ func TestBusyIdempotencyKeysHoldUpNoOtherTenant(t *testing.T) {
 		} {
 			asked := time.Now()
 			res := ask()
-			if took := time.Since(asked); res.Code/100 != 2 || took > 5*time.Second {
+			if took := time.Since(asked); res.Code/100 != 2 || took > 30*time.Second {
 				t.Errorf("another tenant's request, %s: %d after %s", name, res.Code, took)
 			}
 		}

@@ -76,13 +76,15 @@ func TestAProducerOfTheSameProgramWakesItsDispatcher(t *testing.T) {
 			t.Fatal("a job was not handled")
 		}
 	}
-	one() // whenever the first claim is made
-	begun := time.Now()
+	one()              // whenever the first claim is made
+	least := time.Hour // of five: the machine may stand still beside one
 	for range 5 {
+		begun := time.Now()
 		one()
+		least = min(least, time.Since(begun))
 	}
-	if took := time.Since(begun); took > 2*time.Second {
-		t.Errorf("five jobs took %s: they waited for the poll", took)
+	if least > 1500*time.Millisecond {
+		t.Errorf("each of five jobs took %s at least: they waited for the poll, which is every two seconds", least)
 	}
 	r.end(nil)
 }

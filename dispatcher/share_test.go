@@ -103,7 +103,7 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 	db := pgtest.New(t)
 	exec(t, db, `
 		INSERT INTO outbox.jobs (id, tenant_id, kind, payload)
-		SELECT gen_random_uuid(), lpad(to_hex(CASE WHEN n < 50000 THEN 0 ELSE n % 1000 END), 32, '7')::uuid, 'probe', '{}' FROM generate_series(1, 100000) AS n`)
+		SELECT gen_random_uuid(), lpad(to_hex(CASE WHEN n < 5000 THEN 0 ELSE n % 1000 END), 32, '7')::uuid, 'probe', '{}' FROM generate_series(1, 10000) AS n`)
 	enqueueProbes(t, db, 10, outbox.Options{})
 	conn, err := db.Acquire(t.Context())
 	if err != nil {

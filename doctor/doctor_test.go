@@ -78,12 +78,14 @@ func TestAHealthyInstallation(t *testing.T) {
 // Each fault is found, for what it is.
 func TestWhatIsWrongIsFound(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	type fault struct {
 		cause    string
 		question string
 		severity Severity
 		want     string
-	}{
+	}
+	rows, schema := map[string]fault{}, map[string]fault{}
+	for name, f := range map[string]fault{
 		"no schema":          {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "the schema outbox is missing"},
 		"half a schema":      {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00018_sinks.sql"},
 		"too old a build":    {`INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`, "schema", Problem, "builds before 0.9.0 no longer work with it"},
@@ -116,25 +118,44 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"a refused message":  {`INSERT INTO outbox.sinks (sink) VALUES ('s'); INSERT INTO outbox.held_messages VALUES ('s', outbox.uuid_v7(), outbox.uuid_v7(), 'k', 7)`, "sinks", Warning, "sink s has refused messages: 1 job of 1 key"},
 		"a late sink":        {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '5 minutes', NULL, NULL, NULL, NULL)`, "sinks", Warning, "sink s is 1 position behind"},
 	} {
+		of := schema
+		if strings.HasPrefix(f.cause, "INSERT") && !strings.Contains(f.cause, "schema_files") {
+			of = rows
+		}
+		of[name] = f
+	}
+	find := func(t *testing.T, db *pgxpool.Pool, want fault) {
+		exec(t, db, want.cause)
+		db.Reset()
+		findings := examine(t, Patient{Pool: pinned(t, db)})
+		for _, f := range findings {
+			if strings.Contains(f.Do, "delete") {
+				t.Errorf("the remedy %q has a row deleted by hand", f.Do)
+			}
+		}
+		for _, f := range findings {
+			if f.Question == want.question && f.Severity == want.severity && strings.Contains(f.What, want.want) && f.Do != "" {
+				return
+			}
+		}
+		t.Errorf("found %+v, want a %s about %s: %s", findings, want.severity, want.question, want.want)
+	}
+	for name, f := range schema {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.New(t)
-			exec(t, db, c.cause)
-			db.Reset()
-			findings := examine(t, Patient{Pool: pinned(t, db)})
-			for _, f := range findings {
-				if strings.Contains(f.Do, "delete") {
-					t.Errorf("the remedy %q has a row deleted by hand", f.Do)
-				}
-			}
-			for _, f := range findings {
-				if f.Question == c.question && f.Severity == c.severity && strings.Contains(f.What, c.want) && f.Do != "" {
-					return
-				}
-			}
-			t.Errorf("found %+v, want a %s about %s: %s", findings, c.severity, c.question, c.want)
+			find(t, pgtest.New(t), f)
 		})
 	}
+	t.Run("rows", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		for name, f := range rows {
+			t.Run(name, func(t *testing.T) {
+				pgtest.Empty(t, db)
+				find(t, db, f)
+			})
+		}
+	})
 }
 
 // What a bridge says of a full queue is only known by its words.

@@ -21,30 +21,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Events are published though the relay that publishes is killed again and again, and the
-// broker once: each that was committed, no other, each key in the order of its lock, and each
-// once, because the broker knows the ids.
-func TestEventsSurviveTheirRelaysAndTheirBroker(t *testing.T) {
-	s := newStory(t)
-	r := s.relays(0)
-	relays := []*process{r.hire("a"), r.hire("b")}
-	stop := s.placeOrders(t)
-
-	for kill := range 3 {
-		owner, at := r.owner(relays)
-		relays[at].kill9()
-		relays[at] = r.hire(fmt.Sprint("next", kill))
-		if kill == 1 {
-			r.broker.Kill()
-			time.Sleep(time.Second)
-			r.broker.Restart()
-		}
-		s.await("another owner", func() bool { return s.owner() != owner })
-		time.Sleep(500 * time.Millisecond)
-	}
-	r.expectPublished(stop(), 0)
-}
-
 // A relay stands still for longer than its lease, and another takes over. When it goes on it neither moves the cursor
 // nor takes the sink back, and what it still sends are repeats: there are no more than it had under way.
 func TestARelayThatStoodStillIsRefused(t *testing.T) {

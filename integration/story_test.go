@@ -164,16 +164,6 @@ func (s *story) enqueue(job task, options ...outbox.Options) outbox.ID {
 	return id
 }
 
-// enqueueSilently stores a job whose notification is lost.
-func (s *story) enqueueSilently(job task, options ...outbox.Options) outbox.ID {
-	s.Helper()
-	id, err := outbox.NewProducer(s.db, outbox.NotifyOff).Enqueue(s.Context(), s.db, job, first(options))
-	if err != nil {
-		s.Fatal(err)
-	}
-	return id
-}
-
 // enqueueMany stores n jobs in one transaction.
 func (s *story) enqueueMany(n int, job func(i int) task, options ...outbox.Options) []outbox.ID {
 	s.Helper()

@@ -72,7 +72,7 @@ func TestExplainSaysWhyAJobDoesNotRun(t *testing.T) {
 		rules.Name = "k"
 		return outbox.Options{Key: rules}
 	}
-	for name, tt := range map[string]struct {
+	cases := map[string]struct {
 		bring func(p *plight) outbox.ID
 		want  string // codes; (not shown to a single tenant), [shown to it instead]
 		says  string // in the first sentence
@@ -219,52 +219,62 @@ func TestExplainSaysWhyAJobDoesNotRun(t *testing.T) {
 			p.run(p.enqueue(key(outbox.KeyRules{})))
 			return p.enqueue(outbox.Options{Hold: true, Delay: time.Hour, Key: outbox.KeyRules{Name: "k"}})
 		}, "held not_due queue_paused key_full", "held", "jobs release ID"},
-	} {
-		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
-			t.Run(fmt.Sprintf("%s/%t", name, tenant == outbox.RootTenant), func(t *testing.T) {
-				t.Parallel()
-				o, db := newRig(t)
-				p := &plight{T: t, db: db, o: o, of: tenant}
-				p.worker("w1", "default", "mail", 0)
-				p.worker("w9", "bulk", "mail", 10*time.Minute)
-				id := tt.bring(p)
-				all, err := o.Explain(t.Context(), id)
-				if err != nil {
-					t.Fatal(err)
-				}
-				toAll, ofTenant := wantedCodes(tt.want)
-				if got := codes(all); got != toAll {
-					t.Errorf("reasons: %s, want %s\n%+v", got, toAll, all.Reasons)
-				}
-				first := all.Reasons[0]
-				act := strings.NewReplacer("ID", id.String(), "TENANT", tenant.String(), "N/INTERVAL", "N/INTERVAL").Replace(tt.act)
-				if got := strings.TrimPrefix(first.Act.Command, "posthaste "); !strings.Contains(first.Sentence, tt.says) || got != act {
-					t.Errorf("first reason: %q with %q, want %q in it and %q", first.Sentence, got, tt.says, act)
-				}
-				theirs := operator.New(pgtest.Login(t, db, "outbox_api"))
-				for login, asked := range map[string]*operator.Operator{"the API": theirs, "the owner": o} {
-					one, err := asked.Explain(operator.TiedTo(t.Context(), tenant), id)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if got := codes(one); got != ofTenant {
-						t.Errorf("by %s, a single tenant is shown %s, want %s", login, got, ofTenant)
-					}
-					for _, r := range one.Reasons {
-						if len(r.Workers) > 0 || r.By != "" || r.Because != "" {
-							t.Errorf("by %s, a single tenant is shown %+v", login, r)
-						}
-					}
-				}
-				if whole, err := theirs.Explain(operator.TiedTo(t.Context(), outbox.ID{}), id); err != nil || codes(whole) != toAll {
-					t.Errorf("all tenants by the API's login: %s, %v; want %s", codes(whole), err, toAll)
-				}
-				for _, owner := range []*operator.Operator{theirs, o} {
-					if _, err := owner.Explain(operator.TiedTo(t.Context(), outbox.NewID()), id); !errors.Is(err, operator.ErrNotFound) {
-						t.Errorf("another tenant: %v, want ErrNotFound", err)
-					}
-				}
-			})
+	}
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		t.Run(fmt.Sprint(tenant == outbox.RootTenant), func(t *testing.T) {
+			t.Parallel()
+			o, db := newRig(t)
+			theirs := operator.New(pgtest.Login(t, db, "outbox_api"))
+			for name, tt := range cases {
+				t.Run(name, func(t *testing.T) {
+					pgtest.Empty(t, db)
+					p := &plight{T: t, db: db, o: o, of: tenant}
+					p.worker("w1", "default", "mail", 0)
+					p.worker("w9", "bulk", "mail", 10*time.Minute)
+					p.explains(theirs, tt.bring(p), tt.want, tt.says, tt.act)
+				})
+			}
+		})
+	}
+}
+
+// explains expects the reasons of a job to be these, by the owner's login and by the API's, for all tenants, for the
+// job's own and for another.
+func (p *plight) explains(theirs *operator.Operator, id outbox.ID, want, says, act string) {
+	p.Helper()
+	all, err := p.o.Explain(p.Context(), id)
+	if err != nil {
+		p.Fatal(err)
+	}
+	toAll, ofTenant := wantedCodes(want)
+	if got := codes(all); got != toAll {
+		p.Errorf("reasons: %s, want %s\n%+v", got, toAll, all.Reasons)
+	}
+	first := all.Reasons[0]
+	act = strings.NewReplacer("ID", id.String(), "TENANT", p.of.String(), "N/INTERVAL", "N/INTERVAL").Replace(act)
+	if got := strings.TrimPrefix(first.Act.Command, "posthaste "); !strings.Contains(first.Sentence, says) || got != act {
+		p.Errorf("first reason: %q with %q, want %q in it and %q", first.Sentence, got, says, act)
+	}
+	for login, asked := range map[string]*operator.Operator{"the API": theirs, "the owner": p.o} {
+		one, err := asked.Explain(operator.TiedTo(p.Context(), p.of), id)
+		if err != nil {
+			p.Fatal(err)
+		}
+		if got := codes(one); got != ofTenant {
+			p.Errorf("by %s, a single tenant is shown %s, want %s", login, got, ofTenant)
+		}
+		for _, r := range one.Reasons {
+			if len(r.Workers) > 0 || r.By != "" || r.Because != "" {
+				p.Errorf("by %s, a single tenant is shown %+v", login, r)
+			}
+		}
+	}
+	if whole, err := theirs.Explain(operator.TiedTo(p.Context(), outbox.ID{}), id); err != nil || codes(whole) != toAll {
+		p.Errorf("all tenants by the API's login: %s, %v; want %s", codes(whole), err, toAll)
+	}
+	for _, owner := range []*operator.Operator{theirs, p.o} {
+		if _, err := owner.Explain(operator.TiedTo(p.Context(), outbox.NewID()), id); !errors.Is(err, operator.ErrNotFound) {
+			p.Errorf("another tenant: %v, want ErrNotFound", err)
 		}
 	}
 }

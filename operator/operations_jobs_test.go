@@ -156,7 +156,7 @@ func TestAnOperationPassesByAJobThatIsLocked(t *testing.T) {
 	}
 	begun := time.Now()
 	run(t, o, o, op.ID, func(op operator.Operation) bool { return op.Done == 149 && !finished(op) })
-	if took := time.Since(begun); took > 5*time.Second {
+	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("the others took %s", took)
 	}
 	if _, err := o.StepOperation(t.Context()); err != nil {
@@ -195,7 +195,7 @@ func TestAnOperationWaitsForNoKey(t *testing.T) {
 		if done := run(t, o, o, op.ID, finished); done.Done != 4 || done.Failure != "" {
 			t.Errorf("done %+v, want 4", done)
 		}
-		if took := time.Since(begun); took > 5*time.Second {
+		if took := time.Since(begun); took > 30*time.Second {
 			t.Errorf("it took %s", took)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -247,7 +247,7 @@ func TestBlockedJobsAreCancelledAll(t *testing.T) {
 func TestAnOperationOnJobsIsStoppedKilledAndResumed(t *testing.T) {
 	t.Parallel()
 	for _, n := range []operator.NewOperation{{Act: operator.RetryJobs}, {Act: operator.EditJobs, Edit: operator.JobEdit{Priority: new(1)}}} {
-		n.PerSecond = 2500
+		n.PerSecond = 800
 		t.Run(string(n.Act), func(t *testing.T) {
 			t.Parallel()
 			stopKillAndResume(t, n)
@@ -258,7 +258,7 @@ func TestAnOperationOnJobsIsStoppedKilledAndResumed(t *testing.T) {
 func stopKillAndResume(t *testing.T, n operator.NewOperation) {
 	t.Helper()
 	o, db := newRig(t)
-	open(t, db, outbox.RootTenant, "mail", "retrying", 3000)
+	open(t, db, outbox.RootTenant, "mail", "retrying", 1000)
 	op, err := o.StartOperation(t.Context(), n)
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func stopKillAndResume(t *testing.T, n operator.NewOperation) {
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(time.Minute); number(t, db, retried) < seen+300; time.Sleep(2 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); number(t, db, retried) < seen+100; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("the child does nothing")
 			}
@@ -282,7 +282,7 @@ func stopKillAndResume(t *testing.T, n operator.NewOperation) {
 		_ = child.Wait() // it was killed
 	}
 	stopped, err := o.StopOperation(t.Context(), outbox.ID{}, op.ID)
-	if err != nil || stopped.Done >= 3000 || stopped.Done != number(t, db, retried) {
+	if err != nil || stopped.Done >= 1000 || stopped.Done != number(t, db, retried) {
 		t.Fatalf("stopped %+v, %v, with %d in the audit", stopped, err, number(t, db, retried))
 	}
 	for range 3 {
@@ -297,8 +297,8 @@ func stopKillAndResume(t *testing.T, n operator.NewOperation) {
 		t.Fatal(err)
 	}
 	done := run(t, o, o, op.ID, func(op operator.Operation) bool { return finished(op) || op.Done+op.Passed > op.Matched })
-	if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 1`); done.Done != 3000 || n != 3000 || number(t, db, retried) != 3000 {
-		t.Errorf("done %+v, with %d jobs in their next epoch; want 3000, each once", done, n)
+	if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 1`); done.Done != 1000 || n != 1000 || number(t, db, retried) != 1000 {
+		t.Errorf("done %+v, with %d jobs in their next epoch; want 1000, each once", done, n)
 	}
 }
 

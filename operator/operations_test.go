@@ -295,9 +295,9 @@ func TestRunOperationsOfAChild(t *testing.T) {
 func TestAnOperationSurvivesItsProcess(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	bury(t, db, outbox.RootTenant, 4000)
-	bury(t, db, outbox.NewID(), 4000)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 2000})
+	bury(t, db, outbox.RootTenant, 1000)
+	bury(t, db, outbox.NewID(), 1000)
+	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestAnOperationSurvivesItsProcess(t *testing.T) {
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(time.Minute); number(t, db, replayedSQL) < seen+900; time.Sleep(2 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); number(t, db, replayedSQL) < seen+200; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the child replays nothing: %s", out.String())
 			}
@@ -327,8 +327,8 @@ func TestAnOperationSurvivesItsProcess(t *testing.T) {
 		t.Fatalf("after %d kills: %+v, %v; want it not to be done", kills, before, err)
 	}
 	done := run(t, o, o, op.ID, finished)
-	if done.Done != 8000 || done.Passed != 0 || number(t, db, replayedSQL) != 8000 || number(t, db, `SELECT count(DISTINCT job_id) FROM outbox.audit WHERE act = 'job.replay'`) != 8000 {
-		t.Errorf("done %d and passed over %d, with %d in the audit; want 8000 jobs, each once", done.Done, done.Passed, number(t, db, replayedSQL))
+	if done.Done != 2000 || done.Passed != 0 || number(t, db, replayedSQL) != 2000 || number(t, db, `SELECT count(DISTINCT job_id) FROM outbox.audit WHERE act = 'job.replay'`) != 2000 {
+		t.Errorf("done %d and passed over %d, with %d in the audit; want 2000 jobs, each once", done.Done, done.Passed, number(t, db, replayedSQL))
 	}
 	if n := number(t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'dead'`); n != 10 {
 		t.Errorf("%d dead letters are left, want the 10 that died later", n)

@@ -175,7 +175,7 @@ func TestAPageOfFewAmongManyIsShort(t *testing.T) {
 func TestListsOfATiedLoginScanIndexes(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t)
-	storeMixed(t, db, 20_000)
+	storeMixed(t, db, 4_000)
 	exec(t, db, `ANALYZE outbox.jobs, outbox.history`)
 	var plans []string
 	o := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)

@@ -46,11 +46,11 @@ func (s copySpy) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 
 func TestAnyNumberOfJobsIsStoredInTheOrderOfTheRequests(t *testing.T) {
 	t.Parallel()
+	db := pgtest.New(t)
 	for _, n := range []int{0, 1, 31, 32, 5001, 10_001} {
 		for path, last := range map[string]Options{"COPY": {}, "INSERT": {Delay: time.Hour}} {
 			t.Run(fmt.Sprintf("%d by %s", n, path), func(t *testing.T) {
-				t.Parallel()
-				db := pgtest.New(t)
+				pgtest.Empty(t, db)
 				requests, copies := numbered(n), 0
 				if n > 0 {
 					requests[n-1].Options = last

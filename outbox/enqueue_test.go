@@ -19,6 +19,7 @@ import (
 
 func TestAJobExistsExactlyWhenTheTransactionCommits(t *testing.T) {
 	t.Parallel()
+	db := pgtest.New(t)
 	for name, c := range map[string]struct {
 		end  func(context.Context, pgx.Tx) error
 		want int
@@ -31,8 +32,7 @@ func TestAJobExistsExactlyWhenTheTransactionCommits(t *testing.T) {
 	} {
 		for idempotency, opts := range map[string]Options{"": {}, ", with an idempotency key": {IdempotencyKey: "k"}} {
 			t.Run(name+idempotency, func(t *testing.T) {
-				t.Parallel()
-				db := pgtest.New(t)
+				pgtest.Empty(t, db)
 				tx := begin(t, db, pgx.ReadCommitted)
 				exec(t, tx, `SAVEPOINT before`)
 				if _, err := Enqueue(t.Context(), tx, greet{"ada"}, opts); err != nil {
@@ -317,7 +317,9 @@ func TestAHundredConcurrentCallersMakeOneJob(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := widePool(t, 102)
+			const atOnce = 18
+			db := pgtest.New(t)
+			pool := poolOf(t, db, atOnce)
 			first := begin(t, db, pgx.ReadCommitted)
 			firstID, err := Enqueue(t.Context(), first, greet{"ada"}, Options{IdempotencyKey: "k"})
 			if err != nil {
@@ -330,10 +332,10 @@ func TestAHundredConcurrentCallersMakeOneJob(t *testing.T) {
 				callers.Go(func() {
 					var err error
 					if i%2 == 0 {
-						ids[i], err = Enqueue(t.Context(), db, greet{"ada"}, Options{IdempotencyKey: "k"})
+						ids[i], err = Enqueue(t.Context(), pool, greet{"ada"}, Options{IdempotencyKey: "k"})
 					} else {
 						var many []ID
-						many, err = EnqueueMany(t.Context(), db, []Request{{greet{"ada"}, Options{IdempotencyKey: "k"}}})
+						many, err = EnqueueMany(t.Context(), pool, []Request{{greet{"ada"}, Options{IdempotencyKey: "k"}}})
 						if err == nil {
 							ids[i] = many[0]
 						}
@@ -343,7 +345,7 @@ func TestAHundredConcurrentCallersMakeOneJob(t *testing.T) {
 					}
 				})
 			}
-			pgtest.AwaitLocks(t, db, len(ids))
+			pgtest.AwaitLocks(t, db, atOnce)
 			if err := end(first, t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -365,12 +367,10 @@ func TestAHundredConcurrentCallersMakeOneJob(t *testing.T) {
 	}
 }
 
-func widePool(t *testing.T, connections int32) *pgxpool.Pool {
+// poolOf is another pool on the same database, of so many connections.
+func poolOf(t *testing.T, db *pgxpool.Pool, connections int32) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(pgtest.URL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := db.Config()
 	config.MaxConns = connections
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
@@ -384,7 +384,7 @@ func widePool(t *testing.T, connections int32) *pgxpool.Pool {
 // store a second job nor make up an id.
 func TestAKeyThatTheSnapshotCannotSeeIsAnError(t *testing.T) {
 	t.Parallel()
-	opts := Options{IdempotencyKey: "k"}
+	db, opts := pgtest.New(t), Options{IdempotencyKey: "k"}
 	for name, enqueue := range map[string]func(context.Context, DB) (ID, error){
 		"Enqueue": func(ctx context.Context, db DB) (ID, error) { return Enqueue(ctx, db, greet{"ada"}, opts) },
 		"EnqueueMany": func(ctx context.Context, db DB) (ID, error) {
@@ -398,8 +398,7 @@ func TestAKeyThatTheSnapshotCannotSeeIsAnError(t *testing.T) {
 	} {
 		for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 			t.Run(name+" in "+string(level), func(t *testing.T) {
-				t.Parallel()
-				db := pgtest.New(t)
+				pgtest.Empty(t, db)
 				late := begin(t, db, level)
 				exec(t, late, `SELECT 1`) // takes the snapshot
 				first, err := enqueue(t.Context(), db)

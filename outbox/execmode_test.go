@@ -16,13 +16,12 @@ import (
 // it then guesses the types of parameters.
 func TestEveryExecModeStoresTheSame(t *testing.T) {
 	t.Parallel()
+	db := pgtest.New(t)
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
 			producer := NewProducer(modePool(t, db, mode), NotifyCoalesced)
 			headers := map[string]string{"é": `"\u0000\' {},NULL`, "odd": "\u2028<\x01"}
 			full := Options{

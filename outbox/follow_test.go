@@ -31,13 +31,13 @@ func (d defaulting) DefaultOptions() Options { return d.defaults }
 // Behind a connection pooler pgx guesses the types of parameters.
 func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 	t.Parallel()
+	db := pgtest.New(t)
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
+			pgtest.Empty(t, db)
 			pool := modePool(t, db, mode)
 			id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Tenant: tenant, Headers: map[string]string{"a": `"\u0000' NULL`}})
 			if err != nil {

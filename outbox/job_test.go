@@ -71,10 +71,10 @@ var losses = map[string]func(*testing.T, *pgxpool.Pool, *Claimed){
 
 func TestAnAttemptThatLostItsJobCanNeitherCompleteNorGuardIt(t *testing.T) {
 	t.Parallel()
+	db := pgtest.New(t)
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
+			pgtest.Empty(t, db)
 			job := claim(t, db)
 			lose(t, db, job)
 			before := everything(t, db)

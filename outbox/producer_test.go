@@ -101,12 +101,11 @@ var ways = map[string]func(context.Context, DB) error{
 
 func TestWakeUpsFollowTheCommitInEveryMode(t *testing.T) {
 	t.Parallel()
+	db := pgtest.New(t)
+	ear := listen(t, db)
 	want := map[NotifyMode]int{"": 1, NotifyCoalesced: 1, NotifyTransactional: 1, NotifyOff: 0}
 	for mode, want := range want {
 		t.Run("mode "+string(mode), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			ear := listen(t, db)
 			p := NewProducer(db, mode)
 			for name, enqueue := range ways {
 				tx, err := p.Begin(t.Context())
@@ -177,7 +176,8 @@ func TestNobodyIsWokenWhileTheCommitIsUnderWay(t *testing.T) {
 
 func TestNothingIsWokenWithoutACommittedJob(t *testing.T) {
 	t.Parallel()
-	errBusiness := errors.New("out of stock")
+	db, errBusiness := pgtest.New(t), errors.New("out of stock")
+	ear := listen(t, db)
 	for name, c := range map[string]struct {
 		fn   func(context.Context, pgx.Tx) error
 		want error
@@ -204,9 +204,6 @@ func TestNothingIsWokenWithoutACommittedJob(t *testing.T) {
 	} {
 		for _, mode := range []NotifyMode{NotifyCoalesced, NotifyTransactional, NotifyOff} {
 			t.Run(name+", "+string(mode), func(t *testing.T) {
-				t.Parallel()
-				db := pgtest.New(t)
-				ear := listen(t, db)
 				p := NewProducer(db, mode)
 				err := p.InTx(t.Context(), func(tx pgx.Tx) error { return c.fn(t.Context(), tx) })
 				if !errors.Is(err, c.want) && (c.want != errAny || err == nil) {

@@ -176,14 +176,15 @@ func TestConcurrentSQLCallersMakeOneJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const call = `SELECT outbox.enqueue('greet', idempotency_key => 'k')`
-			db := widePool(t, 34)
+			db := pgtest.New(t)
 			tx := begin(t, db, pgx.ReadCommitted)
 			first := ask[ID](t, tx, call)
-			ids := make([]ID, 32)
+			ids := make([]ID, 10)
+			pool := poolOf(t, db, int32(len(ids)))
 			var callers sync.WaitGroup
 			for i := range ids {
 				callers.Go(func() {
-					if err := db.QueryRow(t.Context(), call).Scan(&ids[i]); err != nil {
+					if err := pool.QueryRow(t.Context(), call).Scan(&ids[i]); err != nil {
 						t.Error(err)
 					}
 				})

@@ -63,8 +63,19 @@ func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)
 // producerWith is a producer on a pool of its own, and a table for business rows.
 func producerWith(t *testing.T, change func(*pgxpool.Config)) (*Producer, *pgxpool.Pool) {
 	t.Helper()
+	return producerOn(t, ordersDB(t), change)
+}
+
+func ordersDB(t *testing.T) *pgxpool.Pool {
+	t.Helper()
 	db := pgtest.New(t)
 	exec(t, db, `CREATE TABLE orders (id integer PRIMARY KEY)`)
+	return db
+}
+
+// producerOn is one with a pool of its own, of two connections.
+func producerOn(t *testing.T, db *pgxpool.Pool, change func(*pgxpool.Config)) (*Producer, *pgxpool.Pool) {
+	t.Helper()
 	config := db.Config()
 	config.MaxConns = 2
 	if change != nil {
@@ -371,6 +382,8 @@ func TestACancelledCommitKeepsNoConnection(t *testing.T) {
 // together is one transaction all the same, however pgx sends it.
 func TestJobsAloneAreStoredTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
+	db := ordersDB(t)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not urgent'; END $$`)
 	for _, mode := range execModes {
 		for name, when := range map[string]string{
 			"the last is refused":               "CREATE TRIGGER refuse AFTER INSERT",
@@ -381,13 +394,14 @@ func TestJobsAloneAreStoredTogetherOrNotAtAll(t *testing.T) {
 				deferred = "DEFERRABLE INITIALLY DEFERRED"
 			}
 			t.Run(mode.String()+", "+name, func(t *testing.T) {
-				t.Parallel()
+				pgtest.Empty(t, db)
+				exec(t, db, `DROP TRIGGER IF EXISTS refuse ON outbox.jobs`)
+				exec(t, db, when+` ON outbox.jobs `+deferred+` FOR EACH ROW WHEN (NEW.priority < 0) EXECUTE FUNCTION refuse()`)
 				var count trips
-				p, pool := producerWith(t, func(c *pgxpool.Config) {
+				p, pool := producerOn(t, db, func(c *pgxpool.Config) {
 					c.ConnConfig.DefaultQueryExecMode, c.ConnConfig.Tracer = mode, &count
 				})
-				exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not urgent'; END $$;
-					`+when+` ON outbox.jobs `+deferred+` FOR EACH ROW WHEN (NEW.priority < 0) EXECUTE FUNCTION refuse()`)
+				exec(t, pool, `SELECT 1`) // it is connected
 				before := count.n.Load()
 				err := p.InTx(t.Context(), func(tx pgx.Tx) error {
 					_, err := Enqueue(t.Context(), tx, greet{"ada"}, Options{Priority: -1})
@@ -415,10 +429,12 @@ func TestJobsAloneAreStoredTogetherOrNotAtAll(t *testing.T) {
 
 func TestEveryExecModeStoresWhatWasKeptBack(t *testing.T) {
 	t.Parallel()
+	db := ordersDB(t)
 	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			p, pool := producerWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			pgtest.Empty(t, db)
+			exec(t, db, `DELETE FROM orders`)
+			p, pool := producerOn(t, db, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			for i, opts := range []Options{{}, {Queue: "mail", Priority: -5, Key: KeyRules{Name: `a 'key'`}, Headers: map[string]string{"é": `"\'`}}} {
 				var want map[string]any
 				err := p.InTx(t.Context(), func(tx pgx.Tx) error {
@@ -451,6 +467,7 @@ func TestEveryExecModeStoresWhatWasKeptBack(t *testing.T) {
 // it was: as in a transaction of pgx's own.
 func TestASavepointThatIsTakenBackTakesEveryJobSince(t *testing.T) {
 	t.Parallel()
+	p, pool := producerWith(t, nil)
 	run := func(ctx context.Context, on interface {
 		Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 	}, statements ...string,
@@ -518,8 +535,6 @@ func TestASavepointThatIsTakenBackTakesEveryJobSince(t *testing.T) {
 		}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, pool := producerWith(t, nil)
 			tenant := NewID()
 			for what, opts := range map[string]Options{
 				"root": {}, "a tenant": {Tenant: tenant}, "root, a key": {Key: KeyRules{Name: "k"}}, "a tenant, a key": {Tenant: tenant, Key: KeyRules{Name: "k"}},

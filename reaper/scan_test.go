@@ -176,20 +176,20 @@ func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 	pass(affordable)
 	idle := pass(affordable)
 
-	storeRunning(t, db, 15_000, -2*time.Minute) // claimed minutes ago …
-	exec(t, db, `DELETE FROM outbox.jobs`)      // … and settled
+	storeRunning(t, db, 4_000, -2*time.Minute) // claimed minutes ago …
+	exec(t, db, `DELETE FROM outbox.jobs`)     // … and settled
 	full, near := pass(affordable), pass(tooSoon)
-	t.Logf("a pass over nothing reads %d blocks; over 15000 dead entries: full %d, near %d", idle, full, near)
+	t.Logf("a pass over nothing reads %d blocks; over 4000 dead entries: full %d, near %d", idle, full, near)
 	if near > max(full/4, 3*idle+20) {
 		t.Errorf("a near pass reads %d blocks, with no dead entries %d, and a full one %d", near, idle, full)
 	}
 	// Keys that come and go leave dead rows, too. A pass says that there are some, and reads none.
-	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) SELECT '00000000-0000-0000-0000-000000000001', 'default', n::text FROM generate_series(1, 15000) AS n`)
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) SELECT '00000000-0000-0000-0000-000000000001', 'default', n::text FROM generate_series(1, 4000) AS n`)
 	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ('ffffffff-0000-0000-0000-000000000001', 'default', 'k')`)
 	exec(t, db, `DELETE FROM outbox.keys WHERE key <> 'k'`)
 	n := pass(tooSoon)
 	if n > near+idle+20 || !r.sweeper.keyed.Load() {
-		t.Errorf("a near pass over 15000 dead keys reads %d blocks, %d without them; one is left, seen: %t", n, near, r.sweeper.keyed.Load())
+		t.Errorf("a near pass over 4000 dead keys reads %d blocks, %d without them; one is left, seen: %t", n, near, r.sweeper.keyed.Load())
 	}
 	exec(t, db, `DELETE FROM outbox.keys`)
 	var wait, sweep time.Duration

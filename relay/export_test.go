@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	maxHoles = 10_000
+	maxHoles = 1_000
 	heldWaits = []time.Duration{20 * time.Millisecond}
 	lookLife = time.Minute // so that what is read too late shows
 }

@@ -63,12 +63,12 @@ func TestAnOpenTransactionHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// Beyond ten thousand gaps a sink waits for the transactions that may fill them, and loses
+// Beyond a thousand gaps, here, a sink waits for the transactions that may fill them, and loses
 // nothing meanwhile.
 func TestTooManyGapsWaitForTheirTransactions(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	const events = 10_100
+	const events = 1_100
 	open := begin(t, db)
 	if _, err := open.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
 		t.Fatal(err)
@@ -81,11 +81,11 @@ func TestTooManyGapsWaitForTheirTransactions(t *testing.T) {
 	var sink recorder
 	start(t, db, &sink, nil)
 	published := func() int { return len(sink.messages()) }
-	waitFor(t, func() bool { return published() >= 10_000 }, func() string { return fmt.Sprintf("10,000 are published, there are %d", published()) })
+	waitFor(t, func() bool { return published() >= 1_000 }, func() string { return fmt.Sprintf("1,000 are published, there are %d", published()) })
 	publish(t, db, "t", "", "the last")
-	time.Sleep(time.Second)
+	twoBeats(t, db)
 	if n := published(); n >= events {
-		t.Errorf("%d are published beside 10,000 gaps that may be filled", n)
+		t.Errorf("%d are published beside 1,000 gaps that may be filled", n)
 	}
 	code := func() string { return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) }
 	if got := code(); got != relay.CodeGaps {
@@ -111,7 +111,7 @@ func TestTheNextOwnerKnowsTheHoles(t *testing.T) {
 	var second recorder
 	start(t, db, &second, nil)
 	waitFor(t, func() bool { return ask[bool](t, db, `SELECT epoch = 2 FROM outbox.sinks`) }, func() string { return "a second owner" })
-	time.Sleep(2 * time.Second) // it would have closed the hole
+	twoBeats(t, db) // it would have closed the hole
 	end(t, late.Commit)
 	second.await(t, "a1")
 }
@@ -424,7 +424,7 @@ func TestASinkThatDoesNotReturnIsNotCalledAgain(t *testing.T) {
 			if stops {
 				began := time.Now()
 				stop()
-				if took := time.Since(began); took > 5*time.Second {
+				if took := time.Since(began); took > 30*time.Second {
 					t.Errorf("the relay took %s to end", took)
 				}
 				if sink.closed {

@@ -118,6 +118,10 @@ func (m *memory) stop() int64 {
 	return m.most.Load()
 }
 
+// pause is between two attempts of a client of a crowd: without it those that are refused take the whole machine, which is
+// no matter of the server's.
+const pause = 20 * time.Millisecond
+
 // noise is what a comparison of two times allows for besides: this machine has other
 // things to do. It is much less than bodyTime.
 const noise = 2 * time.Second
@@ -142,11 +146,11 @@ func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks
 	for range attackers {
 		wg.Go(func() {
 			for {
+				slowBatch(r.addr, size, text, over)
 				select {
 				case <-over:
 					return
-				default:
-					slowBatch(r.addr, size, text, over)
+				case <-time.After(pause):
 				}
 			}
 		})
@@ -320,7 +324,7 @@ func crowd(url, path, contentType string, body []byte, n int) (taken <-chan stru
 				select {
 				case <-over:
 					return
-				default:
+				case <-time.After(pause):
 				}
 			}
 		})

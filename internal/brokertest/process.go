@@ -82,7 +82,12 @@ func (s *server) Kill() {
 }
 
 // Stop stops the process, which keeps its connections and answers nothing.
-func (s *server) Stop() { s.signal(syscall.SIGSTOP) }
+func (s *server) Stop() {
+	s.t.Helper()
+	if err := s.process.Stop(); err != nil {
+		s.t.Error(err)
+	}
+}
 
 // Continue lets a stopped process go on.
 func (s *server) Continue() { s.signal(syscall.SIGCONT) }

@@ -55,7 +55,12 @@ func (s *Server) Kill() {
 }
 
 // Stop stops the process, which keeps its connections and answers nothing.
-func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Stop() {
+	s.t.Helper()
+	if err := s.server.Stop(); err != nil {
+		s.t.Fatal(err)
+	}
+}
 
 // Continue lets a stopped process go on.
 func (s *Server) Continue() { s.signal(syscall.SIGCONT) }

@@ -125,13 +125,14 @@ func (c *cluster) command(ctx context.Context, name string, args ...string) *exe
 	return cmd
 }
 
-// start runs the server and returns when it answers. It tries again when
-// somebody took the port first, or when a predecessor, killed a moment ago,
-// still holds the shared memory.
+// start runs the server and returns when it answers. It tries again with another
+// port when somebody took the one that it had picked, and with the same one for as long as
+// retryTimeout when a predecessor, killed a moment ago, still holds it or the shared memory.
 func (c *cluster) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for begin := time.Now(); ; {
+	var failed time.Time // when the first try had: a try may take long itself
+	for {
 		port := c.port
 		if port == 0 {
 			var err error
@@ -144,8 +145,12 @@ func (c *cluster) start(ctx context.Context) error {
 			c.port = port
 			return nil
 		}
-		again := heldByPredecessor(err) || portTaken(err) && !(c.fixedPort && c.port == 0)
-		if !again || ctx.Err() != nil || time.Since(begin) > retryTimeout {
+		if failed.IsZero() {
+			failed = time.Now()
+		}
+		another := portTaken(err) && c.port == 0 && !c.fixedPort
+		same := (heldByPredecessor(err) || portTaken(err) && c.port != 0) && time.Since(failed) < retryTimeout
+		if ctx.Err() != nil || !another && !same {
 			return err
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -72,23 +72,28 @@ func await(t *testing.T, what string, done func() bool) {
 
 func TestDurabilityIsGivenUpOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
+	few := Options{Fast: true, Settings: map[string]string{"max_connections": "20"}}
+	names := []string{"fsync", "synchronous_commit", "full_page_writes", "max_connections"}
+	for name, test := range map[string]struct {
 		options Options
 		want    string
 	}{
 		"by default everything is durable": {Options{}, "on on on 200"},
 		"fast gives up fsync":              {Options{Fast: true}, "off on off 500"},
-		"the caller's settings win":        {Options{Fast: true, Settings: map[string]string{"max_connections": "20"}}, "off on off 20"},
+		"the caller's settings win":        {few, "off on off 20"},
+	} {
+		var values []string
+		for _, setting := range names {
+			values = append(values, test.options.settings()[setting])
+		}
+		if got := strings.Join(values, " "); got != test.want {
+			t.Errorf("%s: settings = %s, want %s", name, got, test.want)
+		}
 	}
-	const settings = `SELECT concat_ws(' ', current_setting('fsync'), current_setting('synchronous_commit'),
-		current_setting('full_page_writes'), current_setting('max_connections'))`
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := query(t, start(t, test.options).URL(), settings); got != test.want {
-				t.Errorf("settings = %s, want %s", got, test.want)
-			}
-		})
+	// A server has them.
+	got := query(t, start(t, few).URL(), `SELECT string_agg(current_setting(name), ' ' ORDER BY at) FROM unnest('{`+strings.Join(names, ",")+`}'::text[]) WITH ORDINALITY AS t (name, at)`)
+	if want := "off on off 20"; got != want {
+		t.Errorf("settings of the server = %s, want %s", got, want)
 	}
 }
 
@@ -277,15 +282,6 @@ func TestATakenPort(t *testing.T) {
 	defer l.Close()
 	taken := l.Addr().(*net.TCPAddr).Port
 
-	begin := time.Now()
-	if _, err := Start(t.Context(), Options{Fast: true, Port: taken}); err == nil || !portTaken(err) {
-		t.Errorf("Start on a taken port = %v, want that it is in use", err)
-	}
-	if took := time.Since(begin); took > retryTimeout {
-		t.Errorf("it took %s to say so", took)
-	}
-
-	// One that is taken between choosing and starting: another is chosen.
 	f, err := openFolder(Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -294,23 +290,38 @@ func TestATakenPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := &cluster{folder: f, bin: bin, fixedPort: true, pickPort: func() (int, error) { return taken, nil }}
+	t.Cleanup(func() {
+		if err := c.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.initialize(t.Context(), Options{Fast: true}); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := c.start(t.Context()); err == nil || !portTaken(err) {
+		t.Errorf("start on a taken port = %v, want that it is in use", err)
+	}
+	if took := time.Since(begin); took > retryTimeout {
+		t.Errorf("it took %s to say so", took)
+	}
+
+	// One that is taken between choosing and starting: another is chosen.
 	ports := []int{taken}
-	c := &cluster{folder: f, bin: bin, pickPort: func() (int, error) {
+	c.fixedPort, c.pickPort = false, func() (int, error) {
 		if len(ports) > 0 {
 			port := ports[0]
 			ports = ports[1:]
 			return port, nil
 		}
 		return freeport.Pick()
-	}}
-	if err := errors.Join(c.initialize(t.Context(), Options{Fast: true}), c.start(t.Context())); err != nil {
+	}
+	if err := c.start(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if c.port == taken {
 		t.Error("the server claims a port that is not its own")
-	}
-	if err := c.remove(); err != nil {
-		t.Error(err)
 	}
 }
 

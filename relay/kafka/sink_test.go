@@ -136,7 +136,7 @@ func TestAShortOutageIsBridgedWithoutRepeats(t *testing.T) {
 		b.Kill()
 		b.Kafka.Restart()
 	})
-	all := messages(40_000, 100, topic, 100)
+	all := messages(8_000, 100, topic, 100)
 	for from := 0; from < len(all); from += 1000 {
 		for i, err := range s.Publish(t.Context(), all[from:from+1000]) {
 			if err != nil {

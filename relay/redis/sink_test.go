@@ -51,6 +51,10 @@ func TestAReplicaIsReadOnly(t *testing.T) {
 		t.Errorf("%v", errs[0])
 	}
 	b.do("replicaof", "no", "one")
+	// It may be reading what it has got of the primary, or beginning its file anew, and answer late.
+	for began := time.Now(); s.Probe(t.Context()) != nil && time.Since(began) < time.Minute; {
+		time.Sleep(20 * time.Millisecond)
+	}
 	for i, err := range s.Publish(t.Context(), all) {
 		if err != nil {
 			t.Errorf("%d: %v", i, err)

@@ -56,7 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Broker) {
 
 // byteForByte publishes what messages may have in them.
 func byteForByte(ctx context.Context, t *testing.T, b Broker) {
-	all := batch(b, 10_000, 100)
+	all := batch(b, 2_000, 100)
 	for i := range all {
 		all[i].Body = bytes.Repeat([]byte{byte(i), 0, 0xff, '\r', '\n'}, i%50)
 	}
@@ -283,7 +283,7 @@ func killed(ctx context.Context, t *testing.T, b Broker) {
 
 // stopped stops the broker, which keeps its connections, while it is published to.
 func stopped(ctx context.Context, t *testing.T, b Broker) {
-	all := batch(b, 20_000, 50)
+	all := batch(b, 3_000, 50)
 	s := sink(t, b)
 	for _, err := range publish(ctx, t, b, s, all[:100]) {
 		if err != nil {

@@ -87,10 +87,11 @@ func (p *process) Kill() {
 	}
 }
 
-// Stop returns when the process stands still, which takes a moment: it answers in less than a millisecond.
 func (p *process) Stop() {
-	p.signal(syscall.SIGSTOP)
-	time.Sleep(100 * time.Millisecond)
+	p.t.Helper()
+	if err := p.Process.Stop(); err != nil {
+		p.t.Error(err)
+	}
 }
 
 func (p *process) Continue() { p.signal(syscall.SIGCONT) }

@@ -107,6 +107,22 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
+// Stop sends SIGSTOP and returns when every thread of the process stands still: a busy machine lets them run on for a
+// while, and answer what is asked of them.
+func (p *Process) Stop() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		if still, err := standsStill(p.PID()); still || err != nil {
+			return err
+		}
+		if time.Since(began) > time.Minute {
+			return fmt.Errorf("%s does not stop", p.Name)
+		}
+	}
+}
+
 // Kill9 returns when the process is gone.
 func (p *Process) Kill9() error {
 	p.mayEnd.Store(true)

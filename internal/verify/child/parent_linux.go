@@ -1,7 +1,10 @@
 package child
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -25,3 +28,19 @@ func awaitExec(pid int) error {
 }
 
 func goOn(pid int) error { return syscall.PtraceDetach(pid) }
+
+// standsStill reports whether all threads of a process have been stopped.
+func standsStill(pid int) (bool, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		return false, fmt.Errorf("process %d has no threads: %w", pid, err)
+	}
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		// NUMBER (NAME) STATE …, and a name may have anything in it. A thread that cannot be read has just ended.
+		if err != nil || !bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T")) {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -27,7 +27,7 @@ func TestEventsRebuildStreamedJobs(t *testing.T) {
 			plain.Streamed, plain.Tenant, keyed.Streamed, keyed.Tenant = true, tenant, true, tenant
 			seen := map[lifecycle.Name]int{}
 			playAndCompare := func(m counted, want int) {
-				for m.Ops() < want {
+				for m.Ops() < want && !t.Failed() {
 					rapid.Check(t, func(t *rapid.T) {
 						if m.Ops() >= want {
 							return
@@ -46,20 +46,33 @@ func TestEventsRebuildStreamedJobs(t *testing.T) {
 					})
 				}
 			}
-			playAndCompare(plain, wantOps(t, 6_000))
-			playAndCompare(keyed, wantOps(t, 2_000))
+			playAndCompare(plain, wantOps(t, 2_000))
+			playAndCompare(keyed, wantOps(t, 1_000))
 			t.Logf("%d operations, %v", plain.Ops()+keyed.Ops(), seen)
-			for _, name := range []lifecycle.Name{
-				lifecycle.Created, lifecycle.Released, lifecycle.Started, lifecycle.Retry, lifecycle.Snoozed, lifecycle.Interrupted,
-				lifecycle.Blocked, lifecycle.Unblocked, lifecycle.Failed, lifecycle.Dead, lifecycle.Retried, lifecycle.Completed,
-				lifecycle.Cancelled, lifecycle.Expired, lifecycle.Dismissed,
-			} {
-				if seen[name] == 0 {
-					t.Errorf("no event was %s; there were %v", name, slices.Sorted(maps.Keys(seen)))
-				}
+			// Some are rare: a while longer, and there has been one of them, too.
+			for more := 0; more < 20 && len(unseen(seen)) > 0 && !t.Failed(); more++ {
+				playAndCompare(plain, plain.Ops()+500)
+				playAndCompare(keyed, keyed.Ops()+200)
+			}
+			for _, name := range unseen(seen) {
+				t.Errorf("no event was %s; there were %v", name, slices.Sorted(maps.Keys(seen)))
 			}
 		})
 	}
+}
+
+// unseen is which events a streamed job can have and none had.
+func unseen(seen map[lifecycle.Name]int) (names []lifecycle.Name) {
+	for _, name := range []lifecycle.Name{
+		lifecycle.Created, lifecycle.Released, lifecycle.Started, lifecycle.Retry, lifecycle.Snoozed, lifecycle.Interrupted,
+		lifecycle.Blocked, lifecycle.Unblocked, lifecycle.Failed, lifecycle.Dead, lifecycle.Retried, lifecycle.Completed,
+		lifecycle.Cancelled, lifecycle.Expired, lifecycle.Dismissed,
+	} {
+		if seen[name] == 0 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 type counted interface {

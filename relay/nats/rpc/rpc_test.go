@@ -562,7 +562,7 @@ func TestTokens(t *testing.T) {
 	}
 	revoked := time.Now()
 	r.await("it is refused", func() bool { return r.as(bearer).ask("List", `{"limit":1}`).Header.Get("status") == "error" })
-	if took := time.Since(revoked); took > 6*time.Second {
+	if took := time.Since(revoked); took > 30*time.Second {
 		t.Errorf("a revoked token was good for %s", took)
 	}
 	r.as(bearer).ask("List", `{"limit":1}`).fails("AuthError", "401")
