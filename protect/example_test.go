@@ -77,7 +77,7 @@ func ExampleNewKeyring_rotation() {
 	// both in one:    false true
 }
 
-func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // yours is better
+func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // replace with your own
 
 // How do I enqueue a job of 20 MB?
 func ExampleClaimCheck() {
@@ -85,7 +85,7 @@ func ExampleClaimCheck() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	checks := &protect.ClaimCheck{Store: folder, MaxBytes: 100 << 20} // smaller ones stay in the job
+	checks := &protect.ClaimCheck{Store: folder, MaxBytes: 100 << 20} // smaller content stays in the job
 	_ = func(ctx context.Context, pool *pgxpool.Pool, scan []byte) error {
 		_, err := outbox.Enqueue(ctx, pool, outbox.Raw{KindName: "scan.read", Payload: scan, ContentType: "image/tiff"}, outbox.Options{Protect: checks})
 		return err
