@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Count has an input that cannot be stored.
+// Count reads an input that cannot be stored.
 type Count struct{ Upload io.Reader }
 
 func (Count) Kind() string { return "upload.count" }
