@@ -5,11 +5,11 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
-// How are the jobs of a kind posted to a service that is not written in Go?
+// How do I post the jobs of a kind to a service that is not written in Go?
 func ExampleHandler() {
 	var mux dispatcher.Mux
 	hook, err := webhook.Handler("https://mail.example.com/send", webhook.Config{
-		Signing: webhook.Signing{File: "/run/secrets/webhook"}, // whsec_…, one a line
+		Signing: webhook.Signing{File: "/run/secrets/webhook"}, // whsec_…, one per line
 	})
 	if err != nil {
 		panic(err)
