@@ -57,7 +57,7 @@ func (s *Sink) CheckRoute(r relay.Route) error {
 // checkPath refuses paths that servers interpret in different ways.
 func checkPath(u *url.URL) error {
 	for segment := range strings.SplitSeq(u.Path, "/") {
-		name, _, _ := strings.Cut(segment, ";") // some servers cut the rest off, as parameters, before they resolve ".."
+		name, _, _ := strings.Cut(segment, ";") // some servers cut off the rest, as parameters, before resolving ".."
 		if name == "." || name == ".." {
 			return errors.New("the destination's path has a . or .. in it: fill it in by {…|path}")
 		}
