@@ -26,7 +26,7 @@ func ExampleOptions_runAt() {
 		if _, err := outbox.Enqueue(ctx, db, SendCode{"+49 30 1234567"}, outbox.Options{RunAt: at}); err != nil {
 			return err
 		}
-		// Delay counts by the database's clock.
+		// Delay is by the database's clock.
 		_, err := outbox.Enqueue(ctx, db, SendCode{"+49 30 1234567"}, outbox.Options{Delay: time.Hour})
 		return err
 	}
@@ -40,7 +40,7 @@ func ExampleClaimed_Log() {
 		for i, ticket := range []string{"T-1", ""} {
 			if ticket == "" {
 				if err := job.Log(ctx, slog.LevelWarn, "a ticket without a number was left out"); err != nil {
-					return err // stop the handler
+					return err // the handler is to stop
 				}
 				continue
 			}
