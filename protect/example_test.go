@@ -85,7 +85,7 @@ func ExampleClaimCheck() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	checks := &protect.ClaimCheck{Store: folder, MaxBytes: 100 << 20} // smaller content stays in the job
+	checks := &protect.ClaimCheck{Store: folder, MaxBytes: 100 << 20} // smaller ones stay in the job
 	_ = func(ctx context.Context, pool *pgxpool.Pool, scan []byte) error {
 		_, err := outbox.Enqueue(ctx, pool, outbox.Raw{KindName: "scan.read", Payload: scan, ContentType: "image/tiff"}, outbox.Options{Protect: checks})
 		return err
