@@ -40,7 +40,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	waiter, err := await.New(pool, await.Config{}) // one per process
+	waiter, err := await.New(pool, await.Config{}) // one for the process
 	if err != nil {
 		fmt.Println(err)
 		return
