@@ -40,7 +40,7 @@ func Example() {
 		Schedules: []schedule.Schedule{
 			schedule.Cron("weekday-report", "0 7 * * 1-5", "Europe/Berlin", SalesReport{Region: "north"}, schedule.Options{Queue: "reports"}),
 			schedule.Every("sync-acme", 10*time.Minute, SyncTickets{Origin: "acme"}, schedule.Options{
-				// The next tick makes up for a lost one, and at most one job waits, however long no worker runs.
+				// The next tick makes up for one that was lost, and no two of them wait, however long nobody works.
 				Key:      outbox.KeyRules{Name: "acme", OnLapse: outbox.FailStale},
 				Deadline: 10 * time.Minute,
 			}),
