@@ -9,7 +9,7 @@ import (
 func ExampleHandler() {
 	var mux dispatcher.Mux
 	hook, err := webhook.Handler("https://mail.example.com/send", webhook.Config{
-		Signing: webhook.Signing{File: "/run/secrets/webhook"}, // whsec_…, one per line
+		Signing: webhook.Signing{File: "/run/secrets/webhook"}, // whsec_…, one a line
 	})
 	if err != nil {
 		panic(err)
