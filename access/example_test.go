@@ -31,7 +31,7 @@ func Example() {
 		case errors.Is(err, access.ErrUnauthenticated):
 			w.WriteHeader(http.StatusUnauthorized)
 			return
-		case err != nil: // the database is unavailable
+		case err != nil: // the database is away
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		case !caller.Can(access.JobsRead):
