@@ -27,12 +27,12 @@
 //
 // # Guarantees
 //
-//   - Wait returns the result soon after the settlement has committed: within milliseconds for a job that was enqueued
-//     as watched and settled by a dispatcher, including by job.Complete. An end that is not announced (the reaper gave
-//     the job up, a person cancelled or dismissed it, it was not enqueued as watched, or the notification was lost) is
-//     found by polling, after about a second.
-//   - A wake-up is a hint. Any number may be lost or forged: polling finds what was lost, and the pause between queries
-//     is at least 5 ms and at least as long as the last query took.
+//   - Wait returns the result soon after the settlement has committed: within milliseconds for a job that was
+//     enqueued as watched and settled by a dispatcher, including by job.Complete. An end that is not announced (the
+//     reaper gave the job up, a person cancelled or dismissed it, it was not enqueued as watched, or the notification
+//     was lost) is found by polling, after about a second.
+//   - A wake-up is a hint. Any number may be lost or forged: polling finds what was lost, and the pause between
+//     queries is at least 5 ms and at least as long as the last query took.
 //   - Wait survives an outage of the database; only ctx limits it. A refusal by the database is not an outage and is
 //     returned: at once if the role has no right to the jobs (42501), and after 10 seconds if a table or function is
 //     missing (SQLSTATE classes 3F and 42).
@@ -40,9 +40,9 @@
 //     ended although they may be retried: then wait again.
 //   - A repeat of an idempotency key gives a reference to the first job, whose end is announced if that job was
 //     enqueued as watched.
-//   - [ErrNotFound] means that Wait has not found the job for 10 seconds: its transaction rolled back or is still open,
-//     or the history has trimmed it. For a job that was seen before and is gone, Wait returns it at once. It also returns
-//     it for jobs that the pool's role cannot see.
+//   - [ErrNotFound] means that Wait has not found the job for 10 seconds: its transaction rolled back or is still
+//     open, or the history has trimmed it. For a job that was seen before and is gone, Wait returns it at once. It also
+//     returns it for jobs that the pool's role cannot see.
 //
 // # Whose pool
 //
