@@ -110,7 +110,7 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return inFlagWords(err)
 		}
-		if workers, err := operator.New(pool).Workers(ctx); err == nil { // a producer's login may not be allowed to read them
+		if workers, err := operator.New(pool).Workers(ctx); err == nil { // a producer's login may have no right to it
 			p.note(unworkedNote(workers, job.KindName, cmp.Or(options.Queue, engine.DefaultQueue)))
 		}
 		_, err = fmt.Fprintln(p.stdout, id)

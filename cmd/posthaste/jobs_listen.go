@@ -83,8 +83,8 @@ func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobC
 	return p.printChange(c, string(before.status), j)
 }
 
-// remembered holds the states that were printed last, of the newest jobs: at least most of them, and fewer than twice
-// as many.
+// remembered holds the states that were printed last, for at least the newest most jobs, and for fewer than twice as
+// many.
 type remembered struct {
 	most         int
 	newer, older map[string]mark
@@ -106,7 +106,7 @@ func (r *remembered) replace(id string, now mark) (before mark, known bool) {
 
 // line is the transport to the API. It can report the outcome of requests.
 type line struct {
-	watch func(answered bool, err error) // nil, or called with the outcome of a request; err is why the answer is useless
+	watch func(answered bool, err error) // nil, or called with the outcome of a request; err makes the answer useless
 }
 
 func (l *line) RoundTrip(req *http.Request) (*http.Response, error) {
