@@ -13,21 +13,21 @@
 //
 // # Guarantees
 //
-//   - A notification is a hint. It carries no data here, many of them make one wake-up, and anybody may forge one. Poll
-//     as well for anything that must not be missed.
+//   - A notification is a hint. It carries no data here, many of them make one wake-up, and anybody may forge one.
+//     Poll as well for anything that must not be missed.
 //   - The signal is set for every notification that arrives, and each time that LISTEN succeeds, including the first:
 //     the scan that follows finds whatever was committed while nobody listened.
 //   - The connection is always being read. No handler blocks it, however slowly the signal is read, because a client
 //     that stops reading its notifications keeps vacuum from cleaning up in the whole database.
-//   - Hearing is true only on evidence: a canary, which is a notification on a channel of this listener alone, has made
-//     its way from the pool through Postgres to the listener. This detects poolers that swallow LISTEN, and an UNLISTEN
-//     by a third party. A connection that lost its canary is replaced. When a canary is late or cannot be sent, other
-//     notifications count as evidence.
+//   - Hearing is true only on evidence: a canary, which is a notification on a channel of this listener alone, has
+//     made its way from the pool through Postgres to the listener. This detects poolers that swallow LISTEN, and an
+//     UNLISTEN by a third party. A connection that lost its canary is replaced. When a canary is late or cannot be
+//     sent, other notifications count as evidence.
 //   - A half-open connection, or a server that hangs, is detected and replaced within 8 seconds, even where an
 //     intermediary acknowledges data that it swallows: every 2.5 s the listener asks the other end for a sign of life,
 //     which costs the server no query.
-//   - With the defaults, any other kind of deafness is detected within 45 seconds at worst: 30 between canaries, 10 to
-//     send one while the pool is broken, 5 to miss it.
+//   - With the defaults, any other kind of deafness is detected within 45 seconds at worst: 30 between canaries, 10
+//     to send one while the pool is broken, 5 to miss it.
 //   - After losing the server, the listener tries again after 50 to 150 ms, and then within a second after each
 //     attempt, at times that differ between processes. An attempt gets 5 seconds per host, unless the connection string
 //     sets connect_timeout. A standby or read-only server counts as unreachable.
