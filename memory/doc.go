@@ -19,11 +19,11 @@
 //   - No more than [Config.Capacity] jobs wait and [Config.Workers] run. Submit never blocks: it returns
 //     [ErrBackpressure].
 //   - Handlers are those of package dispatcher. The same errors have the same meaning, and the kind's config applies,
-//     including dispatcher.Unavailable and its OutageLimit. The queue keeps job.Progress and checkpoints in memory, with
-//     the job; job.Log goes to [Config.Logger], and dispatcher.Step remembers nothing. Calls that need a job's row
+//     including dispatcher.Unavailable and its OutageLimit. The queue keeps job.Progress and checkpoints in memory,
+//     with the job; job.Log goes to [Config.Logger], and dispatcher.Step remembers nothing. Calls that need a job's row
 //     (job.Complete, job.Guard, job.Then, dispatcher.StepTx) return [ErrNotStored].
-//   - When Run is asked to stop, it works on accepted jobs for the grace period; then it cuts running ones off with the
-//     cause dispatcher.ErrShutdown and drops those that have not started. It logs both.
+//   - When Run is asked to stop, it works on accepted jobs for the grace period; then it cuts running ones off with
+//     the cause dispatcher.ErrShutdown and drops those that have not started. It logs both.
 //   - The outcome of a job is known for [Config.Keep] after its end, for the latest 10 000 jobs.
 //
 // # Threads
