@@ -20,10 +20,10 @@
 //
 // Guarantees:
 //
-//   - The jobs of a worker that dies run again within three seconds after their leases have lapsed, or five for leases
-//     of less than two seconds. As a rule they run at once, because the reaper waits for a lease that is about to lapse.
-//     They keep their old place in the queue by the database's clock, except that a job that has lost leases before waits
-//     for 1 s to a minute more.
+//   - The jobs of a worker that dies run again within three seconds after their leases have lapsed, or five for
+//     leases of less than two seconds. As a rule they run at once, because the reaper waits for a lease that is about
+//     to lapse. They keep their old place in the queue by the database's clock, except that a job that has lost leases
+//     before waits for 1 s to a minute more.
 //   - A job whose deadline has passed is closed within a second, whatever state it was in, and however many finished
 //     jobs had a deadline. It takes 5 s if the job was stored less than 5 s before its deadline, its notification was
 //     lost although Config.Hearing returns true, and it is the first deadline in a minute.
