@@ -10,15 +10,15 @@
 // No message of a key is stored after one of the same key that was not. Kafka orders messages within a partition, and
 // when franz-go fails, it fails a suffix of what it has buffered for one, but that is not enough:
 //
-//   - Messages produced after a failure are not in that suffix. So a run of messages is buffered whole before any of it
-//     is sent.
-//   - Up to five batches of a partition can be in flight, and before Kafka 4.5 a broker accepts any sequence number as
-//     the first from a producer that it does not know: if the first batch is refused, the second is stored. For that
+//   - Messages produced after a failure are not in that suffix. So a run of messages is buffered whole before any of
+//     it is sent.
+//   - Up to five batches of a partition can be in flight, and before Kafka 4.5 a broker accepts any sequence number
+//     as the first from a producer that it does not know: if the first batch is refused, the second is stored. For that
 //     reason franz-go waits for the first answer of a partition. Besides, a run has at most as many bytes as one batch,
 //     so each partition gets a single batch, which is stored or not.
 //   - A key with messages to two topics has two partitions. So a run has each key in one topic.
-//   - An abandoned client sends what it has some time later. So it is closed, and its unanswered messages are unknown;
-//     the next client has another producer ID, and Kafka does not drop repeats from the previous one.
+//   - An abandoned client sends what it has some time later. So it is closed, and its unanswered messages are
+//     unknown; the next client has another producer ID, and Kafka does not drop repeats from the previous one.
 //
 // While a client lives it is idempotent: it bridges the restart of a broker or the election of a leader for three
 // seconds, without repeats. A change of the number of partitions moves keys and breaks their order, as with all

@@ -6,8 +6,8 @@
 //
 //   - Every caller needs a bearer token in the header Authorization, with the tokens and capabilities of the API. A
 //     method needs the capability of the equivalent API route, and admin.read or admin.mutate in addition.
-//   - A caller of one tenant sees and changes jobs of that tenant only; for jobs of others it gets the same answer, at
-//     the same cost, as for absent ones.
+//   - A caller of one tenant sees and changes jobs of that tenant only; for jobs of others it gets the same answer,
+//     at the same cost, as for absent ones.
 //   - The statistics of the service, which need no token, contain numbers of requests and nothing of their content or
 //     answers.
 //   - Acts are recorded in the audit, with the token's name and the request's id.
