@@ -9,8 +9,8 @@
 // # Guarantees
 //
 //   - A tick enqueues one job, whatever the number of processes and whenever one of them is killed. The transaction
-//     that locks a due schedule inserts its job and moves it to its next tick; an idempotency key made from schedule and
-//     tick is a second guard.
+//     that locks a due schedule inserts its job and moves it to its next tick; an idempotency key made from schedule
+//     and tick is a second guard.
 //   - The database's clock decides when a schedule is due. The ticks are a pure function of the expression, so a
 //     restart or a pause does not move them.
 //   - A tick that no process fired in time is handled as [Options.Missed] directs, as soon as a process is there.
