@@ -35,9 +35,11 @@ type EventOptions struct {
 // Events with the same tenant and Key are published in the order of the transactions that held the lock on whatever the
 // key stands for. So take that lock first, as an UPDATE of its row does, and then publish. The next transaction to get
 // the lock publishes after this one has ended, so its events come later in the log; the events of one transaction are
-// in the order of its calls. Where transactions share no lock, there is no order to preserve. A transaction that has no
-// row to lock sets Serial: it then publishes first, or reads what it publishes after publishing. Publish several Serial
-// keys in the same order everywhere, or transactions may deadlock.
+// in the order of its calls. Where transactions share no lock, there is no order to preserve.
+//
+// A transaction that has no row to lock sets Serial, and Publish takes a lock for it. Publish first in such a
+// transaction, or read what you publish only after that call. Publish several Serial keys in the same order everywhere,
+// or transactions may deadlock.
 //
 // A request that is not acceptable gets [*InvalidError]s, joined, before anything is sent.
 func Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, error) {
