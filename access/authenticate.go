@@ -12,20 +12,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// touchTimeout bounds the note that a token was used: it is not worth waiting for.
+// touchTimeout limits recording that a token was used, which is not worth a longer wait.
 const touchTimeout = time.Second
 
-// known is a token as the database had it a moment ago.
+// known is a token as the database recently had it.
 type known struct {
 	hash      [32]byte
 	principal Principal
 	revoked   bool
-	expires   time.Time // by our monotonic clock, from what the database's said; zero: never
+	expires   time.Time // by our monotonic clock, derived from the database's; zero means never
 	touchDue  atomic.Bool
 }
 
-// Authenticate tells whose token the bearer is. It looks at the database once in a
-// few seconds for each token; see the guarantees of the package.
+// Authenticate returns the owner of the bearer token. It queries the database once in a few seconds for each token; see
+// the guarantees of the package.
 func (t *Tokens) Authenticate(ctx context.Context, bearer string) (Principal, error) {
 	token, ok := parseToken(bearer)
 	if !ok {
@@ -35,7 +35,7 @@ func (t *Tokens) Authenticate(ctx context.Context, bearer string) (Principal, er
 	if err != nil {
 		return Principal{}, fmt.Errorf("authenticate token %s: %w", token.id, err)
 	}
-	// One that does not exist is compared like others, with a hash that nothing has.
+	// An id that does not exist is compared like others, with a hash that no token has.
 	var want [32]byte
 	if found != nil {
 		want = found.hash
@@ -78,8 +78,8 @@ func (t *Tokens) find(ctx context.Context, id string) (*known, error) {
 	return k, nil
 }
 
-// touch notes that a token was used. A failure to note it refuses nobody, and
-// it is noted even if the caller goes away.
+// touch records that a token was used. A failure to record it refuses nobody, and it is recorded even if the caller
+// goes away.
 func (t *Tokens) touch(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), touchTimeout)
 	defer cancel()

@@ -12,35 +12,33 @@ import (
 const (
 	lookTimeout = 3 * time.Second
 
-	// cacheFor is how long a look at the database is believed, counted from before
-	// it was made. With the look's own timeout it leaves a second of the five after
-	// which a revoked token is refused.
+	// cacheFor is how long a look at the database is valid, counted from before it was made. Together with the look's
+	// own timeout it leaves one of the five seconds after which a revoked token is refused.
 	cacheFor = 4 * time.Second
 
-	// cacheSize bounds the tokens that are remembered, and apart from them the ids
-	// that are none: made-up ids push no token out.
+	// cacheSize limits the cached tokens and, separately, the cached ids without a token: invented ids displace no
+	// token.
 	cacheSize = 10_000
 
-	// strangers is how many looks for ids that were no token a moment ago are made at
-	// a time: made-up ids leave most of the pool's connections to others.
+	// strangers is how many looks at a time are made for ids that recently had no token: invented ids leave most of the
+	// pool's connections to others.
 	strangers = 2
 )
 
-// tokenCache remembers looks at tokens. Callers that want the same id at the same
-// time share one look.
+// tokenCache caches looks at tokens. Callers that want the same id at the same time share one look.
 type tokenCache struct {
 	find   func(ctx context.Context, id string) (*known, error)
 	flight singleflight.Group
-	queue  chan struct{} // of looks for strangers
+	queue  chan struct{} // for looks for strangers
 
 	mu      sync.Mutex
 	tokens  map[string]look
 	nothing map[string]look
 }
 
-// look is what the database answered, and until when that is believed.
+// look is the database's answer and its time of validity.
 type look struct {
-	token *known // nil: there is none
+	token *known // nil if there is none
 	until time.Time
 }
 
@@ -48,8 +46,8 @@ func newTokenCache(find func(context.Context, string) (*known, error)) *tokenCac
 	return &tokenCache{find: find, queue: make(chan struct{}, strangers), tokens: map[string]look{}, nothing: map[string]look{}}
 }
 
-// get returns a token as it was at most cacheFor ago; nil if there is none. A
-// caller that stops waiting does not stop the look for the others.
+// get returns a token in a state that is at most cacheFor old; nil if there is none. A caller that stops waiting does
+// not stop the look for the others.
 func (c *tokenCache) get(ctx context.Context, id string) (*known, error) {
 	if l, ok := c.recall(id, time.Now()); ok {
 		return l.token, nil
@@ -83,11 +81,11 @@ func (c *tokenCache) look(ctx context.Context, id string) (*known, error) {
 	return token, err
 }
 
-// ErrCrowd is the answer to a token that is not known yet, while more of those are
-// asked for than are looked at. It may be good: ask again.
+// ErrCrowd is returned for a token that is not known yet, while too many of those are looked up. It may be valid: ask
+// again.
 var ErrCrowd = errors.New("too many unknown tokens at a time")
 
-// familiar reports whether the id was a token when it was last looked at.
+// familiar reports whether the id had a token at the last look.
 func (c *tokenCache) familiar(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,8 +119,7 @@ func (c *tokenCache) remember(id string, l look, now time.Time) {
 	looks[id] = l
 }
 
-// makeRoom forgets what is over, or else anything until a tenth is free: it costs
-// a look each.
+// makeRoom drops expired looks, or else any looks until a tenth is free, at the cost of a new look for each.
 func makeRoom(looks map[string]look, now time.Time) {
 	for id, l := range looks {
 		if !now.Before(l.until) {
@@ -137,7 +134,7 @@ func makeRoom(looks map[string]look, now time.Time) {
 	}
 }
 
-// forget has the next caller look again.
+// forget makes the next caller look again.
 func (c *tokenCache) forget(id string) {
 	c.flight.Forget(id)
 	c.mu.Lock()

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// maxBearerBytes bounds what is looked at at all: a JWT of thousands of dots or
-// megabytes must cost nothing.
+// maxBearerBytes limits the bearers that are examined at all: a JWT of thousands of dots or megabytes must cost
+// nothing.
 const maxBearerBytes = 8 << 10
 
-// Combine chooses by the bearer's form: what begins with ph_ is for tokens, what
-// has the form of a JWT is for jwts. Either may be nil: it then refuses.
+// Combine returns an Authenticator that chooses by the bearer's form: a bearer that begins with ph_ goes to tokens, one
+// in the form of a JWT to jwts. Either may be nil, and then refuses.
 func Combine(tokens, jwts Authenticator) Authenticator { return combined{tokens, jwts} }
 
 type combined struct{ tokens, jwts Authenticator }

@@ -21,7 +21,7 @@ var (
 	acme outbox.ID
 )
 
-// How does an HTTP handler learn who calls, and keep to the caller's tenant?
+// How does an HTTP handler identify its caller, and restrict itself to the caller's tenant?
 func Example() {
 	tokens := access.NewTokens(pool, access.TokensConfig{})
 	http.HandleFunc("GET /jobs", func(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +39,7 @@ func Example() {
 			return
 		}
 		err = access.InTx(r.Context(), pool, caller, func(tx pgx.Tx) error {
-			var waiting int // of the caller's tenant: the database shows no others
+			var waiting int // the caller's: the database shows no others
 			err := tx.QueryRow(r.Context(), `SELECT count(*) FROM outbox.open_jobs`).Scan(&waiting)
 			fmt.Fprintln(w, waiting)
 			return err
@@ -50,7 +50,7 @@ func Example() {
 	})
 }
 
-// How is a service given a token?
+// How do I give a service a token?
 func ExampleTokens_Create() {
 	tokens := access.NewTokens(pool, access.TokensConfig{})
 	token, _, err := tokens.Create(context.Background(), access.Grant{
@@ -63,7 +63,7 @@ func ExampleTokens_Create() {
 	fmt.Println(token.Reveal()) // now or never: only a hash is stored
 }
 
-// How do people who log in at our provider get in?
+// How do people who log in at our provider get access?
 func ExampleNewOIDC() {
 	people, err := access.NewOIDC(context.Background(), access.OIDCConfig{
 		Issuer: "https://login.example.org/", Audience: "posthaste",
@@ -75,7 +75,7 @@ func ExampleNewOIDC() {
 		},
 	})
 	if err != nil {
-		log.Fatal(err) // it says whether the configuration or the provider is wrong
+		log.Fatal(err) // names a mistake in the configuration or of the provider
 	}
 	everybody := access.Combine(access.NewTokens(pool, access.TokensConfig{}), people)
 	_ = everybody

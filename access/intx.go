@@ -9,10 +9,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// InTx runs fn in a transaction that is tied to the principal's tenant, or to all
-// of them; see [outbox.InTenant]. On a pool that connects as a member of
-// outbox_api, and of no other role of ours, the database then shows and changes
-// nothing else, whatever the statement forgot to ask.
+// InTx runs fn in a transaction that is bound to the principal's tenant, or to all of them; see [outbox.InTenant]. On a
+// pool that connects as a member of outbox_api, and of no other role of ours, the database then shows and changes
+// nothing else, whatever condition the statement lacks.
 func InTx(ctx context.Context, db outbox.Beginner, p Principal, fn func(tx pgx.Tx) error) error {
 	if p.AllTenants {
 		return engine.InTenant(ctx, db, engine.AllTenants, fn)

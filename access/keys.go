@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// keysFresh is how long keys are used without asking whether they are still the
-	// provider's, keysStale how long at most if it does not answer.
+	// keysFresh is how long keys are used without asking the provider whether they are still valid, keysStale how long
+	// at most if it does not answer.
 	keysFresh = 10 * time.Minute
 	keysStale = 24 * time.Hour
 
-	// keysRest is the time between two questions, whatever bearers claim: made-up
-	// key ids do not make us ask the provider more often.
+	// keysRest is the time between two requests to the provider, whatever bearers claim: invented key ids do not make
+	// us ask more often.
 	keysRest = 30 * time.Second
 
 	maxKeys    = 100
 	minRSABits = 2048
-	maxRSABits = 8192 // as in TLS: what is larger takes long to check a signature with
+	maxRSABits = 8192 // as in TLS: verifying a signature with a larger key takes long
 )
 
-// providerKeys are the keys with which a provider signs, by their ids.
+// providerKeys holds the keys with which a provider signs, by their ids.
 type providerKeys struct {
 	url    string
 	client *http.Client
@@ -42,28 +42,27 @@ type providerKeys struct {
 
 	mu      sync.Mutex
 	known   map[string]signingKey
-	fetched time.Time // when they were asked for, and answered
-	asked   time.Time // the latest time, answered or not
-	failure error     // of the latest time
+	fetched time.Time // when the last answered request was sent
+	asked   time.Time // when the last request was sent, answered or not
+	failure error     // of the last request
 }
 
 type signingKey struct {
 	key       crypto.PublicKey
-	algorithm string // "" if the provider does not tie it to one
+	algorithm string // "" if the provider does not bind it to one
 }
 
 func newProviderKeys(url string, client *http.Client, log *slog.Logger) *providerKeys {
 	return &providerKeys{url: url, client: client, log: log}
 }
 
-// find returns the key with which a JWT claims to be signed. A bearer that is not
-// good gets [ErrUnauthenticated]; another error says that the provider would have
-// to be asked and does not answer.
+// find returns the key with which a JWT claims to be signed. For an invalid bearer it returns [ErrUnauthenticated];
+// another error means that the provider must be asked and does not answer.
 func (p *providerKeys) find(ctx context.Context, id, algorithm string) ([]crypto.PublicKey, error) {
 	key, fresh := p.recall(id)
 	if key == nil || !fresh {
 		asking := p.ask(ctx)
-		if key == nil && asking != nil { // one that is known is used meanwhile
+		if key == nil && asking != nil { // a known key is used meanwhile
 			select {
 			case <-asking:
 			case <-ctx.Done():
@@ -81,8 +80,7 @@ func (p *providerKeys) find(ctx context.Context, id, algorithm string) ([]crypto
 	return []crypto.PublicKey{key.key}, nil
 }
 
-// recall returns the key if it is known; a JWT that names none may mean the only
-// one there is.
+// recall returns the key if it is known; a JWT without a key id may mean the only key.
 func (p *providerKeys) recall(id string) (key *signingKey, fresh bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,15 +99,13 @@ func (p *providerKeys) recall(id string) (key *signingKey, fresh bool) {
 	return nil, false
 }
 
-// ask has the provider asked, unless that was done a moment ago. It returns what
-// to wait on, or nil.
+// ask sends a request to the provider, unless one was sent recently. It returns what to wait on, or nil.
 func (p *providerKeys) ask(ctx context.Context) <-chan singleflight.Result {
 	if p.resting() {
 		return nil
 	}
 	return p.flight.DoChan("", func() (any, error) {
-		// A caller that looked at the time before it got here may have been
-		// overtaken by a whole flight.
+		// A caller that read the time before it got here may have been overtaken by a whole flight.
 		if p.resting() {
 			return nil, nil //nolint:nilnil // nobody reads it
 		}
@@ -121,14 +117,14 @@ func (p *providerKeys) ask(ctx context.Context) <-chan singleflight.Result {
 	})
 }
 
-// resting reports whether the provider was asked a moment ago.
+// resting reports whether the provider was asked recently.
 func (p *providerKeys) resting() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Since(p.asked) < keysRest
 }
 
-// explain says why a key was not found.
+// explain returns why a key was not found.
 func (p *providerKeys) explain(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +134,7 @@ func (p *providerKeys) explain(id string) error {
 	return refused("the provider has no key %.64q", id)
 }
 
-// refresh asks the provider for its keys and forgets those that it no longer has.
+// refresh asks the provider for its keys and drops those that it no longer has.
 func (p *providerKeys) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
@@ -180,8 +176,8 @@ func (p *providerKeys) fetch(ctx context.Context) (map[string]signingKey, error)
 	return known, nil
 }
 
-// parseKeys takes the public keys of a key set that are for signatures; it leaves
-// out what else is in it, symmetric keys above all.
+// parseKeys returns the public keys of a key set that are for signatures; it leaves out everything else, symmetric keys
+// above all.
 func parseKeys(body []byte) (map[string]signingKey, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -21,35 +21,33 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// OIDCConfig is how JWTs of an OpenID Connect provider are judged. Issuer and
-// Audience are required.
+// OIDCConfig sets how JWTs of an OpenID Connect provider are verified. Issuer and Audience are required.
 type OIDCConfig struct {
 	Issuer   string // exactly as in the claim iss; https, or http on this machine
-	Audience string // must be among the claim aud: what the provider calls this API
+	Audience string // must be in the claim aud: the provider's name for this API
 
-	// Algorithms are those that are taken; nil takes the usual asymmetric ones.
+	// Algorithms are the accepted ones; nil accepts the usual asymmetric ones.
 	Algorithms []string
-	Leeway     time.Duration // for exp and nbf, between the provider's clock and ours; 0 is 30 s, at most a minute
+	Leeway     time.Duration // for exp and nbf, between the provider's clock and ours; 0 means 30 s, at most a minute
 
-	NameClaim string // who it is; "" is sub
+	NameClaim string // the claim with the caller's name; "" means sub
 
-	// TenantClaim is the claim that names the tenant, by its id or by a name in
-	// Tenants. A JWT without it, or with another value, is refused. "" gives every
-	// JWT the tenant Tenant.
+	// TenantClaim is the claim that names the tenant, by its id or by a name in Tenants. A JWT without it, or with
+	// another value, is refused. "" gives every JWT the tenant Tenant.
 	TenantClaim string
 	Tenants     map[string]outbox.ID
-	Tenant      outbox.ID // zero is the root tenant
+	Tenant      outbox.ID // zero means the root tenant
 
-	// CapabilityClaim is the claim that lists what the caller may do, separated by
-	// spaces or as an array; "" is scope. Capabilities says what each value grants;
-	// nil has a value grant the capability of that name. Others grant nothing.
+	// CapabilityClaim is the claim that lists what the caller may do, separated by spaces or as an array; "" means
+	// scope. Capabilities maps each value to what it grants; if it is nil, a value grants the capability of that name.
+	// Other values grant nothing.
 	CapabilityClaim string
 	Capabilities    map[string][]Capability
-	// AllTenants is the value of that claim with which the caller sees and acts on
-	// the jobs of every tenant; "" is none.
+	// AllTenants is the value of that claim with which the caller sees and acts on the jobs of every tenant; "" means
+	// none.
 	AllTenants string
 
-	Client *http.Client // asks the provider; nil is one with a timeout of 5 s
+	Client *http.Client // for requests to the provider; nil means one with a timeout of 5 s
 	Logger *slog.Logger // nil logs nothing
 }
 
@@ -60,8 +58,8 @@ const (
 	maxAnswerBytes  = 1 << 20
 )
 
-// asymmetric are the algorithms that a provider signs with and we can only
-// check. HS256 and its like would make whatever can check a JWT able to make one.
+// asymmetric lists the algorithms with which a provider signs and we can only verify. With HS256 and the like, anybody
+// who can verify a JWT could also make one.
 var asymmetric = []string{
 	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
 }
@@ -87,8 +85,7 @@ func (c OIDCConfig) withDefaults() OIDCConfig {
 	return c
 }
 
-// Validate returns every mistake in the configuration that shows without asking the
-// provider.
+// Validate returns every mistake in the configuration that shows without asking the provider.
 func (c OIDCConfig) Validate() error { return c.withDefaults().validate() }
 
 func (c OIDCConfig) validate() error {
@@ -118,8 +115,7 @@ func (c OIDCConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// isTrustworthy reports whether keys from there are the provider's: nobody on the
-// way can have changed them.
+// isTrustworthy reports whether keys from this address must be the provider's: nobody on the way can have changed them.
 func isTrustworthy(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -129,7 +125,7 @@ func isTrustworthy(address string) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && (u.Hostname() == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// followWithinReason follows a redirect to where an answer can be trusted, too.
+// followWithinReason follows a redirect only to an address whose answer can be trusted, too.
 func followWithinReason(r *http.Request, via []*http.Request) error {
 	if len(via) > 3 || !isTrustworthy(r.URL.String()) {
 		return fmt.Errorf("redirected to %s, which is not followed", r.URL.Redacted())
@@ -137,7 +133,7 @@ func followWithinReason(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// boundedAnswers reads no more of an answer than is sensible.
+// boundedAnswers limits how much of an answer is read.
 type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -166,9 +162,8 @@ type OIDC struct {
 
 var _ Authenticator = (*OIDC)(nil)
 
-// NewOIDC asks the provider where its keys are and fetches them, so that what is
-// wrong with either shows at the start. From then on the provider may be away:
-// the keys that are known go on.
+// NewOIDC asks the provider where its keys are and fetches them, so that mistakes show at the start. From then on the
+// provider may be unavailable: the known keys remain in use.
 func NewOIDC(ctx context.Context, config OIDCConfig) (*OIDC, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -202,8 +197,8 @@ func short(err error) error {
 	return err
 }
 
-// Authenticate tells who the bearer of a JWT is: the provider's, for this API,
-// within its time, and signed with a key that the provider publishes.
+// Authenticate identifies the bearer of a JWT, which must be issued by the provider for this API, valid now, and signed
+// with a key that the provider publishes.
 func (o *OIDC) Authenticate(ctx context.Context, bearer string) (Principal, error) {
 	if len(bearer) > maxBearerBytes {
 		return Principal{}, refused("the JWT is %d bytes long", len(bearer))
@@ -215,10 +210,10 @@ func (o *OIDC) Authenticate(ctx context.Context, bearer string) (Principal, erro
 	return o.principal(claims)
 }
 
-// errClocks says that a JWT's time is not now.
+// errClocks reports that a JWT is not valid yet or any more.
 var errClocks = errors.New("it is not the time of the JWT")
 
-// verify returns the claims of a JWT that the provider has made for the audience, and that is within its time.
+// verify returns the claims of a JWT that the provider has issued for the audience, and that is valid now.
 func (o *OIDC) verify(ctx context.Context, bearer string) (map[string]json.RawMessage, error) {
 	signed, err := jose.ParseSignedCompact(bearer, o.algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
@@ -254,9 +249,8 @@ func (o *OIDC) verify(ctx context.Context, bearer string) (map[string]json.RawMe
 	return claims, nil
 }
 
-// misspelt returns a claim that only its case tells from one that was verified:
-// encoding/json, with which package oidc reads them, takes AUD for aud, and the last
-// of both. A provider may let its users name claims.
+// misspelt returns a claim that differs only in case from a verified one: encoding/json, with which package oidc
+// decodes them, accepts AUD for aud, and uses the last of both. A provider may let its users name claims.
 func misspelt(claims map[string]json.RawMessage) (string, bool) {
 	for name := range claims {
 		for _, verified := range []string{"iss", "aud", "sub", "exp", "nbf", "iat"} {
@@ -268,7 +262,7 @@ func misspelt(claims map[string]json.RawMessage) (string, bool) {
 	return "", false
 }
 
-// isEarly reports whether the JWT is to be used later.
+// isEarly reports whether the JWT is not valid yet.
 func (o *OIDC) isEarly(claims map[string]json.RawMessage, now time.Time) (bool, error) {
 	raw, ok := claims["nbf"]
 	if !ok {
@@ -279,7 +273,7 @@ func (o *OIDC) isEarly(claims map[string]json.RawMessage, now time.Time) (bool, 
 	return seconds > float64(now.Add(o.config.Leeway).Unix()), err
 }
 
-// principal is what the claims of a JWT that is good make its bearer.
+// principal returns the principal for the claims of a valid JWT.
 func (o *OIDC) principal(claims map[string]json.RawMessage) (Principal, error) {
 	p := Principal{Name: text(claims[o.config.NameClaim]), Tenant: o.config.Tenant, Capabilities: map[Capability]bool{}}
 	if p.Name == "" || len(p.Name) > maxActorBytes || hasControl(p.Name) {
@@ -313,7 +307,7 @@ func (o *OIDC) tenant(value string) (outbox.ID, bool) {
 	return id, err == nil && !id.IsZero() && o.config.Tenants == nil
 }
 
-// text is "" for a claim that is absent or no string.
+// text returns "" for a claim that is absent or not a string.
 func text(claim json.RawMessage) (s string) {
 	if json.Unmarshal(claim, &s) != nil {
 		return ""
@@ -321,7 +315,7 @@ func text(claim json.RawMessage) (s string) {
 	return s
 }
 
-// list is a claim that is words in a string, or an array of strings.
+// list returns the values of a claim that is words in a string, or an array of strings.
 func list(claim json.RawMessage) (values []string) {
 	if json.Unmarshal(claim, &values) == nil {
 		return values

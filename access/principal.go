@@ -11,10 +11,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Capability is something that a caller may be allowed to do.
+// Capability is a permission that a caller may have.
 type Capability string
 
-// The capabilities. Reading jobs does not include their payloads.
+// These are the capabilities. Reading jobs does not include their payloads.
 const (
 	JobsEnqueue Capability = "jobs.enqueue"
 	JobsRead    Capability = "jobs.read"
@@ -30,7 +30,7 @@ func Capabilities() []Capability {
 	return []Capability{JobsEnqueue, JobsRead, JobsCancel, AdminRead, AdminMutate, AdminStream, PayloadRead}
 }
 
-// ParseCapability reads a capability as it is written in tokens and claims.
+// ParseCapability parses a capability as it is written in tokens and claims.
 func ParseCapability(s string) (Capability, error) {
 	if c := Capability(s); slices.Contains(Capabilities(), c) {
 		return c, nil
@@ -42,19 +42,18 @@ func ParseCapability(s string) (Capability, error) {
 	return "", fmt.Errorf("capability %q is unknown, want one of %s", s, strings.Join(names, ", "))
 }
 
-// Principal is who calls. The zero Principal may do nothing. Its map is shared
-// and must not be changed.
+// Principal is an authenticated caller. The zero Principal may do nothing. Its map is shared and must not be changed.
 type Principal struct {
-	Name         string    // for people and the audit: a token's name, or a JWT's subject
+	Name         string    // for display and the audit: a token's name, or a JWT's subject
 	Tenant       outbox.ID // owns what the caller enqueues
-	AllTenants   bool      // sees and acts on the jobs of every tenant, not of Tenant alone
+	AllTenants   bool      // sees and acts on the jobs of every tenant, not only of Tenant
 	Capabilities map[Capability]bool
 }
 
 // Can reports whether the principal has the capability.
 func (p Principal) Can(c Capability) bool { return p.Capabilities[c] }
 
-// LogValue names who it is.
+// LogValue returns fields that identify the principal.
 func (p Principal) LogValue() slog.Value {
 	tenant := p.Tenant.String()
 	if p.AllTenants {
@@ -66,20 +65,18 @@ func (p Principal) LogValue() slog.Value {
 // allTenants stands for every tenant where one is named.
 const allTenants = "*"
 
-// ErrUnauthenticated says that a bearer is not good: malformed, unknown, wrong,
-// expired or revoked. What it is wrapped in names the reason for the log; callers
-// must learn no more than that they are not known. Any other error says that the
-// bearer could not be judged, because the database or the provider is away.
+// ErrUnauthenticated reports that a bearer is not valid: malformed, unknown, wrong, expired or revoked. The wrapping
+// error names the reason, for the log; callers must learn no more than that they are not authenticated. Any other error
+// means that the bearer could not be checked, because the database or the provider is unavailable.
 var ErrUnauthenticated = errors.New("unauthenticated")
 
-// ErrProviderAway says that a JWT could not be judged: the provider would have to
-// be asked, and does not answer.
+// ErrProviderAway reports that a JWT could not be verified: the provider must be asked, and does not answer.
 var ErrProviderAway = errors.New("the OpenID Connect provider does not answer")
 
-// Authenticator tells who a bearer is. It is safe for concurrent use.
+// An Authenticator identifies bearers. It is safe for concurrent use.
 type Authenticator interface {
-	// Authenticate returns the principal of a bearer, an error that is
-	// [ErrUnauthenticated], or another one if it could not be judged.
+	// Authenticate returns the principal of a bearer, an error that is [ErrUnauthenticated], or another one if the
+	// bearer could not be checked.
 	Authenticate(ctx context.Context, bearer string) (Principal, error)
 }
 
@@ -87,8 +84,8 @@ func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnauthenticated, fmt.Sprintf(format, args...))
 }
 
-// grant makes a set of the capabilities that are known; others grant nothing: a
-// newer build may know them.
+// grant returns the set of known capabilities among the names; others grant nothing, because they may come from a newer
+// build.
 func grant(names []string) map[Capability]bool {
 	granted := make(map[Capability]bool, len(names))
 	for _, name := range names {

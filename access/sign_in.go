@@ -19,19 +19,18 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// SignInConfig is how people sign in at an OpenID Connect provider, by its authorization code flow with PKCE. What the
-// zero value does not say is required.
+// SignInConfig sets how people sign in at an OpenID Connect provider, by its authorization code flow with PKCE. Fields
+// are required unless their zero value is explained.
 type SignInConfig struct {
-	// Provider says how ID tokens are judged and what their claims mean, by the rules for JWTs of the API. Its Audience
-	// has no effect: ID tokens are for ClientID.
+	// Provider sets how ID tokens are verified and what their claims mean, by the rules for JWTs of the API. Its
+	// Audience has no effect: ID tokens are for ClientID.
 	Provider OIDCConfig
 
 	ClientID     string
-	ClientSecret string // "" is a public client, which PKCE alone protects
-	// CallbackURL is where the provider sends people back to, as it is registered there: https, or http on this
-	// machine.
+	ClientSecret string // "" means a public client, which only PKCE protects
+	// CallbackURL is where the provider sends people back to, as registered there: https, or http on this machine.
 	CallbackURL string
-	Scopes      []string // besides openid; nil is profile and email
+	Scopes      []string // in addition to openid; nil means profile and email
 }
 
 func (c SignInConfig) withDefaults() SignInConfig {
@@ -53,31 +52,31 @@ func (c SignInConfig) Validate() error {
 		errs = append(errs, fmt.Errorf("CallbackURL is %q, want an https URL, or http on this machine", c.CallbackURL))
 	}
 	c = c.withDefaults()
-	c.Provider.Audience = cmp.Or(c.Provider.Audience, "unnamed") // it was complained of
+	c.Provider.Audience = cmp.Or(c.Provider.Audience, "unnamed") // already reported
 	return errors.Join(append(errs, c.Provider.validate())...)
 }
 
-// SignIn is the way in for people of one provider. It is safe for concurrent use.
+// SignIn signs in people of one provider. It is safe for concurrent use.
 type SignIn struct {
 	config SignInConfig
 	found  atomic.Pointer[endpoints] // nil until the provider has been discovered
 	flight singleflight.Group
-	asked  time.Time // the latest discovery that failed, and how; the flight's
+	asked  time.Time // when the latest discovery failed, and how; used by the flight
 	failed error
 }
 
-// endpoints are what a provider says of itself.
+// endpoints are what a provider publishes about itself.
 type endpoints struct {
 	judge       *OIDC
 	oauth       oauth2.Config
-	end         string // where people sign out; "" is nowhere
+	end         string // where people sign out; "" if nowhere
 	namesIssuer bool
 }
 
 // discoveryRest is the time between two discoveries of a provider that does not answer.
 const discoveryRest = 2 * time.Second
 
-// NewSignIn makes the way in. It asks the provider nothing yet: the first person who signs in does.
+// NewSignIn returns a SignIn. It does not contact the provider yet: the first person who signs in triggers that.
 func NewSignIn(config SignInConfig) (*SignIn, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("sign-in: %w", err)
@@ -85,19 +84,19 @@ func NewSignIn(config SignInConfig) (*SignIn, error) {
 	return &SignIn{config: config.withDefaults()}, nil
 }
 
-// Host names the provider.
+// Host returns the provider's host.
 func (s *SignIn) Host() string {
-	u, _ := url.Parse(s.config.Provider.Issuer) // validate has seen it
+	u, _ := url.Parse(s.config.Provider.Issuer) // validate has parsed it
 	return u.Host
 }
 
-// Issuer is the provider's.
+// Issuer returns the provider's issuer.
 func (s *SignIn) Issuer() string { return s.config.Provider.Issuer }
 
-// CapabilityClaim is the claim that lists what people may do.
+// CapabilityClaim returns the name of the claim that lists what people may do.
 func (s *SignIn) CapabilityClaim() string { return s.config.Provider.CapabilityClaim }
 
-// discover returns what the provider says of itself, asking it the first time.
+// discover returns the provider's endpoints, asking it the first time.
 func (s *SignIn) discover(ctx context.Context) (*endpoints, error) {
 	if found := s.found.Load(); found != nil {
 		return found, nil
@@ -154,7 +153,7 @@ func (s *SignIn) ask(ctx context.Context) (*endpoints, error) {
 	if !isTrustworthy(about.End) {
 		about.End = ""
 	}
-	// Trying both ways, as package oauth2 does by itself, would use up the code with the first one.
+	// Trying both ways, as package oauth2 does by default, would use up the code with the first one.
 	if endpoint.AuthStyle = oauth2.AuthStyleInHeader; s.config.ClientSecret == "" || about.Ways != nil && !slices.Contains(about.Ways, "client_secret_basic") {
 		endpoint.AuthStyle = oauth2.AuthStyleInParams
 	}
@@ -167,14 +166,14 @@ func (s *SignIn) ask(ctx context.Context) (*endpoints, error) {
 	}, nil
 }
 
-// Attempt is a sign-in that has begun. It is secret, and has to be kept where only the browser that began it gets it.
+// Attempt is a sign-in that has begun. It is secret: store it where only the browser that began it can get it.
 type Attempt struct {
 	State    string `json:"state"`
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"`
 }
 
-// Begin begins a sign-in. It returns where to send the person to.
+// Begin begins a sign-in. It returns where to send the person.
 func (s *SignIn) Begin(ctx context.Context) (Attempt, string, error) {
 	found, err := s.discover(ctx)
 	if err != nil {
@@ -184,17 +183,17 @@ func (s *SignIn) Begin(ctx context.Context) (Attempt, string, error) {
 	return a, found.oauth.AuthCodeURL(a.State, oauth2.S256ChallengeOption(a.Verifier), oauth2.SetAuthURLParam("nonce", a.Nonce)), nil
 }
 
-// Person is somebody who has signed in.
+// Person is a person who has signed in.
 type Person struct {
 	Principal Principal `json:"principal"`
-	Subject   string    `json:"subject"`           // what the provider calls them
-	Refresh   string    `json:"refresh,omitempty"` // with which Confirm asks the provider again; "" if it gave none
-	Expires   time.Time `json:"expires"`           // of what the provider said; after it Confirm has to be asked
+	Subject   string    `json:"subject"`           // the provider's identifier
+	Refresh   string    `json:"refresh,omitempty"` // for Confirm to ask the provider again; "" if it gave none
+	Expires   time.Time `json:"expires"`           // of the provider's statements; Confirm must be called after it
 	IDToken   string    `json:"-"`                 // for EndURL
 }
 
 // Finish ends a sign-in with the parameters with which the provider sent the person back. It returns a [*SignInError]
-// for somebody who does not get in, and [ErrProviderAway] if that could not be found out.
+// for a person who is refused, and [ErrProviderAway] if the answer could not be obtained.
 func (s *SignIn) Finish(ctx context.Context, a Attempt, answer url.Values) (Person, error) {
 	found, err := s.discover(ctx)
 	if err != nil {
@@ -222,8 +221,8 @@ func (s *SignIn) Finish(ctx context.Context, a Attempt, answer url.Values) (Pers
 	return p, err
 }
 
-// Confirm asks the provider whether the person may still come in, and who they are by now. It returns a
-// [*SignInError] if not, and [ErrProviderAway] if that could not be found out.
+// Confirm asks the provider whether the person is still allowed in, and for their present claims. It returns a
+// [*SignInError] if not, and [ErrProviderAway] if the answer could not be obtained.
 func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 	found, err := s.discover(ctx)
 	if err != nil {
@@ -242,15 +241,15 @@ func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 		if again.Subject != p.Subject {
 			return Person{}, &SignInError{Untrusted, errors.New("the provider answers for somebody else")}
 		}
-	case time.Now().After(p.Expires): // a provider may leave it out, and then says nothing of what they may do by now
+	case time.Now().After(p.Expires): // a provider may omit it, and so confirm nothing about present permissions
 		return Person{}, &SignInError{Spent, errors.New("the provider has renewed the session without a new ID token, and the last one is over")}
 	}
 	again.Refresh = token.RefreshToken
 	return again, nil
 }
 
-// EndURL is where the person signs out at the provider, which sends them back to an address that is registered there;
-// "" if it offers no such place, or does not answer. An ID token of theirs saves them a question.
+// EndURL returns where the person signs out at the provider, which sends them back to an address that is registered
+// there; "" if the provider has no such endpoint, or does not answer. An ID token of theirs saves them a question.
 func (s *SignIn) EndURL(ctx context.Context, idToken, back string) string {
 	found, err := s.discover(ctx)
 	if err != nil || found.end == "" {
@@ -270,7 +269,7 @@ func (s *SignIn) EndURL(ctx context.Context, idToken, back string) string {
 	return u.String()
 }
 
-// person is who an ID token is of. A nonce that is not "" has to be in it.
+// person returns the person of an ID token. A nonce that is not "" must be in it.
 func (s *SignIn) person(ctx context.Context, found *endpoints, raw, nonce string) (Person, error) {
 	claims, err := found.judge.verify(ctx, raw)
 	switch {
@@ -299,17 +298,17 @@ func (s *SignIn) person(ctx context.Context, found *endpoints, raw, nonce string
 	}, nil
 }
 
-// withClient has package oauth2 ask with our client, but follow no redirect: what is sent is secret.
+// withClient makes package oauth2 use the configured client, but follow no redirect: what is sent is secret.
 func (s *SignIn) withClient(ctx context.Context) context.Context {
 	client := *s.config.Provider.Client
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return context.WithValue(ctx, oauth2.HTTPClient, &client)
 }
 
-// exchangeError says what became of a request for tokens. The provider's text is not repeated, but for its code.
+// exchangeError returns the error for a failed request for tokens. It repeats only the code of the provider's text.
 func exchangeError(err error) error {
 	answer, answered := errors.AsType[*oauth2.RetrieveError](err)
-	if !answered { // or not so that it can be read
+	if !answered { // or not in readable form
 		return fmt.Errorf("ask for tokens: %w: %w", ErrProviderAway, short(err))
 	}
 	says := fmt.Errorf("ask for tokens: the provider answers %s, %.64q", answer.Response.Status, answer.ErrorCode)
@@ -322,22 +321,22 @@ func exchangeError(err error) error {
 	return &SignInError{Misconfigured, says}
 }
 
-// SignInReason is why somebody does not get in.
+// SignInReason is the reason for which a person is refused.
 type SignInReason int
 
 const (
 	Stray         SignInReason = iota // the answer belongs to no sign-in that this browser has begun
-	Denied                            // the provider says no, or the person did
-	Spent                             // the code or the refresh token is no longer good
-	Misconfigured                     // the provider does not take us for the client that it knows
-	Untrusted                         // what the provider says cannot be relied on
+	Denied                            // the provider refuses, or the person did
+	Spent                             // the code or the refresh token is no longer valid
+	Misconfigured                     // the provider does not accept our client credentials
+	Untrusted                         // the provider's answer cannot be trusted
 	Clocks                            // its clock and ours differ
-	Stranger                          // the claims name nobody, or no tenant
+	Stranger                          // the claims name no person, or no tenant
 	Powerless                         // the claims grant nothing
 )
 
-// SignInError says why somebody does not get in. It is [ErrUnauthenticated]. Its text has no secrets, but parts of it
-// come from outside.
+// SignInError reports why a person is refused. It is [ErrUnauthenticated]. Its text contains no secrets, but parts of
+// it come from outside.
 type SignInError struct {
 	Reason SignInReason
 	err    error
@@ -345,8 +344,8 @@ type SignInError struct {
 
 func (e *SignInError) Error() string { return "sign in: " + e.err.Error() }
 
-// Detail is the reason alone.
+// Detail returns the reason alone.
 func (e *SignInError) Detail() string { return e.err.Error() }
 
-// Unwrap makes it [ErrUnauthenticated].
+// Unwrap makes the error an [ErrUnauthenticated].
 func (e *SignInError) Unwrap() []error { return []error{ErrUnauthenticated, e.err} }

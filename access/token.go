@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// tokenPrefix is what every token of ours begins with: secret scanners find it,
-// and no JWT begins so.
+// tokenPrefix begins every token of ours: secret scanners recognize it, and no JWT begins so.
 const tokenPrefix = "ph_"
 
 const (
-	idBytes     = 10 // 16 characters: two tokens with one id do not happen
+	idBytes     = 10 // 16 characters: two tokens never get the same id
 	secretBytes = 32 // 256 bits, 52 characters
 )
 
@@ -24,19 +23,19 @@ var (
 	idForm    = regexp.MustCompile(`^[a-z2-7]{16}$`)
 )
 
-// Token is a bearer token, ph_<id>_<secret>. It shows its id however it is
-// printed, logged or encoded; only [Token.Reveal] gives it away.
+// Token is a bearer token, ph_<id>_<secret>. However it is printed, logged or encoded, it shows only its id; only
+// [Token.Reveal] discloses it.
 type Token struct{ id, secret string }
 
-// newToken makes a token that nobody can guess.
+// newToken returns a token that nobody can guess.
 func newToken() Token {
 	var random [idBytes + secretBytes]byte
 	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the process first
 	return Token{letters.EncodeToString(random[:idBytes]), letters.EncodeToString(random[idBytes:])}
 }
 
-// parseToken takes what has exactly the form of a token. The secret is compared
-// as it is written, so that no second spelling of it is good.
+// parseToken parses a bearer that has exactly the form of a token. The secret is compared as written, so no second
+// spelling of it is valid.
 func parseToken(bearer string) (Token, bool) {
 	parts := tokenForm.FindStringSubmatch(bearer)
 	if parts == nil {
@@ -45,35 +44,34 @@ func parseToken(bearer string) (Token, bool) {
 	return Token{parts[1], parts[2]}, true
 }
 
-// ID is the part of the token that may be shown: it is what tokens are listed and
-// revoked by.
+// ID returns the part of the token that may be shown, by which tokens are listed and revoked.
 func (t Token) ID() string { return t.id }
 
-// TokenID is the ID of the token that a bearer says it is, good or not; "" if it does
-// not have the form of one. It is for logs.
+// TokenID returns the ID of the token that a bearer claims to be, valid or not; "" if it does not have the form of one.
+// It is for logs.
 func TokenID(bearer string) string {
 	token, _ := parseToken(bearer)
 	return token.id
 }
 
-// Reveal returns the token itself, for the one who is to use it.
+// Reveal returns the token itself, for its user.
 func (t Token) Reveal() string { return tokenPrefix + t.id + "_" + t.secret }
 
-// String is the token without its secret.
+// String returns the token without its secret.
 func (t Token) String() string { return tokenPrefix + t.id + "_REDACTED" }
 
-// GoString is String: %#v must not give the secret away.
+// GoString returns t.String(): %#v must not disclose the secret.
 func (t Token) GoString() string { return t.String() }
 
-// LogValue is String.
+// LogValue returns t.String().
 func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
-// MarshalText is String.
+// MarshalText returns t.String().
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// hash is what is stored. A fast hash is right: slow ones make up for secrets
-// that people choose, and there is no list of 256-bit secrets to try.
+// hash returns what is stored. A fast hash is right: slow ones compensate for secrets that people choose, and no list
+// of 256-bit secrets can be tried.
 func (t Token) hash() [sha256.Size]byte { return sha256.Sum256([]byte(t.secret)) }
 
-// isToken reports whether a bearer means to be a token of ours, well-formed or not.
+// isToken reports whether a bearer has the prefix of our tokens, well-formed or not.
 func isToken(bearer string) bool { return strings.HasPrefix(bearer, tokenPrefix) }

@@ -18,7 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Limits on what a token says, and on how many are listed.
+// These limit the contents of a token, and how many are listed.
 const (
 	maxNameBytes  = 128
 	maxActorBytes = 256
@@ -26,20 +26,19 @@ const (
 	maxListed     = 10_000
 )
 
-// ErrNoToken says that no token has the id.
+// ErrNoToken reports that no token has the id.
 var ErrNoToken = errors.New("no such token")
 
-// TokensConfig is how tokens are kept. The zero value is a sane setup.
+// TokensConfig sets how tokens are kept. The zero value is a sane setup.
 type TokensConfig struct {
-	// Record is called in the transaction of every act on a token: the act counts
-	// exactly if Record returns nil and the transaction commits. Nil writes a row of
-	// outbox.audit.
+	// Record is called in the transaction of every act on a token: the act takes effect exactly if Record returns nil
+	// and the transaction commits. Nil writes a row of outbox.audit.
 	Record func(ctx context.Context, tx pgx.Tx, act TokenAct) error
 
 	Logger *slog.Logger // nil logs nothing
 }
 
-// TokenAct is something that was done to a token.
+// TokenAct is an act on a token.
 type TokenAct struct {
 	Verb  string // "token.create" or "token.revoke"
 	Actor string // who did it
@@ -47,7 +46,7 @@ type TokenAct struct {
 	Again bool // it had been revoked before
 }
 
-// TokenInfo is all that is known of a token once it has been given out.
+// TokenInfo is everything that is known about a token after it has been issued.
 type TokenInfo struct {
 	ID           string
 	Name         string
@@ -56,18 +55,18 @@ type TokenInfo struct {
 	Capabilities []string
 	CreatedBy    string
 	CreatedAt    time.Time
-	ExpiresAt    time.Time // zero: it does not
-	LastUsedAt   time.Time // to the minute; zero: it was not
-	RevokedAt    time.Time // zero: it was not
+	ExpiresAt    time.Time // zero if it does not expire
+	LastUsedAt   time.Time // to the minute; zero if it was not used
+	RevokedAt    time.Time // zero if it was not revoked
 }
 
-// Grant is what a new token is good for.
+// Grant sets what a new token allows.
 type Grant struct {
-	Name         string // who will use it
+	Name         string // its user
 	Tenant       outbox.ID
 	AllTenants   bool // it sees and acts on the jobs of every tenant
 	Capabilities []Capability
-	Lifetime     time.Duration // 0 is for ever
+	Lifetime     time.Duration // 0 means unlimited
 	CreatedBy    string
 }
 
@@ -92,7 +91,7 @@ func (g Grant) validate() error {
 	return errors.Join(errs...)
 }
 
-// Tokens makes, lists and revokes our own bearer tokens, and authenticates them.
+// Tokens makes, lists, revokes and authenticates our own bearer tokens.
 type Tokens struct {
 	pool   *pgxpool.Pool
 	db     *sqlgen.Queries
@@ -103,7 +102,7 @@ type Tokens struct {
 
 var _ Authenticator = (*Tokens)(nil)
 
-// NewTokens makes the tokens of the database that pool connects to.
+// NewTokens returns the Tokens of the database that pool connects to.
 func NewTokens(pool *pgxpool.Pool, config TokensConfig) *Tokens {
 	t := &Tokens{pool: pool, db: sqlgen.New(pool), record: config.Record, log: config.Logger}
 	if t.record == nil {
@@ -116,8 +115,7 @@ func NewTokens(pool *pgxpool.Pool, config TokensConfig) *Tokens {
 	return t
 }
 
-// audit records an act on a token as operators' acts are. A second revocation
-// is recorded too, with the time of the first.
+// audit records an act on a token like operators' acts. It records a second revocation too, with the time of the first.
 func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 	after := map[string]any{"name": act.Token.Name, "revoked_at": instant(act.Token.RevokedAt)}
 	before := map[string]any{"revoked_at": nil}
@@ -142,7 +140,7 @@ func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 	})
 }
 
-// optionalJSON is nil for nil.
+// optionalJSON returns nil for nil.
 func optionalJSON(object map[string]any) ([]byte, error) {
 	if object == nil {
 		return nil, nil
@@ -150,7 +148,7 @@ func optionalJSON(object map[string]any) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// instant is nil for the zero time.
+// instant returns nil for the zero time.
 func instant(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -158,14 +156,13 @@ func instant(t time.Time) any {
 	return t.UTC()
 }
 
-// The acts on tokens, as the audit names them.
+// These are the acts on tokens, as the audit names them.
 const (
 	tokenCreate = "token.create"
 	tokenRevoke = "token.revoke"
 )
 
-// Create makes a token. It is not stored and cannot be shown again: hand it to its
-// user now.
+// Create makes a token. The token is not stored and cannot be shown again: hand it to its user now.
 func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, error) {
 	if err := grant.validate(); err != nil {
 		return Token{}, TokenInfo{}, fmt.Errorf("create token: %w", err)
@@ -196,8 +193,7 @@ func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, err
 	return token, info, nil
 }
 
-// List returns the newest 10,000 tokens, newest first, with those that are no
-// longer good.
+// List returns the newest 10,000 tokens, newest first, including those that are no longer valid.
 func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
 	rows, err := t.db.ListTokens(ctx, maxListed)
 	if err != nil {
@@ -210,8 +206,8 @@ func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
 	return infos, nil
 }
 
-// Revoke ends a token for good, by its id. Every process refuses it within 5
-// seconds. It returns [ErrNoToken] if there is none.
+// Revoke ends a token for good, by its id. Every process refuses it within 5 seconds. It returns [ErrNoToken] if there
+// is none.
 func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error) {
 	if !idForm.MatchString(id) {
 		return TokenInfo{}, fmt.Errorf("revoke token %.40q: %w", id, ErrNoToken)

@@ -8,10 +8,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// act is something that is done to one job.
+// act is an act on one job.
 type act func(*operator.Operator, context.Context, outbox.ID) error
 
-// ForAudit is for acts whose body, if they have one, has no place for it.
+// ForAudit is for acts whose body, if they have one, has no place for a reason.
 type ForAudit struct {
 	Reason string `query:"reason" maxLength:"2000" doc:"For the audit"`
 }
@@ -33,13 +33,13 @@ func (s *server) releaseJob(ctx context.Context, in *actInput) (*jobOutput, erro
 	return s.actOn(ctx, in, (*operator.Operator).Release)
 }
 
-// answerOutput is a job and whether the act on it is done, 200, or asked for, 202.
+// answerOutput is a job with the status of an act on it: 200 if it is done, 202 if it is requested.
 type answerOutput struct {
 	Status int
 	Body   Job
 }
 
-// cancelJob answers with the job, which is cancelled, or asked to stop.
+// cancelJob cancels a job, or asks it to stop, and answers with it.
 func (s *server) cancelJob(ctx context.Context, in *actInput) (*answerOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err != nil {
@@ -59,13 +59,13 @@ func (s *server) cancelJob(ctx context.Context, in *actInput) (*answerOutput, er
 	return out, nil
 }
 
-// by is the operator who acts for the request's principal: the audit names both.
+// by returns an operator that acts for the request's principal; the audit records both.
 func (s *server) by(ctx context.Context) *operator.Operator {
 	return s.operator.As(operator.Actor{Name: principal(ctx).Name, RequestID: requestID(ctx)})
 }
 
-// actOn answers with the job as it is afterwards. A job's tenant never changes, so
-// that looking first leaves no gap.
+// actOn acts on a job and answers with its state afterwards. A job's tenant never changes, so checking it first leaves
+// no gap.
 func (s *server) actOn(ctx context.Context, in *actInput, do act) (*jobOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err != nil {

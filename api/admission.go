@@ -11,49 +11,46 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
-// caller is who has a share of what there is.
+// caller identifies who has a share of a resource.
 type caller = callers.Caller
 
 const (
-	// queueWait is how long a request waits for its turn, at most. Once some
-	// have had to wait for queueBusy without an end, it is crowdWait: a queue that does not
-	// empty is no burst, and what waits in it only comes later, all of it.
+	// queueWait is the longest that a request waits for its turn. Once requests have been waiting for queueBusy without
+	// a break, the limit is crowdWait: a queue that does not empty is no burst, and waiting in it only delays every
+	// request.
 	queueWait = 500 * time.Millisecond
 	queueBusy = 200 * time.Millisecond
 	crowdWait = 25 * time.Millisecond
 
-	// refusalWait is how long a refusal is held back, on average. A client that asks
-	// again at once would have the process do nothing but refuse; held back, it costs
-	// a fraction of what a request costs, and the processor is there for those that
-	// were taken and for dispatchers.
+	// refusalWait is how long a refusal is delayed, on average. A client that retries at once would otherwise occupy
+	// the process with refusals; a delayed refusal costs a fraction of a request, which leaves the processor to
+	// accepted requests and dispatchers.
 	refusalWait = 200 * time.Millisecond
-	maxRefusals = 4096 // held back at once; others are refused at once
+	maxRefusals = 4096 // delayed at once; others are sent at once
 
-	// unknownRate is how many bad bearers are refused at once, in a second; more
-	// are held back like other refusals.
+	// unknownRate is how many invalid bearers per second are refused at once; more are delayed like other refusals.
 	unknownRate = 50
 )
 
-// admission bounds the requests that are worked on at once and those that wait for it. What
-// does not fit is refused soon: a client learns more from a 429 than from a
-// timeout, and the server has the time for those that it took. One caller, whose
-// requests may all wait for the same lock, leaves slots to the others.
+// admission limits the requests in progress and those that wait for admission. Others are refused soon: a client learns
+// more from a 429 than from a timeout, and the server has time for the requests that it accepted. A caller whose
+// requests all wait for the same lock leaves slots to the others.
 type admission struct {
 	refusals chan struct{}
 
 	mu      sync.Mutex
 	working slots
 	waiting slots
-	queue   []*waiter // in the order in which they came
-	free    time.Time // when nobody waited last
+	queue   []*waiter // in the order of arrival
+	free    time.Time // when the queue was last empty
 }
 
 type waiter struct {
 	who  caller
-	turn chan struct{} // closed when it is worked on
+	turn chan struct{} // closed when its turn comes
 }
 
-// slots are a number of which one caller may have three quarters of what the others leave.
+// slots is a number of slots, of which one caller may have three quarters of those that the others leave.
 type slots struct {
 	most, taken int
 	of          map[caller]int
@@ -61,7 +58,7 @@ type slots struct {
 
 func newSlots(most int) slots { return slots{most: most, of: map[caller]int{}} }
 
-// take takes a slot, if there is one for the caller.
+// take takes a slot if there is one for the caller.
 func (s *slots) take(who caller) bool {
 	left := s.most - (s.taken - s.of[who]) // by others
 	if s.taken >= s.most || s.of[who] >= (3*left+3)/4 {
@@ -83,8 +80,8 @@ func newAdmission(working, waiting int) *admission {
 	return &admission{working: newSlots(working), waiting: newSlots(waiting), refusals: make(chan struct{}, maxRefusals), free: time.Now()}
 }
 
-// enter returns once there is room. The request calls leave when it is done. One that
-// is refused gives up what it keeps, by giveUp, before its refusal is held back.
+// enter returns once the request is admitted. The request calls leave when it is done. A refused request releases its
+// resources, by giveUp, before its refusal is delayed.
 func (a *admission) enter(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
 	who := callers.Of(of)
 	leave = func() { a.leave(who) }
@@ -103,7 +100,7 @@ func (a *admission) enter(ctx context.Context, of access.Principal, giveUp func(
 	case <-w.turn:
 		return leave, nil
 	case <-patience.C:
-		if !a.withdraw(w) { // it has come to its turn this very moment
+		if !a.withdraw(w) { // its turn came at this very moment
 			return leave, nil
 		}
 		giveUp()
@@ -116,7 +113,7 @@ func (a *admission) enter(ctx context.Context, of access.Principal, giveUp func(
 	}
 }
 
-// wait takes a slot, or a turn in the queue; then the waiter is not nil.
+// wait takes a slot, or a place in the queue; in the latter case w is not nil.
 func (a *admission) wait(who caller) (w *waiter, refused bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,7 +131,7 @@ func (a *admission) wait(who caller) (w *waiter, refused bool) {
 	return w, false
 }
 
-// withdraw takes the waiter out of the queue. It returns false if it is there no more.
+// withdraw removes the waiter from the queue. It returns false if the waiter is no longer there.
 func (a *admission) withdraw(w *waiter) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,7 +144,7 @@ func (a *admission) withdraw(w *waiter) bool {
 	return true
 }
 
-// leave gives a slot back, and has those who waited longest take what is free.
+// leave releases a slot and gives the free ones to the requests that have waited longest.
 func (a *admission) leave(who caller) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,7 +159,7 @@ func (a *admission) leave(who caller) {
 	})
 }
 
-// patience is how long a request that comes now waits.
+// patience returns how long a request that arrives now waits.
 func (a *admission) patience() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,7 +169,7 @@ func (a *admission) patience() time.Duration {
 	return queueWait
 }
 
-// refuse holds the refusal back for a while, and says when to ask again.
+// refuse delays the refusal, and returns it with the time after which to retry.
 func (a *admission) refuse(ctx context.Context, why string) error {
 	if err := a.hold(ctx); err != nil {
 		return err
@@ -180,7 +177,7 @@ func (a *admission) refuse(ctx context.Context, why string) error {
 	return overloaded.because(why).after(1)
 }
 
-// hold holds a refusal back. The error is ctx's: nobody waits for it any more.
+// hold delays a refusal. It returns ctx's error if the client has gone meanwhile.
 func (a *admission) hold(ctx context.Context) error {
 	select {
 	case a.refusals <- struct{}{}:
@@ -188,7 +185,7 @@ func (a *admission) hold(ctx context.Context) error {
 	default:
 		return nil
 	}
-	held := time.NewTimer(refusalWait/2 + rand.N(refusalWait)) // not all of them together again
+	held := time.NewTimer(refusalWait/2 + rand.N(refusalWait)) // so that they do not all retry together
 	defer held.Stop()
 	select {
 	case <-held.C:

@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// holdAnswer counts an answer of n bytes among the bodies, as one of its caller, until the client has read it: slow
-// readers of large answers take no more memory than senders of large bodies. It waits for room as a body does; what
-// the answer needs is loaded afterwards, where its size is known before. An answer is counted once, and as no more than
-// a quarter of the room, so that there is room for the largest.
+// holdAnswer counts an answer of n bytes among the bodies of its caller until the client has read it, so that slow
+// readers of large answers take no more memory than senders of large bodies. It waits for room as a body does; if the
+// size is known in advance, the content is loaded afterwards. An answer is counted once, and as at most a quarter of
+// the room, so that there is room for the largest.
 func (s *server) holdAnswer(ctx context.Context, n int) error {
 	r := ctx.Value(answerKey).(*room)
 	if n <= smallBody || r.bytes > 0 {
@@ -17,9 +17,8 @@ func (s *server) holdAnswer(ctx context.Context, n int) error {
 	return r.take(ctx, min(int64(n), r.of.total/4))
 }
 
-// answer remembers the status. Before the first of it is written begun is called, if it
-// is set: what there is to do has been done then, and who reads slowly keeps nobody else
-// from being worked for.
+// answer records the status. It calls begun, if set, before it writes the first part: the work is done then, and a slow
+// reader must not keep the server from working for others.
 type answer struct {
 	http.ResponseWriter
 	status int
@@ -46,5 +45,5 @@ func (a *answer) begin() {
 	}
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }

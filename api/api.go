@@ -22,50 +22,47 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// Config is how the API works. With a Pool and an Authenticator its zero value is a
-// sane production setup.
+// Config configures the API. With a Pool and an Authenticator its zero value is a sane production setup.
 type Config struct {
-	// Pool is the API's own: a small one keeps dispatchers their share of the server.
+	// Pool is for the API alone: a small one leaves dispatchers their share of the server.
 	Pool *pgxpool.Pool
-	// Producer stores the jobs; nil is one of Pool with coalesced wake-ups. Give the
-	// one of app.Config if this process dispatches too.
+	// Producer stores the jobs; nil means one of Pool with coalesced wake-ups. If this process also dispatches, pass
+	// the producer of app.Config.
 	Producer *outbox.Producer
-	// Authenticator knows who a bearer token belongs to; required unless
-	// AnonymousLoopback.
+	// Authenticator identifies the owner of a bearer token; required unless AnonymousLoopback is set.
 	Authenticator access.Authenticator
-	// AnonymousLoopback lets requests without a token that come from this machine do
-	// everything: for development.
+	// AnonymousLoopback allows requests without a token from this machine to do everything. It is for development.
 	AnonymousLoopback bool
 
-	// Kinds has the schemas that payloads are checked by; nil checks none.
+	// Kinds contains the schemas against which payloads are validated; nil checks nothing.
 	Kinds *kinds.Schemas
-	// Stopping, when closed, ends the streams of changes, which would hold up
-	// http.Server.Shutdown: give a channel that is closed before. Their clients come back.
+	// Stopping, when closed, ends the streams of changes, which would otherwise delay http.Server.Shutdown: pass a
+	// channel that is closed before that. Their clients reconnect.
 	Stopping <-chan struct{}
 
-	MaxInFlight  int // requests in progress at once; 0 is 64. One caller may have 3/4 of what the others leave
-	MaxQueued    int // requests that wait for that; 0 is 128, shared in the same way. Others get a 429
-	MaxBodyBytes int // of a request; 0 is 1 MiB. A batch may have 16 times that
-	// MaxBodies bounds the bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes,
-	// and 48 times is the least. Bodies of one caller may be half of what the others leave. More get a 429. Payloads
+	MaxInFlight  int // requests in progress at once; 0 means 64. One caller may have 3/4 of what the others leave
+	MaxQueued    int // requests waiting for that; 0 means 128, shared in the same way. Others get a 429
+	MaxBodyBytes int // of a request; 0 means 1 MiB. A batch may have 16 times that
+	// MaxBodies limits the bytes of all bodies in memory, including those arriving; 0 means 64 times MaxBodyBytes, and
+	// 48 times is the minimum. Bodies of one caller may take half of what the others leave. Others get a 429. Payloads
 	// and results that are being read count as well.
 	MaxBodies     int
-	RequestsLimit float64       // of one principal, a second; 0 is without limit
-	Timeout       time.Duration // of a request; 0 is 15 s
-	MaxStreams    int           // streams of changes at once; 0 is 256. Others get a 429
-	CallerStreams int           // of them, those of one caller; 0 is a quarter of MaxStreams, and 4 at least
+	RequestsLimit float64       // requests per second of one principal; 0 means no limit
+	Timeout       time.Duration // of a request; 0 means 15 s
+	MaxStreams    int           // streams of changes at once; 0 means 256. Others get a 429
+	CallerStreams int           // the same per caller; 0 means a quarter of MaxStreams, and at least 4
 
-	// CountAtOnce makes New begin to count the open jobs of all tenants, so that no request waits for a count: twice a
+	// CountAtOnce makes New start counting the open jobs of all tenants, so that no request waits for a count: twice a
 	// minute while somebody asks, for an hour after that, and until Stopping is closed.
 	CountAtOnce bool
-	// Watch is what the console of this process reads, too. nil is a state of the API's own, which CountAtOnce
-	// is for.
+	// Watch is state shared with the console of this process. If it is nil, the API has its own, to which CountAtOnce
+	// applies.
 	Watch *watch.State
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers no metrics
 
-	// Of streams, for tests.
+	// These are for tests of streams.
 	lookEvery, keepAlive, writeTimeout, deafAfter time.Duration
 	maxChanges, maxWaiting                        int
 	restAfter                                     func(took time.Duration) time.Duration
@@ -119,39 +116,38 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// server is what the routes share.
+// server is the state that the routes share.
 type server struct {
 	config       Config
 	log          *slog.Logger
 	metrics      *metrics
 	operator     *operator.Operator
 	admission    *admission
-	limits       *callers.Limits // nil without
-	unknown      *callers.Limits // of answers at once to bearers that are not good
+	limits       *callers.Limits // nil without limits
+	unknown      *callers.Limits // of immediate answers to invalid bearers
 	inserts      *group[outbox.Request, stored]
 	keyedInserts *group[outbox.Request, stored]
 	lookups      *group[operator.Wanted, operator.Job]
 	watch        *watch.State
 	bodies       *bodies
 	streams      *quota
-	answers      *quota        // requests that are worked on, and answers that are being read
-	checks       chan struct{} // of payloads by their schemas, at once
+	answers      *quota        // requests in progress, and answers being read
+	checks       chan struct{} // limits concurrent validations of payloads
 	newJob       jobSchema
 
 	complaints outage.Complaints
-	refused    outage.Complaints // of bearers
+	refused    outage.Complaints // refused bearers
 }
 
-// jobSchema is what a line of a batch is checked by.
+// jobSchema validates a line of a batch.
 type jobSchema struct {
 	registry huma.Registry
 	schema   *huma.Schema
 	shape    *shape
 }
 
-// New makes the API. It starts nothing but a count, if asked to: the handler works as
-// long as it is served.
-// Its errors are mistakes in the configuration.
+// New returns the API. It starts nothing except counting, if asked to: the handler works as long as it is served. Its
+// errors are mistakes in the configuration.
 func New(config Config) (http.Handler, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -179,8 +175,7 @@ func New(config Config) (http.Handler, error) {
 	return s.outermost(mux), nil
 }
 
-// OpenAPI is the description of the API, OpenAPI 3.1 as indented JSON. It is what
-// GET /openapi.json answers.
+// OpenAPI returns the description of the API, OpenAPI 3.1 as indented JSON, which GET /openapi.json serves.
 func OpenAPI() ([]byte, error) {
 	s := &server{config: Config{}.withDefaults()}
 	described, err := s.register(http.NewServeMux(), routes)

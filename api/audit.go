@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Act is what an operator did.
+// Act is an act of an operator.
 type Act struct {
 	ID        int64           `json:"id" doc:"Number of the act; later acts have higher numbers"`
 	At        time.Time       `json:"at"`
@@ -51,7 +51,7 @@ type auditOutput struct {
 	}
 }
 
-// listAudit shows a tenant what was done to what is its own.
+// listAudit lists acts; a tenant sees those on its own objects.
 func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, error) {
 	filter, err := in.operators(ctx)
 	if err != nil {
@@ -128,7 +128,7 @@ func viewAct(who access.Principal, e operator.AuditEntry) Act {
 	return a
 }
 
-// An audit cursor is the id below which the next page begins, with a version before it.
+// An audit cursor is a version, followed by the id below which the next page begins.
 const auditCursorVersion = 1
 
 func makeAuditCursor(id int64) string {

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
-// authenticate finds out who makes the request.
+// authenticate returns the principal that makes the request.
 func (s *server) authenticate(r *http.Request) (access.Principal, error) {
 	given := r.Header.Values("Authorization")
 	if len(given) == 0 && s.config.AnonymousLoopback && callers.IsLocal(r) {

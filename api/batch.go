@@ -29,8 +29,8 @@ type batchOutput struct {
 	}
 }
 
-// enqueueBatch stores the jobs of all lines in one transaction. A line that is not
-// acceptable is named, and nothing is stored.
+// enqueueBatch stores the jobs of all lines in one transaction. If a line is not acceptable, the answer names it and
+// nothing is stored.
 func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput, error) {
 	var requests []outbox.Request
 	var lineOf []int // of each request
@@ -59,8 +59,8 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 	}
 	jobs, err := s.store(ctx, requests, keyPatience)
 	if jobs != nil && err != nil && slices.ContainsFunc(requests, hasNoKey) {
-		// They are stored. After an error the client would store some of them again;
-		// how a repeat's first request was stored is the lesser matter.
+		// The jobs are stored. On an error the client would store some of them again; compared with that, not knowing
+		// how a repeat's first request was stored is the lesser evil.
 		_ = s.explain(ctx, err)
 		err = nil
 	}
@@ -84,7 +84,7 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 // hasNoKey reports whether a repeat of the request would store another job.
 func hasNoKey(r outbox.Request) bool { return r.Options.IdempotencyKey == "" }
 
-// lines yields those that are not blank, by their numbers from 1.
+// lines yields the lines that are not blank, with their numbers from 1.
 func lines(body []byte) func(yield func(int, []byte) bool) {
 	return func(yield func(int, []byte) bool) {
 		number := 0
@@ -97,7 +97,7 @@ func lines(body []byte) func(yield func(int, []byte) bool) {
 	}
 }
 
-// readLine is as strict with a line as POST /jobs is with its body.
+// readLine validates a line as strictly as POST /jobs validates its body.
 func (s *server) readLine(text []byte) (NewJob, *Problem) {
 	var job NewJob
 	if len(text) > s.config.MaxBodyBytes {

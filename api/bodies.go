@@ -14,37 +14,35 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
-// smallBody is what any request may keep in memory without asking: no more than its
-// connection takes anyway, so the bound on connections bounds it. Large bodies hold
-// up no small request.
+// smallBody is how much any request may keep in memory without asking: no more than its connection takes anyway, so the
+// limit on connections bounds it. Large bodies do not delay small requests.
 const smallBody = 8 << 10
 
-// growth is what part of the largest body one that does not say how long it is may have
-// come to when it is given the room for the largest at once.
+// growth sets when a body of undeclared length reserves room for the largest body: when it has reached this fraction of
+// that.
 const growth = 8
 
-// bodies bounds the bytes of bodies that are in memory at once, from before the first of
-// them is read until the request is done, and of large answers, see holdAnswer. A request
-// that finds no room waits for it a little, with the body still on the client's side of the connection, and is refused
-// then. One caller may take half of what others leave, and batches that are larger than
-// other bodies can be, three quarters of all: neither leaves the others without any.
+// bodies limits the bytes of bodies in memory at once, from before their first byte is read until their request is
+// done, and those of large answers, see holdAnswer. A request that finds no room waits a little, with the body still on
+// the client's side of the connection, and is then refused. One caller may take half of what others leave, and batches
+// that are larger than other bodies can be, three quarters of the total: neither leaves the others without room.
 type bodies struct {
 	total int64
-	large int64 // what is more than that is large
+	large int64 // a larger body counts as large
 	queue chan struct{}
 
 	mu        sync.Mutex
 	taken     int64
 	takenBig  int64
 	takenBy   map[caller]int64
-	roomAgain chan struct{} // closed when somebody gave room back; nil while nobody waits
+	roomAgain chan struct{} // closed when room is released; nil while nobody waits
 }
 
 func newBodies(total, large int64, waiting int) *bodies {
 	return &bodies{total: total, large: large, queue: make(chan struct{}, waiting), takenBy: map[caller]int64{}}
 }
 
-// room is what the body of one request takes; it begins with nothing.
+// room is the room taken by one request; at first none.
 type room struct {
 	of    *bodies
 	who   caller
@@ -56,8 +54,7 @@ func (b *bodies) room(who access.Principal) *room {
 	return &room{of: b, who: callers.Of(who)}
 }
 
-// take takes n bytes, as soon as there is room for them. The error is a [Problem], or
-// ctx's.
+// take takes n bytes as soon as there is room for them. The error is a [Problem], or ctx's.
 func (r *room) take(ctx context.Context, n int64) error {
 	again, why := r.try(n)
 	if why == nil {
@@ -84,7 +81,7 @@ func (r *room) take(ctx context.Context, n int64) error {
 	return nil
 }
 
-// try takes n bytes if there is room, or says why there is none and when to try again.
+// try takes n bytes if there is room, or returns why there is none and when to try again.
 func (r *room) try(n int64) (again <-chan struct{}, why *Problem) {
 	b := r.of
 	b.mu.Lock()
@@ -109,7 +106,7 @@ func (r *room) try(n int64) (again <-chan struct{}, why *Problem) {
 	return nil, nil
 }
 
-// add counts n bytes more, or less; mu is held.
+// add adds n bytes to the count, or subtracts them. The caller holds mu.
 func (b *bodies) add(r *room, n int64) {
 	b.taken += n
 	if r.big {
@@ -120,7 +117,7 @@ func (b *bodies) add(r *room, n int64) {
 	}
 }
 
-// keep gives back what is more than n bytes. It may be called again.
+// keep releases all but n bytes. It may be called again.
 func (r *room) keep(n int64) {
 	if r.bytes <= n {
 		return
@@ -136,12 +133,12 @@ func (r *room) keep(n int64) {
 	}
 }
 
-// read reads a body of up to limit bytes once there is room for it. One that does not
-// say how long it is may be as long as the route allows.
+// read reads a body of up to limit bytes once there is room for it. A body of undeclared length may be as long as the
+// route allows.
 func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]byte, error) {
 	size := req.ContentLength
 	if size > limit {
-		return nil, &http.MaxBytesError{Limit: limit} // nothing of it is read
+		return nil, &http.MaxBytesError{Limit: limit} // it is refused unread
 	}
 	from := http.MaxBytesReader(w, req.Body, limit)
 	var begun []byte
@@ -154,7 +151,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 	}
 	takes := size
 	if begun != nil {
-		takes += size / growth // it is there twice when it grows for the last time
+		takes += size / growth // it exists twice while it grows for the last time
 	}
 	if size > smallBody {
 		if err := r.take(req.Context(), takes); err != nil {
@@ -171,7 +168,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 		if len(data) == cap(data) {
 			larger := 2 * int64(cap(data))
 			if larger > size/growth {
-				larger = size + 1 // one more, to see the end
+				larger = size + 1 // one more byte, to detect the end
 			}
 			data = append(make([]byte, 0, larger), data...)
 		}
@@ -188,8 +185,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 	}
 }
 
-// body is one that has been read. Once it was copied it is closed, and then it is not
-// in memory twice.
+// body is a body that has been read. It is closed once it is copied, so that it is not in memory twice.
 type body struct{ data []byte }
 
 func (b *body) Read(p []byte) (n int, err error) {
@@ -201,15 +197,14 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo has io.Copy copy it at once: a buffer then grows to its size, and not to the
-// next power of two.
+// WriteTo lets io.Copy copy it at once: a buffer then grows to its size rather than to the next power of two.
 func (b *body) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(b.data)
 	b.data = nil
 	return int64(n), err
 }
 
-// Close forgets it.
+// Close releases it.
 func (b *body) Close() error {
 	b.data = nil
 	return nil

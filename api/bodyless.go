@@ -9,12 +9,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// maxNothing is how much of a body is read where there is to be none.
+// maxNothing is how much is read of a body where none is expected.
 const maxNothing = 64
 
-// wantNoBody refuses a body that a route would not look at: a client that sends dryRun
-// to a route without it must not find the act done. Nothing, white space and {} say
-// nothing.
+// wantNoBody refuses a body that a route would ignore: a client that sends dryRun to a route without it must not find
+// the act done. An empty body, white space and {} are accepted.
 func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 {
 		return nil
@@ -32,8 +31,8 @@ func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 	return nil
 }
 
-// keyless are the routes that store what a repeat stores again, and take no Idempotency-Key, and what to do
-// instead: a client that sends one counts on it.
+// keyless maps the routes that store a job again on each repeat and accept no Idempotency-Key to advice: a client that
+// sends the header relies on it.
 var keyless = map[string]string{
 	"/jobs/batch":           "is not taken here: give each line its own idempotencyKey",
 	"/jobs/replay":          "is not taken here: every replay enqueues the jobs again",

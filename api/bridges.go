@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Bridge is how messages of a broker become jobs.
+// Bridge turns messages of a broker into jobs.
 type Bridge struct {
 	Bridge  string    `json:"bridge"`
 	State   string    `json:"state" enum:"fetching,away,waiting" doc:"away: something prevents it from storing messages. waiting: no process fetches its messages"`

@@ -12,10 +12,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// maxBulk is how many jobs one request acts on.
+// maxBulk is how many jobs one request can act on.
 const maxBulk = 1000
 
-// Bulk says which jobs to act on: by their ids or by a filter.
+// Bulk selects jobs to act on, by their ids or by a filter.
 type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
 	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. The default statuses are dead letters for retry and dismiss, held jobs for release, and waiting and running jobs for cancel"`
@@ -27,7 +27,7 @@ type Bulk struct {
 
 type bulkInput struct{ Body Bulk }
 
-// BulkResult is what became of each job.
+// BulkResult contains the outcome for each job.
 type BulkResult struct {
 	Done    int       `json:"done" doc:"Number of jobs acted on, or that would be"`
 	Refused int       `json:"refused" doc:"Number of jobs not acted on, or whose outcome is unknown; their codes give the reason"`
@@ -36,11 +36,11 @@ type BulkResult struct {
 	Next    string    `json:"next,omitempty" doc:"With a filter, if more jobs may remain: the cursor of the next request. Jobs enqueued after the first request are not touched"`
 }
 
-// Outcome is what became of one.
+// Outcome is the outcome for one job.
 type Outcome struct {
 	ID   string `json:"id" format:"uuid"`
 	Code string `json:"code,omitempty" doc:"Nothing was done: job_not_found, job_status_conflict. The outcome is unknown: timeout (a transaction has locked the job), internal_error" example:"job_status_conflict"`
-	// Requested is of cancellations.
+	// Requested is set by cancellations.
 	Requested bool `json:"requested,omitempty" doc:"The job is running and was asked to stop, or would be"`
 }
 
@@ -66,15 +66,15 @@ func (s *server) cancelJobs(ctx context.Context, in *bulkInput) (*bulkOutput, er
 	}})
 }
 
-// bulkAct is what is done to many jobs.
+// bulkAct is an act on many jobs.
 type bulkAct struct {
 	possible func(outbox.Status) bool
-	unless   []outbox.Status // are meant by a filter that names none
-	inTime   bool            // is refused to a job whose deadline has passed
+	unless   []outbox.Status // statuses meant by a filter that names none
+	inTime   bool            // refused for a job past its deadline
 	do       func(*operator.Operator, context.Context, outbox.ID) (requested bool, err error)
 }
 
-// outright is an act that is done when it returns.
+// outright returns a bulk act for an act that is done when it returns.
 func outright(do act) func(*operator.Operator, context.Context, outbox.ID) (bool, error) {
 	return func(o *operator.Operator, ctx context.Context, id outbox.ID) (bool, error) {
 		return false, do(o, ctx, id)
@@ -86,7 +86,8 @@ var (
 	stoppable   = []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying}
 )
 
-// cancellable also is what is cancelled already: to repeat it is harmless.
+// cancellable reports whether a job in this status may be cancelled, which includes cancelled ones: repeating a
+// cancellation is harmless.
 func cancellable(s outbox.Status) bool { return slices.Contains(stoppable, s) || s == outbox.Cancelled }
 
 func deadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }
@@ -95,7 +96,7 @@ func retryable(s outbox.Status) bool {
 	return deadLetter(s) || s == outbox.Pending || s == outbox.Retrying
 }
 
-// wouldDo is what do would say of a job as it was found.
+// wouldDo returns what do would return for a job in its present state.
 func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
 	switch {
 	case !a.possible(job.status):
@@ -103,12 +104,12 @@ func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
 	case a.inTime && job.late:
 		return false, operator.ErrPastDeadline
 	}
-	return job.status == outbox.Running, nil // only a cancellation is possible then
+	return job.status == outbox.Running, nil // possible only for a cancellation
 }
 
-// actOnMany acts on one job after the other, each in a transaction of its own: what is
-// done stays done, and is in the answer, whatever becomes of the others. It answers
-// before its client loses patience, also if each job has to be waited for.
+// actOnMany acts on one job after the other, each in a transaction of its own: completed acts stay in effect, and
+// appear in the answer, whatever happens with the others. It answers before its client loses patience, even if it must
+// wait for each job.
 func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutput, error) {
 	began, most := time.Now(), min(maxActTime, s.config.Timeout/2)
 	enough := began.Add(most)
@@ -147,29 +148,29 @@ func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutpu
 		}
 		out.add(job.id, requested, err)
 		if err != nil {
-			_ = s.explain(ctx, err) // which logs what is not the client's fault
+			_ = s.explain(ctx, err) // logs errors that are not the client's fault
 		}
 	}
 	return &bulkOutput{Body: out}, nil
 }
 
-// errEnough ends an act on many for this request.
+// errEnough ends an act on many jobs for this request.
 var errEnough = errors.New("it is time to answer")
 
-// endsAct reports whether the next job would fare no better.
+// endsAct reports whether the error would also affect the next job.
 func (s *server) endsAct(ctx context.Context, err error) bool {
 	return err != nil && (errors.Is(err, errEnough) || ctx.Err() != nil || problemOf(err).Status == http.StatusServiceUnavailable)
 }
 
-// patiently waits for a job that somebody has locked, but for so long only that there
-// is time for an answer.
+// patiently acts on a job, waiting for another transaction's lock on it only as long as there is time left for an
+// answer.
 func (s *server) patiently(ctx context.Context, by *operator.Operator, id outbox.ID, act bulkAct) (requested bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout/3)
 	defer cancel()
 	return act.do(by, ctx, id)
 }
 
-// add notes what became of a job.
+// add records the outcome for a job.
 func (r *BulkResult) add(id outbox.ID, requested bool, err error) {
 	if err == nil {
 		r.Done++
@@ -180,8 +181,8 @@ func (r *BulkResult) add(id outbox.ID, requested bool, err error) {
 	r.Jobs = append(r.Jobs, Outcome{ID: id.String(), Code: problemOf(err).Code})
 }
 
-// statuses are those in which a job has to be when its turn comes; none is any. By a
-// filter it is no other than was asked for.
+// statuses returns those in which a job must be when its turn comes; none means any. With a filter these are the
+// requested ones.
 func (b Bulk) statuses(unless []outbox.Status) (only []outbox.Status, err error) {
 	texts := b.While
 	if b.Filter != nil {
@@ -202,12 +203,12 @@ func (b Bulk) statuses(unless []outbox.Status) (only []outbox.Status, err error)
 type candidate struct {
 	id     outbox.ID
 	status outbox.Status
-	late   bool // its deadline has passed, by the database's clock; known after look
+	late   bool // past its deadline, by the database's clock; known after look
 	found  bool
 }
 
-// chosen are the jobs that the principal means, up to the maximum, and the cursor of
-// those that come after them. A filter means those of the statuses.
+// chosen returns the jobs that the principal selected, up to the maximum, and the cursor of the following ones. A
+// filter selects jobs in the given statuses.
 func (s *server) chosen(ctx context.Context, b Bulk, statuses []outbox.Status, enough time.Time) (jobs []candidate, next string, err error) {
 	refuse := func(pointer, detail string) error {
 		return invalidInput.because("", Fault{Pointer: pointer, Detail: detail})
@@ -251,7 +252,7 @@ func (s *server) byID(ctx context.Context, texts []string) ([]candidate, error) 
 	return jobs, s.look(ctx, jobs)
 }
 
-// look finds out how the jobs are now, if they are the principal's.
+// look queries the present state of the jobs that belong to the principal.
 func (s *server) look(ctx context.Context, jobs []candidate) error {
 	wanted := make([]operator.Wanted, len(jobs))
 	for i, job := range jobs {
@@ -267,8 +268,8 @@ func (s *server) look(ctx context.Context, jobs []candidate) error {
 	return nil
 }
 
-// byFilter reads page after page, newest first, as long as there is time. Each takes a
-// bounded time, but few of many jobs may be on it.
+// byFilter reads page after page, newest first, while there is time. Each page takes bounded time, but may contain few
+// of many jobs.
 func (s *server) byFilter(ctx context.Context, filter operator.Filter, enough time.Time) (jobs []candidate, next string, err error) {
 	for {
 		filter.Limit = min(operator.MaxLimit, maxBulk-len(jobs))

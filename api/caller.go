@@ -8,14 +8,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Headers of a request that say on whose behalf it is made.
+// These headers of a request tell on whose behalf it is made.
 const (
 	headerUser          = "X-User-Id"
 	headerCorrelationID = "X-Correlation-Id"
 	maxCallerBytes      = 256
 )
 
-// callerOf is who makes a request: who has the token, and what he says of himself.
+// callerOf returns the caller of a request: the owner of the token, and the user and correlation id that the request
+// names.
 func callerOf(who access.Principal, r *http.Request) outbox.Caller {
 	c := outbox.Caller{Service: who.Name, User: r.Header.Get(headerUser), CorrelationID: r.Header.Get(headerCorrelationID)}
 	if c.CorrelationID == "" {

@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// ChangeFilter says which changes a stream sends.
+// ChangeFilter selects the changes that a stream sends.
 type ChangeFilter struct {
 	Kind   string   `query:"kind" maxLength:"128"`
 	Queue  string   `query:"queue" maxLength:"128"`
@@ -37,5 +37,5 @@ func (f ChangeFilter) read() (watch.Filter, error) {
 	return w, nil
 }
 
-// JobChange is what GET /changes sends of a job: its present state.
+// JobChange is what GET /changes sends about a job: its present state.
 type JobChange = watch.JobChange

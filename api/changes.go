@@ -14,11 +14,10 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// watchEvery is how often a stream of one job reads that job. One statement reads the jobs of
-// all streams.
+// watchEvery is how often a stream of one job reads that job. One statement reads the jobs of all streams.
 const watchEvery = 500 * time.Millisecond
 
-// deafAfter is for how long looks of a stream of one job may fail, as those of streams of all jobs may.
+// deafAfter is for how long looks of a stream of one job may fail; it is the same for streams of all jobs.
 const deafAfter = 30 * time.Second
 
 type changesInput struct {
@@ -27,8 +26,8 @@ type changesInput struct {
 	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has received: the stream starts with the changes since then"`
 }
 
-// streamChanges streams the changes of the jobs that the principal may see and the filter matches,
-// from now on or from the client's position on.
+// streamChanges streams the changes of the jobs that the principal may see and the filter matches, from now on or from
+// the client's position on.
 func (s *server) streamChanges(ctx context.Context, in *changesInput) (*source, error) {
 	var from watch.Position
 	if in.LastEventID != "" {
@@ -86,8 +85,8 @@ func (o *stream) sendBatches(r *watch.Reader) {
 	}
 }
 
-// startOf is the id in the preamble. It is empty if changes follow at once: a client that loses the
-// connection among them has to go on from the position that it brought.
+// startOf returns the id in the preamble. It is empty if changes follow at once: a client that loses the connection
+// among them must continue from the position that it sent.
 func startOf(b *watch.Batch) string {
 	if len(b.Text) > 0 {
 		return ""
@@ -106,8 +105,8 @@ type jobChangesInput struct {
 	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has received"`
 }
 
-// streamJobChanges streams the states of a job until it has closed. A client that comes back with the
-// last of them gets a 204: there is nothing more.
+// streamJobChanges streams the states of a job until it has closed. A client that reconnects with the last of them gets
+// a 204: there is nothing more.
 func (s *server) streamJobChanges(ctx context.Context, in *jobChangesInput) (*source, error) {
 	job, err := s.find(ctx, in.ID)
 	if err != nil {
@@ -120,7 +119,7 @@ func (s *server) streamJobChanges(ctx context.Context, in *jobChangesInput) (*so
 }
 
 // stateID identifies a state of a job. The attempt distinguishes a job that was snoozed from one that did not run, and
-// the end one that was asked to stop.
+// the suffix one that was asked to stop.
 func stateID(j operator.Job) string {
 	id := strconv.FormatInt(j.Epoch, 10) + "." + strconv.Itoa(j.Attempt) + "." + string(j.Status)
 	if !j.CancelRequestedAt.IsZero() {
@@ -130,7 +129,7 @@ func stateID(j operator.Job) string {
 }
 
 // sendStates sends a job's states from the present one on, except the one that the client has. It ends when looks have
-// failed for long: a client must not take a database that does not answer for a job to which nothing happens.
+// failed for long: a client must not mistake an unresponsive database for a job that does not change.
 func (o *stream) sendStates(job operator.Job, sent string) {
 	look, quiet := time.NewTicker(watchEvery), time.NewTicker(o.server.config.keepAlive)
 	defer look.Stop()
@@ -163,13 +162,13 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 			case err == nil:
 				job, heard = now, time.Now()
 			case errors.Is(err, operator.ErrNotFound), time.Since(heard) > deafAfter:
-				return // a client that comes back gets a 404, or a 503
+				return // a client that reconnects gets a 404, or a 503
 			}
 		}
 	}
 }
 
-// lookAgain returns the job as it is now. An error is logged, unless it is that the job was trimmed.
+// lookAgain returns the job's present state. It logs an error, unless the job was trimmed.
 func (o *stream) lookAgain(id outbox.ID) (operator.Job, error) {
 	ctx, cancel := context.WithTimeout(o.ctx, o.server.config.Timeout)
 	defer cancel()

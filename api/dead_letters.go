@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// DeadLetterFilter says which dead letters.
+// DeadLetterFilter selects dead letters.
 type DeadLetterFilter struct {
 	OfTenant
 	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
@@ -29,7 +29,7 @@ func (f DeadLetterFilter) isZero() bool {
 		f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero() && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
 }
 
-// operators is the filter, within the principal's tenant.
+// operators returns the operator's filter, restricted to the principal's tenant.
 func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operator.DeadLetterFilter, err error) {
 	of = operator.DeadLetterFilter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
@@ -102,8 +102,8 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	return out, nil
 }
 
-// DeadLetterGroup is the dead letters that failed alike: of one kind, with one error
-// code, and messages that differ only in numbers, ids, addresses and quoted values.
+// DeadLetterGroup is a group of dead letters that failed alike: of one kind, with one error code, and with messages
+// that differ only in numbers, ids, addresses and quoted values.
 type DeadLetterGroup struct {
 	Fingerprint string    `json:"errorFingerprint,omitempty"`
 	Kind        string    `json:"kind"`

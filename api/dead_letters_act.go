@@ -13,14 +13,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What one request of an act on many dead letters does at most. More is done by
-// asking again: no request outlives its client's patience.
+// These limit what one request of an act on many dead letters does. The client repeats the request for more, so that no
+// request outlasts its client's patience.
 const (
 	maxActed   = 1000
 	maxActTime = 5 * time.Second
 )
 
-// LettersAct says what to do to which dead letters.
+// LettersAct selects dead letters for an act.
 type LettersAct struct {
 	Filter DeadLetterFilter `json:"filter" empty:"leave it out to mean any" doc:"At least one condition; both statuses together select all dead letters"`
 	DryRun bool             `json:"dryRun,omitempty" doc:"Only count them"`
@@ -34,7 +34,7 @@ type ReplayAct struct {
 	RatePerSecond float64 `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"At most this many become due per second, evenly spread; unlimited if omitted"`
 }
 
-// LettersActed is how far an act on many dead letters has come.
+// LettersActed is the progress of an act on many dead letters.
 type LettersActed struct {
 	Matched int64  `json:"matched" doc:"Number of dead letters that match the filter; omitted with a cursor, which does not count again"`
 	Done    int64  `json:"done" doc:"Number done by this request"`
@@ -42,7 +42,7 @@ type LettersActed struct {
 	Next    string `json:"next,omitempty" doc:"The cursor of the next request, if more may remain. Later dead letters are not touched"`
 	// AfterSeconds keeps the rate from one request to the next.
 	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Seconds to wait before the next request, to keep the rate"`
-	// FailedBefore lets a person be asked about what is counted, and about nothing else.
+	// FailedBefore makes it possible to confirm the counted dead letters and no others.
 	FailedBefore time.Time `json:"failedBefore,omitzero" doc:"Of a dry run: pass it as failedBefore in the filter to exclude later dead letters"`
 }
 
@@ -92,7 +92,7 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	if err != nil && progress.Last.IsZero() {
 		return nil, err
 	}
-	if err != nil { // the answer has what was done, and the next request meets the error
+	if err != nil { // the answer has what was done; the next request meets the error
 		_ = s.explain(ctx, err)
 	}
 	out := &actedOutput{Body: LettersActed{Matched: progress.Matched, Done: progress.Done, Passed: progress.Passed}}
@@ -103,9 +103,8 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	return out, nil
 }
 
-// someOf goes on with an act until it is done, or until it is time to answer: after a
-// thousand jobs, or when the pause that comes next would end after the limit. That
-// pause is the client's then.
+// someOf continues an act until it is done, or until it is time to answer: after a thousand jobs, or if the next pause
+// would end after the limit. The client then makes that pause.
 func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit time.Duration) (progress operator.BulkProgress, pause time.Duration, more bool, err error) {
 	began := time.Now()
 	for next, err := range act {
@@ -123,8 +122,7 @@ func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit tim
 	return progress, 0, false, nil
 }
 
-// An act cursor is the last job that was looked at and the bound of the act, with a
-// version before them.
+// An act cursor is a version, followed by the last examined job and the bound of the act.
 const actCursorVersion = 1
 
 func makeActCursor(last outbox.ID, until time.Time) string {
@@ -168,7 +166,7 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 	if err != nil {
 		return nil, err
 	}
-	// Before the act: a 429 means that nothing was done.
+	// Reserve room before the act: a 429 means that nothing was done.
 	if err := s.holdAnswer(ctx, max(len(payload), job.PayloadBytes)); err != nil {
 		return nil, err
 	}

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	groupTimeout = 10 * time.Second       // of the statements of one group
-	keyPatience  = 250 * time.Millisecond // with a transaction that uses the same idempotency key
-	keyGlance    = 10 * time.Millisecond  // the same, of each request of a group that one has held up
-	keyedGroup   = 64                     // requests with idempotency keys that wait for each other, at most
+	groupTimeout = 10 * time.Second       // for the statements of one group
+	keyPatience  = 250 * time.Millisecond // for a transaction that uses the same idempotency key
+	keyGlance    = 10 * time.Millisecond  // the same, for each request of a group after one has delayed it
+	keyedGroup   = 64                     // most requests with idempotency keys in a group, which wait for each other
 )
 
 // NewJob is a job to enqueue.
@@ -58,8 +58,7 @@ type KeyRules struct {
 	WhenFull         string  `json:"whenFull,omitempty" enum:"coalesce,replace-oldest" doc:"At maxQueued, a waiting job stands for it (coalesce), or it replaces the oldest (replace-oldest); if omitted, the request fails with key_full"`
 }
 
-// request is what is stored of it, for the principal's tenant: a body cannot name
-// another.
+// request returns the job to store, for the principal's tenant: a body cannot name another.
 func (j NewJob) request(ctx context.Context) outbox.Request {
 	return outbox.Request{
 		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
@@ -90,8 +89,7 @@ func backoff(waits []float64) (b outbox.Backoff) {
 	return b
 }
 
-// seconds is the longest or shortest duration for what is beyond them: it is refused as
-// such.
+// seconds returns n as a Duration, or the longest or shortest one if n is beyond it, which is then refused.
 func seconds(n float64) time.Duration {
 	switch most := time.Duration(math.MaxInt64).Seconds(); {
 	case n >= most:
@@ -102,7 +100,7 @@ func seconds(n float64) time.Duration {
 	return time.Duration(n * float64(time.Second))
 }
 
-// Accepted says that a job is stored.
+// Accepted confirms that a job is stored.
 type Accepted struct {
 	ID     string `json:"id" format:"uuid"`
 	Status string `json:"status" doc:"The status in which the job was stored: pending, or created if it is held; GET /jobs/{id} returns the present one" example:"pending"`
@@ -121,8 +119,8 @@ type enqueueOutput struct {
 	Body     Accepted
 }
 
-// enqueue stores a job. The answer comes after the commit, and says nothing that a
-// repeat could not say: not when, not whether it was the first.
+// enqueue stores a job. The answer comes after the commit, and contains nothing that a repeat could not contain:
+// neither a time nor whether this was the first request.
 func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput, error) {
 	byHeader := in.Body.IdempotencyKey == ""
 	if p := in.takeHeader(); p != nil {
@@ -143,7 +141,7 @@ func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutp
 	if request.Options.Key.MaxQueued != 0 {
 		return s.submit(ctx, request)
 	}
-	// Before it joins others': one that is not acceptable has theirs stored one by one.
+	// Validate it before it joins a group: an invalid request would make the group's jobs be stored one by one.
 	if _, err := outbox.Encode(request.Args, request.Options); err != nil {
 		return nil, err
 	}
@@ -158,14 +156,14 @@ func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutp
 	return &enqueueOutput{Location: "jobs/" + job.id.String(), Body: job.accepted()}, nil
 }
 
-// inTx is not of the kind that the role or the database has as its default: a repeat with an
-// idempotency key waits for the first one and then finds its job, and a queue is counted
-// behind the lock on its key, which a snapshot from before would not do.
+// inTx runs do in a transaction with a fixed isolation level, whatever the default of the role or the database: a
+// repeat with an idempotency key waits for the first request and then finds its job, and a queue is counted under the
+// lock on its key. With a snapshot from before, neither would work.
 func (s *server) inTx(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, s.config.Producer, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, do)
 }
 
-// submit is by itself in its transaction: it holds a lock on the key until the end.
+// submit stores a job in a transaction of its own, because it holds a lock on the key until the end.
 func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, error) {
 	var done outbox.Submitted
 	err := s.inTx(ctx, func(tx pgx.Tx) (err error) {
@@ -207,7 +205,7 @@ func (in *enqueueInput) takeHeader() *Problem {
 	return nil
 }
 
-// stored is what a repeat gets as well, whatever has become of the job.
+// stored is the part of the answer that a repeat gets too, whatever has happened to the job.
 type stored struct {
 	id   outbox.ID
 	held bool
@@ -221,13 +219,12 @@ func (j stored) accepted() Accepted {
 	return Accepted{ID: j.id.String(), Status: string(status)}
 }
 
-// storeGroup stores the jobs of several requests in one transaction. If the database
-// refuses it, nothing was stored, and each is tried by itself: the bad one fails
-// alone. If it is not known what became of it, all are answered so; to try again
-// could store jobs twice.
+// storeGroup stores the jobs of several requests in one transaction. If the database refuses it, nothing was stored,
+// and each request is tried alone, so that only the bad one fails. If the outcome is unknown, all of them get that
+// answer, because trying again could store jobs twice.
 //
-// A key that somebody else's transaction uses holds the group up once. Then each of its
-// requests waits next to nothing: those of other tenants are behind them.
+// A key that another transaction uses delays the group once. After that, each of the requests waits next to nothing,
+// because requests of other tenants are behind them.
 func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
 	jobs, err := s.store(ctx, requests, keyPatience)
 	switch {
@@ -248,8 +245,8 @@ func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []an
 	return answers
 }
 
-// busyKey is the problem with an idempotency key that was waited for in vain; any other
-// error stays what it is.
+// busyKey turns the error of waiting in vain for an idempotency key into its problem, and returns any other error
+// unchanged.
 func busyKey(err error) error {
 	if isSQL(err, lockNotAvailable) {
 		return keyBusy.because("Whether it commits is not known yet; try again.").after(1)
@@ -257,8 +254,8 @@ func busyKey(err error) error {
 	return err
 }
 
-// answersOf are those to requests whose jobs are stored. An error says that it is not
-// known how those with an idempotency key were; the others do not have to ask again.
+// answersOf returns the answers to requests whose jobs are stored. An error means that it is unknown how those with an
+// idempotency key were stored; the others need not ask again.
 func answersOf(requests []outbox.Request, jobs []stored, err error) []answerTo[stored] {
 	answers := make([]answerTo[stored], len(requests))
 	for i, r := range requests {
@@ -270,18 +267,16 @@ func answersOf(requests []outbox.Request, jobs []stored, err error) []answerTo[s
 	return answers
 }
 
-// wasRefused reports whether the fault may be of one of the jobs, and certainly
-// nothing was stored.
+// wasRefused reports whether the error may be the fault of one of the jobs, and nothing was stored for certain.
 func wasRefused(err error) bool {
 	return pgsession.IsRepeatable(err) || pgsession.Refused(err) && !pgsession.IsAway(err) && !isSQL(err, queryCanceled)
 }
 
-// store stores all of the jobs or none, those of each tenant tied to it. It waits for
-// a transaction that uses the same idempotency key, but no longer than it may: others
-// wait with it. With jobs they are stored, also when there is an error besides: nobody
-// may store them again who has no idempotency key.
+// store stores all of the jobs or none, those of each tenant in a context tied to it. It waits for a transaction that
+// uses the same idempotency key, but no longer than most, because others wait with it. If it returns jobs they are
+// stored, even with an error; a request without an idempotency key must then not store its job again.
 func (s *server) store(ctx context.Context, requests []outbox.Request, most time.Duration) ([]stored, error) {
-	patience := "" // for ever, or as the pool's sessions have it
+	patience := "" // no limit, or that of the pool's sessions
 	if slices.ContainsFunc(requests, func(r outbox.Request) bool { return !hasNoKey(r) }) {
 		patience = most.String()
 	}
@@ -303,9 +298,9 @@ func (s *server) store(ctx context.Context, requests []outbox.Request, most time
 	return s.asStored(ctx, requests, ids)
 }
 
-// asStored says how each job was stored. That of a repeat is the first request's: it
-// is looked up for all that have an idempotency key. If that fails, the jobs are
-// returned with the error: they are stored, and with the key asking again is safe.
+// asStored returns how each job was stored. For a repeat, that is how the first request's was; it is queried for all
+// jobs with an idempotency key. If the query fails, asStored returns the jobs with the error: they are stored, and with
+// the key asking again is safe.
 func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []outbox.ID) ([]stored, error) {
 	jobs := make([]stored, len(ids))
 	for i, r := range requests {
@@ -333,7 +328,7 @@ func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []
 
 const tieInsert = `SELECT set_config('app.tenant_id', $1, true), CASE WHEN $2::text <> '' THEN set_config('lock_timeout', $2, true) END`
 
-// tenantOfJob is whose a job will be.
+// tenantOfJob returns the tenant that will own a job.
 func tenantOfJob(r outbox.Request) outbox.ID { return cmp.Or(r.Options.Tenant, outbox.RootTenant) }
 
 // storeFor stores the jobs of one tenant.
@@ -341,7 +336,7 @@ func storeFor(ctx context.Context, tx pgx.Tx, requests []outbox.Request, places 
 	if len(places) == 1 {
 		id, err := outbox.Enqueue(ctx, tx, requests[places[0]].Args, requests[places[0]].Options)
 		ids[places[0]] = id
-		if _, ok := errors.AsType[*outbox.InvalidError](err); ok { // whose place a batch names
+		if _, ok := errors.AsType[*outbox.InvalidError](err); ok { // a batch names its place
 			err = &outbox.RequestError{Index: places[0], Err: err}
 		}
 		return err

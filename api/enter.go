@@ -26,7 +26,7 @@ import (
 
 var problemType = reflect.TypeFor[Problem]()
 
-// bodyTimeout is how long a body may take to arrive, if the request may take that long.
+// bodyTimeout is how long a body may take to arrive, unless the request's own timeout is shorter.
 const bodyTimeout = 10 * time.Second
 
 type contextKey int
@@ -46,14 +46,14 @@ func requestID(ctx context.Context) string {
 	return id
 }
 
-// principal is who makes the request; every route runs behind enter, which sets it.
+// principal returns the caller of the request; every route runs behind enter, which sets it.
 func principal(ctx context.Context) access.Principal {
 	p, _ := ctx.Value(principalKey).(access.Principal)
 	return p
 }
 
-// outermost is around everything: the request's id, the headers of every answer, the
-// time that a request may take, panics, and paths that nothing is registered for.
+// outermost wraps everything: it sets the request's id and the headers of every answer, limits the time of a request,
+// recovers panics, and answers paths without a route.
 func (s *server) outermost(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get("X-Request-Id")
@@ -87,7 +87,7 @@ func (s *server) outermost(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// recovered answers after a panic. What panicked is for the log alone.
+// recovered answers after a panic. The panic value goes only to the log.
 func (s *server) recovered(w *answer, r *http.Request, v any) {
 	if v == http.ErrAbortHandler { //nolint:errorlint // the documented way to say it
 		panic(v)
@@ -100,7 +100,7 @@ func (s *server) recovered(w *answer, r *http.Request, v any) {
 	writeProblem(w, r, internalError.because(""))
 }
 
-// misplaced is the problem with a request that no route takes.
+// misplaced returns the problem with a request that no route handles.
 func misplaced(mux *http.ServeMux, r *http.Request) *Problem {
 	handler, pattern := mux.Handler(r)
 	if pattern == "" {
@@ -113,14 +113,14 @@ func misplaced(mux *http.ServeMux, r *http.Request) *Problem {
 		}
 		return routeNotFound.because("")
 	}
-	// The mux would redirect. An escaped slash is one of a name: a key may be any text.
+	// The mux would redirect. An escaped slash is part of a name: a key may be any text.
 	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
 		return routeNotFound.because("")
 	}
 	return nil
 }
 
-// refusal catches what the mux would answer.
+// refusal captures what the mux would answer.
 type refusal struct {
 	header http.Header
 	status int
@@ -135,9 +135,8 @@ func (f *refusal) Header() http.Header {
 func (f *refusal) Write(b []byte) (int, error) { return len(b), nil }
 func (f *refusal) WriteHeader(status int)      { f.status = status }
 
-// enter is before every route: who is it, may they, how often, and is the request
-// well formed. The admission is passed twice, so that a slow body holds no slot that another
-// could use.
+// enter wraps every route: it authenticates, authorizes, limits and validates the request. The admission is passed
+// twice, so that a slow body does not occupy a slot that another request could use.
 func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	rt := ctx.Operation().Metadata["route"].(*entry)
@@ -150,7 +149,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(p)
 		return
 	}
-	if ctx.Operation().RequestBody != nil { // who would be refused afterwards sends no body in vain
+	if ctx.Operation().RequestBody != nil { // a caller that would be refused later need not send its body
 		leave, err := s.admission.enter(r.Context(), who, func() {})
 		if err != nil {
 			refuse(problemOf(err))
@@ -179,8 +178,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	next(huma.WithContext(ctx, inner))
 }
 
-// begin waits until a request that has been read may be worked on. Its slot of the admission, and its
-// body, are given back when the answer begins; what it has of the quota of answers, by done.
+// begin waits until a request that has been read may be worked on. Its slot of the admission, and its body, are
+// released when the answer begins; done releases its part of the quota of answers.
 func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Principal, room *room) (done func(), refused *Problem) {
 	forget := func() {
 		if read, ok := r.Body.(*body); ok {
@@ -214,7 +213,7 @@ func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Princi
 	}), nil
 }
 
-// admit finds out who makes the request, whether they may, and how often.
+// admit authenticates and authorizes the caller, and limits its rate.
 func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refused *Problem) {
 	who, err := s.authenticate(r) // a request whose token is being looked up holds no slot
 	if err != nil {
@@ -238,7 +237,7 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 	return who, nil
 }
 
-// readRequest reads the body, checks it and the parameters, and leaves the body for huma.
+// readRequest reads the body, validates it and the parameters, and leaves the body for huma.
 func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w http.ResponseWriter, r *http.Request) *Problem {
 	if p := checkParameters(r); p != nil {
 		return p
@@ -293,7 +292,7 @@ func oneOf(content map[string]*huma.MediaType) string {
 	return "no body"
 }
 
-// checkParameters refuses what no parameter can hold, and what is there twice.
+// checkParameters refuses values that no parameter can hold, and repeated parameters.
 func checkParameters(r *http.Request) *Problem {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -306,7 +305,8 @@ func checkParameters(r *http.Request) *Problem {
 		if fault := textFault(name + values[0]); fault != "" {
 			return malformed.because("", Fault{Parameter: printable(name), Detail: fault})
 		}
-		// To an act, no tenant means any, or the root tenant: not what a script means whose variable is not set.
+		// For an act, an empty tenant would mean any, or the root tenant, which a script with an unset variable does
+		// not intend.
 		if name == "tenant" && values[0] == "" && r.Method == http.MethodPost {
 			return invalidInput.because("", Fault{Parameter: name, Detail: "is empty: leave it out, or name a tenant"})
 		}
@@ -314,7 +314,7 @@ func checkParameters(r *http.Request) *Problem {
 	for _, name := range []string{"Idempotency-Key", "Content-Type", "Last-Event-ID", headerUser, headerCorrelationID} {
 		if values := r.Header.Values(name); len(values) > 1 {
 			return malformed.because("", Fault{Header: name, Detail: "is there twice"})
-		} else if len(values) == 1 && values[0] == "" && name == "Idempotency-Key" { // would store repeats
+		} else if len(values) == 1 && values[0] == "" && name == "Idempotency-Key" { // it would store repeats
 			return malformed.because("", Fault{Header: name, Detail: "is empty"})
 		}
 	}
@@ -344,8 +344,7 @@ func textFault(s string) string {
 
 func printable(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "?"), "?") }
 
-// explain logs what is not for clients, and says what is. An outage is logged once
-// in ten seconds.
+// explain logs what clients must not see, and returns the problem for them. It logs an outage once in ten seconds.
 func (s *server) explain(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
 	level := slog.LevelWarn

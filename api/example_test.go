@@ -19,7 +19,7 @@ func ExampleNew() {
 	if err != nil {
 		panic(err)
 	}
-	server := httptest.NewServer(handler) // an http.Server with timeouts; server.Run has all of it
+	server := httptest.NewServer(handler) // in production an http.Server with timeouts, as in server.Run
 	defer server.Close()
 
 	res, err := server.Client().Post(server.URL+"/jobs", "application/json", strings.NewReader(`{"kind":"greet","payload":{"name":"Ada"}}`))
@@ -49,7 +49,7 @@ func ExampleProblem() {
 	// Output: 422 application/problem+json true
 }
 
-// How do I put the API below a path, beside handlers of my own?
+// How do I mount the API below a path, alongside handlers of my own?
 func ExampleNew_belowAPath() {
 	pool, end := pgtest.Example()
 	defer end()

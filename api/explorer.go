@@ -6,13 +6,12 @@ import (
 	"path"
 )
 
-// explorer is swagger-ui-dist 5.35.0 as npm has it, without what is not needed, and
-// a page that starts it.
+// explorer is swagger-ui-dist 5.35.0 from npm, without unneeded files, and a page that starts it.
 //
 //go:embed explorer
 var explorer embed.FS
 
-// explorerPolicy lets the page talk to nobody but this server.
+// explorerPolicy lets the page connect to this server only.
 const explorerPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; " +
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -20,11 +19,11 @@ var explorerTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", "": "text/plain; charset=utf-8",
 }
 
-// serveExplorer serves the page at /docs and its files below, relative to one
-// another: the API may be mounted anywhere.
+// serveExplorer serves the page at /docs and its files below, with relative links, because the API may be mounted
+// anywhere.
 func serveExplorer(mux *http.ServeMux) {
 	serve := func(pattern, file string) {
-		content, err := explorer.ReadFile("explorer/" + file) // a copy: one for all requests
+		content, err := explorer.ReadFile("explorer/" + file) // a single copy for all requests
 		if err != nil {
 			panic(err) // it is compiled in
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// form is what a value has to be so that it can be read at all: a schema lets 1e2 pass
-// for an integer, and encoding/json, which then refuses it, loses the place.
+// form is the notation that a value needs in order to be decoded: a schema accepts 1e2 as an integer, but encoding/json
+// refuses it without naming the place.
 type form int
 
 const (
@@ -30,10 +30,10 @@ func formOf(s *huma.Schema) form {
 	return anyForm
 }
 
-// refusedEmpty are the fields of the type of a body, by their JSON names, that have the tag empty: what to do instead
-// of sending an empty text, an empty list or the zero time. A field has it if these would be taken as if it were left
-// out: of a condition that widens what is meant, and of a change it drops a part. A script sends them whose variable
-// is not set, and a program that has no value.
+// refusedEmpty maps those fields of a body's type, by JSON name, that have the tag empty to advice: what to do instead
+// of sending an empty text, an empty list or the zero time. A field has the tag if these would count as omitted: in a
+// condition that would widen the selection, and in a change it would drop a part. A script sends them when a variable
+// is unset, and so does a program without a value.
 func refusedEmpty(of reflect.Type) map[string]string {
 	if of == nil || of.Kind() != reflect.Struct {
 		return nil
@@ -48,7 +48,7 @@ func refusedEmpty(of reflect.Type) map[string]string {
 	return instead
 }
 
-// refuseEmpty refuses empty values of a member of a body or, if it has members itself, of each of these.
+// refuseEmpty makes empty values of a member of a body refused or, if it has members itself, those of each of them.
 func (sh *shape) refuseEmpty(instead string) {
 	if sh == nil {
 		return
@@ -62,15 +62,14 @@ func (sh *shape) refuseEmpty(instead string) {
 // maxMisfits is how many of them a problem names.
 const maxMisfits = 20
 
-// misfit notes a value that cannot be read, and the scan goes on.
+// misfit records a value that cannot be decoded; the scan continues.
 func (s *scanner) misfit(detail string) {
 	if len(s.misfits) < maxMisfits {
 		s.misfits = append(s.misfits, Fault{Pointer: s.pointer(), Detail: detail})
 	}
 }
 
-// numberFits looks at a number as it is written; one of which there is no schema, in a
-// payload, may be any.
+// numberFits checks the notation of a number; one without a schema, in a payload, may have any.
 func (s *scanner) numberFits(sh *shape, text string) {
 	if sh == nil {
 		return
@@ -93,7 +92,7 @@ func (s *scanner) numberFits(sh *shape, text string) {
 	}
 }
 
-// textFits looks for a text that is empty, and for the zero time; what is no time at all is the schema's to refuse.
+// textFits checks for an empty text and for the zero time; the schema refuses invalid times.
 func (s *scanner) textFits(sh *shape, text []byte) {
 	switch {
 	case sh == nil || sh.instead == "":
@@ -106,15 +105,14 @@ func (s *scanner) textFits(sh *shape, text []byte) {
 	}
 }
 
-// emptyFits looks at a text or a list that is empty.
+// emptyFits checks an empty text or list.
 func (s *scanner) emptyFits(sh *shape) {
 	if sh != nil && sh.instead != "" {
 		s.misfit("is empty: " + sh.instead)
 	}
 }
 
-// readable says what is wrong with a body, if anything is: it cannot be read, or not as
-// what it is there for.
+// readable returns what is wrong with a body, if anything: it is not JSON, or cannot be decoded as the expected type.
 func readable(data []byte, sh *shape) *Problem {
 	fault, misfits := checkJSON(data, sh)
 	switch {
@@ -126,7 +124,7 @@ func readable(data []byte, sh *shape) *Problem {
 	return nil
 }
 
-// pointer is the place of the value that is read.
+// pointer returns the place of the current value.
 func (s *scanner) pointer() string {
 	var pointer strings.Builder
 	pointer.WriteByte('#')

@@ -11,13 +11,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// group runs the questions of concurrent requests together: a runner takes all that
-// wait, asks the database once, and answers each. Nobody waits for company: while a
-// runner is free a question goes at once, and groups grow by themselves while all
-// are busy. Runners are started by need and end when nothing waits.
+// A group answers the questions of concurrent requests together: a runner takes all that wait, queries the database
+// once, and answers each. No question waits for others: while a runner is free a question goes at once, and groups grow
+// while all runners are busy. Runners start on demand and end when nothing waits.
 type group[Q, A any] struct {
 	run     func(context.Context, []Q) []answerTo[A]
-	most    int // questions at once
+	most    int // questions per group
 	mu      sync.Mutex
 	free    int // runners that could be started
 	waiting []*question[Q, A]
@@ -26,7 +25,7 @@ type group[Q, A any] struct {
 type question[Q, A any] struct {
 	ctx    context.Context
 	asked  Q
-	answer chan answerTo[A] // of one
+	answer chan answerTo[A] // for a single answer
 }
 
 type answerTo[A any] struct {
@@ -38,8 +37,7 @@ func newGroup[Q, A any](runners, most int, run func(context.Context, []Q) []answ
 	return &group[Q, A]{run: run, most: most, free: runners}
 }
 
-// ask returns the answer, or ctx's error if that ends first; what was asked may be
-// done all the same.
+// ask returns the answer, or ctx's error if that ends first; the question may be executed all the same.
 func (g *group[Q, A]) ask(ctx context.Context, asked Q) (A, error) {
 	q := &question[Q, A]{ctx: ctx, asked: asked, answer: make(chan answerTo[A], 1)}
 	g.mu.Lock()
@@ -61,8 +59,7 @@ func (g *group[Q, A]) ask(ctx context.Context, asked Q) (A, error) {
 	}
 }
 
-// serve is a runner. It decides that nothing waits, and that it ends, under one
-// lock: a question that comes later finds it free.
+// serve is a runner. It decides under one lock that nothing waits and that it ends: a later question finds it free.
 func (g *group[Q, A]) serve() {
 	for {
 		g.mu.Lock()
@@ -97,7 +94,7 @@ func (g *group[Q, A]) answer(taken []*question[Q, A]) {
 	}
 }
 
-// safely has those who wait learn of a panic: they would wait for ever.
+// safely turns a panic into an error for each waiting caller.
 func (g *group[Q, A]) safely(asked []Q) (answers []answerTo[A]) {
 	returned := false
 	defer func() {
@@ -115,7 +112,7 @@ func (g *group[Q, A]) safely(asked []Q) (answers []answerTo[A]) {
 	return answers
 }
 
-// all is the same error for everybody.
+// all returns the same error for every question.
 func all[A any](n int, err error) []answerTo[A] {
 	answers := make([]answerTo[A], n)
 	for i := range answers {
@@ -124,8 +121,8 @@ func all[A any](n int, err error) []answerTo[A] {
 	return answers
 }
 
-// byTenant yields each tenant with the places of its questions, in the order of
-// the tenants: groups that ask for the same ones do so in the same order.
+// byTenant yields each tenant with the indexes of its questions, in the order of the tenants, so that groups that take
+// the same locks take them in the same order.
 func byTenant[Q any](asked []Q, tenantOf func(Q) outbox.ID) func(yield func(outbox.ID, []int) bool) {
 	return func(yield func(outbox.ID, []int) bool) {
 		places := map[outbox.ID][]int{}

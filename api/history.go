@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// NewJobReplay is which jobs of the history are to be enqueued again.
+// NewJobReplay selects jobs of the history to enqueue again.
 type NewJobReplay struct {
 	Kind          string    `json:"kind" minLength:"1" maxLength:"128"`
 	Since         time.Time `json:"since" empty:"say from when on" doc:"Jobs that succeeded at or after this time"`
@@ -19,7 +19,7 @@ type NewJobReplay struct {
 	Reason        string    `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
-// JobReplay is jobs of the history that were enqueued again, or would be.
+// JobReplay describes jobs of the history that were enqueued again, or would be.
 type JobReplay struct {
 	Jobs         int64     `json:"jobs" doc:"Number of matching jobs: of the kind, succeeded, and not copies"`
 	Bytes        int64     `json:"bytes" doc:"Bytes of their payloads"`
@@ -37,7 +37,7 @@ type jobReplayInput struct {
 
 type jobReplayOutput struct{ Body JobReplay }
 
-// replayHistory is for a tenant's own jobs; of all tenants, for tokens of all tenants.
+// replayHistory replays a tenant's own jobs, or with a token of all tenants, those of all.
 func (s *server) replayHistory(ctx context.Context, in *jobReplayInput) (*jobReplayOutput, error) {
 	tenant, err := in.tenant(ctx)
 	if err != nil {

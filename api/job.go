@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// Job is a job as its clients see it: what was asked for and what became of it.
+// Job is a job as its clients see it: the request and its outcome.
 type Job struct {
 	ID         string    `json:"id" format:"uuid"`
 	Kind       string    `json:"kind"`
@@ -37,20 +37,20 @@ type Job struct {
 	Internals *Internals `json:"internals,omitempty" doc:"Only with admin.read"`
 }
 
-// Payload is shown to payload.read alone. JSON is shown as it is stored.
+// Payload is shown only with payload.read. JSON is shown as it is stored.
 type Payload struct {
 	JSON        json.RawMessage `json:"payload,omitempty" doc:"Only with payload.read"`
 	Base64      string          `json:"payloadBase64,omitempty" doc:"Instead of payload, if that is not JSON"`
 	ContentType string          `json:"payloadContentType,omitempty"`
 }
 
-// JobError is why an attempt failed.
+// JobError is the reason for which an attempt failed.
 type JobError struct {
 	Code    string `json:"code" doc:"The handler's code, or error, panic, job_timeout, cancelled or another one" example:"job_timeout"`
 	Message string `json:"message,omitempty" doc:"Only with admin.read"`
 }
 
-// Internals is how a job is carried out.
+// Internals describe how a job is run.
 type Internals struct {
 	Tenant         string          `json:"tenant" format:"uuid"`
 	Attempt        int             `json:"attempt"`
@@ -66,7 +66,7 @@ type Internals struct {
 	Headers        json.RawMessage `json:"headers,omitempty"`
 }
 
-// view is what of a job the principal may see.
+// view returns what the principal may see of a job.
 func view(who access.Principal, j operator.Job) Job {
 	v := Job{
 		ID: j.ID.String(), Kind: j.Kind, Queue: j.Queue, Status: string(j.Status), Priority: j.Priority, Key: j.Key,
@@ -109,7 +109,7 @@ func backoffSeconds(b outbox.Backoff) (waits []float64) {
 	return waits
 }
 
-// utc is a time as it is shown.
+// utc returns a time in the form that is shown.
 func utc(t time.Time) time.Time { return operator.Presentable(t) }
 
 func showBytes(b []byte, contentType string) Payload {
@@ -126,9 +126,8 @@ type jobInput struct {
 	ID string `path:"id" format:"uuid" doc:"Id of the job"`
 }
 
-// find is the job with the id if the principal may see that it exists. Every route
-// that takes an id goes through here, first: a foreign job answers, and costs, what
-// an absent one does.
+// find returns the job with the id if the principal may know that it exists. Every route that takes an id calls it
+// first: a foreign job gets the same answer, at the same cost, as an absent one.
 func (s *server) find(ctx context.Context, text string) (operator.Job, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
@@ -141,7 +140,7 @@ func (s *server) find(ctx context.Context, text string) (operator.Job, error) {
 	return job, err
 }
 
-// within is the tenant that the principal is restricted to; zero is none.
+// within returns the tenant that the principal is restricted to; zero means none.
 func within(ctx context.Context) outbox.ID { return tenantOf(principal(ctx)) }
 
 func tenantOf(who access.Principal) outbox.ID {
@@ -151,7 +150,7 @@ func tenantOf(who access.Principal) outbox.ID {
 	return who.Tenant
 }
 
-// findGroup looks jobs up for one tenant after the other, each tied to it.
+// findGroup queries jobs for one tenant after the other, each in a context tied to it.
 func (s *server) findGroup(ctx context.Context, wanted []operator.Wanted) []answerTo[operator.Job] {
 	answers := make([]answerTo[operator.Job], len(wanted))
 	for tenant, places := range byTenant(wanted, func(w operator.Wanted) outbox.ID { return w.Tenant }) {
@@ -185,7 +184,7 @@ func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 	return &jobOutput{Body: view(principal(ctx), job)}, nil
 }
 
-// Result is what a finished job left.
+// Result is the result of a finished job.
 type Result struct {
 	ID     string          `json:"id" format:"uuid"`
 	Status string          `json:"status"`
@@ -210,7 +209,7 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 		return nil, jobNotFinished.because("The job is " + string(job.Status) + ".").after(1)
 	}
 	if id, n := job.ID, len(job.Result); n > smallBody {
-		job = operator.Job{} // not in memory while it waits for room
+		job = operator.Job{} // free its memory while waiting for room
 		if err = s.holdAnswer(ctx, n); err == nil {
 			job, err = s.operator.Job(ctx, id)
 		}
@@ -226,14 +225,14 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 	switch job.Status {
 	case outbox.Succeeded:
 	case outbox.Cancelled:
-		r.Error = &JobError{Code: codes.Cancelled} // also of one that never ran, and so has no attempt's
+		r.Error = &JobError{Code: codes.Cancelled} // also for one that never ran, and so has no attempt's error
 	default:
 		r.Error = viewError(principal(ctx), job)
 	}
 	return &resultOutput{Body: r}, nil
 }
 
-// Attempt is an attempt that failed.
+// Attempt is a failed attempt.
 type Attempt struct {
 	Attempt    int       `json:"attempt"`
 	Epoch      int64     `json:"epoch"`

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Key is how a key stands: the jobs that are limited or ordered by it.
+// Key is the state of a key: of the jobs that it limits or orders.
 type Key struct {
 	Tenant       string    `json:"tenant" format:"uuid"`
 	Queue        string    `json:"queue"`
@@ -91,9 +91,8 @@ func (in *keysInput) next(cursor string) string {
 	return nextPage(in.Limit, cursor, map[string]string{"tenant": in.Tenant, "queue": in.Queue, "parked": parked})
 }
 
-// A key cursor is the place of the last key of a page, with a version before it: when
-// the first of its blocked jobs was due, in microseconds, its tenant, the length of its
-// queue's name, that name and the key.
+// A key cursor is a version, followed by the place of the last key of a page: when the first of its blocked jobs was
+// due, in microseconds, its tenant, the length of its queue's name, that name and the key.
 const (
 	keyCursorVersion = 1
 	keyCursorHead    = 8 + 16 + 1
@@ -132,7 +131,7 @@ func readKeyCursor(s string) (p operator.KeyPlace, err error) {
 	return p, nil
 }
 
-// OfKey is for what is about one key.
+// OfKey is for routes about one key.
 type OfKey struct {
 	OfTenant
 	Queue string `path:"queue" maxLength:"128" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$"`

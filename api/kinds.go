@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Kind is a kind of jobs whose payloads are checked.
+// Kind is a kind of job whose payloads are validated.
 type Kind struct {
 	Kind   string          `json:"kind"`
 	Schema json.RawMessage `json:"schema" doc:"JSON Schema of the payload"`
@@ -20,7 +20,7 @@ type kindsOutput struct {
 	}
 }
 
-// listKinds tells what POST /jobs checks. Jobs of other kinds are taken with any payload.
+// listKinds lists the schemas against which POST /jobs validates. Jobs of other kinds are accepted with any payload.
 func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
 	out := &kindsOutput{}
 	out.Body.Kinds = []Kind{}
@@ -30,8 +30,8 @@ func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
 	return out, nil
 }
 
-// checkJob is what a schema of the API cannot say of a job: that nobody gives himself
-// out for another service, and that the payload is its kind's.
+// checkJob checks what a schema of the API cannot express: that a caller does not pose as another service, and that the
+// payload is valid for its kind.
 func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
 	if said, ok := job.Headers[engine.HeaderService]; ok && said != callerIn(ctx).Service {
 		return notTheToken()
@@ -43,7 +43,7 @@ func notTheToken() *Problem {
 	return invalidInput.because("", Fault{Pointer: "#/headers/" + engine.HeaderService, Detail: "is not the name of the token, which it always is"})
 }
 
-// checkPayload says what a payload lacks to be its kind's.
+// checkPayload returns the faults of a payload by its kind's schema.
 func (s *server) checkPayload(ctx context.Context, kind string, payload outbox.Content) *Problem {
 	if err := s.checker(ctx).Check(kind, payload); err != nil {
 		return problemOf(err)
@@ -51,8 +51,8 @@ func (s *server) checkPayload(ctx context.Context, kind string, payload outbox.C
 	return nil
 }
 
-// checker holds payloads of a request against their kinds' schemas. A check takes
-// many times its size in memory: no more are made at once than there are processors.
+// checker validates the payloads of a request against their kinds' schemas. A validation takes many times the payload's
+// size in memory, so at most as many run at once as there are processors.
 func (s *server) checker(ctx context.Context) checkFunc {
 	return func(kind string, payload outbox.Content) error {
 		if !s.config.Kinds.Has(kind) {
@@ -68,7 +68,7 @@ func (s *server) checker(ctx context.Context) checkFunc {
 	}
 }
 
-// checkFunc is a function as an [outbox.Checker].
+// checkFunc makes a function an [outbox.Checker].
 type checkFunc func(kind string, payload outbox.Content) error
 
 func (check checkFunc) Check(kind string, payload outbox.Content) error { return check(kind, payload) }

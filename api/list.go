@@ -16,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Filter says which jobs.
+// Filter selects jobs.
 type Filter struct {
 	OfTenant
 	Kind           string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
@@ -41,7 +41,7 @@ func (f Filter) isZero() bool {
 		f.IDPrefix == "" && f.Contains == "" && f.FinishedAfter.IsZero() && f.FinishedBefore.IsZero() && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
-// operators is the filter, within the principal's tenant.
+// operators returns the operator's filter, restricted to the principal's tenant.
 func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter, err error) {
 	of = operator.Filter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
@@ -80,8 +80,7 @@ type listOutput struct {
 	}
 }
 
-// listJobs returns a page. One that is not full may have a next one, too: a page
-// takes a bounded time.
+// listJobs returns a page. A page that is not full may have a successor, too, because each takes bounded time.
 func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, error) {
 	filter, err := in.operators(ctx, inQuery)
 	if err != nil {
@@ -112,7 +111,7 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 	return out, nil
 }
 
-// next is the query of the next page.
+// next returns the query of the next page.
 func (in *listInput) next(cursor string) string {
 	return nextPage(in.Limit, cursor, map[string]string{
 		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
@@ -122,7 +121,7 @@ func (in *listInput) next(cursor string) string {
 	})
 }
 
-// nextPage is the query of a list's next page.
+// nextPage returns the query of a list's next page.
 func nextPage(limit int, cursor string, filters map[string]string) string {
 	q := url.Values{"limit": {strconv.Itoa(limit)}, "cursor": {cursor}}
 	for name, value := range filters {
@@ -133,7 +132,7 @@ func nextPage(limit int, cursor string, filters map[string]string) string {
 	return q.Encode()
 }
 
-// number is "" for 0.
+// number returns "" for 0.
 func number(n int) string {
 	if n == 0 {
 		return ""
@@ -141,7 +140,7 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// text is "" for the zero time.
+// text returns "" for the zero time.
 func text(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -149,8 +148,7 @@ func text(t time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
-// A cursor is the id from which on everything was on this page or one before, with a
-// version before it.
+// A cursor is a version, followed by the id from which on all jobs were on this page or an earlier one.
 const cursorVersion = 1
 
 func makeCursor(id outbox.ID) string {
@@ -169,8 +167,8 @@ func readCursor(s string) (outbox.ID, error) {
 	return id, nil
 }
 
-// A cursor of jobs of which some are still to be left out, as the offset says, has their
-// number behind the id: the time of a page may be over before.
+// A cursor with jobs that are still to be skipped, because of offset, has their number after the id: the time of a page
+// may be over before they are skipped.
 const skipCursorVersion = 2
 
 func makeJobsCursor(page operator.Page) string {
@@ -194,7 +192,7 @@ func readJobsCursor(s string) (before outbox.ID, skip int, err error) {
 	return before, skip, nil
 }
 
-// decodeCursor returns what is behind the version of a cursor of so many bytes.
+// decodeCursor returns what follows the version of a cursor of the given length.
 func decodeCursor(s string, version byte, size int) ([]byte, error) {
 	b, err := openCursor(s, version)
 	if err == nil && len(b) != size {
@@ -203,8 +201,8 @@ func decodeCursor(s string, version byte, size int) ([]byte, error) {
 	return b, err
 }
 
-// openCursor returns what is behind the version of a cursor of any list, which has one
-// spelling: base64 by itself passes over ends of lines.
+// openCursor returns what follows the version of a cursor of any list. It accepts a single spelling: base64 alone
+// ignores line ends.
 func openCursor(s string, version byte) ([]byte, error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	if err != nil || len(b) == 0 || b[0] != version || len(s) != base64.RawURLEncoding.EncodedLen(len(b)) {

@@ -38,7 +38,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// answered counts a request; a path that no route has is none.
+// answered counts a request, except for paths without a route.
 func (m *metrics) answered(route string, status int, took time.Duration) {
 	if route == "" {
 		route = "none"

@@ -24,14 +24,14 @@ type NewOperation struct {
 	Reason        string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
-// JobEdit is what changes in jobs that wait. What is left out stays as it is.
+// JobEdit lists changes to waiting jobs. Omitted fields change nothing.
 type JobEdit struct {
 	Queue    string    `json:"queue,omitempty" maxLength:"128" doc:"New queue. Jobs with a key are not moved, because their limit and order hold within one queue"`
 	Priority *int      `json:"priority,omitempty" minimum:"-32768" maximum:"32767"`
 	RunAt    time.Time `json:"runAt,omitzero" doc:"New time; a past one means now"`
 }
 
-// OpenJobsFilter says which open jobs. Those in a status in which the act is not possible are not meant.
+// OpenJobsFilter selects open jobs. It leaves out those in a status in which the act is not possible.
 type OpenJobsFilter struct {
 	OfTenant
 	Kind          string    `json:"kind,omitempty" maxLength:"128"`
@@ -47,7 +47,7 @@ func (f OpenJobsFilter) isZero() bool {
 	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
-// operators is the filter, within the principal's tenant.
+// operators returns the operator's filter, restricted to the principal's tenant.
 func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator.OpenFilter, err error) {
 	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, AsOf: f.AsOf}
 	for _, status := range f.Status {
@@ -66,7 +66,7 @@ type OperationPreview struct {
 	FailedBefore time.Time        `json:"failedBefore,omitzero" doc:"Acts on dead letters: pass it as failedBefore in the filter to exclude later dead letters"`
 }
 
-// Operation is how far an act on many jobs has come.
+// Operation is the progress of an act on many jobs.
 type Operation struct {
 	ID            string           `json:"id" format:"uuid"`
 	Tenant        string           `json:"tenant,omitempty" format:"uuid" doc:"Tenant of the jobs; omitted: all tenants"`
@@ -144,7 +144,7 @@ func operationOf(ctx context.Context, o operator.Operation) Operation {
 	return v
 }
 
-// mayHave refuses an act on jobs to those who may not do it to one.
+// mayHave refuses an act on many jobs to principals that may not do it to one.
 func mayHave(ctx context.Context, act operator.OperationAct) error {
 	if act == operator.CancelJobs && !principal(ctx).Can(access.JobsCancel) {
 		return forbidden.because("To cancel jobs takes the capability " + string(access.JobsCancel) + ".")
@@ -152,7 +152,7 @@ func mayHave(ctx context.Context, act operator.OperationAct) error {
 	return nil
 }
 
-// operators is what the principal may start.
+// operators returns the operation that the principal may start.
 func (n NewOperation) operators(ctx context.Context) (of operator.NewOperation, err error) {
 	of = operator.NewOperation{
 		Act: operator.OperationAct(n.Act), PerSecond: n.RatePerSecond,

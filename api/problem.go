@@ -20,7 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Problem is an error as clients see it (RFC 9457).
+// Problem is an error in the form that clients see (RFC 9457).
 type Problem struct {
 	Type      string  `json:"type" format:"uri" doc:"Type of the problem: the address of its documentation"`
 	Title     string  `json:"title" doc:"Title of the type, the same for every occurrence"`
@@ -32,12 +32,12 @@ type Problem struct {
 	RequestID string  `json:"requestId" doc:"Id of the request, which the server's log also contains"`
 	Errors    []Fault `json:"errors,omitempty" doc:"All mistakes found, with their places"`
 
-	retryAfter int    // seconds; 0 leaves the header out
-	allow      string // methods that the path takes
-	unsure     bool   // whether anything was changed is not known
+	retryAfter int    // seconds; 0 omits the header
+	allow      string // methods that the path accepts
+	unsure     bool   // whether anything was changed is unknown
 }
 
-// Fault is one mistake in a request, and where it is.
+// Fault is one mistake in a request, with its place.
 type Fault struct {
 	Detail    string `json:"detail"`
 	Pointer   string `json:"pointer,omitempty" doc:"Place in the body, as a JSON pointer like #/payload/to"`
@@ -46,13 +46,13 @@ type Fault struct {
 	Header    string `json:"header,omitempty" doc:"Name of the header"`
 }
 
-// Error is for logs.
+// Error returns a text for logs.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 
-// GetStatus has huma answer with the problem as it is.
+// GetStatus makes huma send the problem unchanged.
 func (p *Problem) GetStatus() int { return p.Status }
 
-// GetHeaders are the headers that go with it.
+// GetHeaders returns the headers that accompany the problem.
 func (p *Problem) GetHeaders() http.Header {
 	h := http.Header{}
 	if p.retryAfter > 0 {
@@ -67,7 +67,7 @@ func (p *Problem) GetHeaders() http.Header {
 	return h
 }
 
-// ContentType is that of problems.
+// ContentType returns the content type of problems.
 func (*Problem) ContentType(string) string { return problemJSON }
 
 const (
@@ -75,14 +75,14 @@ const (
 	problemDocs = "https://github.com/posthaste-dev/posthaste/blob/main/docs/reference/api.md#"
 )
 
-// What became of what was asked for.
+// These describe the outcome of what was requested.
 const (
 	outcomeNone    = "none"
 	outcomeUnknown = "unknown"
 	outcomeDone    = "done"
 )
 
-// code is one kind of problem. Codes are public and stay.
+// code is one kind of problem. Codes are public and permanent.
 type code struct {
 	name   string
 	status int
@@ -121,13 +121,13 @@ var (
 	timedOut          = code{"timeout", http.StatusGatewayTimeout, "It took too long"}
 )
 
-// problemCodes is all of them.
+// problemCodes lists all of them.
 var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
 	jobStatusConflict, scheduleExists, scheduleDeclared, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
-// because makes a problem of the kind.
+// because returns a problem of this kind.
 func (c code) because(detail string, faults ...Fault) *Problem {
 	p := &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Outcome: outcomeNone, Detail: detail, Errors: faults}
 	if c == internalError || c == clientGone { // wherever it happened
@@ -136,20 +136,19 @@ func (c code) because(detail string, faults ...Fault) *Problem {
 	return p
 }
 
-// after adds when to try again.
+// after sets when to try again.
 func (p *Problem) after(seconds int) *Problem {
 	p.retryAfter = seconds
 	return p
 }
 
-// unknown says that the request may have changed something all the same.
+// unknown marks that the request may have changed something all the same.
 func (p *Problem) unknown() *Problem {
 	p.unsure, p.Outcome = true, outcomeUnknown
 	return p
 }
 
-// of has the problem say what a client of the route may do if it is not known what became of the request: to try an
-// act again could do it twice.
+// of adds to a problem with an unknown outcome what a client of the route may do: retrying an act could do it twice.
 func (p *Problem) of(op *huma.Operation) *Problem {
 	if op.Method == http.MethodGet {
 		p.Outcome = outcomeNone
@@ -167,13 +166,13 @@ func (p *Problem) of(op *huma.Operation) *Problem {
 	return p
 }
 
-// lookAfterStore is the error of a look at jobs that are stored: those of a request that may be repeated with its key.
+// lookAfterStore is the error of a look at jobs that are stored, of a request that may be repeated with its key.
 type lookAfterStore struct{ error }
 
-// lookAfterAct is the error of a look at what an act that is done has changed.
+// lookAfterAct is the error of a look at the result of an act that is done.
 type lookAfterAct struct{ error }
 
-// afterAct has a problem say that the act is done, if a look after it ends in err. nil stays nil.
+// afterAct marks the act as done in the problem of a look after it that failed with err. nil stays nil.
 func afterAct(err error) error {
 	if err == nil {
 		return nil
@@ -181,7 +180,7 @@ func afterAct(err error) error {
 	return &lookAfterAct{err}
 }
 
-// done says that what was asked for is done, and that only the answer could not be made.
+// done marks that the request is done, and that only the answer could not be made.
 func (p *Problem) done() *Problem {
 	if p.Outcome = outcomeDone; p.Status >= http.StatusInternalServerError {
 		p.Detail, p.retryAfter, p.unsure = "It is done, but how things are now could not be read: do not ask for it again, look.", 0, false
@@ -189,8 +188,8 @@ func (p *Problem) done() *Problem {
 	return p
 }
 
-// problemOf maps an error to the problem that clients get. What they must not
-// know is an internal error without details.
+// problemOf returns the problem that clients get for an error. An error that they must not see becomes an internal
+// error without details.
 func problemOf(err error) *Problem {
 	if look, ok := errors.AsType[*lookAfterAct](err); ok {
 		return problemOf(look.error).done()
@@ -252,7 +251,7 @@ func problemOf(err error) *Problem {
 	return internalError.because("")
 }
 
-// Conditions of Postgres.
+// These are error codes of Postgres.
 const (
 	lockNotAvailable = pgsession.LockNotAvailable
 	queryCanceled    = pgsession.QueryCanceled
@@ -262,7 +261,7 @@ const (
 
 func isSQL(err error, condition string) bool { return pgsession.State(err) == condition }
 
-// wireNames are our clients' words for the fields that package outbox complains of.
+// wireNames maps fields in the errors of package outbox to the names that clients know.
 var wireNames = map[string]string{
 	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue", "Options.Priority": "priority",
 	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds", "Options.Backoff": "backoffSeconds",
@@ -278,8 +277,7 @@ var wireNames = map[string]string{
 	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts", "Limits.Rate.Interval": "rate/intervalSeconds",
 }
 
-// wireReasons has the fields that a reason names in our clients' words, too: the longest first, as
-// some are the beginning of others.
+// wireReasons replaces the fields that a reason names likewise: the longest first, because some are prefixes of others.
 var wireReasons = func() *strings.Replacer {
 	var fields []string
 	for field := range wireNames {
@@ -297,14 +295,14 @@ var wireReasons = func() *strings.Replacer {
 	return strings.NewReplacer(words...)
 }()
 
-// faultsOf are all the outbox.InvalidErrors that err joins.
+// faultsOf returns all the outbox.InvalidErrors that err joins.
 func faultsOf(err error) []Fault {
 	var faults []Fault
 	switch e := err.(type) {
 	case *outbox.InvalidError:
 		name, reason := wireNames[e.Field], wireReasons.Replace(e.Reason)
 		switch {
-		case e.Field == "queue": // of an operator: a path's
+		case e.Field == "queue": // from an operator: in the path
 			faults = append(faults, Fault{Parameter: e.Field, Detail: reason})
 		case name != "":
 			faults = append(faults, Fault{Pointer: "#/" + name, Detail: reason})
@@ -325,7 +323,7 @@ func faultsOf(err error) []Fault {
 	return faults
 }
 
-// fromHuma makes a problem of what huma finds in parameters and bodies.
+// fromHuma returns the problem for what huma finds in parameters and bodies.
 func fromHuma(e *huma.ErrorModel) *Problem {
 	kind := invalidInput
 	for _, c := range []code{malformed, requestTimeout, bodyTooLarge, mediaType, invalidInput} {
@@ -347,7 +345,7 @@ func fromHuma(e *huma.ErrorModel) *Problem {
 	return kind.because(detail, faults...)
 }
 
-// faultAt reads a place as huma writes it: body.ids[3], query.limit, path.id.
+// faultAt parses a place as huma writes it: body.ids[3], query.limit, path.id.
 func faultAt(location, detail string) Fault {
 	where, name, _ := strings.Cut(location, ".")
 	switch where {

@@ -38,7 +38,8 @@ type problemsOutput struct {
 	}
 }
 
-// listProblems is what is wrong with the jobs that the principal may see and, for all tenants, with the installation.
+// listProblems lists what is wrong with the jobs that the principal may see and, for all tenants, with the
+// installation.
 func (s *server) listProblems(ctx context.Context, in *OfTenant) (*problemsOutput, error) {
 	tenant, err := in.tenant(ctx)
 	if err != nil {
@@ -60,7 +61,7 @@ func (s *server) listProblems(ctx context.Context, in *OfTenant) (*problemsOutpu
 	return out, nil
 }
 
-// Overview is how much there is to do and how it goes.
+// Overview summarizes how much work there is and how it goes.
 type Overview struct {
 	AsOf      time.Time       `json:"asOf"`
 	Estimated bool            `json:"estimated,omitempty" doc:"Waiting jobs were counted on a sample of the table, accurate to a few per cent"`
@@ -70,7 +71,7 @@ type Overview struct {
 	Recent    []Recent        `json:"recent" nullable:"false" doc:"Figures of the jobs that closed last, all kinds together first. For all tenants only"`
 }
 
-// OverviewQueue is what waits in a queue.
+// OverviewQueue counts the jobs in a queue.
 type OverviewQueue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
@@ -78,7 +79,7 @@ type OverviewQueue struct {
 	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status"`
 }
 
-// Recent is how the jobs of a kind that closed in the last minutes went.
+// Recent describes the jobs of a kind that closed in the last minutes.
 type Recent struct {
 	Kind           string    `json:"kind,omitempty" doc:"Kind of the jobs; omitted: all kinds"`
 	Jobs           int64     `json:"jobs"`
@@ -92,7 +93,7 @@ type Recent struct {
 
 type overviewOutput struct{ Body Overview }
 
-// getOverview is all tenants' from a sample, or one tenant's from the count.
+// getOverview returns the sampled overview of all tenants, or the counted one of a single tenant.
 func (s *server) getOverview(ctx context.Context, in *OfTenant) (*overviewOutput, error) {
 	tenant, err := in.tenant(ctx)
 	if err != nil {
@@ -141,7 +142,7 @@ func byStatus(jobs map[outbox.Status]int64) map[string]int64 {
 	return texts
 }
 
-// Me is who asks.
+// Me describes the caller.
 type Me struct {
 	Name         string   `json:"name" doc:"Name of the token, or subject of the JWT"`
 	Tenant       string   `json:"tenant" format:"uuid" doc:"Tenant of the jobs that it enqueues"`
@@ -165,7 +166,7 @@ func (s *server) getMe(ctx context.Context, _ *struct{}) (*meOutput, error) {
 // examinedFor is how old an examination may be.
 const examinedFor = time.Minute
 
-// Answer is what posthaste doctor says to one of its questions.
+// Answer is the answer of posthaste doctor to one of its questions.
 type Answer struct {
 	Question string `json:"question" example:"vacuum"`
 	Severity string `json:"severity" enum:"ok,warning,problem"`
@@ -180,7 +181,7 @@ type doctorOutput struct {
 	}
 }
 
-// getDoctor is the installation as this process reaches it: wake-ups are tried over its own connections.
+// getDoctor examines the installation as this process reaches it: wake-ups are tested over its own connections.
 func (s *server) getDoctor(ctx context.Context, _ *struct{}) (*doctorOutput, error) {
 	x, err := s.watch.Examinations.Look(ctx, examinedFor)
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// Rate bounds starts: in any span of the interval no more jobs start than that.
+// Rate limits starts: in any span of the interval at most that many jobs start.
 type Rate struct {
 	Starts          int     `json:"starts" minimum:"0" maximum:"1000000" doc:"Attempts that may start in an interval; all of them may start at once. 0 removes the limit"`
 	IntervalSeconds float64 `json:"intervalSeconds,omitempty" minimum:"0" maximum:"2678400" doc:"At least 0.01, up to 31 days"`
 }
 
-// QueueLimits is what to limit.
+// QueueLimits are the limits to set.
 type QueueLimits struct {
 	MaxRunning *int  `json:"maxRunning,omitempty" minimum:"0" maximum:"10000" nullable:"false" doc:"Jobs that may run at once, in all processes together. 0 removes the limit; if omitted, it stays as it is"`
 	Rate       *Rate `json:"rate,omitempty" nullable:"false" doc:"If omitted, it stays as it is"`
@@ -32,7 +32,7 @@ type queueLimitsOutput struct {
 	}
 }
 
-// limitQueue sets or lifts limits and answers with those that hold then.
+// limitQueue sets or lifts limits and answers with those in effect afterwards.
 func (s *server) limitQueue(ctx context.Context, in *queueLimitsInput) (*queueLimitsOutput, error) {
 	limits := operator.Limits{MaxRunning: in.Body.MaxRunning}
 	if r := in.Body.Rate; r != nil {
@@ -50,7 +50,7 @@ func (s *server) limitQueue(ctx context.Context, in *queueLimitsInput) (*queueLi
 	return out, nil
 }
 
-// rateOf is nil for any rate.
+// rateOf returns nil for no limit.
 func rateOf(r operator.Rate) *Rate {
 	if r.Starts == 0 {
 		return nil

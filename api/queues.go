@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// Queue is what waits in a queue and whether it is worked.
+// Queue counts the jobs in a queue and tells whether it is worked.
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
@@ -25,8 +25,7 @@ type queuesOutput struct {
 	}
 }
 
-// queues returns the jobs that are meant, as they were counted, and the rules of queues
-// as they are.
+// queues returns the counts of the selected jobs, and the present rules of queues.
 func (s *server) queues(ctx context.Context, of *OfTenant) (count *watch.Counted, rules []operator.Queue, err error) {
 	tenant, err := of.tenant(ctx)
 	if err != nil {
@@ -97,7 +96,7 @@ func (s *server) setPaused(ctx context.Context, in *queueInput, paused bool) (*q
 
 type statsOutput struct{ Body Stats }
 
-// Stats is how much there is to do.
+// Stats counts the work to do.
 type Stats struct {
 	Open        int64            `json:"open" doc:"Jobs that are not finished, dead letters included"`
 	DeadLetters int64            `json:"deadLetters" doc:"Dead letters"`

@@ -8,12 +8,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
-// quota bounds what there is at once of streams, or of requests that are worked on and
-// answers on their way, and what each caller has of it: a caller that takes as many as it can
-// leaves most of them to the others.
+// quota limits how many streams, or how many requests and answers in progress, there are at once, in total and per
+// caller: a caller that takes as many as it can leaves most of them to the others.
 type quota struct {
 	what       string
-	again      int // seconds, for callers that are refused
+	again      int // seconds, for refused callers
 	most, each int
 
 	mu      sync.Mutex
@@ -25,7 +24,7 @@ func newQuota(what string, again, most, each int) *quota {
 	return &quota{what: what, again: again, most: most, each: each, takenBy: map[caller]int{}}
 }
 
-// take takes one of it, until leave is called, once.
+// take takes one unit until leave is called, once.
 func (q *quota) take(who access.Principal) (leave func(), refused *Problem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxRefusedLogged bounds the lines about refused bearers, and what is remembered of
-	// them, in any ten seconds: a caller that makes bearers up does not fill the log.
+	// maxRefusedLogged limits the lines about refused bearers, and the memory for them, in any ten seconds: a caller
+	// that invents bearers does not fill the log.
 	maxRefusedLogged = 20
 )
 
-// noteRefused logs a bearer that was refused, with the reason, which the caller does
-// not get: once in ten seconds for each caller's address and reason.
+// noteRefused logs a refused bearer with the reason, which the caller does not get: once in ten seconds for each
+// caller's address and reason.
 func (s *server) noteRefused(r *http.Request, bearer string, err error) {
 	reason := callers.Refusal(bearer, err)
 	from, _, splitErr := net.SplitHostPort(r.RemoteAddr)

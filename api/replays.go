@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// NewReplay is events that a sink is to publish again.
+// NewReplay selects events that a sink is to publish again.
 type NewReplay struct {
 	Since         time.Time `json:"since" empty:"say from when on" doc:"Events stored at or after this time"`
 	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Events stored before this time; now if omitted"`
@@ -34,7 +34,7 @@ type ReplayAnswer struct {
 	Replay          *Replay   `json:"replay,omitempty" doc:"The replay; omitted after a dry run"`
 }
 
-// Replay is events that a sink publishes again.
+// Replay is a replay of events by a sink.
 type Replay struct {
 	ID            string    `json:"id" format:"uuid" doc:"Id of the replay, which messages have in the header posthaste-replay"`
 	Sink          string    `json:"sink"`
@@ -81,7 +81,7 @@ type startReplayInput struct {
 
 type startedReplayOutput struct{ Body ReplayAnswer }
 
-// startReplay is for a tenant's own events; of all tenants, for tokens of all tenants.
+// startReplay replays a tenant's own events, or with a token of all tenants, those of all.
 func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*startedReplayOutput, error) {
 	tenant, err := in.tenant(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 	}
 	wanted.Until = plan.Until
 	started, err := s.by(ctx).Because(in.Body.Reason).ReplayEvents(ctx, in.Sink, wanted)
-	// Which sinks there are is for tokens of all tenants.
+	// Only tokens of all tenants may learn which sinks exist.
 	if errors.Is(err, operator.ErrSinkNotFound) && !within(ctx).IsZero() {
 		err = operator.ErrNothingToReplay
 	}
@@ -136,7 +136,7 @@ func (s *server) listReplays(ctx context.Context, in *replaysInput) (*replaysOut
 		return nil, err
 	}
 	replays, err := s.operator.Replays(ctx, in.Sink, tenant)
-	if errors.Is(err, operator.ErrSinkNotFound) && !within(ctx).IsZero() { // as for the start of one
+	if errors.Is(err, operator.ErrSinkNotFound) && !within(ctx).IsZero() { // as when starting one
 		err = nil
 	}
 	if err != nil {
@@ -158,7 +158,7 @@ type replayInput struct {
 
 type replayOutput struct{ Body Replay }
 
-// stopReplay answers with the replay as it is afterwards.
+// stopReplay answers with the replay's state afterwards.
 func (s *server) stopReplay(ctx context.Context, in *replayInput) (*replayOutput, error) {
 	id, err := outbox.ParseID(in.Replay)
 	if err != nil {

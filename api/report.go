@@ -58,7 +58,7 @@ type logsOutput struct {
 	}
 }
 
-// listLogs returns what is there, all of it: the log is short.
+// listLogs returns all lines at once, because the log is short.
 func (s *server) listLogs(ctx context.Context, in *logsInput) (*logsOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *server) listLogs(ctx context.Context, in *logsInput) (*logsOutput, erro
 	return out, nil
 }
 
-// A log cursor is a position, with a version before it. Clients do not see epochs.
+// A log cursor is a version, followed by a position. Clients do not see epochs.
 const logCursorVersion = 1
 
 func makeLogCursor(p operator.LogPosition) string {
@@ -105,7 +105,7 @@ func readLogCursor(s string) (operator.LogPosition, error) {
 	return p, nil
 }
 
-// Step is a step that a job has finished.
+// Step is a finished step of a job.
 type Step struct {
 	Name        string          `json:"name"`
 	Epoch       int64           `json:"epoch" doc:"Epoch of the attempt that ran it"`

@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// route is one row of the API: adding one is this row and a method of server.
+// route is one row of the API: adding a route takes this row and a method of server.
 type route struct {
 	method, path string
 	needs        access.Capability // callers without it get a 403
@@ -29,11 +29,11 @@ type route struct {
 // entry is a route in use.
 type entry struct {
 	route
-	also  access.Capability // which is needed as well; "" for most
+	also  access.Capability // a second required capability; "" for most
 	shape *shape            // of its body
 }
 
-// bodyShape is what the JSON body of a route may have.
+// bodyShape returns the members that the JSON body of a route may have.
 func bodyShape(spec *huma.OpenAPI, r route) *shape {
 	if op := spec.Paths[r.path].Post; op != nil && r.method == http.MethodPost && op.RequestBody != nil {
 		if content := op.RequestBody.Content["application/json"]; content != nil {
@@ -43,8 +43,8 @@ func bodyShape(spec *huma.OpenAPI, r route) *shape {
 	return nil
 }
 
-// routes is every route and the capability that it needs. Nothing else is served, except the
-// description and its explorer, which need no token.
+// routes lists every route and the capability that it requires. Nothing else is served, except the description and its
+// explorer, which need no token.
 var routes = []route{
 	{"POST", "/jobs", access.JobsEnqueue, false, "Enqueue a job", accepted((*server).enqueue)},
 	{"POST", "/jobs/batch", access.JobsEnqueue, false, "Enqueue up to 1 000 jobs, all or none", accepted((*server).enqueueBatch)},
@@ -113,7 +113,7 @@ var routes = []route{
 	{"GET", "/jobs/{id}/changes", access.JobsRead, false, "Stream the changes of a job until it has closed", streaming((*server).streamJobChanges)},
 }
 
-// ok registers a handler whose answers are 200, accepted one whose answers are 202.
+// ok registers a handler that answers 200, accepted one that answers 202.
 func ok[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
 	return answering(http.StatusOK, handle)
 }
@@ -122,7 +122,7 @@ func accepted[I, O any](handle func(*server, context.Context, *I) (*O, error)) f
 	return answering(http.StatusAccepted, handle)
 }
 
-// alsoNeeding is for a route that takes a second capability.
+// alsoNeeding adds a second required capability to a route.
 func alsoNeeding(second access.Capability, add func(*server, huma.API, huma.Operation)) func(*server, huma.API, huma.Operation) {
 	return func(s *server, to huma.API, op huma.Operation) {
 		op.Metadata["route"].(*entry).also = second
@@ -156,8 +156,7 @@ func answering[I, O any](status int, handle func(*server, context.Context, *I) (
 	}
 }
 
-// register adds every route to the mux, and the description and its explorer. A
-// route that says nobody's capability is refused.
+// register adds every route to the mux, and the description and its explorer. It refuses a route without a capability.
 func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, error) {
 	described := huma.NewAPI(humaConfig(), humago.NewAdapter(mux, ""))
 	for _, r := range table {
@@ -169,7 +168,7 @@ func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, err
 			OperationID: operationID(r), Method: r.method, Path: r.path, Summary: r.summary, Tags: []string{tagOf(r)},
 			Description:  "Requires the capability `" + string(r.needs) + "`" + map[bool]string{true: ", of all tenants"}[r.everything] + ".",
 			Security:     []map[string][]string{{"bearer": {}}},
-			MaxBodyBytes: -1, BodyReadTimeout: -1, // read and checked before huma sees it
+			MaxBodyBytes: -1, BodyReadTimeout: -1, // huma sees it only after it is read and checked
 			Metadata:                     map[string]any{"route": known},
 			Middlewares:                  huma.Middlewares{s.enter},
 			RejectUnknownQueryParameters: true,
@@ -181,7 +180,7 @@ func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, err
 	s.newJob.registry, s.newJob.schema = registry, registry.Schema(reflect.TypeFor[NewJob](), true, "NewJob")
 	s.newJob.shape = shapeOf(registry, s.newJob.schema)
 	document(described.OpenAPI())
-	// It is made for the first who asks, not at each start: it takes longer than all routes together.
+	// The text is made for the first request rather than at each start: it takes longer than all routes together.
 	text := sync.OnceValues(func() ([]byte, error) { return describe(described.OpenAPI()) })
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		described, err := text()
@@ -218,7 +217,7 @@ var tags = []*huma.Tag{
 	{Name: "audit", Description: "Acts of operators, with reasons"},
 }
 
-// tagOf is the first segment of a path, but for the streams.
+// tagOf returns the first segment of a path, except for the streams.
 func tagOf(r route) string {
 	if strings.HasSuffix(r.path, "/changes") {
 		return "changes"
@@ -227,7 +226,7 @@ func tagOf(r route) string {
 	return tag
 }
 
-// operationID is like get-jobs-id-result.
+// operationID returns an id like get-jobs-id-result.
 func operationID(r route) string {
 	words := strings.FieldsFunc(r.path, func(c rune) bool { return strings.ContainsRune("/{}", c) })
 	return strings.ToLower(r.method) + "-" + strings.Join(words, "-")
@@ -235,10 +234,9 @@ func operationID(r route) string {
 
 var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
 
-// unmarshal reads a body for huma: once into an any, to compare it with its schema,
-// and once into the struct. A payload may be anything, and is left out of the any: a
-// megabyte of small numbers takes thirty there. What it cannot read has been refused
-// by its place before, see form.
+// unmarshal decodes a body for huma: once into an any, to validate it against its schema, and once into the struct. A
+// payload may be anything, and is left out of the any, in which a megabyte of small numbers takes thirty. Values that
+// cannot be decoded have been refused before, with their place, see form.
 func unmarshal(data []byte, v any) error {
 	target, isAny := v.(*any)
 	var members map[string]json.RawMessage
@@ -264,7 +262,7 @@ func unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// errUnreadable is in our clients' words: encoding/json has those of our types.
+// errUnreadable is worded for clients, whereas encoding/json names Go types.
 var errUnreadable = errors.New("cannot be read as what the description of the API says")
 
 func humaConfig() huma.Config {
@@ -296,7 +294,7 @@ func humaConfig() huma.Config {
 	}
 }
 
-// document describes the problems as we answer them, in place of huma's errors.
+// document describes the problems that the API answers, in place of huma's errors.
 func document(spec *huma.OpenAPI) {
 	schema := spec.Components.Schemas.Schema(problemType, true, "Problem")
 	for _, c := range problemCodes {
@@ -330,7 +328,7 @@ func document(spec *huma.OpenAPI) {
 	}
 }
 
-// describe is the description as text that does not change from run to run.
+// describe returns the description as text that is the same in every run.
 func describe(spec *huma.OpenAPI) ([]byte, error) {
 	compact, err := json.Marshal(spec)
 	if err != nil {

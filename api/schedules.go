@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Schedule is a schedule as a program has declared it, or somebody has made it.
+// Schedule is a schedule, declared by a program or created by somebody.
 type Schedule struct {
 	Tenant       string    `json:"tenant" format:"uuid"`
 	Name         string    `json:"name"`
@@ -58,8 +58,8 @@ func (s *server) listSchedules(ctx context.Context, in *OfTenant) (*schedulesOut
 	return out, nil
 }
 
-// ScheduleFields are what a schedule is made of. For a new one what is left out is the default, and for one that
-// is there it stays as it is.
+// ScheduleFields are the fields of a schedule. An omitted field means the default in a new schedule, and no change in
+// an existing one.
 type ScheduleFields struct {
 	Cron         *string  `json:"cron,omitempty" maxLength:"500" nullable:"false" doc:"Cron expression: minute, hour, day of month, month and day of week, in timeZone; instead of everySeconds" example:"0 7 * * 1-5"`
 	TimeZone     *string  `json:"timeZone,omitempty" maxLength:"64" nullable:"false" doc:"Name of an IANA time zone; UTC if omitted with a first cron" example:"Europe/Berlin"`
@@ -87,7 +87,7 @@ type ScheduleFields struct {
 	OnLapse          *string  `json:"onLapse,omitempty" enum:",fail-stale,block" nullable:"false"`
 }
 
-// edit is what they change, for the caller and checked against the kind's schema.
+// edit returns the changes as the caller's, checked against the kind's schema.
 func (s *server) edit(ctx context.Context, f ScheduleFields) (schedule.Edit, *Problem) {
 	caller := callerIn(ctx)
 	if said, ok := f.Headers[engine.HeaderService]; ok && said != caller.Service {
@@ -114,7 +114,7 @@ func secondsOrNil(n *float64) *time.Duration {
 	return new(seconds(*n))
 }
 
-// as is a text as one of a type of its own.
+// as converts a text to its own type.
 func as[T ~string](text *string) *T {
 	if text == nil {
 		return nil
@@ -139,7 +139,7 @@ type changeScheduleInput struct {
 	Body ScheduleFields
 }
 
-// scheduledOutput says when a schedule that was made or changed ticks next.
+// scheduledOutput tells when a created or changed schedule ticks next.
 type scheduledOutput struct {
 	Body struct {
 		Name   string    `json:"name"`
@@ -153,7 +153,7 @@ func scheduled(name string, next time.Time) *scheduledOutput {
 	return out
 }
 
-// createSchedule makes a schedule that is no program's.
+// createSchedule creates a schedule that belongs to no program.
 func (s *server) createSchedule(ctx context.Context, in *createScheduleInput) (*scheduledOutput, error) {
 	tenant, err := in.oneTenant(ctx)
 	if err != nil {
@@ -234,7 +234,7 @@ type deletedOutput struct {
 	}
 }
 
-// deleteSchedule leaves the jobs that the schedule has enqueued.
+// deleteSchedule deletes a schedule; the jobs that it has enqueued remain.
 func (s *server) deleteSchedule(ctx context.Context, in *scheduleInput) (*deletedOutput, error) {
 	tenant, err := in.oneTenant(ctx)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// Series is how it went, step by step.
+// Series is the history step by step.
 type Series struct {
 	Since       time.Time     `json:"since"`
 	StepSeconds int           `json:"stepSeconds"`
@@ -15,7 +15,7 @@ type Series struct {
 	Marks       []SeriesMark  `json:"marks" nullable:"false" doc:"Events that may explain the measurements, oldest first"`
 }
 
-// SeriesPoint is what was measured in one step.
+// SeriesPoint contains the measurements of one step.
 type SeriesPoint struct {
 	At              time.Time `json:"at" doc:"Start of the step"`
 	MeasuredSeconds float64   `json:"measuredSeconds" doc:"Measured part of the step, usually all of it; divide counts by it for rates. 0: not measured"`
@@ -30,7 +30,7 @@ type SeriesPoint struct {
 	WaitP99Seconds  float64   `json:"waitP99Seconds"`
 }
 
-// SeriesMark is a build that workers began to run, or what an operator did.
+// SeriesMark is a build that workers began to run, or an act of an operator.
 type SeriesMark struct {
 	At        time.Time `json:"at"`
 	Build     string    `json:"build,omitempty" doc:"Build that workers started to run. For all tenants only"`

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Sink is how far events are published to a broker.
+// Sink is the progress of publishing events to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
 	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker is unavailable. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
@@ -27,7 +27,7 @@ type Sink struct {
 	Away        *Away     `json:"away,omitempty" doc:"Why it publishes nothing"`
 }
 
-// Away is why a sink stands still.
+// Away is the reason for which a sink is stopped.
 type Away struct {
 	Since   time.Time `json:"since"`
 	Code    string    `json:"code" doc:"Such as relay_unavailable; docs/operate/relay.md lists all"`
@@ -92,7 +92,7 @@ func (s *server) resumeSink(ctx context.Context, in *sinkActInput) (*sinkOutput,
 	return s.actOnSink(ctx, in, (*operator.Operator).ResumeSink)
 }
 
-// actOnSink answers with the sink as it is afterwards.
+// actOnSink answers with the sink's state afterwards.
 func (s *server) actOnSink(ctx context.Context, in *sinkActInput, do func(*operator.Operator, context.Context, string) error) (*sinkOutput, error) {
 	if err := do(s.by(ctx).Because(in.Reason), ctx, in.Sink); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ type skipEventInput struct {
 	Body SkippedEvent
 }
 
-// SkippedEvent is an event that a sink is not to publish.
+// SkippedEvent is an event that a sink must not publish.
 type SkippedEvent struct {
 	Event  string `json:"event" format:"uuid" doc:"Id of an event that is waiting for the sink"`
 	Reason string `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
@@ -127,7 +127,7 @@ func (s *server) skipEvent(ctx context.Context, in *skipEventInput) (*sinkOutput
 	return out, afterAct(err)
 }
 
-// HeldMessage is a message that a sink has refused, or one behind it of the same key.
+// HeldMessage is a message that a sink has refused, or a later one of the same key.
 type HeldMessage struct {
 	Event    string    `json:"event,omitempty" format:"uuid" doc:"Id of the event, by which consumers drop repeats; omitted if the job was changed by hand"`
 	Topic    string    `json:"topic,omitempty"`

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	keepAlive    = 15 * time.Second // between comments on a stream that has nothing to send
+	keepAlive    = 15 * time.Second // between comments on a stream without events
 	writeTimeout = 10 * time.Second // for each write: a reader that takes longer is dropped
 	askAgain     = time.Second      // between checks that the token is still good
 	comeBack     = 2 * time.Second  // before clients reconnect: the retry field of a stream
@@ -25,23 +25,23 @@ const (
 	eventStream = "text/event-stream"
 )
 
-// stream is a response of server-sent events. It does not count as a request in progress, and the
-// timeout of requests does not end it.
+// stream is a response of server-sent events. It does not count as a request in progress, and the timeout of requests
+// does not end it.
 type stream struct {
 	server *server
-	ctx    context.Context // ends when the client has gone, the server stops or the token is no longer good
+	ctx    context.Context // ends when the client has gone, the server stops or the token is no longer valid
 	w      http.ResponseWriter
 	head   bool // a HEAD request: there is no body
 }
 
-// source is what a stream sends. A nil one means that there is nothing more to send: a 204.
+// source is what a stream sends. A nil source means that there is nothing more to send: a 204.
 type source struct {
 	sendTo func(*stream)
-	close  func() // nil, or called once, whether anything was sent or not
+	close  func() // nil, or called once, whether or not anything was sent
 }
 
-// streaming registers a handler whose response is a stream. The handler itself is bound by the timeout of
-// requests, what it returns is not; an error is answered as usual.
+// streaming registers a handler whose response is a stream. The timeout of requests applies to the handler itself, but
+// not to the source that it returns; an error is answered as usual.
 func streaming[I any](handle func(*server, context.Context, *I) (*source, error)) func(*server, huma.API, huma.Operation) {
 	return func(s *server, to huma.API, op huma.Operation) {
 		op.DefaultStatus = http.StatusOK
@@ -57,8 +57,8 @@ func streaming[I any](handle func(*server, context.Context, *I) (*source, error)
 				return nil, p
 			}
 			end := sync.OnceFunc(leave)
-			// The stream has its own part of the quota from here on, and gives the request's slots back:
-			// it may wait for a look at the database, and must not keep requests out meanwhile.
+			// From here on the stream has its own part of the quota, and releases the request's slots: it may wait for
+			// a look at the database, and must not block requests meanwhile.
 			if leave, ok := ctx.Value(slotsKey).(func()); ok {
 				leave()
 			}
@@ -92,7 +92,7 @@ func (s *server) stream(hc huma.Context, from *source) {
 	}
 	connection := http.NewResponseController(w)
 	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(s.config.writeTimeout))); err != nil {
-		// Without deadlines a client that does not read could not be dropped.
+		// Without deadlines, a client that does not read could not be dropped.
 		s.log.LogAttrs(r.Context(), slog.LevelError, "the handler around the API does not support write deadlines: streams are refused", slog.Any("err", err))
 		writeProblem(w, r, internalError.because(""))
 		return
@@ -110,8 +110,8 @@ func (s *server) stream(hc huma.Context, from *source) {
 	}
 }
 
-// streamContext has the values of the request's context. It ends with the connection, with the server,
-// and when the token is no longer good: it is checked every second, in the authenticator's cache.
+// streamContext returns a context with the values of the request's. It ends with the connection, with the server, and
+// when the token is no longer valid: the authenticator's cache is asked every second.
 func (s *server) streamContext(request context.Context, r *http.Request, rt *entry) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(request))
 	connection, _ := request.Value(connectionKey).(context.Context)
@@ -136,8 +136,8 @@ func (s *server) streamContext(request context.Context, r *http.Request, rt *ent
 	return ctx, func() { gone(); cancel() }
 }
 
-// mayStill reports whether the token still has the capabilities that the stream began with. While the
-// database does not answer, the stream goes on.
+// mayStill reports whether the token still has the capabilities with which the stream began. While the database does
+// not answer, the stream goes on.
 func (s *server) mayStill(ctx context.Context, r *http.Request, rt *entry) bool {
 	began := principal(ctx)
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -150,8 +150,7 @@ func (s *server) mayStill(ctx context.Context, r *http.Request, rt *entry) bool 
 	return who.Can(rt.needs) && who.Tenant == began.Tenant && who.AllTenants == began.AllTenants && who.Can(access.AdminRead) == began.Can(access.AdminRead)
 }
 
-// slowest is how many bytes a second a client has to read: a text of 4 MiB is in memory for at most a
-// minute.
+// slowest is how many bytes per second a client must read: a text of 4 MiB is in memory for at most a minute.
 const slowest = 64 << 10
 
 // send writes text, at least its beginning, within the write timeout, or ends the stream.
@@ -172,7 +171,7 @@ func (o *stream) sendUnless(end <-chan struct{}, text []byte) bool {
 			return false
 		default:
 		}
-		part := text[:min(len(text), 32<<10)] // each part has a deadline, and all have one
+		part := text[:min(len(text), 32<<10)] // each part has a deadline, and so has the whole
 		text = text[len(part):]
 		deadline := time.Now().Add(patience)
 		if deadline.After(until) {
@@ -192,7 +191,7 @@ func (o *stream) sendUnless(end <-chan struct{}, text []byte) bool {
 	return o.ctx.Err() == nil
 }
 
-// preamble begins a stream: its position, and when to reconnect.
+// preamble returns the beginning of a stream: its position, and when to reconnect.
 func preamble(id string) []byte {
 	var text bytes.Buffer
 	_, _ = io.WriteString(&text, "retry: "+millis(comeBack)+"\n")
@@ -203,8 +202,7 @@ func preamble(id string) []byte {
 	return text.Bytes()
 }
 
-// keepAliveText is sent when there was nothing else: a comment, and the stream's position, without an
-// event.
+// keepAliveText is sent when there was nothing else: a comment, and the stream's position, without an event.
 func keepAliveText(id string) []byte {
 	if id == "" {
 		return []byte(": still here\n\n")

@@ -13,23 +13,22 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// maxDepth bounds nested values in a body.
+// maxDepth limits nested values in a body.
 const maxDepth = 64
 
-// shape is which members an object may have; nil is any value. It is made of the
-// schema of a body, so that names are compared exactly: encoding/json and huma
-// take KIND for kind.
+// shape lists the members that an object may have; nil means any value. It is made from the schema of a body, so that
+// names are compared exactly: encoding/json and huma accept KIND for kind.
 type shape struct {
-	members map[string]*shape // nil: any
+	members map[string]*shape // nil means any
 	element *shape            // of an array or of a map
 	form    form              // of a number or a string
-	instead string            // of an empty value, which is refused; "" takes one, see refuseEmpty
+	instead string            // advice about an empty value, which is refused; "" accepts one, see refuseEmpty
 }
 
-// unshaped is what is where the schema has nothing, and will refuse it.
+// unshaped stands for a place that the schema does not know, and will refuse.
 var unshaped = &shape{}
 
-// shapeOf reads a schema that does not refer to itself; nil is one that takes anything.
+// shapeOf returns the shape of a schema that does not refer to itself; nil if it accepts anything.
 func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 	if s == nil {
 		return nil
@@ -59,11 +58,10 @@ func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 	return &shape{form: formOf(s)}
 }
 
-// checkJSON reads one JSON value and refuses what encoding/json lets pass:
-// duplicate members (at any depth, also by escapes), members that the shape does not
-// have, invalid UTF-8, NUL and lone surrogates in strings, values nested deeper than
-// 64, and anything after the value. It returns nil, or what is wrong and where; and, if
-// the body can be read, the values in it that are not of their form.
+// checkJSON scans one JSON value and refuses what encoding/json accepts: duplicate members (at any depth, also by
+// escapes), members that the shape does not have, invalid UTF-8, NUL and lone surrogates in strings, values nested
+// deeper than 64, and anything after the value. It returns nil, or what is wrong and where; and, if the body can be
+// decoded, the values in it that do not have their form.
 func checkJSON(data []byte, sh *shape) (fault *Fault, misfits []Fault) {
 	s := scanner{data: data}
 	s.space()
@@ -79,18 +77,18 @@ func checkJSON(data []byte, sh *shape) (fault *Fault, misfits []Fault) {
 type scanner struct {
 	data    []byte
 	at      int
-	path    []string // to the value that is read
+	path    []string // to the current value
 	fault   *Fault
 	misfits []Fault
 }
 
-// fail notes the mistake; the scan ends.
+// fail records the mistake and ends the scan.
 func (s *scanner) fail(format string, args ...any) bool {
 	s.fault = &Fault{Pointer: s.pointer(), Detail: fmt.Sprintf(format, args...)}
 	return false
 }
 
-// shown is the byte at which the scan is, for a message.
+// shown returns the current byte, for a message.
 func (s *scanner) shown() string {
 	if s.at >= len(s.data) {
 		return "the end"
@@ -109,7 +107,7 @@ func (s *scanner) space() {
 	}
 }
 
-// take reads one byte if it is the one.
+// take consumes one byte if it equals c.
 func (s *scanner) take(c byte) bool {
 	if s.at < len(s.data) && s.data[s.at] == c {
 		s.at++
@@ -256,11 +254,11 @@ func (s *scanner) number() bool {
 	return true
 }
 
-// text reads a string and returns what it says; what names it in a message.
+// text scans a string and returns its value; what names it in a message.
 func (s *scanner) text(what string) ([]byte, bool) {
 	s.at++
 	start := s.at
-	var decoded []byte // once there is an escape
+	var decoded []byte // set once there is an escape
 	for s.at < len(s.data) {
 		switch c := s.data[s.at]; {
 		case c == '"':
@@ -341,7 +339,7 @@ func (s *scanner) hex() (rune, bool) {
 	return rune(n), err == nil
 }
 
-// names is a set that is small most of the time.
+// names is a set that is usually small.
 type names struct {
 	few  []string
 	many map[string]bool

@@ -6,22 +6,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// OfTenant is for what is found by its name, which another tenant may use as well, and
-// for what is listed.
+// OfTenant is for routes that find by a name, which several tenants may use, and for lists.
 type OfTenant struct {
 	Tenant string `query:"tenant" json:"tenant,omitempty" format:"uuid" doc:"Tenant, for tokens of all tenants; other tokens are bound to their own"`
 }
 
-// Where a request says whose.
+// These are the places of a tenant in a request.
 var (
 	inQuery  = Fault{Parameter: "tenant"}
 	inFilter = Fault{Pointer: "#/filter/tenant"}
 	inJobs   = Fault{Pointer: "#/jobs/tenant"}
 )
 
-// tenant is whose the request means; zero, which only a principal of all tenants can
-// mean, is any. A caller that names another tenant than its own learns nothing: that
-// is refused before anything is read.
+// tenant returns the tenant that the request is for; zero means any, and only a principal of all tenants can ask for
+// that. A caller that names another tenant than its own learns nothing: the request is refused before anything is read.
 func (in OfTenant) tenant(ctx context.Context) (outbox.ID, error) { return in.tenantAt(ctx, inQuery) }
 
 func (in OfTenant) tenantAt(ctx context.Context, place Fault) (outbox.ID, error) {
@@ -31,7 +29,7 @@ func (in OfTenant) tenantAt(ctx context.Context, place Fault) (outbox.ID, error)
 	}
 	id, err := outbox.ParseID(in.Tenant)
 	switch {
-	case err != nil || id.IsZero(): // which would be any
+	case err != nil || id.IsZero(): // zero would mean any
 		place.Detail = "is no tenant's id"
 		return id, invalidInput.because("", place)
 	case !own.IsZero() && id != own:
@@ -40,7 +38,7 @@ func (in OfTenant) tenantAt(ctx context.Context, place Fault) (outbox.ID, error)
 	return id, nil
 }
 
-// oneTenant is tenant with the root tenant for any.
+// oneTenant is tenant with the root tenant in place of any.
 func (in OfTenant) oneTenant(ctx context.Context) (outbox.ID, error) {
 	id, err := in.tenant(ctx)
 	if id.IsZero() {

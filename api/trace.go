@@ -17,13 +17,13 @@ import (
 // handler.
 type trace struct{ parent, state string }
 
-// What a later version appends is not known, but it is text that a job can store.
+// The suffix that a later version may append is unknown, but it is text that a job can store.
 var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$`)
 
 const maxTraceBytes = 512
 
-// traceOf reads the headers. As the standard asks, a trace context that is not well formed is
-// ignored, and a state without a parent means nothing.
+// traceOf parses the headers. As the standard requires, it ignores a malformed trace context, and a state without a
+// parent.
 func traceOf(h http.Header) trace {
 	parents := h.Values("Traceparent")
 	if len(parents) != 1 || len(parents[0]) > maxTraceBytes || !traceParent.MatchString(parents[0]) {
@@ -42,8 +42,7 @@ func traceOf(h http.Header) trace {
 	return t
 }
 
-// withTrace adds the request's trace context to a job's headers, unless they have
-// one of their own.
+// withTrace adds the request's trace context to a job's headers, unless they have their own.
 func withTrace(ctx context.Context, headers map[string]string) map[string]string {
 	t, _ := ctx.Value(traceKey).(trace)
 	if _, own := headers["traceparent"]; own || t.parent == "" {
@@ -61,9 +60,9 @@ func withTrace(ctx context.Context, headers map[string]string) map[string]string
 	return headers
 }
 
-// traced begins the span of a request. It returns the span's context, in which a job's trace context is the span's, and
-// what ends it with the answer. Without package tracing, and for a stream, which may last for hours, there is no span,
-// and the trace context is the request's own.
+// traced begins the span of a request. It returns a context in which a job's trace context is the span's, and the
+// function that ends the span with the answer. Without package tracing, and for a stream, which may last for hours,
+// there is no span, and the trace context is the request's own.
 func traced(ctx context.Context, op *huma.Operation, h http.Header, w http.ResponseWriter) (context.Context, func()) {
 	own := traceOf(h)
 	t := engine.Tracing()
@@ -76,7 +75,7 @@ func traced(ctx context.Context, op *huma.Operation, h http.Header, w http.Respo
 	})
 	made := span.Inject(nil)
 	return context.WithValue(ctx, traceKey, trace{made[engine.HeaderTraceParent], made[engine.HeaderTraceState]}), func() {
-		status := http.StatusInternalServerError // after a panic nothing is written yet
+		status := http.StatusInternalServerError // after a panic nothing has been written yet
 		if a, ok := w.(*answer); ok && a.status != 0 {
 			status = a.status
 		}

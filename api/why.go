@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Why says why a job does not run.
+// Why lists why a job does not run.
 type Why struct {
 	ID      string    `json:"id" format:"uuid"`
 	Status  string    `json:"status"`
@@ -16,7 +16,7 @@ type Why struct {
 	Reasons []Reason  `json:"reasons" nullable:"false" doc:"The first is the decisive one; the others would apply without it"`
 }
 
-// Reason is why a job does not run, with what shows it and what helps.
+// Reason is a reason for which a job does not run, with its evidence and remedy.
 type Reason struct {
 	Code         string       `json:"code" doc:"Code of the reason; docs/operate/operations.md lists them" example:"queue_paused"`
 	Sentence     string       `json:"sentence"`
@@ -40,7 +40,7 @@ type Reason struct {
 	Act          *WhyAct      `json:"act,omitempty" doc:"The remedy; omitted if the remedy is to wait, or no command provides it"`
 }
 
-// SeenWorker is a dispatcher as a reason names it.
+// SeenWorker is a dispatcher named in a reason.
 type SeenWorker struct {
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
@@ -48,7 +48,7 @@ type SeenWorker struct {
 	Present bool      `json:"present"`
 }
 
-// WhyAct is what helps.
+// WhyAct is a remedy.
 type WhyAct struct {
 	Command string `json:"command" doc:"The remedy as a command line" example:"posthaste queues resume mail"`
 	Method  string `json:"method" doc:"Method of the remedy as a request to this API" example:"POST"`
@@ -89,7 +89,7 @@ func reasonOf(r operator.Reason) Reason {
 	return v
 }
 
-// actOf is nil for none.
+// actOf returns nil for no act.
 func actOf(a operator.Act) *WhyAct {
 	if a.Command == "" {
 		return nil
@@ -97,7 +97,7 @@ func actOf(a operator.Act) *WhyAct {
 	return &WhyAct{a.Command, a.Method, a.Path}
 }
 
-// textOfID is "" for none.
+// textOfID returns "" for the zero ID.
 func textOfID(id outbox.ID) string {
 	if id.IsZero() {
 		return ""

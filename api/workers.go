@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Worker is a dispatcher as it last reported itself; it does so every minute.
+// Worker is a dispatcher as it last reported itself, which it does every minute.
 type Worker struct {
 	Name      string         `json:"name" doc:"Name, as in the leases"`
 	Version   string         `json:"version" doc:"Version of its program"`

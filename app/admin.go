@@ -14,14 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// admin serves what operators and their machines ask.
+// admin serves the endpoints for operators and their tools.
 type admin struct {
 	server   *http.Server
 	listener net.Listener
 	log      *slog.Logger
 }
 
-// newAdmin takes the address, so that one in use is a mistake found at the start.
+// newAdmin binds the address, so that an address in use is reported as a mistake at the start.
 func newAdmin(p *process) (*admin, error) {
 	ln, err := net.Listen("tcp", p.config.AdminAddr)
 	if err != nil {
@@ -89,7 +89,7 @@ func (a *admin) start() (stop func()) {
 		bound, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
 		if a.server.Shutdown(bound) != nil {
-			_ = a.server.Close() // cuts off profiles that are being taken
+			_ = a.server.Close() // cuts off profiles in progress
 		}
 		<-ended
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations"
 )
 
-// newBuildInfo says what the program is. Its schema is the one that the build was made for;
+// newBuildInfo returns a metric that describes the program. Its schema is the one that the build was made for;
 // outbox_schema_version is the one that the database has.
 func newBuildInfo() prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -14,41 +14,40 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// Component is a part of the process that this package does not know, such as the API
-// of package server.
+// A Component is a part of the process that this package does not know, such as the API of package server.
 type Component struct {
 	Name        string                      // in /readyz, in metrics and in the log
-	Run         func(context.Context) error // works until its context ends; is called again if it returns before
-	Ready       func() error                // why it does not do its work while it runs, or a part of it: ErrDegraded
-	Pool        *pgxpool.Pool               // its connections, which are closed at the end of the process; nil is none
-	NeedsSchema bool                        // it starts once the schema is there
+	Run         func(context.Context) error // works until its context ends; is called again if it returns earlier
+	Ready       func() error                // why it does not work, or works in part (ErrDegraded), while it runs
+	Pool        *pgxpool.Pool               // its connections, closed at the end of the process; nil means none
+	NeedsSchema bool                        // start only once the schema is there
 
-	// Dispatching is called with what the dispatcher of the process is, before anything runs, if there is one.
+	// Dispatching, if set, receives the presence of the process's dispatcher, if it has one, before anything runs.
 	Dispatching func(dispatcher.Presence)
 }
 
-// ErrDegraded is wrapped by what Ready of a Component returns while the component does without a part of its work. The
-// process is ready then, and degraded.
+// ErrDegraded is wrapped by the error that a Component's Ready returns while the component does only part of its work.
+// The process is then ready, and degraded.
 var ErrDegraded = errors.New("works in part")
 
 // component is a part of the process that runs for as long as the process does.
 type component struct {
 	name       string
 	run        func(context.Context) error
-	look       func() State // while it runs
+	look       func() State // called while it runs
 	needSchema bool         // starts once the schema is there
 
 	running atomic.Bool
-	stopped atomic.Bool           // for good, as it was asked to
-	failure atomic.Pointer[error] // why it stopped by itself
-	untidy  error                 // why it did not stop in good order; written before supervise returns
+	stopped atomic.Bool           // for good, on request
+	failure atomic.Pointer[error] // why it stopped unasked
+	untidy  error                 // why it did not stop in good order; set before supervise returns
 }
 
-// maxRestartWait is the longest rest of a component that keeps stopping by itself.
+// maxRestartWait is the longest pause before a component that keeps stopping is started again.
 const maxRestartWait = time.Minute
 
-// supervise keeps a component running until ctx ends. No component takes the
-// process down: the others do their part meanwhile, and /readyz tells.
+// supervise keeps a component running until ctx ends. No component takes the process down: the others go on working
+// meanwhile, and /readyz reports the failure.
 func (p *process) supervise(ctx context.Context, c *component) {
 	defer c.stopped.Store(true)
 	if c.needSchema {
@@ -70,7 +69,7 @@ func (p *process) supervise(ctx context.Context, c *component) {
 			}
 			return
 		}
-		if errors.Is(err, backoff.ErrRanBefore) && c.failure.Load() != nil { // it stays failed, for its reason
+		if errors.Is(err, backoff.ErrRanBefore) && c.failure.Load() != nil { // keep the earlier failure and its reason
 			<-ctx.Done()
 			return
 		}
@@ -85,7 +84,7 @@ func (p *process) supervise(ctx context.Context, c *component) {
 	}
 }
 
-// state is what /readyz says of the component.
+// state returns the component's state for /readyz.
 func (c *component) state() State {
 	switch failure := c.failure.Load(); {
 	case c.stopped.Load():
@@ -98,7 +97,7 @@ func (c *component) state() State {
 	return State{State: stateWaiting}
 }
 
-// unlessReady makes a look of a component's Ready method.
+// unlessReady returns a look function that calls a component's Ready method.
 func unlessReady(ready func() error) func() State {
 	return func() State {
 		if ready == nil {

@@ -24,9 +24,8 @@ const noHandlers = "no handler and no webhook: jobs are left alone"
 
 var errStopped = errors.New("stopped unexpectedly")
 
-// compose makes the components and introduces them to each other: the listener's
-// signals wake the dispatcher, the reaper and the scheduler, and its hearing decides how often they
-// poll.
+// compose makes the components and connects them: the listener's signals wake the dispatcher, the reaper and the
+// scheduler, and whether it hears determines how often they poll.
 func (p *process) compose(mux *dispatcher.Mux) error {
 	var errs []error
 	note := func(err error) {
@@ -79,7 +78,7 @@ func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) e
 	l, err := listener.New(p.config.ListenURL, dispatcher.Channel, wake, listener.Config{
 		AlsoWake:  []listener.Signal{wakeReaper},
 		ByPayload: map[string]listener.Signal{schedule.WakePayload: wakeScheduler},
-		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they look at their new poll intervals at once
+		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they apply their new poll intervals at once
 		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
 	})
 	if err != nil {
@@ -95,7 +94,7 @@ func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) e
 	return nil
 }
 
-// addDispatcher returns nil if there is nothing to handle.
+// addDispatcher makes the dispatcher. It returns nil if there is nothing to handle.
 func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dispatcher.Dispatcher, error) {
 	if mux == nil || len(mux.Kinds()) == 0 {
 		p.log.LogAttrs(background, slog.LevelWarn, noHandlers)
@@ -118,8 +117,8 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	return made, nil
 }
 
-// warnOfQueues warns of each schedule whose kind this process handles, but not in its queue: unless another process
-// works that queue, its jobs wait forever.
+// warnOfQueues warns of each schedule whose kind this process handles, but not in the schedule's queue: unless another
+// process works that queue, its jobs wait forever.
 func (p *process) warnOfQueues(mux *dispatcher.Mux) {
 	for _, s := range p.config.Schedules {
 		kind, queue := s.Job()
@@ -134,8 +133,8 @@ func (p *process) warnOfQueues(mux *dispatcher.Mux) {
 	}
 }
 
-// dispatching is the state of a dispatcher. What its handlers need is for /readyz to tell and no reason to be unready:
-// the kinds that need something else go on.
+// dispatching returns the state function of a dispatcher. If the dependencies of its handlers are unavailable, /readyz
+// reports it, but the process stays ready: the kinds with other dependencies go on.
 func dispatching(d *dispatcher.Dispatcher) func() State {
 	return func() State {
 		state := unlessReady(d.Ready)()
@@ -179,10 +178,10 @@ func (p *process) addScheduler(wake <-chan struct{}) error {
 	return nil
 }
 
-// registerCollectors publishes what is not a component's own. What the caller has
-// registered already stays.
+// registerCollectors registers the metrics that belong to no component. It keeps those that the caller has registered
+// already.
 func (p *process) registerCollectors() {
-	register := func(c prometheus.Collector) { _ = p.config.Registry.Register(c) } // only fails if it is there already
+	register := func(c prometheus.Collector) { _ = p.config.Registry.Register(c) } // fails only if already there
 	register(newBuildInfo())
 	register(newReadyMetric(&p.readiness))
 	register(collectors.NewGoCollector())

@@ -17,20 +17,19 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Config is how a process works. With a DatabaseURL, its zero value is a sane
-// production setup in which every component runs.
+// Config configures a process. With a DatabaseURL, its zero value is a sane production setup in which every component
+// runs.
 type Config struct {
-	DatabaseURL string // of Postgres; required unless Pool is given
-	ListenURL   string // the listener's; "" is as all others connect. Set it when that leads to a pooler
+	DatabaseURL string // URL of Postgres; required unless Pool is given
+	ListenURL   string // URL for the listener; "" means the others' database. Set it when theirs leads to a pooler
 
-	// Pool is the handlers' own, for job.Tx: give it a connection for each handler that is in a transaction at once.
-	// The caller closes it. Nil opens one to DatabaseURL, whose pool_max_conns says how many connections it may have
-	// (by default one for each processor, but at least four).
+	// Pool serves the handlers, for job.Tx: give it a connection for each handler that is in a transaction at once. The
+	// caller closes it. If it is nil, the process opens a pool to DatabaseURL, whose pool_max_conns limits its
+	// connections (by default one per processor, but at least four).
 	Pool *pgxpool.Pool
 
-	// Producer, if this program enqueues too, in the same database: the transactions
-	// that it begins wake the dispatcher here without the way through the database, or
-	// claim their job for it.
+	// Producer is set if this program also enqueues, in the same database. The transactions that it begins then wake
+	// this process's dispatcher without a detour through the database, or claim their job for it.
 	Producer *outbox.Producer
 
 	NoDispatch bool // claim no jobs
@@ -38,53 +37,51 @@ type Config struct {
 	NoReap     bool // expire no leases, trim no history: another process does
 	NoSchedule bool // declare and fire no schedules
 
-	// Migrate brings the schema to the state of this build at the start, such as migrate.Up
-	// of package migrations/migrate. Nil waits until somebody else has.
+	// Migrate brings the schema to the state of this build at the start, like migrate.Up of package migrations/migrate.
+	// If it is nil, the process waits until another has done so.
 	Migrate func(context.Context, *pgxpool.Pool) error
 
-	Queues       map[string]dispatcher.QueueConfig // nil works the queue "default"
-	Worker       string                            // who holds the leases; "" is host-pid and 8 hex digits
-	PollInterval time.Duration                     // while notifications arrive; 0 is 30 s. Otherwise at most 2 s
-	LeaseTTL     time.Duration                     // 0 is 15 s
-	Timeout      time.Duration                     // of one attempt; 0 is 5 min
-	Backoff      dispatcher.BackoffPolicy          // nil is dispatcher.Exponential(1 s, 1 h)
-	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
-	DrainDelay   time.Duration                     // unready before a stop (default 0): proxies still send requests
-	LogJobs      dispatcher.LogJobs                // "" is all
-	// Keep is how long closed jobs are kept, at least 24 h; 0 is 30 days, and 14 for those that succeeded.
+	Queues       map[string]dispatcher.QueueConfig // nil means the queue "default"
+	Worker       string                            // holder of the leases; "" means host-pid and 8 hex digits
+	PollInterval time.Duration                     // while notifications arrive; 0 means 30 s. Otherwise at most 2 s
+	LeaseTTL     time.Duration                     // 0 means 15 s
+	Timeout      time.Duration                     // of one attempt; 0 means 5 min
+	Backoff      dispatcher.BackoffPolicy          // nil means dispatcher.Exponential(1 s, 1 h)
+	GracePeriod  time.Duration                     // for running jobs at a stop; 0 means 20 s, negative none
+	DrainDelay   time.Duration                     // serve on, unready, before a stop (default 0): proxies may be late
+	LogJobs      dispatcher.LogJobs                // "" means all
+	// Keep is how long closed jobs are kept, at least 24 h; 0 means 30 days, and 14 for those that succeeded.
 	Keep         time.Duration
-	KeepByStatus map[outbox.Status]time.Duration // of outcomes that differ from Keep, and of dead letters (90 days)
+	KeepByStatus map[outbox.Status]time.Duration // for statuses that differ from Keep, and for dead letters (90 days)
 	KeepByQueue  map[string]map[outbox.Status]time.Duration
-	KeepEvents   time.Duration // how long events are kept, at least 24 h; 0 is 7 days
-	KeepInbox    time.Duration // how long inbox.Once remembers a message; 0 is 14 days
-	KeepAudit    time.Duration // how long it is known who did what, at least 30 days; 0 is 365 days
-	LoseUnread   bool          // drop days of events that a sink has not read; otherwise they stay until it has
+	KeepEvents   time.Duration // how long events are kept, at least 24 h; 0 means 7 days
+	KeepInbox    time.Duration // how long inbox.Once remembers a message; 0 means 14 days
+	KeepAudit    time.Duration // how long the audit trail is kept, at least 30 days; 0 means 365 days
+	LoseUnread   bool          // drop days of events that a sink has not read; otherwise they wait for it
 
-	// Schedules are declared at the start: package schedule says what that means for
-	// those that are there already. The process fires all stored schedules, also those
-	// that others declared.
+	// Schedules are declared at the start; package schedule explains how that treats existing ones. The process fires
+	// all stored schedules, including those that others declared.
 	Schedules []schedule.Schedule
 
-	// Cut, when closed, ends a stop at once; see [Signals]. Nil never does.
+	// Cut, when closed, ends a stop at once; see [Signals]. A nil Cut never does.
 	Cut <-chan struct{}
 
-	// AdminAddr is where /livez, /readyz, /metrics and /debug/pprof/ are served,
-	// such as "127.0.0.1:9090". There is no login: do not expose it. "" serves
-	// them nowhere.
+	// AdminAddr is the address that serves /livez, /readyz, /metrics and /debug/pprof/, such as "127.0.0.1:9090". There
+	// is no login: do not expose it. "" serves them nowhere.
 	AdminAddr string
-	// NoPprof serves no /debug/pprof/ there.
+	// NoPprof leaves /debug/pprof/ out.
 	NoPprof bool
-	// AdminOptional goes on without them if AdminAddr is taken.
+	// AdminOptional lets the process run without the admin server if AdminAddr is taken.
 	AdminOptional bool
 
-	// Components run besides those of this package.
+	// Components run in addition to those of this package.
 	Components []Component
 
 	Logger   *slog.Logger         // nil logs nothing
-	Registry *prometheus.Registry // nil makes a new one
+	Registry *prometheus.Registry // nil means a new one
 }
 
-// DefaultGracePeriod is that of a Config without one.
+// DefaultGracePeriod is the grace period of a Config that sets none.
 const DefaultGracePeriod = 20 * time.Second
 
 func (c Config) withDefaults() Config {
@@ -98,7 +95,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns every mistake in the configuration, joined.
 func (c Config) Validate() error {
 	var errs []error
 	if c.DatabaseURL == "" && c.Pool == nil {

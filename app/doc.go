@@ -1,7 +1,6 @@
-// Package app makes one process of the other packages: a listener that wakes, a
-// dispatcher that works, a reaper that cleans up, a scheduler, and an admin server that tells
-// how they are. Package server adds the API, and the command
-// posthaste is that with webhooks; a program with handlers of its own is about as short:
+// Package app combines the other packages into one process: a listener that wakes, a dispatcher that works, a reaper
+// that cleans up, a scheduler, and an admin server that reports on them. Package server adds the API, and the command
+// posthaste adds webhooks to that; a program with handlers of its own is about as short:
 //
 //	var mux dispatcher.Mux
 //	dispatcher.Handle(&mux, sendReceipt)
@@ -10,15 +9,13 @@
 //
 // # Guarantees
 //
-//   - Only a mistake in the configuration makes Run return by itself, before it
-//     has started anything. Whatever happens afterwards, the database going away
-//     first of all, is waited out.
-//   - The database may be down when the process starts, and the schema missing or
-//     older than the build. Dispatcher, reaper and scheduler start once both are there.
-//   - When ctx ends: the process is unready, claiming stops, jobs that had not
-//     started are given back, running jobs get the grace period, outcomes are
-//     stored, Run returns. A second signal (see [Signals]) ends the waiting at
-//     once: what still ran runs again elsewhere when its lease lapses.
+//   - Before the process has started, only a mistake in the configuration makes Run return. Afterwards Run waits out
+//     any failure, above all an outage of the database.
+//   - The database may be down when the process starts, and the schema missing or older than the build. Dispatcher,
+//     reaper and scheduler start once both are available.
+//   - When ctx ends, the process becomes unready, claiming stops, jobs that have not started are given back, running
+//     jobs get the grace period, outcomes are stored, and Run returns. A second signal (see [Signals]) ends the waiting
+//     at once: the jobs still running run again elsewhere when their leases lapse.
 //   - Handlers cannot starve the process: it has connections of its own, apart from [Config.Pool].
 //
 // # Threads

@@ -20,7 +20,7 @@ func sendReceipt(_ context.Context, job *outbox.Job[SendReceipt]) error {
 	return nil
 }
 
-// A whole program with a handler of its own.
+// This is a whole program with a handler of its own.
 func Example() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, sendReceipt)

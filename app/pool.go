@@ -16,9 +16,9 @@ const (
 	closeTimeout   = 5 * time.Second
 )
 
-// openPools opens the process's own connections, and those of its handlers, who cannot exhaust the former. They connect
-// to nothing yet. Handlers use the caller's pool if there is one, and otherwise as many connections as DatabaseURL says
-// (pool_max_conns).
+// openPools opens a pool for the process itself and one for its handlers, which therefore cannot exhaust the process's
+// connections. Neither connects yet. Handlers use the caller's pool if there is one; otherwise their pool has as many
+// connections as DatabaseURL allows (pool_max_conns).
 func openPools(c Config) (own, handlers *pgxpool.Pool, err error) {
 	if own, err = OpenPool(c, ownConnections); err != nil {
 		return nil, nil, err
@@ -37,8 +37,8 @@ func openPools(c Config) (own, handlers *pgxpool.Pool, err error) {
 	return own, handlers, nil
 }
 
-// OpenPool opens up to so many connections to where a process with this configuration
-// connects to, for one of its components. It connects to nothing yet.
+// OpenPool opens a pool of up to connections connections for a component of a process with this configuration. It does
+// not connect yet.
 func OpenPool(c Config, connections int32) (*pgxpool.Pool, error) {
 	config, err := poolConfig(c)
 	if err != nil {
@@ -72,7 +72,7 @@ func poolConfig(c Config) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// closePool does not wait for ever for a connection that somebody kept.
+// closePool closes the pool, but does not wait forever for a connection that is never released.
 func closePool(pool *pgxpool.Pool) {
 	closed := make(chan struct{})
 	go func() {
@@ -85,7 +85,7 @@ func closePool(pool *pgxpool.Pool) {
 	}
 }
 
-// closePools closes what [openPools] opened.
+// closePools closes the pools that [openPools] opened.
 func (p *process) closePools() {
 	if p.handlers != p.pool && p.handlers != p.config.Pool {
 		closePool(p.handlers)

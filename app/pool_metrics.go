@@ -5,9 +5,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// poolMetrics publishes what a pool says of itself, with its name as a label. Names and
-// help texts are those of github.com/IBM/pgxpoolprometheus: a registry refuses two metrics
-// of one name that differ in them, and the program may have pools of its own.
+// poolMetrics publishes a pool's statistics, labelled with the pool's name. Names and help texts are those of
+// github.com/IBM/pgxpoolprometheus: a registry refuses two metrics of one name with different help texts, and the
+// program may register its own pools.
 type poolMetrics struct {
 	pool *pgxpool.Pool
 	all  []poolMetric
@@ -66,7 +66,7 @@ func (m *poolMetrics) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends their values, all of one moment.
+// Collect sends the values of all metrics, taken at one moment.
 func (m *poolMetrics) Collect(metrics chan<- prometheus.Metric) {
 	stat := m.pool.Stat()
 	for _, metric := range m.all {

@@ -13,20 +13,19 @@ type Report struct {
 	Components map[string]State `json:"components"`
 }
 
-// State is how one component is: database up, down or read-only; schema current,
-// ahead, behind, edited, too-new or unknown; dispatcher, reaper, scheduler and api working, waiting (for the schema),
-// degraded, failing, failed, stopped, off, or (without any handler) idle; listener hearing,
-// deaf, failed, stopped or off.
+// State is the state of one component. The database is up, down or read-only; the schema current, ahead, behind,
+// edited, too-new or unknown; dispatcher, reaper, scheduler and api are working, waiting (for the schema), degraded,
+// failing, failed, stopped, off, or (without any handler) idle; the listener is hearing, deaf, failed, stopped or off.
 type State struct {
 	State  string `json:"state"`
 	Detail string `json:"detail,omitempty"` // what is wrong, or what jobs wait for
 
-	refused bool // of the database: it answers, and does not let us in
+	refused bool // of the database: it answers, and refuses the login
 }
 
-// Ready reports whether the process does its work. A degraded one does: jobs are
-// found by polling instead of at once, a component does without a part of its work, or
-// the API and the console alone have lost their database, or can only read it.
+// Ready reports whether the process does its work. A degraded process does: it finds jobs by polling instead of at
+// once, a component does only part of its work, or the process runs the API and the console alone and cannot reach its
+// database, or can only read it.
 func (r Report) Ready() bool { return r.Status == statusReady || r.Status == statusDegraded }
 
 const (
@@ -36,12 +35,12 @@ const (
 	statusDraining = "draining"
 )
 
-// States of the components.
+// These are the states of the components.
 const (
 	stateWorking  = "working"
 	stateWaiting  = "waiting"
 	stateDegraded = "degraded" // works in part
-	stateFailing  = "failing"  // and trying again by itself
+	stateFailing  = "failing"  // and retrying
 	stateFailed   = "failed"   // started again after a while
 	stateStopped  = "stopped"
 	stateHearing  = "hearing"
@@ -53,7 +52,7 @@ const (
 // lookInterval bounds the queries that any number of probes cause.
 const lookInterval = time.Second
 
-// readiness remembers the latest look at the database.
+// readiness caches the latest look at the database.
 type readiness struct {
 	mu               sync.Mutex
 	at               time.Time
@@ -70,14 +69,14 @@ func (r *readiness) look(ctx context.Context, p *process) (database, schema Stat
 	return r.database, r.schema
 }
 
-// note remembers a look of the gate's.
+// note stores a look made by the gate.
 func (r *readiness) note(database, schema State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.database, r.schema, r.at = database, schema, time.Now()
 }
 
-// report asks every component.
+// report collects the state of every component.
 func (p *process) report(ctx context.Context) Report {
 	database, schema := p.readiness.look(ctx, p)
 	r := Report{Status: statusReady, Components: map[string]State{
@@ -107,15 +106,15 @@ func (p *process) report(ctx context.Context) Report {
 	return r
 }
 
-// answersWithoutDatabase reports whether the process only serves requests, and has reached its database before. People
-// then read why it does not answer, or pages of one that is read-only. A process that has never reached its database
-// may be configured wrongly, and must not replace one that works; nor does one that the database does not let in any
-// more, which is no outage.
+// answersWithoutDatabase reports whether the process only serves requests and has reached its database before. During
+// an outage people can then read the reason, or the pages of a read-only database. A process that has never reached its
+// database may be configured wrongly and must not replace one that works. Nor does a process answer whose login the
+// database has come to refuse, because that is no outage.
 func (p *process) answersWithoutDatabase() bool {
 	return p.gate.isOpen() && !slices.ContainsFunc(p.components, func(c *component) bool { return c.needSchema })
 }
 
-// off is a component that was not made: switched off, or nothing for it to do.
+// off returns the state of a component that was not made because it is switched off or has nothing to do.
 func off(switched bool) State {
 	if switched {
 		return State{State: stateOff}

@@ -2,7 +2,8 @@ package app
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// readyMetric publishes what the latest look at the database found. It does not look itself: no scrape runs a query.
+// readyMetric publishes the result of the latest look at the database. It makes no look itself, so a scrape runs no
+// query.
 type readyMetric struct {
 	looks *readiness
 	desc  *prometheus.Desc

@@ -16,21 +16,23 @@ import (
 	"github.com/posthaste-dev/posthaste/listener"
 )
 
-// background is for what must outlive the context of Run.
+// background is the context for work that must outlive the context of Run.
 var background = context.Background()
 
-// stopMargin is what a stop may take beyond the grace period, for outcomes to be
-// stored, until Run gives up on a handler that ignores its context.
+// stopMargin is how much longer than the grace period a stop may take, to store outcomes, before Run gives up on a
+// handler that ignores its context.
 const stopMargin = 10 * time.Second
 
-// ErrCut is what Run returns when [Config.Cut] ended a stop before its time.
+// ErrCut is returned by Run when [Config.Cut] ended a stop early.
 var ErrCut = errors.New("stopped at once: jobs that were running run again when their leases lapse")
 
-// Run works until ctx ends, or a release has migrated the database that no longer works beside this build, and then
-// stops in good order; see the package's guarantees. It returns nil after an orderly stop that ctx began, an error
-// before it has started anything if the configuration is wrong, an error that names the release if this build is too
-// old, and [ErrCut] or an error that names what did not stop in good order, such as the dispatcher of a handler that
-// ignores the end of its context; the process should exit then.
+// Run works until ctx ends, or until a newer release migrates the database in a way that excludes this build, and then
+// stops in good order; see the package's guarantees.
+//
+// It returns nil after an orderly stop that ctx began. If the configuration is wrong, it returns an error before it has
+// started anything. If this build is too old for the database, the error names the release. If the stop was not
+// orderly, it returns [ErrCut] or an error that names what did not stop, such as the dispatcher when a handler ignores
+// the end of its context; the process should then exit.
 func Run(ctx context.Context, mux *dispatcher.Mux, config Config) error {
 	p, err := newProcess(mux, config)
 	if err != nil {
@@ -43,8 +45,8 @@ func Run(ctx context.Context, mux *dispatcher.Mux, config Config) error {
 type process struct {
 	config     Config
 	log        *slog.Logger
-	pool       *pgxpool.Pool // the process's own
-	handlers   *pgxpool.Pool // the handlers', from which dispatcher, reaper and scheduler take their settings
+	pool       *pgxpool.Pool // for the process itself
+	handlers   *pgxpool.Pool // for handlers; dispatcher, reaper and scheduler derive their settings from it
 	gate       *gate
 	components []*component
 	listener   *listener.Listener // nil while off
@@ -54,8 +56,7 @@ type process struct {
 	readiness readiness
 }
 
-// newProcess makes everything and starts nothing. Its errors are mistakes in the
-// configuration.
+// newProcess makes everything and starts nothing. Its errors are mistakes in the configuration.
 func newProcess(mux *dispatcher.Mux, config Config) (_ *process, err error) {
 	defer func() {
 		if err != nil {
@@ -104,9 +105,9 @@ func (p *process) run(ctx context.Context) error {
 	case <-ctx.Done():
 	case refused = <-p.gate.refused:
 	}
-	p.draining.Store(true) // unready comes first
+	p.draining.Store(true) // become unready first
 	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", cmp.Or(refused, context.Cause(ctx))), slog.String("grace_period", p.config.GracePeriod.String()))
-	if p.gate.isOpen() { // before, no proxy has seen it ready
+	if p.gate.isOpen() { // before that, no proxy has seen it ready
 		p.awaitProxies()
 	}
 	stop()
@@ -117,8 +118,8 @@ func (p *process) run(ctx context.Context) error {
 	return err
 }
 
-// awaitProxies goes on working for the drain delay: a proxy that has not yet seen that the process is unready sends it
-// requests, and would have them refused.
+// awaitProxies keeps serving for the drain delay: a proxy that has not yet seen the process become unready still sends
+// it requests, which would otherwise be refused.
 func (p *process) awaitProxies() {
 	if p.config.DrainDelay <= 0 {
 		return

@@ -15,20 +15,20 @@ import (
 
 const (
 	lookTimeout = 3 * time.Second
-	reminder    = 30 * time.Second // between two lines about the same obstacle
+	reminder    = 30 * time.Second // between two log lines about the same obstacle
 )
 
-// gate opens once the database is there and its schema is one that this build can
-// work with. It goes on to look whether it still is.
+// A gate opens once the database can be reached and has a schema that this build can work with. It then keeps checking
+// that this remains so.
 type gate struct {
 	pool    *pgxpool.Pool
-	migrate func(context.Context, *pgxpool.Pool) error // nil leaves that to others
+	migrate func(context.Context, *pgxpool.Pool) error // nil leaves migration to others
 	log     *slog.Logger
-	open    chan struct{} // closed when it opens
-	refused chan error    // of one: why this build may not work, or not any longer
-	ended   chan struct{} // closed when nobody looks any more
-	between time.Duration // the looks once it is open
-	looks   *readiness    // gets each look
+	open    chan struct{} // closed when the gate opens
+	refused chan error    // capacity one: why this build may not work, now or any longer
+	ended   chan struct{} // closed when run has returned
+	between time.Duration // interval of looks once the gate is open
+	looks   *readiness    // receives each look
 }
 
 func newGate(pool *pgxpool.Pool, c Config, looks *readiness) *gate {
@@ -38,7 +38,7 @@ func newGate(pool *pgxpool.Pool, c Config, looks *readiness) *gate {
 	}
 }
 
-// run opens the gate when it can. It looks until this build turns out to be too old, or ctx ends.
+// run opens the gate when it can, and goes on looking until this build turns out to be too old or ctx ends.
 func (g *gate) run(ctx context.Context) {
 	defer close(g.ended)
 	if !g.await(ctx) {
@@ -68,7 +68,7 @@ func (g *gate) isOpen() bool {
 	}
 }
 
-// await reports whether the gate may open; if not, this build is too old or ctx has ended.
+// await reports whether the gate may open. It returns false if this build is too old or ctx has ended.
 func (g *gate) await(ctx context.Context) bool {
 	var retry backoff.Backoff
 	var said time.Time
@@ -115,32 +115,32 @@ func (g *gate) look(ctx context.Context) (database, schema State) {
 	return database, schema
 }
 
-// note logs what an operator ought to know of the database that was just migrated.
+// note logs what an operator should know about the database that was just migrated.
 func (g *gate) note(ctx context.Context) {
-	notes, _ := migrations.Notes(ctx, g.pool) // doctor finds them, too
+	notes, _ := migrations.Notes(ctx, g.pool) // doctor reports them, too
 	for _, n := range notes {
 		g.log.LogAttrs(ctx, slog.LevelWarn, "the database works, but", slog.String("note", n.What), slog.String("what_to_do", n.Do))
 	}
 }
 
-// States of the database and of the schema.
+// These are the states of the database and of the schema.
 const (
 	databaseUp       = "up"
 	databaseDown     = "down"
 	databaseReadOnly = "read-only"
 	schemaCurrent    = "current"
 	schemaBehind     = "behind"
-	schemaAhead      = "ahead"   // a newer build migrated: this one goes on
-	schemaEdited     = "edited"  // another text of a file was applied than this build has
-	schemaTooNew     = "too-new" // a newer build migrated: this one may not work
+	schemaAhead      = "ahead"   // a newer build migrated: this one continues
+	schemaEdited     = "edited"  // the applied text of a file differs from this build's
+	schemaTooNew     = "too-new" // a newer build migrated: this one must not work
 	schemaUnknown    = "unknown"
 )
 
-// usable reports whether this build works with a schema of this state.
+// usable reports whether this build works with a schema in this state.
 func (s State) usable() bool { return s.State == schemaCurrent || s.State == schemaAhead }
 
-// look asks the database how it is. A server that is read-only after a failover
-// is left: the next connections go to whatever the address leads to then.
+// look checks the database and its schema. If the server is read-only after a failover, look closes the connections, so
+// that the next ones go wherever the address then leads.
 func look(ctx context.Context, pool *pgxpool.Pool) (database, schema State) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

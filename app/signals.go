@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// oneIntention is how close two signals are taken for one: Ctrl-C on a terminal
-// reaches a whole group of processes, and the parent among them may pass it on.
+// oneIntention is the interval within which two signals count as one: Ctrl-C on a terminal reaches a whole group of
+// processes, and the parent among them may pass it on.
 const oneIntention = 300 * time.Millisecond
 
-// Signals returns a context that ends at the first SIGINT or SIGTERM, for [Run],
-// and a channel that is closed at the second, for [Config.Cut]; a signal right
-// after the first counts as the same. A further one ends the process. It stops
-// watching when parent ends.
+// Signals returns a context that ends at the first SIGINT or SIGTERM, for [Run], and a channel that is closed at the
+// second, for [Config.Cut]; a signal right after the first counts as the same. A further signal ends the process.
+// Signals stops watching when parent ends.
 func Signals(parent context.Context) (ctx context.Context, cut <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(parent)
 	received := make(chan os.Signal, 2)

@@ -20,27 +20,25 @@ import (
 )
 
 const (
-	coalesce    = 5 * time.Millisecond // between two queries at least
-	hearingPoll = time.Second          // for what nobody announces
+	coalesce    = 5 * time.Millisecond // shortest pause between two queries
+	hearingPoll = time.Second          // for ends that are not announced
 	deafPoll    = 2 * time.Second      // at most, growing from a tenth of a second
-	missing     = 10 * time.Second     // how long a job may be nowhere: its transaction may be about to commit
-	askBatch    = 10_000               // jobs a query
+	missing     = 10 * time.Second     // how long a job may be missing: its transaction may be about to commit
+	askBatch    = 10_000               // jobs per query
 	askTimeout  = 5 * time.Second
 )
 
-// answer asks for the jobs that are waited for until ctx ends: for all of them when
-// woken and when it is time to poll, for the new ones when there are new waits. It
-// asks for nothing while nobody waits.
+// answer queries the jobs that are waited for until ctx ends: all of them when woken or when it is time to poll, and
+// new ones when there are new waits. It queries nothing while nobody waits.
 //
-// No end is missed. A new wait is in the map before it is asked for, so a job that
-// ends after that query's snapshot is announced, and the wake-up finds the wait; if
-// the announcement is lost, the poll finds the job.
+// No end is missed. A new wait is in the map before its first query, so if the job ends after that query's snapshot,
+// its end is announced and the wake-up finds the wait; if the announcement is lost, the poll finds the job.
 func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 	deaf, retry := backoff.Backoff{Max: deafPoll}, backoff.Backoff{Max: deafPoll}
 	poll := time.NewTimer(time.Hour)
 	defer poll.Stop()
-	var due time.Time       // when everything is asked for, at the latest
-	var forbidden time.Time // since when the database refuses to be asked; zero: it does not
+	var due time.Time       // when all jobs are queried at the latest
+	var forbidden time.Time // since when the database refuses queries; zero if it does not
 	for {
 		woken := false
 		select {
@@ -62,7 +60,7 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 		now := time.Now()
 		if !pgsession.IsForbidden(err) {
 			forbidden = time.Time{}
-		} else { // no outage, which would end
+		} else { // not an outage, which would end
 			if forbidden.IsZero() {
 				forbidden = now
 			}
@@ -73,7 +71,7 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 		switch {
 		case err != nil && ctx.Err() == nil:
 			w.complain(ctx, err)
-			rest, due = retry.Next(), now // everything, after the rest
+			rest, due = retry.Next(), now // query all jobs after the pause
 		case all || next.Before(due): // new waits do not put off the poll for the older ones
 			retry.Reset()
 			due = next
@@ -85,7 +83,7 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
-// pollInterval grows while the listener is deaf, and no new wait begins.
+// pollInterval returns the time until the next poll. It grows while the listener is deaf and no new wait begins.
 func (w *Waiter) pollInterval(deaf *backoff.Backoff) time.Duration {
 	if w.listener.Hearing() {
 		deaf.Reset()
@@ -94,7 +92,7 @@ func (w *Waiter) pollInterval(deaf *backoff.Backoff) time.Duration {
 	return deaf.Next()
 }
 
-// ids returns what to ask for: everything, or what is new.
+// ids returns the jobs to query: all of them, or the new ones.
 func (w *Waiter) ids(all bool) []outbox.ID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,8 +112,8 @@ func (w *Waiter) ask(ctx context.Context, pool *pgxpool.Pool, ids []outbox.ID) e
 	return nil
 }
 
-// askSome hands on what a query tells, row by row: results may be large, and what
-// was read before a connection broke need not be read again.
+// askSome runs a query and delivers its rows one by one: results may be large, and rows that were read before a
+// connection broke need not be read again.
 func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -123,7 +121,7 @@ func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.I
 	for i, id := range ids {
 		asked[i] = pgvalue.UUID(id)
 	}
-	rows, _ := pool.Query(ctx, sqlgen.FindEnded, asked) // its error is also that of Err
+	rows, _ := pool.Query(ctx, sqlgen.FindEnded, asked) // Err returns the same error
 	found := make(map[outbox.ID]bool)
 	var id outbox.ID
 	var e end
@@ -146,8 +144,7 @@ func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.I
 	return nil
 }
 
-// tell finishes the waits for a job that has ended, and those that have waited long
-// enough for one that is nowhere.
+// tell finishes the waits for a job that has ended, and waits that have lasted long enough for a missing job.
 func (w *Waiter) tell(id outbox.ID, e end) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,9 +164,9 @@ func (w *Waiter) tell(id outbox.ID, e end) {
 	}
 }
 
-// refuse ends the waits for jobs that nobody may ask for; or, where tables or functions are not there, those that have
-// waited long enough beside a database that has lacked them for so long: somebody may be about to migrate or restore
-// it.
+// refuse ends the waits for jobs that the role may not query. Where tables or functions are missing, it ends only the
+// waits that have lasted long enough while they were missing for that long: a migration or a restore may be about to
+// create them.
 func (w *Waiter) refuse(ids []outbox.ID, err error, lacked time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,15 +9,14 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// ErrNotFound says that there is no such job: its transaction did not commit (yet),
-// or the history has trimmed it.
+// ErrNotFound reports that there is no such job: its transaction did not commit (yet), or the history has trimmed it.
 var ErrNotFound = engine.ErrNotFound
 
-// ErrNoResult says that a job succeeded and left no result: its handler was not
-// registered with dispatcher.HandleResult, or called Complete without one.
+// ErrNoResult reports that a job succeeded without a result: its handler was not registered with
+// dispatcher.HandleResult, or called Complete without one.
 var ErrNoResult = engine.ErrNoResult
 
-// JobError says that a job has ended otherwise than by success, and how.
+// JobError reports that a job ended without success, and how.
 type JobError struct {
 	ID      outbox.ID
 	Status  outbox.Status // Failed and Dead can still be retried by a person
@@ -32,9 +31,8 @@ func (e *JobError) Error() string {
 	return fmt.Sprintf("job %s is %s: %s: %s", e.ID, e.Status, e.Code, e.Message)
 }
 
-// DecodeResult reads the stored result of a job that succeeded: [ErrNoResult] is that
-// there is none, a [*protect.SealedError] that protect.OpenResult has to open it first. A job without
-// a result may have none if R is struct{}.
+// DecodeResult decodes the stored result of a job that succeeded. It returns [ErrNoResult] if there is none, and a
+// [*protect.SealedError] if protect.OpenResult must open it first. If R is struct{}, a missing result is not an error.
 func DecodeResult[R any](id outbox.ID, stored []byte) (R, error) {
 	result, sealed, err := engine.DecodeResult[R](stored)
 	switch {

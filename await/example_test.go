@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Resize asks for a picture's thumbnail; its handler returns the Size.
+// Resize requests a thumbnail of a picture; its handler returns the Size.
 type Resize struct {
 	outbox.Returns[Size]
 	URL string
@@ -27,7 +27,7 @@ func resize(_ context.Context, job *outbox.Job[Resize]) (Size, error) {
 	return Size{80, 60}, nil
 }
 
-// How does the one who enqueued a job get what its handler returned?
+// How does the caller that enqueued a job get the value that its handler returned?
 func Example() {
 	ctx := context.Background()
 	pool, end := pgtest.Example()
@@ -64,7 +64,7 @@ func Example() {
 	// 80 x 60 <nil>
 }
 
-// run runs components until the function that it returns is called.
+// run runs components until the returned function is called.
 func run(components ...func(context.Context) error) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, len(components))

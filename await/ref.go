@@ -12,25 +12,24 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// ErrOpen says that a job has not ended yet.
+// ErrOpen reports that a job has not ended yet.
 var ErrOpen = errors.New("the job has not ended yet")
 
-// Ref is a job whose result is an R. It may be copied.
+// A Ref refers to a job whose result is an R. It may be copied.
 type Ref[R any] struct {
 	ID     outbox.ID
 	waiter *Waiter
 }
 
-// Enqueue is [outbox.Enqueue] for a job that will be waited for: it is marked as
-// watched. Wait after the transaction has committed. With an idempotency key that
-// was used before, the reference is to the first job.
+// Enqueue is [outbox.Enqueue] for a job that will be waited for: it marks the job as watched. Wait after the
+// transaction has committed. If the idempotency key was used before, the reference is to the first job.
 func Enqueue[R any](ctx context.Context, w *Waiter, db outbox.DB, args outbox.ResultArgs[R], opts outbox.Options) (Ref[R], error) {
 	id, err := outbox.Enqueue(ctx, db, args, Watched(opts))
 	return Ref[R]{ID: id, waiter: w}, err
 }
 
-// Watched returns opts for a job that will be waited for and is not enqueued by [Enqueue]:
-// one of many, or a follow-up. Its end is announced to waiters at once.
+// Watched returns opts for a job that will be waited for but is not enqueued by [Enqueue], such as one of many or a
+// follow-up. Its end is announced to waiters at once.
 func Watched(opts outbox.Options) outbox.Options {
 	*engine.Of(&opts) = true
 	return opts
@@ -38,17 +37,16 @@ func Watched(opts outbox.Options) outbox.Options {
 
 var errNoWaiter = errors.New("the reference has no waiter: make it with await.Enqueue or await.RefTo")
 
-// RefTo makes a reference from the id of a job whose handler returns an R. For a
-// job without a result, R is struct{}.
+// RefTo returns a reference to the job with the given id, whose handler returns an R. For a job without a result, R is
+// struct{}.
 func RefTo[R any](w *Waiter, id outbox.ID) Ref[R] { return Ref[R]{ID: id, waiter: w} }
 
-// Wait returns the job's result when it has succeeded, an [*JobError] when it
-// has ended otherwise, [ErrNotFound] when it was not found for 10 seconds,
-// and the cause of ctx when that ends first. A success that left no result, or one
-// that is no R, is an error, too ([ErrNoResult], or what encoding/json says), and
-// so is a sealed one that [Config].Protect does not open: what that says, like
-// protect.ErrUnreadable, or an [*protect.SealedError] if there is no Protect.
-// The waiter has to run.
+// Wait waits for the job to end. It returns the result of a job that succeeded, a [*JobError] for one that ended
+// otherwise, [ErrNotFound] if the job was not found for 10 seconds, and the cause of ctx if that ends first.
+//
+// Wait also returns an error if the job succeeded without a result ([ErrNoResult]), if its result is not an R (the
+// error of encoding/json), or if [Config].Protect does not open a sealed result: the protector's error, like
+// protect.ErrUnreadable, or a [*protect.SealedError] if there is no Protect. The waiter must be running.
 func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
 	if r.waiter == nil {
 		return result, errNoWaiter
@@ -60,14 +58,13 @@ func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
 	return decode(ctx, r, end)
 }
 
-// Status tells where the job stands now, or returns [ErrNotFound].
+// Status returns the job's current status, or [ErrNotFound].
 func (r Ref[R]) Status(ctx context.Context) (outbox.Status, error) {
 	now, err := r.look(ctx)
 	return now.status, err
 }
 
-// Result is Wait for a job that has ended already: it returns [ErrOpen] for one that
-// has not, and [ErrNotFound] at once.
+// Result is Wait for a job that has already ended: it returns [ErrOpen] if it has not, and [ErrNotFound] at once.
 func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
 	now, err := r.look(ctx)
 	if err != nil {
@@ -94,10 +91,10 @@ func (r Ref[R]) look(ctx context.Context) (end, error) {
 	return end{status: outbox.Status(f.Status), tenant: f.TenantID.Bytes, result: f.Result, code: f.ErrorCode, message: f.ErrorMessage}, nil
 }
 
-// end is how a job stands, which is final if it has ended.
+// end is the state of a job, which is final if it has ended.
 type end struct {
-	status        outbox.Status // "" for a job that is nowhere
-	tenant        outbox.ID     // of a job with a result
+	status        outbox.Status // "" for a missing job
+	tenant        outbox.ID     // set for a job with a result
 	result        []byte
 	code, message string
 }
@@ -106,7 +103,7 @@ func (e end) ended() bool {
 	return e.status.Closed() || e.status == outbox.Failed || e.status == outbox.Dead
 }
 
-// decode runs where the result is wanted: a protector may ask a store for it.
+// decode runs in the waiting caller's goroutine, because a protector may fetch the result from a store.
 func decode[R any](ctx context.Context, ref Ref[R], e end) (result R, err error) {
 	if e.status != outbox.Succeeded {
 		return result, &JobError{ID: ref.ID, Status: e.status, Code: e.code, Message: e.message}

@@ -9,9 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// openPool opens the one connection on which the waiter asks, with the settings of the
-// user's pool: handlers and requests that hold connections of that while they wait must
-// not keep the waiter from answering.
+// openPool opens the one connection for the waiter's queries, with the settings of the user's pool. The waiter needs
+// its own, because waiting handlers and requests may hold all of that pool's connections.
 func openPool(ctx context.Context, user *pgxpool.Pool) (*pgxpool.Pool, error) {
 	return pgsession.Open(ctx, user, pgsession.Config{Conns: 1, Timeout: 10 * time.Second, ByIndex: true})
 }

@@ -18,52 +18,50 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Channel is the NOTIFY channel on which dispatchers tell that watched jobs have
-// ended. Notifications carry no data: any role may read and forge them.
+// Channel is the NOTIFY channel on which dispatchers announce that watched jobs have ended. Notifications carry no
+// data: any role may read and forge them.
 const Channel = "outbox_settled"
 
-// ErrStopped is what Wait returns once the waiter's Run has ended.
+// ErrStopped is returned by Wait once the waiter's Run has ended.
 var ErrStopped = errors.New("the waiter has stopped")
 
-// Config is how a waiter works. Its zero value is a sane production setup.
+// Config configures a waiter. Its zero value is a sane production setup.
 type Config struct {
-	ListenURL string       // the listener's; "" is as the pool connects. Set it when that leads to a pooler
+	ListenURL string       // URL for the listener; "" connects as the pool does. Set it when that leads to a pooler
 	Logger    *slog.Logger // nil logs nothing
 
-	// Protect opens results that were sealed, as dispatcher.Protect seals those of
-	// jobs whose payloads are sealed; others pass. nil leaves them sealed: an
-	// [*protect.SealedError] for who waits.
+	// Protect opens sealed results, as dispatcher.Protect seals those of jobs whose payloads are sealed; other results
+	// pass unchanged. If it is nil, results stay sealed, and waiting callers get a [*protect.SealedError].
 	Protect outbox.Protector
 }
 
-// Waiter waits for jobs on behalf of a whole process. Its methods are safe for
-// concurrent use.
+// A Waiter waits for jobs on behalf of a whole process. Its methods are safe for concurrent use.
 type Waiter struct {
 	user     *pgxpool.Pool
 	protect  outbox.Protector // nil for none
 	log      *slog.Logger
-	wake     listener.Signal // something may have ended
+	wake     listener.Signal // a job may have ended
 	listener *listener.Listener
 	joined   chan struct{} // one slot: there is a new wait
-	poll     time.Duration // between two looks for everything, while the listener hears
-	missing  time.Duration // how long a job may be nowhere
+	poll     time.Duration // between two polls of all jobs while the listener hears
+	missing  time.Duration // how long a job may be missing
 
 	complaints outage.Complaints
 	started    atomic.Bool
 
 	mu      sync.Mutex
 	waits   map[outbox.ID]*watch
-	fresh   map[outbox.ID]struct{} // to be asked for: somebody has begun to wait for them
+	fresh   map[outbox.ID]struct{} // not yet queried: a wait has begun for them
 	stopped bool
 }
 
-// watch is a job and everybody who waits for it.
+// A watch is a job with all waits for it.
 type watch struct {
 	waits []*wait
-	seen  bool // it was open when we asked
+	seen  bool // a query saw it open
 }
 
-// wait is one call of Wait.
+// A wait is one call of Wait.
 type wait struct {
 	since time.Time
 	done  chan result // one slot
@@ -74,8 +72,8 @@ type result struct {
 	err error
 }
 
-// New makes a waiter. It opens connections of its own with the settings of pool when
-// it runs; pool itself serves Status and Result.
+// New returns a waiter. When it runs, it opens its own connections with the settings of pool; pool itself serves Status
+// and Result.
 func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
 	log := config.Logger
 	if log == nil {
@@ -97,9 +95,8 @@ func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
 	return w, nil
 }
 
-// Run listens and answers waits until ctx ends; then those that are left return
-// [ErrStopped], and Run nil. It may be called once. Waits that begin before it wait
-// for it.
+// Run listens and answers waits until ctx ends. Then the remaining waits return [ErrStopped], and Run returns nil. It
+// may be called once. Waits that begin before Run wait for it.
 func (w *Waiter) Run(ctx context.Context) error {
 	if w.started.Swap(true) {
 		return fmt.Errorf("waiter: %w", backoff.ErrRanBefore)
@@ -112,12 +109,12 @@ func (w *Waiter) Run(ctx context.Context) error {
 	defer pool.Close()
 	var listening sync.WaitGroup
 	defer listening.Wait()
-	listening.Go(func() { _ = w.listener.Run(ctx) }) // returns nil, or that it runs already, which is excluded above
+	listening.Go(func() { _ = w.listener.Run(ctx) }) // nil, or that it runs already, which is excluded above
 	w.answer(ctx, pool)
 	return nil
 }
 
-// wait returns how the job ended.
+// wait waits for the job to end and returns how it ended.
 func (w *Waiter) wait(ctx context.Context, id outbox.ID) (end, error) {
 	me := &wait{since: time.Now(), done: make(chan result, 1)}
 	if !w.join(id, me) {
@@ -130,7 +127,7 @@ func (w *Waiter) wait(ctx context.Context, id outbox.ID) (end, error) {
 		w.leave(id, me)
 	}
 	select {
-	case r := <-me.done: // it came at the same moment
+	case r := <-me.done: // the answer came at the same moment
 		return r.end, r.err
 	default:
 		return end{}, context.Cause(ctx)
@@ -148,7 +145,7 @@ func (w *Waiter) join(id outbox.ID, me *wait) bool {
 		job = new(watch)
 		w.waits[id] = job
 	}
-	// Asked for although somebody waits for it already: it may have ended since.
+	// Query the job even if somebody already waits for it: it may have ended since the last query.
 	job.waits = append(job.waits, me)
 	w.fresh[id] = struct{}{}
 	select {
@@ -193,12 +190,12 @@ func (w *Waiter) stop() {
 
 func (j *watch) finish(r result) {
 	for _, one := range j.waits {
-		one.done <- r // has room: each is finished once
+		one.done <- r // never blocks: each wait is finished once
 	}
 	j.waits = nil
 }
 
-// giveUp ends the waits that have lasted for long enough.
+// giveUp ends the waits that have lasted long enough.
 func (j *watch) giveUp(after time.Duration, err error) {
 	now := time.Now()
 	j.waits = slices.DeleteFunc(j.waits, func(one *wait) bool {

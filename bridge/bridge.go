@@ -16,35 +16,35 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// Bridges makes jobs of messages. Make it with [New].
+// Bridges makes jobs from messages. Make one with [New].
 type Bridges struct {
 	user    *pgxpool.Pool
 	bridges []*bridge
 	started atomic.Bool
 }
 
-// bridge is one of them. One goroutine has it.
+// bridge is a single bridge. Only one goroutine uses it.
 type bridge struct {
 	BridgeConfig
 	pool, user *pgxpool.Pool
 	metrics    bridgeMetrics
 	log        *slog.Logger
 	complaints outage.Complaints
-	answered   atomic.Bool // the database has
+	answered   atomic.Bool // the database has answered
 	room       room
-	most       int    // messages of the next transaction
+	most       int    // limit of messages in the next transaction
 	away       *away  // nil unless something keeps it from storing messages
-	lag        *int64 // nil if the broker does not say so
+	lag        *int64 // nil if the broker does not report it
 }
 
-// away is since when a bridge stores nothing, and why.
+// away records since when a bridge stores nothing, and why.
 type away struct {
 	since   time.Time
 	message string
 }
 
-// New checks config and registers the metrics. It opens connections of its own, one a bridge, to the database of
-// pool, which is only read for its settings.
+// New validates config and registers the metrics. It opens its own connections, one per bridge, to the database of
+// pool, which it uses only for its settings.
 func New(pool *pgxpool.Pool, config Config) (*Bridges, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("bridge: %w", err)
@@ -63,8 +63,8 @@ func New(pool *pgxpool.Pool, config Config) (*Bridges, error) {
 	return r, nil
 }
 
-// Ready returns nil once the database has answered all bridges. That a broker is away, or that another process
-// fetches, is no reason. Ready is safe for concurrent use.
+// Ready returns nil once the database has answered all bridges. An unavailable broker, or another process that fetches,
+// does not make it unready. Ready is safe for concurrent use.
 func (r *Bridges) Ready() error {
 	for _, b := range r.bridges {
 		if !b.answered.Load() {
@@ -74,8 +74,8 @@ func (r *Bridges) Ready() error {
 	return nil
 }
 
-// Run makes jobs of messages until ctx ends and then returns nil. A batch that is being stored then is stored and
-// acknowledged; what was fetched only is given back. It may be called once.
+// Run makes jobs from messages until ctx ends and then returns nil. It stores and acknowledges a batch that is being
+// stored by then, and gives messages that were only fetched back. It may be called once.
 func (r *Bridges) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return fmt.Errorf("bridge: %w", backoff.ErrRanBefore)
@@ -120,11 +120,11 @@ func (b *bridge) run(ctx context.Context) {
 		}
 		b.complain(ctx, "bridge not owned", err)
 		pgsession.LeaveReadOnly(err, b.pool, b.user)
-		_ = retry.Wait(ctx) // that ctx has ended is seen above
+		_ = retry.Wait(ctx) // the end of ctx is handled above
 	}
 }
 
-// stand notes what keeps the bridge from storing messages, for keep to store.
+// stand records what keeps the bridge from storing messages, for keep to store.
 func (b *bridge) stand(message string, err error) {
 	since := time.Now()
 	if b.away != nil {
@@ -134,7 +134,7 @@ func (b *bridge) stand(message string, err error) {
 	b.metrics.stalled.Set(time.Since(since).Seconds())
 }
 
-// complain also logs it, a line in ten seconds.
+// complain does the same and logs it, once in ten seconds.
 func (b *bridge) complain(ctx context.Context, message string, err error) {
 	b.stand(message, err)
 	if missed, due := b.complaints.Due(message, time.Now()); due {
@@ -142,7 +142,7 @@ func (b *bridge) complain(ctx context.Context, message string, err error) {
 	}
 }
 
-// goesOn is after what was fetched is stored, or after there was nothing.
+// goesOn records that messages were stored, or that there were none.
 func (b *bridge) goesOn() {
 	b.away = nil
 	b.metrics.stalled.Set(0)

@@ -12,35 +12,34 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Source is where a broker has messages for a bridge. Its methods are not called concurrently.
+// A Source is a broker's supply of messages for a bridge. Its methods are not called concurrently.
 type Source interface {
-	// Fetch waits for messages until ctx ends, and returns up to so many of them, those of a key in their order; none
-	// if there were none. It connects if there is no connection. After an error the same messages come again.
+	// Fetch waits for messages until ctx ends, and returns up to most of them, those of a key in order, or none if
+	// there were none. It connects if there is no connection. After an error the same messages come again.
 	Fetch(ctx context.Context, most int) ([]Message, error)
 
-	// Ack has the broker never send again what was returned by Fetch since the last Ack or Release.
+	// Ack makes the broker never again send what Fetch returned since the last Ack or Release.
 	Ack(ctx context.Context) error
 
-	// Release gives back what was returned and not acknowledged, for another process or the next Fetch.
+	// Release gives messages back that were returned and not acknowledged, for another process or the next Fetch.
 	Release()
 
 	// Close releases connections.
 	Close() error
 }
 
-// A Lagging source knows how many messages there were behind those that it has returned, when its broker said so last.
+// A Lagging source reports how many messages there were behind those that it has returned, by the broker's last report.
 type Lagging interface{ Lag() int64 }
 
 // Message is a message as a broker delivers it.
 type Message struct {
-	// ID is the same for each delivery of a message, and unlike those of all other messages of the source.
+	// ID is the same for each delivery of a message, and differs from those of all other messages of the source.
 	ID       string
-	Source   string // the stream or topic; with ID the idempotency key of the job
-	Subject  string // for people: the subject, or topic and partition
+	Source   string // the stream or topic; with ID, the idempotency key of the job
+	Subject  string // for display: the subject, or topic and partition
 	Key      string // "" for none; any bytes
-	Position int64  // for people: in the stream or partition, from 1
-	// ContentType is "" if nobody says it: application/json for what is valid JSON, and otherwise
-	// application/octet-stream.
+	Position int64  // for display: in the stream or partition, from 1
+	// ContentType may be "": then valid JSON counts as application/json, and anything else as application/octet-stream.
 	ContentType string
 	Headers     []Header
 	Body        []byte
@@ -49,7 +48,7 @@ type Message struct {
 // Header is a header of a message. Its value may be any bytes.
 type Header struct{ Name, Value string }
 
-// Config is which messages become which jobs.
+// Config sets which messages become which jobs.
 type Config struct {
 	Bridges []BridgeConfig
 
@@ -57,20 +56,20 @@ type Config struct {
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 }
 
-// BridgeConfig is one source and the jobs that are made of its messages.
+// BridgeConfig is one source and the jobs that are made from its messages.
 type BridgeConfig struct {
-	Name   string // in logs and metrics; under another name two processes fetch beside each other
+	Name   string // in logs and metrics; under different names, two processes fetch concurrently
 	Source Source
 
 	Kind    string         // of the jobs
-	Options outbox.Options // of each of them, but for Key, IdempotencyKey and Headers, which are the message's
+	Options outbox.Options // of each job; Key, IdempotencyKey and Headers come from the message
 
-	// A message with a key is a job with this key, of which one runs at a time. With Ordered they also run in the order
-	// of the messages, and a dead letter holds up its key.
+	// Ordered makes the jobs of a key run in the order of the messages, and makes a dead letter block its key. Without
+	// it, a message with a key becomes a job with this key, and the jobs of a key run one at a time.
 	Ordered bool
 
-	// MaxQueued is how many jobs of the queue and tenant may wait: the bridge then fetches no more. 0 is any number.
-	// A batch that was fetched is stored, so keep a distance of 500 from what must not be.
+	// MaxQueued limits the waiting jobs of the queue and tenant: beyond it the bridge fetches no more. 0 means no
+	// limit. A batch that was fetched is stored all the same, so stay 500 below any hard limit.
 	MaxQueued int
 }
 
@@ -102,7 +101,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Validate reports what is wrong with the jobs that are to be made.
+// Validate returns the mistakes in the options of the jobs.
 func (b BridgeConfig) Validate() error {
 	var errs []error
 	if b.MaxQueued < 0 || b.MaxQueued > maxMaxQueued {

@@ -1,11 +1,11 @@
-// Package bridge makes a job of each message of a broker: it fetches messages, stores their jobs in one transaction,
+// Package bridge makes a job from each message of a broker: it fetches messages, stores their jobs in one transaction,
 // and then acknowledges them.
 //
 //	broker ── Fetch ──▶ jobs, with the idempotency key source/id ── COMMIT ──▶ Ack ── broker
 //
-// A message comes again if anything ends between the two, and finds its job by the idempotency key: each message is
-// exactly one job, for as long as the job and its key are kept. [Source] is a broker's side; packages relay/nats and
-// relay/kafka have one each.
+// If anything fails between the commit and the acknowledgement, a message comes again, and finds its job by the
+// idempotency key: each message becomes exactly one job, for as long as the job and its key are kept. A [Source] is a
+// broker's side; packages relay/nats and relay/kafka have one each.
 //
 // # One process at a time
 //
@@ -15,7 +15,7 @@
 //	A  fetches 1 to 500                                  stores them: not our epoch any more, rolled back, no Ack
 //	B               lease has lapsed: epoch 2, fetches 1 to 500 again, stores, acknowledges
 //
-// So the jobs of a key are stored in the order of its messages, also if A was stopped for an hour.
+// So the jobs of a key are stored in the order of its messages, even if A was stopped for an hour.
 //
 // # Files
 //

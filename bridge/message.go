@@ -18,7 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Headers that a job has besides those of its message.
+// These are the headers of a job in addition to those of its message.
 const (
 	HeaderSource   = "inbox-source"   // Message.Source
 	HeaderID       = "inbox-id"       // Message.ID
@@ -26,8 +26,8 @@ const (
 	HeaderPosition = "inbox-position" // Message.Position
 )
 
-// What begins with ours means something to us, such as that a job is a copy that no replay stores again. A message's
-// header of such a name is a job's header with theirs before it.
+// Headers that begin with ours have a meaning to Posthaste, for example that a job is a copy that no replay stores
+// again. A message's header with such a name becomes a job's header with theirs prepended.
 const ours, theirs = "posthaste-", "inbox-"
 
 const (
@@ -37,15 +37,15 @@ const (
 	maxKeyBytes = 512 // of a job's key and idempotency key
 )
 
-// job returns the request of a message's job. Its error is for ever.
+// job returns the request of a message's job. Its error is permanent.
 func (b *BridgeConfig) job(m *Message) (outbox.Request, error) {
 	options := b.Options
 	options.IdempotencyKey = m.idempotencyKey()
 	options.Headers = m.headers()
 	if m.Key != "" {
 		options.Key.Name = short(text(m.Key))
-		// In the order of commits, which is that of the messages: a batch is stored in its order, and by one process at
-		// a time. Positions begin anew with a stream or topic that is made again, and differ between partitions.
+		// Order by commits, which is the order of the messages: a batch is stored in its order, and by one process at a
+		// time. Positions start over when a stream or topic is recreated, and differ between partitions.
 		options.Key.Ordered = b.Ordered
 	}
 	return outbox.Encode(outbox.Raw{KindName: b.Kind, Payload: m.Body, ContentType: m.contentType()}, options)
@@ -78,7 +78,7 @@ func (m *Message) headers() map[string]string {
 	return all
 }
 
-// contentType is JSON's without its parameters, which jobs do not have. What has no bytes is no JSON.
+// contentType returns JSON's type without its parameters, which jobs do not have. An empty body is not JSON.
 func (m *Message) contentType() string {
 	media, _, err := mime.ParseMediaType(m.ContentType)
 	switch {
@@ -94,7 +94,7 @@ func (m *Message) contentType() string {
 	return typeBytes
 }
 
-// text is what a column of text can hold: bytes that are none are written otherwise.
+// text returns a value that a text column can store, in another notation for bytes that are not text.
 func text(s string) string {
 	if isText(s) {
 		return s
@@ -116,7 +116,8 @@ func hash(s string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Undecodable is the kind of the dead letter that a message becomes of which no job can be made, and its error code.
+// Undecodable is the kind, and also the error code, of the dead letter that a message becomes if no job can be made
+// from it.
 const (
 	Undecodable     = "inbox:undecodable"
 	undecodableCode = "undecodable_message"
@@ -129,15 +130,15 @@ type Letter struct {
 	Subject     string            `json:"subject"`
 	Key         string            `json:"key,omitempty"`
 	Position    int64             `json:"position"`
-	ForKind     string            `json:"kind"` // that the job would have had
+	ForKind     string            `json:"kind"` // the kind that the job would have had
 	Reason      string            `json:"reason"`
 	ContentType string            `json:"content_type,omitempty"`
-	Headers     map[string]string `json:"headers,omitempty"` // left out if they are too large
+	Headers     map[string]string `json:"headers,omitempty"` // omitted if too large
 	Size        int               `json:"size"`              // of the message's body
 	Body        []byte            `json:"body"`              // its first 2 MiB
 }
 
-// Kind is [Undecodable].
+// Kind returns [Undecodable].
 func (Letter) Kind() string { return Undecodable }
 
 const (
@@ -171,7 +172,7 @@ func (b *BridgeConfig) letter(m *Message, reason error) (sqlgen.StoreUndecodable
 		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: b.queue(), Kind: Undecodable, Payload: payload,
 		ErrorCode: undecodableCode, ErrorMessage: pgvalue.ASCII(reason.Error(), maxReason),
 		Fingerprint:    fingerprint.Of(Undecodable, undecodableCode, reason.Error()),
-		IdempotencyKey: hash(m.Source + "/" + m.ID), // any database can hold it
+		IdempotencyKey: hash(m.Source + "/" + m.ID), // storable in any database
 	}, nil
 }
 

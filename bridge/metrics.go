@@ -5,15 +5,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are those of all bridges. A bridge's gauges are 0 in a process that does not fetch, but for stalled: take the
-// maximum over processes, not the sum.
+// metrics are those of all bridges. A bridge's gauges are 0 in a process that does not fetch, except stalled: aggregate
+// over processes by maximum, not by sum.
 type metrics struct {
 	received, stored, undecodable *prometheus.CounterVec
 	owned, lag, stalled           *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	f := promauto.With(reg) // nil registers nowhere, and still counts
+	f := promauto.With(reg) // with nil, metrics count but are not registered
 	labels := []string{"bridge"}
 	counter := func(name, help string) *prometheus.CounterVec {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -44,7 +44,7 @@ func (m *metrics) of(bridge string) bridgeMetrics {
 	}
 }
 
-// forget is for a process that does not fetch any more.
+// forget resets the gauges in a process that no longer fetches.
 func (m *bridgeMetrics) forget() {
 	m.owned.Set(0)
 	m.lag.Set(0)

@@ -15,8 +15,8 @@ import (
 const (
 	maxBatch   = 500
 	fetchWait  = 3 * time.Second // after which the lease is extended
-	fullPause  = time.Second     // between two looks whether a full queue has room, or tenfold the time of a look
-	fullMost   = 4 * time.Second // but no more, for the lease
+	fullPause  = time.Second     // between two checks whether a full queue has room, or ten times a check's duration
+	fullMost   = 4 * time.Second // upper limit, because of the lease
 	recount    = 5 * time.Second // after which others may have filled the queue
 	ackTimeout = 5 * time.Second
 )
@@ -90,7 +90,8 @@ func (b *bridge) fetch(ctx context.Context, most int) ([]Message, error) {
 	return batch, nil
 }
 
-// ack acknowledges what is stored, also after the end of ctx. What is not acknowledged comes again, and finds its jobs.
+// ack acknowledges what is stored, even after ctx has ended. Messages that are not acknowledged come again and find
+// their jobs.
 func (b *bridge) ack(ctx context.Context, messages int) {
 	b.room.waiting += int64(messages)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
@@ -106,11 +107,11 @@ func (b *bridge) keepAlone(ctx context.Context, epoch int64, why *away) error {
 	return b.keep(ctx, b.pool, epoch, 0, why)
 }
 
-// room is how many jobs of the queue wait, as far as it is known.
+// room is the known number of waiting jobs in the queue.
 type room struct {
 	waiting int64
 	counted time.Time
-	took    time.Duration // to count
+	took    time.Duration // how long counting took
 }
 
 // mayFetch returns how many messages may be fetched.

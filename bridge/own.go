@@ -16,7 +16,7 @@ import (
 
 const (
 	leaseTTL         = 10 * time.Second
-	standbyPause     = time.Second // between two looks whether the bridge can be had
+	standbyPause     = time.Second // between two attempts to take the bridge
 	statementTimeout = 5 * time.Second
 )
 
@@ -41,13 +41,13 @@ func (b *bridge) own(ctx context.Context) (epoch int64, err error) {
 	}
 }
 
-// keep extends the lease, in a transaction that stores so many messages or without one, and stores why there are none,
-// if something keeps the bridge from that.
+// keep extends the lease, in a transaction that stores the given number of messages or on its own, and stores what
+// keeps the bridge from storing messages, if anything.
 func (b *bridge) keep(ctx context.Context, db sqlgen.DBTX, epoch int64, stored int, why *away) error {
 	params := sqlgen.KeepBridgeParams{Bridge: b.Name, Epoch: epoch, LeaseTtl: pgvalue.Interval(leaseTTL), Stored: int64(stored), Lag: b.lag}
 	if why != nil {
 		params.AwayFor = pgvalue.Interval(time.Since(why.since))
-		params.AwayMessage = new(pgvalue.ASCII(pgvalue.Text(why.message, maxReason), maxReason)) // for any database
+		params.AwayMessage = new(pgvalue.ASCII(pgvalue.Text(why.message, maxReason), maxReason)) // fits any encoding
 	}
 	n, err := sqlgen.New(db).KeepBridge(ctx, params)
 	switch {
@@ -68,7 +68,8 @@ func (b *bridge) leave(ctx context.Context, epoch int64) {
 	}
 }
 
-// inTx runs fn, which stores so many messages, in a transaction in which this process is the one that fetches.
+// inTx runs fn, which stores the given number of messages, in a transaction that succeeds only while this process is
+// the one that fetches.
 func (b *bridge) inTx(ctx context.Context, epoch int64, stored int, fn func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		if err := b.keep(ctx, tx, epoch, stored, nil); err != nil {

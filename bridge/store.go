@@ -13,13 +13,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// storeUntilDone stores the jobs of a batch. While the database is away nothing else is fetched, and the batch is
-// kept, so that nothing overtakes it; the lease is extended, and says why. What does not fit its time is stored in
-// parts: what part was stored when the process ends comes again with the rest, and finds its jobs. Once ctx has ended
-// it tries no more.
+// storeUntilDone stores the jobs of a batch. While the database is unavailable, nothing else is fetched and the batch
+// is kept, so that nothing overtakes it; meanwhile the lease is extended with the reason. A batch that does not fit
+// into its time is stored in parts. If the process ends in between, the stored parts come again with the rest, and find
+// their jobs. Once ctx has ended, it makes no further attempt.
 func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Message) error {
 	retry := backoff.Backoff{Max: leaseTTL / 4}
-	grows := true // not again in a batch of which a part was too much
+	grows := true // but not again in a batch that had a part that was too large
 	for len(batch) > 0 {
 		part := batch[:min(b.most, len(batch))]
 		err := b.store(ctx, epoch, part)
@@ -51,7 +51,7 @@ func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Messag
 	return nil
 }
 
-// store stores the jobs of a batch in one transaction, which goes on after the end of ctx.
+// store stores the jobs of a batch in one transaction, which continues after ctx has ended.
 func (b *bridge) store(ctx context.Context, epoch int64, batch []Message) error {
 	requests := make([]outbox.Request, 0, len(batch))
 	var letters []sqlgen.StoreUndecodableParams
@@ -76,7 +76,7 @@ func (b *bridge) store(ctx context.Context, epoch int64, batch []Message) error 
 }
 
 func (b *bridge) commit(ctx context.Context, epoch int64, requests []outbox.Request, letters []sqlgen.StoreUndecodableParams) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // the lease outlasts it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // shorter than the lease
 	defer cancel()
 	return b.inTx(ctx, epoch, len(requests)+len(letters), func(tx pgx.Tx) error {
 		if _, err := outbox.EnqueueMany(ctx, tx, requests); err != nil {
@@ -91,7 +91,7 @@ func (b *bridge) commit(ctx context.Context, epoch int64, requests []outbox.Requ
 	})
 }
 
-// storeEach stores messages one by one, as the database refuses one of them. That one becomes a dead letter.
+// storeEach stores messages one by one after the database has refused one of them. That one becomes a dead letter.
 func (b *bridge) storeEach(ctx context.Context, epoch int64, batch []Message) error {
 	for i := range batch {
 		err := b.store(ctx, epoch, batch[i:i+1])

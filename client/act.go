@@ -8,9 +8,8 @@ import (
 
 type reasonKey struct{}
 
-// WithReason has the acts that are made with the context give a reason, which goes to the
-// audit: those on one job, queue, key, schedule, sink, operation or replay. Others have a
-// field for it.
+// WithReason adds a reason, for the audit, to acts that are made with the context: those on one job, queue, key,
+// schedule, sink, operation or replay. Other acts have a field for it.
 func WithReason(ctx context.Context, reason string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, reason)
 }
@@ -30,9 +29,8 @@ func (c *Client) actOn(ctx context.Context, id, act string) (Job, error) {
 	return ask[Job](ctx, c, r.segment("job's id", id, act))
 }
 
-// CancelJob calls a job off. It returns the job: cancelled if it waited; still
-// running, with CancelRequestedAt, if its handler was asked to stop. To repeat it is
-// harmless.
+// CancelJob cancels a job and returns it: cancelled if it waited; still running, with CancelRequestedAt, if its handler
+// was asked to stop. Repeating it is harmless.
 func (c *Client) CancelJob(ctx context.Context, id string) (Job, error) {
 	return c.actOn(ctx, id, "/cancel")
 }
@@ -42,50 +40,49 @@ func (c *Client) ReleaseJob(ctx context.Context, id string) (Job, error) {
 	return c.actOn(ctx, id, "/release")
 }
 
-// RetryJob has a dead letter run again with all its attempts, or a waiting job at
-// once, and returns it as it is then. In another status it is a [*Problem] with
-// [CodeJobStatusConflict].
+// RetryJob runs a dead letter again with all its attempts, or a waiting job at once, and returns the job's new state.
+// For a job in another status it returns a [*Problem] with [CodeJobStatusConflict].
 func (c *Client) RetryJob(ctx context.Context, id string) (Job, error) {
 	return c.actOn(ctx, id, "/retry")
 }
 
-// DismissJob puts a dead letter away.
+// DismissJob dismisses a dead letter.
 func (c *Client) DismissJob(ctx context.Context, id string) (Job, error) {
 	return c.actOn(ctx, id, "/dismiss")
 }
 
-// Bulk says which jobs to act on: by their ids, at most 1 000, or by a filter.
+// Bulk selects jobs to act on, by their ids, at most 1 000, or by a filter.
 type Bulk struct {
 	IDs    []string   `json:"ids,omitempty"`
-	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status: those that the act is for
-	While  []string   `json:"while,omitempty"`  // with IDs: only those that are in one of these statuses by then
-	DryRun bool       `json:"dryRun,omitempty"` // only tell which
+	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status, those that the act is for
+	While  []string   `json:"while,omitempty"`  // with IDs: only jobs that by then are in one of these statuses
+	DryRun bool       `json:"dryRun,omitempty"` // only report which
 	Reason string     `json:"reason,omitempty"` // for the audit
-	Cursor string     `json:"cursor,omitempty"` // with a filter: Next of the answer before
+	Cursor string     `json:"cursor,omitempty"` // with a filter: Next of the previous answer
 }
 
-// BulkResult is what became of each job.
+// BulkResult contains the outcome for each job.
 type BulkResult struct {
 	Done    int       `json:"done"` // acted on, or would be
 	Refused int       `json:"refused"`
 	Jobs    []Outcome `json:"jobs"`
-	// More reports that there may be more: by a filter with Next, by ids those that are not among Jobs.
+	// More reports that there may be more jobs: with a filter, those from Next on; with ids, those that are not among
+	// Jobs.
 	More bool   `json:"more"`
-	Next string `json:"next,omitempty"` // the Cursor that goes on
+	Next string `json:"next,omitempty"` // the Cursor for continuing
 }
 
-// Outcome is what became of one.
+// Outcome is the outcome for one job.
 type Outcome struct {
 	ID   string `json:"id"`
-	Code Code   `json:"code,omitempty"` // why nothing was done, or why it is not known; "" if it was done
-	// Requested is of cancellations: the job is running and was asked to stop.
+	Code Code   `json:"code,omitempty"` // why nothing was done, or that this is unknown; "" if it was done
+	// Requested is set by cancellations: the job is running and was asked to stop.
 	Requested bool `json:"requested,omitempty"`
 }
 
-// InParts makes an act on many jobs, such as c.RetryJobs, request after request until
-// there are no more, and yields each answer: a request has a bounded time, and by a
-// filter comes to 1 000 jobs at most. Jobs that are enqueued after the first one are not
-// touched. What a request did stays done if the next one fails.
+// InParts repeats an act on many jobs, such as c.RetryJobs, until there are no more, and yields each answer: a request
+// takes bounded time, and with a filter acts on 1 000 jobs at most. Jobs that are enqueued after the first request are
+// not touched. Acts of a request stay in effect if a later request fails.
 func InParts(ctx context.Context, which Bulk, act func(context.Context, Bulk) (BulkResult, error)) iter.Seq2[BulkResult, error] {
 	return func(yield func(BulkResult, error) bool) {
 		for {

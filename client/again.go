@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// lost is that no answer came: whether anything was done is not known.
+// lost is the error when no answer came: whether anything was done is unknown.
 type lost struct{ err error }
 
 func (l *lost) Error() string { return l.err.Error() }
 func (l *lost) Unwrap() error { return l.err }
 
-// again reports whether to repeat the request after an attempt that failed, and when.
+// again reports whether to repeat the request after a failed attempt, and when.
 func (r request) again(err error, attempt int) (wait time.Duration, sensible bool) {
 	wait = backoff(attempt)
 	if p, ok := errors.AsType[*Problem](err); ok {
@@ -24,7 +24,7 @@ func (r request) again(err error, attempt int) (wait time.Duration, sensible boo
 	return wait, ok && (r.repeatable || neverSent(err))
 }
 
-// mayBeDone reports whether an attempt that failed may have done what was asked for.
+// mayBeDone reports whether a failed attempt may have done what was requested.
 func mayBeDone(err error) bool {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p.Outcome != OutcomeNone
@@ -32,7 +32,7 @@ func mayBeDone(err error) bool {
 	return !neverSent(err)
 }
 
-// unsure is a problem of an attempt, of which an earlier one may have done what was asked for.
+// unsure marks the problem of an attempt after an earlier one that may have done what was requested.
 func unsure(err error) error {
 	if p, ok := errors.AsType[*Problem](err); ok && p.Outcome == OutcomeNone {
 		p.Outcome = OutcomeUnknown
@@ -40,16 +40,16 @@ func unsure(err error) error {
 	return err
 }
 
-// neverSent: there was no connection to send it on.
+// neverSent reports whether there was no connection to send the request on.
 func neverSent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
 
-// nothingWasDone: the API promises it for what it turns away.
+// nothingWasDone reports whether the API promises, for the requests that it turns away, that nothing was done.
 func (p *Problem) nothingWasDone() bool { return p.Status == http.StatusTooManyRequests }
 
-// passing reports whether the same request may fare better a little later.
+// passing reports whether the same request may succeed a little later.
 func (p *Problem) passing() bool {
 	switch p.Status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// Act is what an operator did.
+// Act is an act of an operator.
 type Act struct {
 	ID        int64           `json:"id"` // rises from act to act
 	At        time.Time       `json:"at"`
 	Actor     string          `json:"actor"` // a person, or a token's name
 	Act       string          `json:"act"`
-	Tenant    string          `json:"tenant,omitempty"` // "": it concerned no one tenant
+	Tenant    string          `json:"tenant,omitempty"` // "" if it concerned no single tenant
 	JobID     string          `json:"jobId,omitempty"`
 	Queue     string          `json:"queue,omitempty"`
-	Target    string          `json:"target,omitempty"` // what else it was done to: a key, a schedule
-	Before    json.RawMessage `json:"before,omitempty"` // what it changed, as it was
-	After     json.RawMessage `json:"after,omitempty"`  // and as it became
+	Target    string          `json:"target,omitempty"` // any other object of the act: a key, a schedule
+	Before    json.RawMessage `json:"before,omitempty"` // the previous state of what it changed
+	After     json.RawMessage `json:"after,omitempty"`  // the new state
 	Reason    string          `json:"reason,omitempty"`
 	RequestID string          `json:"requestId,omitempty"`
 }
 
-// AuditFilter says which acts. Its zero value is all.
+// AuditFilter selects acts. Its zero value selects all.
 type AuditFilter struct {
-	Tenant    string // for tokens of all tenants; "" is any
+	Tenant    string // for tokens of all tenants; "" means any
 	Actor     string
 	Act       string
 	JobID     string
@@ -56,14 +56,12 @@ type AuditPage struct {
 	Next string `json:"next,omitempty"` // the cursor of the next page; "" if there is none
 }
 
-// AuditPage lists what operators did; a limit of 0 is 50, more than 200 is 200, and
-// the cursor "" is the first page.
+// AuditPage lists acts of operators. A limit of 0 means 50, at most 200; the cursor "" begins with the first page.
 func (c *Client) AuditPage(ctx context.Context, f AuditFilter, limit int, cursor string) (AuditPage, error) {
 	return ask[AuditPage](ctx, c, get("/audit", Page{Limit: limit, Cursor: cursor}.add(f.query())))
 }
 
-// Audit yields what operators did, newest first, page after page, and an error at
-// last if there is one.
+// Audit yields the acts of operators, newest first, page after page, and finally an error if there is one.
 func (c *Client) Audit(ctx context.Context, f AuditFilter) iter.Seq2[Act, error] {
 	return pages(func(cursor string) ([]Act, string, error) {
 		page, err := c.AuditPage(ctx, f, 200, cursor)

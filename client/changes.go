@@ -10,30 +10,28 @@ import (
 	"time"
 )
 
-// Names of changes. Later versions may add others: ignore those that you do not know.
+// These are the names of changes. Later versions may add others: ignore those that you do not know.
 const (
-	// ChangeJob has the present state of a job.
+	// ChangeJob carries the present state of a job.
 	ChangeJob = "job"
-	// ChangeResync means that changes may have been left out: ask [Client.Jobs] for what you
-	// need, and go on.
+	// ChangeResync means that changes may be missing: query [Client.Jobs] for what you need, and continue.
 	ChangeResync = "resync"
-	// ChangePosition has only the position of the stream, which also moves past what the
-	// filter left out. It is sent at the beginning, unless a change is sent first, and again
-	// every few seconds.
+	// ChangePosition carries only the position of the stream, which also advances past changes that the filter removed.
+	// It is sent at the beginning, unless a change is sent first, and again every few seconds.
 	ChangePosition = ""
 )
 
 // Change is one message of [Client.Changes].
 type Change struct {
 	Name string    // ChangeJob, ChangeResync or ChangePosition
-	ID   string    // the latest position: pass it to Changes to go on, in another process too; "" if there was none yet
+	ID   string    // the latest position: pass it to Changes to continue, in any process; "" if there was none yet
 	Job  JobChange // if Name is ChangeJob
 }
 
 // JobChange is the present state of a job that changed.
 type JobChange struct {
 	ID         string    `json:"id"`
-	Tenant     string    `json:"tenant,omitempty"` // for tokens of all tenants that do not ask for one
+	Tenant     string    `json:"tenant,omitempty"` // for tokens of all tenants that do not select one
 	Kind       string    `json:"kind"`
 	Queue      string    `json:"queue"`
 	Status     string    `json:"status"`
@@ -43,13 +41,13 @@ type JobChange struct {
 	Error      *JobError `json:"error,omitempty"`     // of the latest failed attempt
 }
 
-// ChangeFilter says which changes to send. Its zero value is all.
+// ChangeFilter selects changes. Its zero value selects all.
 type ChangeFilter struct {
 	Kind   string
 	Queue  string
 	Status []string // after the change: any of these
 	Jobs   []string // ids, at most 100: any of these
-	Tenant string   // for tokens of all tenants; others have their own
+	Tenant string   // for tokens of all tenants; others see their own
 }
 
 func (f ChangeFilter) query() url.Values {
@@ -62,17 +60,15 @@ func (f ChangeFilter) query() url.Values {
 	return q
 }
 
-// Changes yields the changes of the jobs that the token may see and the filter matches,
-// after a position or, if after is "", from now on. It yields the last state of every job
-// that changed; it may leave out states in between, and yield a state twice. A filter by
-// status leaves out that a job has gone on to another status. A position may be used with
-// another filter than the one it came with.
+// Changes yields the changes of the jobs that the token may see and the filter matches, after a position or, if after
+// is "", from now on. It yields the last state of every job that changed; it may omit states in between, and yield a
+// state twice. With a filter by status, you are not notified when a job leaves that status. A position may be used with
+// another filter than the one with which it came.
 //
-// Changes does not end by itself. It connects again when the connection is lost, and then
-// yields what has changed meanwhile. An error is yielded last: a [*Problem] that waiting
-// does not help, or the context's.
+// Changes does not end on its own. It reconnects when the connection is lost, and then yields what has changed
+// meanwhile. It yields an error last: a [*Problem] that does not pass with time, or the context's error.
 //
-// If the loop's body takes long, the server may leave changes out, and sends a ChangeResync.
+// If the loop's body takes long, the server may leave changes out, and then sends a ChangeResync.
 func (c *Client) Changes(ctx context.Context, f ChangeFilter, after string) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		for m, err := range c.listen(ctx, get("/changes", f.query()), after) {
@@ -87,9 +83,9 @@ func (c *Client) Changes(ctx context.Context, f ChangeFilter, after string) iter
 	}
 }
 
-// JobChanges yields the states of one job, without its payload, from the present one until
-// it has closed. A dead letter has not closed: it may be retried. JobChanges connects again
-// as [Client.Changes] does, and yields an error last if it ends early.
+// JobChanges yields the states of one job, without its payload, from the present one until it has closed. A dead letter
+// has not closed, because it may be retried. JobChanges reconnects as [Client.Changes] does, and yields an error last
+// if it ends early.
 func (c *Client) JobChanges(ctx context.Context, id string) iter.Seq2[Job, error] {
 	return func(yield func(Job, error) bool) {
 		for m, err := range c.listen(ctx, get("/jobs", nil).segment("job's id", id, "/changes"), "") {

@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// maxAnswer bounds what is read of an answer: a page of jobs is far below it.
+// maxAnswer limits how much of an answer is read: a page of jobs is far smaller.
 const maxAnswer = 64 << 20
 
-// Config is how a client works. Its zero value asks without a token.
+// Config configures a client. Its zero value sends no token.
 type Config struct {
 	Token string // the bearer token; "" sends none
-	// HTTP sends the requests; nil is a client of its own without a timeout: the
-	// contexts have theirs. It follows no redirection that would make another request
-	// of one that changes something, as of POST a GET: that is a [*Problem].
+	// HTTP sends the requests; nil means a client of its own without a timeout, because contexts set the limits. It
+	// does not follow a redirect that would turn a request that changes something into another, such as a POST into a
+	// GET: such a redirect is a [*Problem].
 	HTTP     *http.Client
-	Attempts int           // of a request that may be repeated; 0 is 4, 1 repeats nothing
-	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After says; 0 is 30 s
+	Attempts int           // of a request that may be repeated; 0 means 4, 1 repeats nothing
+	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After says; 0 means 30 s
 }
 
-// Client asks one API. It is safe for concurrent use.
+// A Client accesses one API. It is safe for concurrent use.
 type Client struct {
-	base     string // without a slash at the end
+	base     string // without a trailing slash
 	token    string
 	http     *http.Client
 	attempts int
@@ -38,12 +38,12 @@ type Client struct {
 	silence  time.Duration
 }
 
-// New makes a client of the API at a URL like https://jobs.example.com/posthaste.
+// New returns a client of the API at a URL like https://jobs.example.com/posthaste.
 func New(baseURL string, config Config) (*Client, error) {
 	u, err := url.Parse(baseURL)
 	switch {
 	case err != nil:
-		return nil, errors.New("the API's URL is malformed") // it may have a secret in it
+		return nil, errors.New("the API's URL is malformed") // it may contain a secret
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
 		return nil, errors.New("the API's URL must be like https://host/path, without user, query and fragment")
 	case config.Attempts < 0, config.MaxWait < 0:
@@ -57,9 +57,8 @@ func New(baseURL string, config Config) (*Client, error) {
 	return c, nil
 }
 
-// sameMethod is a client like this one, or like the default for nil, that does not
-// follow a 301, 302 or 303 from a POST: it would become a GET, whose answer says
-// nothing of what was to be done.
+// sameMethod returns a client like this one, or like the default for nil, that does not follow a 301, 302 or 303 from a
+// POST: the request would become a GET, whose answer does not tell what was done.
 func sameMethod(like *http.Client) *http.Client {
 	mine := http.Client{}
 	if like != nil {
@@ -72,7 +71,7 @@ func sameMethod(like *http.Client) *http.Client {
 			return http.ErrUseLastResponse
 		case then != nil:
 			return then(req, via)
-		case len(via) >= 10: // as the default
+		case len(via) >= 10: // like the default
 			return errors.New("stopped after 10 redirects")
 		}
 		return nil
@@ -82,19 +81,18 @@ func sameMethod(like *http.Client) *http.Client {
 
 type requestIDKey struct{}
 
-// WithRequestID has the requests made with the context bear an id: the server's log,
-// its audit and a [Problem] name it.
+// WithRequestID gives an id to the requests made with the context: the server's log, its audit and a [Problem] name it.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
 // request is one call of a route.
 type request struct {
-	method, path string // the path is escaped
+	method, path string // path is escaped
 	query        url.Values
 	contentType  string
 	body         []byte
-	// repeatable: to send it again is harmless whatever became of it the first time.
+	// repeatable is set if sending the request again is harmless whatever happened the first time.
 	repeatable bool
 	err        error // why it cannot be made
 }
@@ -103,7 +101,7 @@ func get(path string, query url.Values) request {
 	return request{method: http.MethodGet, path: path, query: query, repeatable: true}
 }
 
-// post has a body unless it is nil.
+// post returns a request with a body, unless body is nil.
 func post(path string, body any) request {
 	r := request{method: http.MethodPost, path: path}
 	if body != nil {
@@ -113,7 +111,7 @@ func post(path string, body any) request {
 	return r
 }
 
-// encode makes JSON of a line, in which nothing is escaped that need not be.
+// encode returns JSON on one line, escaped no more than necessary.
 func encode(v any) ([]byte, error) {
 	var text bytes.Buffer
 	to := json.NewEncoder(&text)
@@ -122,12 +120,12 @@ func encode(v any) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// do sends a request, again if that is safe and makes sense, and reads its answer.
+// do sends a request, repeats it if that is safe and sensible, and reads its answer.
 func (c *Client) do(ctx context.Context, r request, answer any) error {
 	if r.err != nil {
 		return fmt.Errorf("%s %s: %w", r.method, r.path, r.err)
 	}
-	open := false // whether an earlier attempt may have done it
+	open := false // an earlier attempt may have done it
 	for attempt := 1; ; attempt++ {
 		err := c.send(ctx, r, answer)
 		if err == nil {
@@ -144,13 +142,13 @@ func (c *Client) do(ctx context.Context, r request, answer any) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return err // which says more than that there was no time for another attempt
+			return err // it is more informative than that there was no time for another attempt
 		case <-timer.C:
 		}
 	}
 }
 
-// newRequest is the request as it is sent.
+// newRequest returns the HTTP request.
 func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, error) {
 	target := c.base + r.path
 	if len(r.query) > 0 {
@@ -173,7 +171,7 @@ func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, erro
 	return req, nil
 }
 
-// send is one attempt.
+// send makes one attempt.
 func (c *Client) send(ctx context.Context, r request, answer any) error {
 	req, err := c.newRequest(ctx, r)
 	if err != nil {
@@ -203,13 +201,13 @@ func (c *Client) send(ctx context.Context, r request, answer any) error {
 	return nil
 }
 
-// segment is a part of a path that comes from the caller.
+// segment adds a part of a path that comes from the caller.
 func (r request) segment(name, value, rest string) request {
-	if value == "" { // which would be another route
+	if value == "" { // it would be another route
 		r.err = errors.Join(r.err, fmt.Errorf("%q is no %s", value, name))
 	}
 	escaped := url.PathEscape(value)
-	if value == "." || value == ".." { // unescaped, they are the path before
+	if value == "." || value == ".." { // unescaped, they would change the path
 		escaped = strings.ReplaceAll(value, ".", "%2E")
 	}
 	r.path += "/" + escaped + rest

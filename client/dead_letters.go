@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// DeadLetterFilter says which dead letters. Its zero value is all.
+// DeadLetterFilter selects dead letters. Its zero value selects all.
 type DeadLetterFilter struct {
-	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
+	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
 	Kind          string    `json:"kind,omitempty"`
 	Queue         string    `json:"queue,omitempty"`
 	Key           string    `json:"key,omitempty"`
-	Status        []string  `json:"status,omitempty"` // failed, dead; none is both
+	Status        []string  `json:"status,omitempty"` // failed, dead; empty means both
 	ErrorCode     string    `json:"errorCode,omitempty"`
-	Fingerprint   string    `json:"errorFingerprint,omitempty"` // those that failed alike have the same
+	Fingerprint   string    `json:"errorFingerprint,omitempty"` // the same for dead letters that failed alike
 	CreatedAfter  time.Time `json:"createdAfter,omitzero"`      // at this time or later
 	CreatedBefore time.Time `json:"createdBefore,omitzero"`
 	FailedAfter   time.Time `json:"failedAfter,omitzero"` // became one at this time or later
@@ -51,12 +51,12 @@ type DeadLetterPage struct {
 	Next        string       `json:"next,omitempty"` // the cursor of the next page; "" if there is none
 }
 
-// DeadLetterGroup is the dead letters that failed alike.
+// DeadLetterGroup is a group of dead letters that failed alike.
 type DeadLetterGroup struct {
 	Fingerprint string    `json:"errorFingerprint,omitempty"`
 	Kind        string    `json:"kind"`
 	ErrorCode   string    `json:"errorCode,omitempty"`
-	Message     string    `json:"message,omitempty"` // of the example
+	Message     string    `json:"message,omitempty"` // of an example
 	Example     string    `json:"example"`           // the newest of them
 	Jobs        int64     `json:"jobs"`
 	Oldest      time.Time `json:"oldest"` // when the first of them became a dead letter
@@ -67,14 +67,13 @@ type groupsAnswer struct {
 	Groups []DeadLetterGroup `json:"groups"`
 }
 
-// DeadLetterPage lists dead letters, newest first by when they were enqueued; a limit
-// of 0 is 50, more than 200 is 200, and the cursor "" is the first page.
+// DeadLetterPage lists dead letters, newest first by when they were enqueued. A limit of 0 means 50, at most 200; the
+// cursor "" begins with the first page.
 func (c *Client) DeadLetterPage(ctx context.Context, f DeadLetterFilter, limit int, cursor string) (DeadLetterPage, error) {
 	return ask[DeadLetterPage](ctx, c, get("/dead-letters", Page{Limit: limit, Cursor: cursor}.add(f.query())))
 }
 
-// DeadLetters yields the dead letters that the filter means, page after page, and an
-// error at last if there is one.
+// DeadLetters yields the dead letters that match the filter, page after page, and finally an error if there is one.
 func (c *Client) DeadLetters(ctx context.Context, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
 	return pages(func(cursor string) ([]DeadLetter, string, error) {
 		page, err := c.DeadLetterPage(ctx, f, 200, cursor)
@@ -82,8 +81,8 @@ func (c *Client) DeadLetters(ctx context.Context, f DeadLetterFilter) iter.Seq2[
 	})
 }
 
-// DeadLetterGroups counts the dead letters that failed alike, the largest groups
-// first; a limit of 0 is 50, more than 200 is 200.
+// DeadLetterGroups counts the dead letters that failed alike, the largest groups first. A limit of 0 means 50, at most
+// 200.
 func (c *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
 	answer, err := ask[groupsAnswer](ctx, c, get("/dead-letters/groups", Page{Limit: limit}.add(f.query())))
 	return answer.Groups, err

@@ -6,56 +6,55 @@ import (
 	"time"
 )
 
-// LettersAct says what to do to which dead letters. One request does a part of it; the
-// Next of its answer goes on.
+// LettersAct selects dead letters for an act. One request does a part of it; continue with the Next of its answer.
 type LettersAct struct {
-	Filter DeadLetterFilter `json:"filter"`           // at least one condition; both statuses are all
+	Filter DeadLetterFilter `json:"filter"`           // at least one condition; naming both statuses selects all
 	DryRun bool             `json:"dryRun,omitempty"` // only count them
 	Reason string           `json:"reason,omitempty"` // for the audit
-	Cursor string           `json:"cursor,omitempty"` // Next of the answer before, with the same filter
+	Cursor string           `json:"cursor,omitempty"` // Next of the previous answer, with the same filter
 }
 
 // ReplayAct is an act with a rate.
 type ReplayAct struct {
 	LettersAct
-	RatePerSecond float64 `json:"ratePerSecond,omitempty"` // 0 is without a limit
+	RatePerSecond float64 `json:"ratePerSecond,omitempty"` // 0 means no limit
 }
 
-// LettersActed is how far an act on many dead letters has come.
+// LettersActed is the progress of an act on many dead letters.
 type LettersActed struct {
 	Matched      int64   `json:"matched"` // dead letters that the filter matches; not counted again with a cursor
 	Done         int64   `json:"done"`    // of this request
-	Passed       int64   `json:"passed"`  // left alone: something else happened to them meanwhile
+	Passed       int64   `json:"passed"`  // skipped: something else happened to them meanwhile
 	Next         string  `json:"next,omitempty"`
-	AfterSeconds float64 `json:"afterSeconds,omitempty"` // ask again after this time, so that the rate is kept
+	AfterSeconds float64 `json:"afterSeconds,omitempty"` // wait this long before the next request, to keep the rate
 
-	// FailedBefore is of a dry run: in the filter of the act it keeps that to what was
-	// counted. Zero from a server that does not tell it yet.
+	// FailedBefore is set by a dry run: in the filter of the act it restricts the act to what was counted. It is zero
+	// from a server that does not support it yet.
 	FailedBefore time.Time `json:"failedBefore,omitzero"`
 }
 
 // EditedReplay is a dead letter's new payload.
 type EditedReplay struct {
 	Payload json.RawMessage `json:"payload,omitempty"` // any JSON
-	// PayloadBase64 is the payload, not yet encoded, if it is no JSON. Nil is none, an empty one is empty.
+	// PayloadBase64 is the payload, before encoding, if it is not JSON. Nil means none; an empty slice means an empty
+	// payload.
 	PayloadBase64 []byte `json:"payloadBase64,omitzero"`
 	Reason        string `json:"reason,omitempty"` // for the audit, which keeps the old payload
-	Forget        bool   `json:"forget,omitempty"` // its checkpoint and what its steps returned: every step runs again
-	DryRun        bool   `json:"dryRun,omitempty"` // only say whether it would be done: the problem, or the job
+	Forget        bool   `json:"forget,omitempty"` // drop its checkpoint and step results: every step runs again
+	DryRun        bool   `json:"dryRun,omitempty"` // only report whether it would be done: the problem, or the job
 }
 
-// ReplayDeadLetters has dead letters run again, up to 1 000 a request.
+// ReplayDeadLetters runs dead letters again, up to 1 000 per request.
 func (c *Client) ReplayDeadLetters(ctx context.Context, what ReplayAct) (LettersActed, error) {
 	return ask[LettersActed](ctx, c, post("/dead-letters/replay", what))
 }
 
-// DismissDeadLetters puts dead letters away, up to 1 000 a request.
+// DismissDeadLetters dismisses dead letters, up to 1 000 per request.
 func (c *Client) DismissDeadLetters(ctx context.Context, what LettersAct) (LettersActed, error) {
 	return ask[LettersActed](ctx, c, post("/dead-letters/dismiss", what))
 }
 
-// ReplayJob has a dead letter run again with another payload. It takes a token that may
-// also read payloads.
+// ReplayJob runs a dead letter again with another payload. It requires a token that may also read payloads.
 func (c *Client) ReplayJob(ctx context.Context, id string, with EditedReplay) (Job, error) {
 	return ask[Job](ctx, c, post("/jobs", with).segment("job's id", id, "/replay"))
 }

@@ -1,15 +1,14 @@
-// Package client is the REST API in Go: a method a route, typed requests and
-// answers. It speaks HTTP and knows nothing of the server's packages; a test
-// compares it with the API's description, route by route and property by property.
+// Package client is a Go client of the REST API: a method for each route, typed requests and answers. It speaks HTTP
+// and imports none of the server's packages; a test compares it with the API's description, route by route and property
+// by property.
 //
 //	c, err := client.New("https://jobs.example.com", client.Config{Token: token})
 //	accepted, err := c.Enqueue(ctx, client.NewJob{
 //		Kind: "receipt.send", Payload: map[string]any{"orderId": 7}, IdempotencyKey: "receipt-7",
 //	})
 //
-// What the API answers in place of what was asked for is a [*Problem]. Its Outcome says
-// whether nothing was done, or that is not known: not every problem is a refusal. A
-// request is repeated only where the API
-// says that this is safe: when it only looks, when it enqueues with idempotency
-// keys, and when the server says that nothing was done (429).
+// If the API does not answer with the requested result, methods return a [*Problem]. Its Outcome tells whether nothing
+// was done, or that this is unknown: not every problem is a refusal. A request is repeated only where the API declares
+// that safe: when it only reads, when it enqueues with idempotency keys, and when the server reports that nothing was
+// done (429).
 package client

@@ -16,19 +16,19 @@ import (
 // NewJob is a job to enqueue. Only Kind is required.
 type NewJob struct {
 	Kind           string    `json:"kind"`
-	Payload        any       `json:"payload,omitempty"` // becomes JSON; nil is {}
+	Payload        any       `json:"payload,omitempty"` // encoded as JSON; nil means {}
 	Queue          string    `json:"queue,omitempty"`
 	Priority       int       `json:"priority,omitempty"` // higher is more urgent
 	DelaySeconds   float64   `json:"delaySeconds,omitempty"`
 	RunAt          time.Time `json:"runAt,omitzero"` // excludes DelaySeconds
 	MaxAttempts    int       `json:"maxAttempts,omitempty"`
 	TimeoutSeconds float64   `json:"timeoutSeconds,omitempty"` // of one attempt
-	// BackoffSeconds is the waits between attempts, the last from then on; nil leaves them to the kind.
+	// BackoffSeconds are the waits between attempts, the last of which repeats; nil means the kind's.
 	BackoffSeconds []float64 `json:"backoffSeconds,omitempty"`
-	Deadline       time.Time `json:"deadline,omitzero"`  // from then on it neither starts nor succeeds
-	Hold           bool      `json:"hold,omitempty"`     // it is not run before somebody releases it
-	Streamed       bool      `json:"streamed,omitempty"` // each change of it is stored as an event
-	// Jobs of a queue with the same Key run one at a time, or as KeyRules say.
+	Deadline       time.Time `json:"deadline,omitzero"`  // from then on it may neither start nor succeed
+	Hold           bool      `json:"hold,omitempty"`     // do not run it until somebody releases it
+	Streamed       bool      `json:"streamed,omitempty"` // store each change of it as an event
+	// Key groups jobs of a queue: those with the same key run one at a time, or as KeyRules allow.
 	Key            string            `json:"key,omitempty"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty"` // makes it safe to repeat
 	Headers        map[string]string `json:"headers,omitempty"`
@@ -36,32 +36,30 @@ type NewJob struct {
 	KeyRules
 }
 
-// KeyRules are how jobs with the same key share it. With the zero value they run one at
-// a time.
+// KeyRules set how jobs with the same key share it. With the zero value they run one at a time.
 type KeyRules struct {
 	MaxActive        int     `json:"maxActive,omitempty"`
-	Ordered          bool    `json:"ordered,omitempty"`          // start only as the first that is not finished
-	Sequence         int64   `json:"sequence,omitempty"`         // position in that order; 0: by the time of storing
-	OnDeath          string  `json:"onDeath,omitempty"`          // skip or park; "": those behind it wait
+	Ordered          bool    `json:"ordered,omitempty"`          // start only as the first unfinished one
+	Sequence         int64   `json:"sequence,omitempty"`         // position in that order; 0 orders by time of storing
+	OnDeath          string  `json:"onDeath,omitempty"`          // skip or park; "" makes those behind it wait
 	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty"` // with park
-	OnLapse          string  `json:"onLapse,omitempty"`          // fail-stale or block; "": it runs again
+	OnLapse          string  `json:"onLapse,omitempty"`          // fail-stale or block; "" runs it again
 	MaxQueued        int     `json:"maxQueued,omitempty"`        // store it only if fewer of the key wait
-	WhenFull         string  `json:"whenFull,omitempty"`         // coalesce or replace-oldest; "": CodeKeyFull
+	WhenFull         string  `json:"whenFull,omitempty"`         // coalesce or replace-oldest; "" gives CodeKeyFull
 }
 
-// Accepted says that a job is stored.
+// Accepted confirms that a job is stored.
 type Accepted struct {
 	ID     string `json:"id"`
-	Status string `json:"status"` // with which it was stored
+	Status string `json:"status"` // as stored
 
-	// With MaxQueued: accepted; coalesced, if the job with this id waits and stands for
-	// it; or replaced, if the job Replaced was closed for it.
+	// Verdict is set with MaxQueued: accepted; coalesced, if the waiting job with this id stands for it; or replaced,
+	// if the job Replaced was closed for it.
 	Verdict  string `json:"verdict,omitempty"`
 	Replaced string `json:"replaced,omitempty"`
 }
 
-// Job is a job as the token may see it: Internals need admin.read, the payload
-// payload.read.
+// Job is a job as the token may see it: Internals requires admin.read, the payload payload.read.
 type Job struct {
 	ID         string    `json:"id"`
 	Kind       string    `json:"kind"`
@@ -73,25 +71,25 @@ type Job struct {
 	RunAt      time.Time `json:"runAt"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`  // of the latest attempt
 	FinishedAt time.Time `json:"finishedAt,omitzero"` // zero while it is open
-	Deadline   time.Time `json:"deadline,omitzero"`   // from then on it neither starts nor succeeds
+	Deadline   time.Time `json:"deadline,omitzero"`   // from then on it may neither start nor succeed
 	Parent     string    `json:"parent,omitempty"`    // of a follow-up: the job whose end stored it
 	Error      *JobError `json:"error,omitempty"`     // of the latest failed attempt
 
 	CancelRequestedAt time.Time `json:"cancelRequestedAt,omitzero"` // when its handler was asked to stop
 
 	Payload            json.RawMessage `json:"payload,omitempty"`
-	PayloadBase64      []byte          `json:"payloadBase64,omitempty"` // decoded, if it is no JSON
+	PayloadBase64      []byte          `json:"payloadBase64,omitempty"` // decoded; set if it is not JSON
 	PayloadContentType string          `json:"payloadContentType,omitempty"`
 	Internals          *Internals      `json:"internals,omitempty"`
 }
 
-// JobError is why an attempt failed.
+// JobError is the reason for which an attempt failed.
 type JobError struct {
 	Code    string `json:"code"`
-	Message string `json:"message,omitempty"` // for admin.read only
+	Message string `json:"message,omitempty"` // requires admin.read
 }
 
-// Internals is how a job is carried out.
+// Internals describe how a job is run.
 type Internals struct {
 	Tenant         string          `json:"tenant"`
 	Attempt        int             `json:"attempt"`
@@ -107,18 +105,18 @@ type Internals struct {
 	Headers        json.RawMessage `json:"headers,omitempty"`
 }
 
-// Result is what a finished job left.
+// Result is the result of a finished job.
 type Result struct {
 	ID           string          `json:"id"`
 	Status       string          `json:"status"`
 	Result       json.RawMessage `json:"result,omitempty"`
-	ResultBase64 []byte          `json:"resultBase64,omitempty"` // decoded, if it is no JSON or sealed
-	// ResultSealed is the content type of the seal if the result is sealed: protect.OpenResult opens ResultBase64.
+	ResultBase64 []byte          `json:"resultBase64,omitempty"` // decoded; set if it is sealed or not JSON
+	// ResultSealed is the content type of the seal if the result is sealed; protect.OpenResult opens ResultBase64.
 	ResultSealed string    `json:"resultSealed,omitempty"`
 	Error        *JobError `json:"error,omitempty"` // why there is no result
 }
 
-// Attempt is an attempt that failed.
+// Attempt is a failed attempt.
 type Attempt struct {
 	Attempt    int       `json:"attempt"`
 	Epoch      int64     `json:"epoch"`
@@ -129,19 +127,19 @@ type Attempt struct {
 	Stack      string    `json:"stack,omitempty"` // of a panic
 }
 
-// JobFilter says which jobs. Its zero value is all.
+// JobFilter selects jobs. Its zero value selects all.
 type JobFilter struct {
-	Tenant         string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
+	Tenant         string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
 	Kind           string    `json:"kind,omitempty"`
 	Queue          string    `json:"queue,omitempty"`
 	Key            string    `json:"key,omitempty"`
 	Fingerprint    string    `json:"errorFingerprint,omitempty"` // of dead letters that failed alike
 	Status         []string  `json:"status,omitempty"`           // any of these
-	Worker         string    `json:"worker,omitempty"`           // holds the lease, or closed it; for admin.read only
+	Worker         string    `json:"worker,omitempty"`           // that holds the lease, or closed it; for admin.read
 	ErrorCode      string    `json:"errorCode,omitempty"`        // of the latest failed attempt
-	MinAttempt     int       `json:"minAttempt,omitempty"`       // for admin.read only
+	MinAttempt     int       `json:"minAttempt,omitempty"`       // requires admin.read
 	Parent         string    `json:"parent,omitempty"`           // the job whose end stored them
-	IDPrefix       string    `json:"idPrefix,omitempty"`         // what the id begins with
+	IDPrefix       string    `json:"idPrefix,omitempty"`         // beginning of the id
 	Contains       string    `json:"contains,omitempty"`         // in payload (64 KiB) or headers; for payload.read
 	FinishedAfter  time.Time `json:"finishedAfter,omitzero"`     // closed at this time or later: open jobs are left out
 	FinishedBefore time.Time `json:"finishedBefore,omitzero"`
@@ -171,14 +169,14 @@ func (f JobFilter) query() url.Values {
 	return q
 }
 
-// set leaves out what is empty.
+// set adds a parameter unless it is empty.
 func set(q url.Values, name, value string) {
 	if value != "" {
 		q.Set(name, value)
 	}
 }
 
-// instant is "" for the zero time.
+// instant returns "" for the zero time.
 func instant(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -186,7 +184,7 @@ func instant(t time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
-// number is "" for 0.
+// number returns "" for 0.
 func number(n int) string {
 	if n == 0 {
 		return ""
@@ -194,11 +192,11 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// Page says which part of a list. Its zero value is the first 50.
+// Page selects a part of a list. Its zero value means the first 50.
 type Page struct {
-	Limit  int    // 0 is 50; more than 200 is 200
+	Limit  int    // 0 means 50; at most 200
 	Offset int    // at most 10 000; a cursor is cheaper, and misses nothing
-	Cursor string // of the page before: its Next
+	Cursor string // Next of the previous page
 }
 
 func (p Page) add(q url.Values) url.Values {
@@ -214,10 +212,9 @@ type JobPage struct {
 	Next string `json:"next,omitempty"` // the Cursor of the next page; "" if there is none
 }
 
-// Enqueue stores a job: when it returns, the job is committed. With an
-// IdempotencyKey it is repeated when no answer comes, and answers as it did the
-// first time; without one, an error leaves it open whether the job is stored, unless it
-// is a [*Problem] whose Outcome says so.
+// Enqueue stores a job: when it returns, the job is committed. With an IdempotencyKey it is repeated if no answer
+// comes, and then answers as it did the first time. Without one, an error leaves it open whether the job is stored,
+// unless it is a [*Problem] whose Outcome tells.
 func (c *Client) Enqueue(ctx context.Context, job NewJob) (Accepted, error) {
 	r := post("/jobs", job)
 	r.repeatable = job.IdempotencyKey != ""
@@ -228,8 +225,8 @@ func (c *Client) Enqueue(ctx context.Context, job NewJob) (Accepted, error) {
 	return stored, err
 }
 
-// EnqueueBatch stores up to 1 000 jobs, all or none, and returns them in their
-// order. It is repeated if every one of them has an IdempotencyKey.
+// EnqueueBatch stores up to 1 000 jobs, all or none, and returns them in their order. It is repeated if every job has
+// an IdempotencyKey.
 func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Accepted, error) {
 	r := request{method: "POST", path: "/jobs/batch", contentType: "application/x-ndjson", repeatable: true}
 	var lines bytes.Buffer
@@ -258,9 +255,8 @@ func (c *Client) JobPage(ctx context.Context, f JobFilter, p Page) (JobPage, err
 	return ask[JobPage](ctx, c, get("/jobs", p.add(f.query())))
 }
 
-// Jobs yields the jobs that the filter means, newest first, page after page, and an
-// error at last if there is one. It neither repeats nor leaves out a job that was there
-// from the first page to the last.
+// Jobs yields the jobs that match the filter, newest first, page after page, and finally an error if there is one. It
+// neither repeats nor misses a job that existed from the first page to the last.
 func (c *Client) Jobs(ctx context.Context, f JobFilter) iter.Seq2[Job, error] {
 	return pages(func(cursor string) ([]Job, string, error) {
 		page, err := c.JobPage(ctx, f, Page{Limit: 200, Cursor: cursor})
@@ -268,7 +264,7 @@ func (c *Client) Jobs(ctx context.Context, f JobFilter) iter.Seq2[Job, error] {
 	})
 }
 
-// pages yields what is on all pages, from the first on.
+// pages yields the items of all pages, from the first on.
 func pages[T any](read func(cursor string) (items []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for cursor := ""; ; {
@@ -296,8 +292,7 @@ func (c *Client) Job(ctx context.Context, id string) (Job, error) {
 	return ask[Job](ctx, c, get("/jobs", nil).segment("job's id", id, ""))
 }
 
-// Result returns what a finished job left. Until then it is a [*Problem] with
-// [CodeJobNotFinished].
+// Result returns the result of a finished job. Before that, it returns a [*Problem] with [CodeJobNotFinished].
 func (c *Client) Result(ctx context.Context, id string) (Result, error) {
 	return ask[Result](ctx, c, get("/jobs", nil).segment("job's id", id, "/result"))
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// Kind is a kind of jobs whose payloads are checked.
+// Kind is a kind of job whose payloads are validated.
 type Kind struct {
 	Kind   string          `json:"kind"`
 	Schema json.RawMessage `json:"schema"` // JSON Schema of the payload
@@ -15,7 +15,7 @@ type kindsAnswer struct {
 	Kinds []Kind `json:"kinds"`
 }
 
-// Kinds lists the kinds whose payloads are checked. Jobs of others are taken with any.
+// Kinds lists the kinds whose payloads are validated. Jobs of other kinds are accepted with any payload.
 func (c *Client) Kinds(ctx context.Context) ([]Kind, error) {
 	answer, err := ask[kindsAnswer](ctx, c, get("/kinds", nil))
 	return answer.Kinds, err

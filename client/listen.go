@@ -17,39 +17,39 @@ import (
 )
 
 const (
-	// maxEvent bounds an event, and each of its lines: those of the API are far below.
+	// maxEvent limits an event, and each of its lines: those of the API are far shorter.
 	maxEvent = 1 << 20
-	// silence is after how long without a sign of life a connection counts as lost. The
-	// API gives one every 15 seconds.
+	// silence is how long a connection may give no sign of life before it counts as lost. The API sends one every 15
+	// seconds.
 	silence = time.Minute
-	// maxRefusal bounds what is read of an answer that is no stream.
+	// maxRefusal limits how much is read of an answer that is not a stream.
 	maxRefusal = 1 << 20
 )
 
 var errTooLong = fmt.Errorf("an event is longer than %d bytes", maxEvent)
 
-// message is a server-sent event, or only a position if it has no name.
+// message is a server-sent event, or if it has no name, only a position.
 type message struct {
 	name string
-	id   string // the latest of the stream
+	id   string // the latest in the stream
 	data []byte
 }
 
-// listener is what is known of a stream from connection to connection.
+// listener is the state of a stream from connection to connection.
 type listener struct {
 	client  *Client
 	request request
 	lastID  string
-	retry   time.Duration // that the server asked for; 0 if it has not
+	retry   time.Duration // requested by the server; 0 if it has not
 	begun   bool          // there was a connection
 	lively  bool          // the connection had a message: the next failure counts as the first
 }
 
 // listen yields the messages of a stream of the API, over as many connections as it takes.
 //
-// Nothing is lost between two of them, because the second one begins at the last id. If
-// the first connection broke before it had an id, nothing has the changes from then until
-// the second one has begun, and listen yields a resync of its own.
+// Nothing is lost between two connections, because the second begins at the last id. If the first connection broke
+// before it had an id, the changes from then until the second one has begun are lost, and listen yields a resync of its
+// own.
 func (c *Client) listen(ctx context.Context, r request, after string) iter.Seq2[message, error] {
 	return func(yield func(message, error) bool) {
 		if r.err != nil {
@@ -90,8 +90,8 @@ func passes(err error) bool {
 	return ok
 }
 
-// wait is how long to wait before the next connection: what the server asked for, or longer with each
-// failure. It is randomized, so that the clients of a server that was down do not return at once.
+// wait returns how long to wait before the next connection: as long as the server asked, or longer with each failure.
+// It is randomized, so that the clients of a server that was down do not all return at once.
 func (l *listener) wait(err error, failures int) time.Duration {
 	asked := l.retry + rand.N(l.retry/2+1)
 	if p, ok := errors.AsType[*Problem](err); ok && p.RetryAfter > 0 {
@@ -111,8 +111,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// connect yields the messages of one connection. It returns nil if no other connection is
-// needed.
+// connect yields the messages of one connection. It returns nil if no other connection is needed.
 func (l *listener) connect(ctx context.Context, yield func(message, error) bool) error {
 	ctx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
@@ -158,7 +157,7 @@ func (l *listener) connect(ctx context.Context, yield func(message, error) bool)
 	}
 }
 
-// accept reports whether the stream has ended before it began, or was refused.
+// accept reports whether the stream ended before it began, or was refused.
 func accept(resp *http.Response) (over bool, err error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
@@ -176,8 +175,7 @@ func accept(resp *http.Response) (over bool, err error) {
 	return false, problemOf(resp, text)
 }
 
-// heard is a connection on which every byte is a sign of life, also within a line that
-// takes long.
+// heard is a connection on which every byte is a sign of life, even within a slow line.
 type heard struct {
 	io.Reader
 	alive func()
@@ -194,13 +192,13 @@ func (h heard) Read(p []byte) (int, error) {
 // eventReader reads server-sent events as HTML defines them.
 type eventReader struct {
 	lines lineReader
-	id    string // of the latest block that was read to its end
+	id    string // of the latest complete block
 	again time.Duration
 	asked bool // the server has sent a retry field
 }
 
-// next reads up to the end of the next block that has an event, or an id alone. It drops a
-// block that the end of the stream cuts short.
+// next reads to the end of the next block that has an event, or only an id. It drops a block that the end of the stream
+// cuts short.
 func (r *eventReader) next() (message, error) {
 	m, id, hasID, hasData := message{}, "", false, false
 	for {
@@ -248,7 +246,7 @@ func (r *eventReader) next() (message, error) {
 	}
 }
 
-// comeAgain reads a retry field, which must be digits only.
+// comeAgain parses a retry field, which must consist of digits.
 func (r *eventReader) comeAgain(value string) {
 	if strings.Trim(value, "0123456789") != "" {
 		return
@@ -266,8 +264,7 @@ func (r *eventReader) retry(was time.Duration) time.Duration {
 	return was
 }
 
-// lineReader reads lines that end with CR, LF or both. After a CR it does not wait for
-// what comes next.
+// lineReader reads lines that end with CR, LF or both. After a CR it does not wait for the next byte.
 type lineReader struct {
 	from   *bufio.Reader
 	text   []byte

@@ -8,30 +8,29 @@ import (
 
 // NewOperation is an act on many jobs that outlives the request.
 type NewOperation struct {
-	// Act is replay or dismiss, of dead letters; or cancel, release, retry or edit, of open jobs.
+	// Act is replay or dismiss, for dead letters; or cancel, release, retry or edit, for open jobs.
 	Act string `json:"act"`
-	// Filter says which dead letters, by at least one condition. With the FailedBefore of a preview they are exactly
-	// what was counted, but for what has changed since.
+	// Filter selects dead letters, by at least one condition. With the FailedBefore of a preview it selects exactly
+	// those that were counted, except any that have changed since.
 	Filter DeadLetterFilter `json:"filter,omitzero"`
-	// Jobs says which open jobs, by at least one condition. With the AsOf of a preview they are exactly what was
-	// counted, but for what has changed since.
+	// Jobs selects open jobs, by at least one condition. With the AsOf of a preview it selects exactly those that were
+	// counted, except any that have changed since.
 	Jobs          OpenJobsFilter `json:"jobs,omitzero"`
-	Edit          JobEdit        `json:"edit,omitzero"`           // of edit
-	RatePerSecond float64        `json:"ratePerSecond,omitempty"` // 0 is without a limit; not of dismiss
+	Edit          JobEdit        `json:"edit,omitzero"`           // for edit
+	RatePerSecond float64        `json:"ratePerSecond,omitempty"` // 0 means no limit; not for dismiss
 	Reason        string         `json:"reason,omitempty"`        // for the audit
 }
 
-// JobEdit is what changes in jobs that wait. What is zero or nil stays as it is.
+// JobEdit lists changes to waiting jobs. A field that is zero or nil changes nothing.
 type JobEdit struct {
-	Queue    string    `json:"queue,omitempty"` // jobs with a key are left alone
+	Queue    string    `json:"queue,omitempty"` // jobs with a key are not changed
 	Priority *int      `json:"priority,omitempty"`
-	RunAt    time.Time `json:"runAt,omitzero"` // a time that has passed means now
+	RunAt    time.Time `json:"runAt,omitzero"` // a time in the past means now
 }
 
-// OpenJobsFilter says which open jobs an operation is about. Those in a status in which its act is not possible are not
-// meant.
+// OpenJobsFilter selects open jobs for an operation. It leaves out those in a status in which the act is not possible.
 type OpenJobsFilter struct {
-	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
+	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
 	Kind          string    `json:"kind,omitempty"`
 	Queue         string    `json:"queue,omitempty"`
 	Key           string    `json:"key,omitempty"`
@@ -44,16 +43,16 @@ type OpenJobsFilter struct {
 // OperationPreview is how many jobs an operation would act on.
 type OperationPreview struct {
 	Matched      int64            `json:"matched"`
-	Keyed        int64            `json:"keyed,omitempty"`       // of open jobs: how many have a key
+	Keyed        int64            `json:"keyed,omitempty"`       // of an act on open jobs: how many have a key
 	ByStatus     map[string]int64 `json:"byStatus,omitempty"`    // of an act on open jobs
 	AsOf         string           `json:"asOf,omitempty"`        // of an act on open jobs, for their filter
-	FailedBefore time.Time        `json:"failedBefore,omitzero"` // of one on dead letters, for theirs
+	FailedBefore time.Time        `json:"failedBefore,omitzero"` // of an act on dead letters, for theirs
 }
 
-// Operation is how far an act on many jobs has come.
+// Operation is the progress of an act on many jobs.
 type Operation struct {
 	ID            string           `json:"id"`
-	Tenant        string           `json:"tenant,omitempty"` // "": of all tenants
+	Tenant        string           `json:"tenant,omitempty"` // "" means all tenants
 	Act           string           `json:"act"`
 	State         string           `json:"state"`           // running, stopped or done
 	Filter        DeadLetterFilter `json:"filter,omitzero"` // of an act on dead letters
@@ -62,7 +61,7 @@ type Operation struct {
 	RatePerSecond float64          `json:"ratePerSecond,omitempty"`
 	Matched       int64            `json:"matched"` // at the beginning
 	Done          int64            `json:"done"`
-	Passed        int64            `json:"passed"` // left alone
+	Passed        int64            `json:"passed"` // skipped
 	Actor         string           `json:"actor"`
 	Reason        string           `json:"reason,omitempty"`
 	AuditID       string           `json:"auditRequestId,omitempty"` // request_id of its entries in the audit
@@ -81,13 +80,13 @@ func (c *Client) PreviewOperation(ctx context.Context, what NewOperation) (Opera
 	return ask[OperationPreview](ctx, c, post("/operations/preview", what))
 }
 
-// StartOperation makes the server act on many jobs, also when the client has gone.
+// StartOperation makes the server act on many jobs, even when the client has gone.
 func (c *Client) StartOperation(ctx context.Context, what NewOperation) (Operation, error) {
 	return ask[Operation](ctx, c, post("/operations", what))
 }
 
-// Operations lists up to limit operations (0 is 50, more than 200 is 200), newest first: those before an id, or
-// from the newest on. A token of all tenants may name one.
+// Operations lists up to limit operations (0 means 50; at most 200), newest first: those before an id, or from the
+// newest on. A token of all tenants may select a tenant.
 func (c *Client) Operations(ctx context.Context, ofTenant string, limit int, before string) ([]Operation, error) {
 	q := tenant(ofTenant)
 	if limit > 0 {
@@ -98,18 +97,18 @@ func (c *Client) Operations(ctx context.Context, ofTenant string, limit int, bef
 	return answer.Operations, err
 }
 
-// Operation returns an operation; a [*Problem] with [CodeOperationNotFound] if there is none.
+// Operation returns an operation, or a [*Problem] with [CodeOperationNotFound] if there is none.
 func (c *Client) Operation(ctx context.Context, id string) (Operation, error) {
 	return ask[Operation](ctx, c, get("/operations", nil).segment("operation", id, ""))
 }
 
-// StopOperation stops an operation: when it returns, nothing more is done. The context may have a reason; see
+// StopOperation stops an operation: after it returns, nothing more is done. The context may have a reason; see
 // [WithReason].
 func (c *Client) StopOperation(ctx context.Context, id string) (Operation, error) {
 	return c.switchOperation(ctx, id, "/stop")
 }
 
-// ResumeOperation lets a stopped operation go on where it was. The context may have a reason; see [WithReason].
+// ResumeOperation lets a stopped operation continue where it was. The context may have a reason; see [WithReason].
 func (c *Client) ResumeOperation(ctx context.Context, id string) (Operation, error) {
 	return c.switchOperation(ctx, id, "/resume")
 }

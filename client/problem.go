@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Code says what kind of problem it is. Codes never change; new ones may come.
+// Code identifies the kind of a problem. Codes never change; new ones may be added.
 type Code string
 
-// The codes that the API has; docs/reference/api.md explains them.
+// These are the codes of the API; docs/reference/api.md explains them.
 const (
 	CodeMalformedRequest     Code = "malformed_request"
 	CodeInvalidInput         Code = "invalid_input"
@@ -45,35 +45,35 @@ const (
 	CodeTimeout              Code = "timeout"
 )
 
-// ProblemOutcome says what became of what was asked for.
+// ProblemOutcome is the outcome of the request that had a problem.
 type ProblemOutcome string
 
-// The outcomes that a problem has.
+// These are the outcomes of a request that had a problem.
 const (
 	OutcomeNone    ProblemOutcome = "none"    // nothing was changed
-	OutcomeUnknown ProblemOutcome = "unknown" // it may be done or not
-	OutcomeDone    ProblemOutcome = "done"    // it is done; only how things are now could not be read
+	OutcomeUnknown ProblemOutcome = "unknown" // it may or may not be done
+	OutcomeDone    ProblemOutcome = "done"    // it is done; only the resulting state could not be read
 )
 
-// Problem is why a request failed (RFC 9457), and its Outcome whether it was done all the same. Match it with
-// errors.AsType:
+// Problem is the reason for which a request failed (RFC 9457); its Outcome tells whether it was done all the same.
+// Match it with errors.AsType:
 //
 //	if p, ok := errors.AsType[*client.Problem](err); ok && p.Code == client.CodeJobNotFound { … }
 type Problem struct {
 	Type      string         `json:"type"`
 	Title     string         `json:"title"`
 	Status    int            `json:"status"`
-	Code      Code           `json:"code"` // "" if something in between answered, and not the API
+	Code      Code           `json:"code"` // "" if an intermediary answered rather than the API
 	Outcome   ProblemOutcome `json:"outcome"`
 	Detail    string         `json:"detail,omitempty"`
 	Instance  string         `json:"instance,omitempty"`
-	RequestID string         `json:"requestId"` // which the server's log has too
+	RequestID string         `json:"requestId"` // also in the server's log
 	Errors    []Fault        `json:"errors,omitempty"`
 
-	RetryAfter time.Duration `json:"-"` // of the header; 0 if there was none
+	RetryAfter time.Duration `json:"-"` // from the header; 0 if there was none
 }
 
-// Fault is one mistake in a request, and where it is.
+// Fault is one mistake in a request, with its place.
 type Fault struct {
 	Detail    string `json:"detail"`
 	Pointer   string `json:"pointer,omitempty"` // in the body, like #/payload/to
@@ -82,7 +82,7 @@ type Fault struct {
 	Header    string `json:"header,omitempty"`
 }
 
-// Error has what a person needs to mend it, and the request's id to ask with.
+// Error returns everything that a person needs to correct the request, and the request's id for inquiries.
 func (p *Problem) Error() string {
 	text := p.Title
 	if p.Detail != "" {
@@ -101,7 +101,7 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s (%s)", text, strings.Join(about, ", "))
 }
 
-// String is the place and what is wrong there.
+// String returns the place and what is wrong there.
 func (f Fault) String() string {
 	place := strings.TrimSpace(f.Pointer + f.Parameter + f.Header)
 	if f.Line > 0 {
@@ -110,7 +110,7 @@ func (f Fault) String() string {
 	return strings.TrimSpace(place + " " + f.Detail)
 }
 
-// problemOf reads an answer that is no success, also one that is not the API's.
+// problemOf parses an unsuccessful answer, including one that is not the API's.
 func problemOf(resp *http.Response, text []byte) *Problem {
 	p := &Problem{}
 	if json.Unmarshal(text, p) != nil || p.Code == "" {
@@ -120,7 +120,7 @@ func problemOf(resp *http.Response, text []byte) *Problem {
 		}
 	}
 	p.Status = resp.StatusCode
-	if p.Outcome == "" { // of something in between, or of an API that is older
+	if p.Outcome == "" { // from an intermediary, or an older API
 		p.Outcome = OutcomeUnknown
 		if p.Code != "" && p.Status < http.StatusInternalServerError {
 			p.Outcome = OutcomeNone
@@ -130,7 +130,7 @@ func problemOf(resp *http.Response, text []byte) *Problem {
 	return p
 }
 
-// retryAfter reads seconds or a date.
+// retryAfter parses seconds or a date.
 func retryAfter(v string, now time.Time) time.Duration {
 	if n, err := strconv.Atoi(v); err == nil && n > 0 {
 		return time.Duration(min(n, 1e6)) * time.Second

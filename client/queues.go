@@ -5,48 +5,47 @@ import (
 	"time"
 )
 
-// Queue is what waits in a queue and whether it is worked.
+// Queue counts the jobs in a queue and tells whether it is worked.
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
-	MaxRunning  int              `json:"maxRunning,omitempty"` // at once, in all processes together; 0 is any number
-	Rate        *Rate            `json:"rate,omitempty"`       // nil is any
+	MaxRunning  int              `json:"maxRunning,omitempty"` // at once, in all processes together; 0 means no limit
+	Rate        *Rate            `json:"rate,omitempty"`       // nil means no limit
 	Jobs        map[string]int64 `json:"jobs"`                 // open jobs by status
 }
 
-// Queues is all queues with open jobs and those that are paused or limited.
+// Queues lists all queues with open jobs and those that are paused or limited.
 type Queues struct {
 	Queues []Queue   `json:"queues"`
 	AsOf   time.Time `json:"asOf"` // when they were counted
 }
 
-// QueueState says whether a queue is paused.
+// QueueState tells whether a queue is paused.
 type QueueState struct {
 	Queue  string `json:"queue"`
 	Paused bool   `json:"paused"`
 }
 
-// Rate bounds starts: in any span of the interval no more jobs start than that.
+// Rate limits starts: in any span of the interval at most that many jobs start.
 type Rate struct {
 	Starts          int     `json:"starts"`
-	IntervalSeconds float64 `json:"intervalSeconds,omitempty"` // 0.01 to 31 days
+	IntervalSeconds float64 `json:"intervalSeconds,omitempty"` // from 0.01 to 31 days
 }
 
-// QueueLimits is what to limit. What is nil stays as it is; 0, and a Rate of 0 starts,
-// lifts the limit.
+// QueueLimits are the limits to set. A nil field changes nothing; 0, or a Rate of 0 starts, lifts the limit.
 type QueueLimits struct {
 	MaxRunning *int  `json:"maxRunning,omitempty"`
 	Rate       *Rate `json:"rate,omitempty"`
 }
 
-// LimitedQueue says which limits a queue has.
+// LimitedQueue tells which limits a queue has.
 type LimitedQueue struct {
 	Queue      string `json:"queue"`
-	MaxRunning int    `json:"maxRunning,omitempty"` // 0 is any number
-	Rate       *Rate  `json:"rate,omitempty"`       // nil is any
+	MaxRunning int    `json:"maxRunning,omitempty"` // 0 means no limit
+	Rate       *Rate  `json:"rate,omitempty"`       // nil means no limit
 }
 
-// Stats is how much there is to do.
+// Stats counts the work to do.
 type Stats struct {
 	Open         int64            `json:"open"`
 	DeadLetters  int64            `json:"deadLetters"`
@@ -55,38 +54,38 @@ type Stats struct {
 	AsOf         time.Time        `json:"asOf"` // when they were counted
 }
 
-// Queues counts the open jobs of each queue; a token of all tenants may name one.
+// Queues counts the open jobs of each queue. A token of all tenants may select a tenant.
 func (c *Client) Queues(ctx context.Context, ofTenant string) (Queues, error) {
 	return ask[Queues](ctx, c, get("/queues", tenant(ofTenant)))
 }
 
-// PauseQueue stops claims of a queue in all processes; what runs goes on.
+// PauseQueue stops claims of a queue in all processes; running jobs go on.
 func (c *Client) PauseQueue(ctx context.Context, queue string) (QueueState, error) {
 	return ask[QueueState](ctx, c, post("/queues", nil).because(ctx).segment("queue", queue, "/pause"))
 }
 
-// ResumeQueue lets claims of a queue go on.
+// ResumeQueue lets claims of a queue continue.
 func (c *Client) ResumeQueue(ctx context.Context, queue string) (QueueState, error) {
 	return ask[QueueState](ctx, c, post("/queues", nil).because(ctx).segment("queue", queue, "/resume"))
 }
 
-// LimitQueue sets or lifts limits of a queue, in all processes together, from the next
-// claim on, and returns those that hold then. It takes a token of all tenants.
+// LimitQueue sets or lifts limits of a queue, in all processes together, from the next claim on, and returns the limits
+// in effect afterwards. It requires a token of all tenants.
 func (c *Client) LimitQueue(ctx context.Context, queue string, limits QueueLimits) (LimitedQueue, error) {
 	return ask[LimitedQueue](ctx, c, post("/queues", limits).because(ctx).segment("queue", queue, "/limits"))
 }
 
-// Stats sums up the open jobs; a token of all tenants may name one.
+// Stats counts all open jobs. A token of all tenants may select a tenant.
 func (c *Client) Stats(ctx context.Context, ofTenant string) (Stats, error) {
 	return ask[Stats](ctx, c, get("/stats", tenant(ofTenant)))
 }
 
-// Worker is a dispatcher as it last reported itself; it does so every minute.
+// Worker is a dispatcher as it last reported itself, which it does every minute.
 type Worker struct {
 	Name      string         `json:"name"` // as in the leases
 	Version   string         `json:"version"`
-	Present   bool           `json:"present"` // false: it was not seen for longer than it takes to be seen twice
-	Queues    map[string]int `json:"queues"`  // and how many jobs of each it runs at once
+	Present   bool           `json:"present"` // false if it was not seen for longer than two reports take
+	Queues    map[string]int `json:"queues"`  // with how many jobs of each it runs at once
 	Kinds     []string       `json:"kinds"`   // with a handler
 	Hearing   bool           `json:"hearing"` // whether wake-ups reach it; otherwise it polls
 	Running   int64          `json:"running"`
@@ -98,7 +97,7 @@ type workersAnswer struct {
 	Workers []Worker `json:"workers"`
 }
 
-// Workers lists the dispatchers by name. It takes a token of all tenants.
+// Workers lists the dispatchers by name. It requires a token of all tenants.
 func (c *Client) Workers(ctx context.Context) ([]Worker, error) {
 	answer, err := ask[workersAnswer](ctx, c, get("/workers", nil))
 	return answer.Workers, err

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Schedule is a schedule as a program has declared it, or somebody has made it.
+// Schedule is a schedule, declared by a program or created by somebody.
 type Schedule struct {
 	Tenant       string    `json:"tenant"`
 	Name         string    `json:"name"`
-	Cron         string    `json:"cron,omitempty"` // in TimeZone; or EverySeconds
+	Cron         string    `json:"cron,omitempty"` // in TimeZone; alternatively EverySeconds
 	TimeZone     string    `json:"timeZone,omitempty"`
 	EverySeconds float64   `json:"everySeconds,omitempty"`
 	Missed       string    `json:"missed"` // skip, once or all, of which the latest MissedLimit
@@ -18,25 +18,25 @@ type Schedule struct {
 	Kind         string    `json:"kind"` // of its jobs
 	Queue        string    `json:"queue"`
 	Streamed     bool      `json:"streamed"`        // each change of its jobs is stored as an event
-	NextAt       time.Time `json:"nextAt"`          // in the past, it is being fired, paused, or refused
-	LastAt       time.Time `json:"lastAt,omitzero"` // the latest tick that a job was enqueued for
+	NextAt       time.Time `json:"nextAt"`          // if in the past, it is being fired, paused, or refused
+	LastAt       time.Time `json:"lastAt,omitzero"` // the latest tick for which a job was enqueued
 	PausedSince  time.Time `json:"pausedSince,omitzero"`
 	CreatedAt    time.Time `json:"createdAt"`
-	UpdatedAt    time.Time `json:"updatedAt"` // when a declaration or somebody changed it
-	// SetBy is who made it or changed it last; "" if a program declares it, which alone can change it then.
+	UpdatedAt    time.Time `json:"updatedAt"` // when a declaration or a person last changed it
+	// SetBy is who created or last changed it; "" if a program declares it, and then only the program can change it.
 	SetBy string `json:"setBy,omitempty"`
 }
 
-// ScheduleFields are what a schedule is made of. For a new one what is nil is the default, and for one that is there it
-// stays as it is. An empty list, map or text, and 0, are the default again.
+// ScheduleFields are the fields of a schedule. A nil field means the default in a new schedule, and no change in an
+// existing one. An empty list, map or text, and 0, restore the default.
 type ScheduleFields struct {
-	Cron         *string  `json:"cron,omitempty"` // in TimeZone; or EverySeconds
+	Cron         *string  `json:"cron,omitempty"` // in TimeZone; alternatively EverySeconds
 	TimeZone     *string  `json:"timeZone,omitempty"`
 	EverySeconds *float64 `json:"everySeconds,omitempty"`
 	Missed       *string  `json:"missed,omitempty"` // skip, once or all, of which the latest MissedLimit
 	MissedLimit  *int     `json:"missedLimit,omitempty"`
 
-	Kind            *string           `json:"kind,omitempty"` // of its jobs, as all that follows
+	Kind            *string           `json:"kind,omitempty"` // of its jobs, like all fields below
 	Payload         json.RawMessage   `json:"payload,omitempty"`
 	Queue           *string           `json:"queue,omitempty"`
 	Priority        *int              `json:"priority,omitempty"`
@@ -46,7 +46,7 @@ type ScheduleFields struct {
 	DeadlineSeconds *float64          `json:"deadlineSeconds,omitempty"` // after the tick
 	Hold            *bool             `json:"hold,omitempty"`
 	Streamed        *bool             `json:"streamed,omitempty"`
-	Headers         map[string]string `json:"headers,omitzero"` // all of them
+	Headers         map[string]string `json:"headers,omitzero"` // replaces all of them
 
 	Key              *string  `json:"key,omitempty"`
 	MaxActive        *int     `json:"maxActive,omitempty"`
@@ -56,19 +56,19 @@ type ScheduleFields struct {
 	OnLapse          *string  `json:"onLapse,omitempty"`
 }
 
-// ScheduleNext says when a schedule ticks next.
+// ScheduleNext tells when a schedule ticks next.
 type ScheduleNext struct {
 	Name   string    `json:"name"`
 	NextAt time.Time `json:"nextAt"`
 }
 
-// DeletedSchedule says which schedule is there no more.
+// DeletedSchedule names the deleted schedule.
 type DeletedSchedule struct {
 	Name    string `json:"name"`
-	Deleted bool   `json:"deleted"` // true
+	Deleted bool   `json:"deleted"` // always true
 }
 
-// ScheduleState says whether a schedule is paused.
+// ScheduleState tells whether a schedule is paused.
 type ScheduleState struct {
 	Name   string `json:"name"`
 	Paused bool   `json:"paused"`
@@ -76,7 +76,7 @@ type ScheduleState struct {
 
 // ScheduleName identifies a schedule.
 type ScheduleName struct {
-	Tenant string // for tokens of all tenants; "" is the root tenant, or the token's own
+	Tenant string // for tokens of all tenants; "" means the root tenant, or the token's own
 	Name   string
 }
 
@@ -84,7 +84,7 @@ type schedulesAnswer struct {
 	Schedules []Schedule `json:"schedules"`
 }
 
-// Schedules lists schedules by name; a token of all tenants may name one.
+// Schedules lists schedules by name. A token of all tenants may select a tenant.
 func (c *Client) Schedules(ctx context.Context, ofTenant string) ([]Schedule, error) {
 	answer, err := ask[schedulesAnswer](ctx, c, get("/schedules", tenant(ofTenant)))
 	return answer.Schedules, err
@@ -95,16 +95,16 @@ type newSchedule struct {
 	ScheduleFields
 }
 
-// CreateSchedule makes a schedule besides those that programs declare. It stays until it is deleted, or until a program
-// declares one of its name, which replaces it.
+// CreateSchedule creates a schedule in addition to those that programs declare. It stays until it is deleted, or until
+// a program declares one of its name, which replaces it.
 func (c *Client) CreateSchedule(ctx context.Context, name ScheduleName, fields ScheduleFields) (ScheduleNext, error) {
 	r := post("/schedules", newSchedule{name.Name, fields})
 	r.query = tenant(name.Tenant)
 	return ask[ScheduleNext](ctx, c, r.because(ctx))
 }
 
-// ChangeSchedule changes a schedule that no program declares. Another timing counts from now on, all else from the next
-// tick on.
+// ChangeSchedule changes a schedule that no program declares. A new timing applies from now on, all other changes from
+// the next tick on.
 func (c *Client) ChangeSchedule(ctx context.Context, name ScheduleName, fields ScheduleFields) (ScheduleNext, error) {
 	r := post("/schedules", fields)
 	r.query = tenant(name.Tenant)
@@ -116,18 +116,18 @@ func (c *Client) PauseSchedule(ctx context.Context, name ScheduleName) (Schedule
 	return ask[ScheduleState](ctx, c, onSchedule(ctx, name, "/pause"))
 }
 
-// ResumeSchedule lets a schedule go on with its next tick.
+// ResumeSchedule lets a schedule continue with its next tick.
 func (c *Client) ResumeSchedule(ctx context.Context, name ScheduleName) (ScheduleState, error) {
 	return ask[ScheduleState](ctx, c, onSchedule(ctx, name, "/resume"))
 }
 
-// RunSchedule enqueues a schedule's job now, also while it is paused.
+// RunSchedule enqueues a schedule's job now, even while the schedule is paused.
 func (c *Client) RunSchedule(ctx context.Context, name ScheduleName) (Accepted, error) {
 	return ask[Accepted](ctx, c, onSchedule(ctx, name, "/run"))
 }
 
-// DeleteSchedule forgets a schedule; jobs that it has enqueued stay. A program that still
-// declares it brings it back with its next start: pause it instead.
+// DeleteSchedule deletes a schedule; jobs that it has enqueued remain. A program that still declares it restores it at
+// its next start: pause it instead.
 func (c *Client) DeleteSchedule(ctx context.Context, name ScheduleName) (DeletedSchedule, error) {
 	return ask[DeletedSchedule](ctx, c, onSchedule(ctx, name, "/delete"))
 }

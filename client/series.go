@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Series is how it went, step by step.
+// Series is the history step by step.
 type Series struct {
 	Since       time.Time     `json:"since"`
 	StepSeconds int           `json:"stepSeconds"`
-	Points      []SeriesPoint `json:"points"` // one of each step, oldest first
-	Marks       []SeriesMark  `json:"marks"`  // what may explain them, oldest first
+	Points      []SeriesPoint `json:"points"` // one for each step, oldest first
+	Marks       []SeriesMark  `json:"marks"`  // events that may explain them, oldest first
 }
 
-// SeriesPoint is what was measured in one step.
+// SeriesPoint contains the measurements of one step.
 type SeriesPoint struct {
-	At              time.Time `json:"at"`              // where the step begins
-	MeasuredSeconds float64   `json:"measuredSeconds"` // of the step: rates are counts over this. 0: nothing is known
-	Waiting         int64     `json:"waiting"`         // the most of the step, as with the next two
+	At              time.Time `json:"at"`              // beginning of the step
+	MeasuredSeconds float64   `json:"measuredSeconds"` // of the step, the base of rates. 0 if nothing is known
+	Waiting         int64     `json:"waiting"`         // maximum in the step, like the next two
 	Running         int64     `json:"running"`
 	DeadLetters     int64     `json:"deadLetters"`
 	Enqueued        int64     `json:"enqueued"`
@@ -30,7 +30,7 @@ type SeriesPoint struct {
 	WaitP99Seconds  float64   `json:"waitP99Seconds"`
 }
 
-// SeriesMark is a build that workers began to run, or what an operator did.
+// SeriesMark is a build that workers began to run, or an act of an operator.
 type SeriesMark struct {
 	At        time.Time `json:"at"`
 	Build     string    `json:"build,omitempty"`
@@ -40,17 +40,17 @@ type SeriesMark struct {
 	Target    string    `json:"target,omitempty"`
 	Reason    string    `json:"reason,omitempty"`
 	RequestID string    `json:"requestId,omitempty"`
-	Acts      int       `json:"acts,omitempty"` // how many of the same request are alike
+	Acts      int       `json:"acts,omitempty"` // number of equal acts of the same request
 }
 
-// SeriesFilter says of what a series is. Its zero value is everything in the last hour, by the minute.
+// SeriesFilter selects a series. Its zero value selects everything in the last hour, by the minute.
 type SeriesFilter struct {
 	Tenant, Queue, Kind string
 	Since, Until        time.Time
 	Step                time.Duration // whole seconds, at least a minute
 }
 
-// Series tells how it went, step by step, in up to the last 14 days; a token of all tenants may name one.
+// Series returns the history step by step, in up to the last 14 days. A token of all tenants may select a tenant.
 func (c *Client) Series(ctx context.Context, f SeriesFilter) (Series, error) {
 	q := url.Values{}
 	set := func(name, value string) {

@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// Sink is how far events are published to a broker.
+// Sink is the progress of publishing events to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
 	State       string    `json:"state"`           // publishing, away, stuck, paused, or waiting for a process
 	Owner       string    `json:"owner,omitempty"` // the process that publishes
 	Published   int64     `json:"published"`       // messages so far; after a crash some count twice
 	Lag         int64     `json:"lag"`             // positions up to the end of the log; some have no event
-	Holes       int64     `json:"holes"`           // positions that are passed by and may yet have an event
-	Held        int64     `json:"held"`            // messages that are jobs: refused, or behind one of the same key
+	Holes       int64     `json:"holes"`           // positions that were passed and may still get an event
+	Held        int64     `json:"held"`            // messages that are jobs: refused, or later ones of the same key
 	HeldKeys    int64     `json:"heldKeys"`        // how many keys these have
 	OldestAt    time.Time `json:"oldestAt,omitzero"`
-	MovedAt     time.Time `json:"movedAt,omitzero"` // when messages were published last
+	MovedAt     time.Time `json:"movedAt,omitzero"` // when messages were last published
 	PausedSince time.Time `json:"pausedSince,omitzero"`
-	Away        *Away     `json:"away,omitempty"` // why it stands still; nil unless it does
+	Away        *Away     `json:"away,omitempty"` // why it is stopped; nil unless it is
 }
 
-// Away is why a sink stands still.
+// Away is the reason for which a sink is stopped.
 type Away struct {
 	Since   time.Time `json:"since"`
 	Code    string    `json:"code"`    // like relay_unavailable
 	Message string    `json:"message"` // in the words of the broker's client
 }
 
-// HeldMessage is a message that a sink has refused, or one behind it of the same key. It is a job
-// until the broker has it or somebody has dismissed it.
+// HeldMessage is a message that a sink has refused, or a later one of the same key. It is a job until the broker has it
+// or somebody has dismissed it.
 type HeldMessage struct {
-	Event    string    `json:"event,omitempty"` // by which consumers drop repeats
+	Event    string    `json:"event,omitempty"` // the ID by which consumers drop repeats
 	Topic    string    `json:"topic,omitempty"`
 	Position int64     `json:"position"` // in the log
 	At       time.Time `json:"at,omitzero"`
@@ -43,49 +43,49 @@ type HeldMessage struct {
 // HeldPage is a page of the held messages of a sink.
 type HeldPage struct {
 	Messages []HeldMessage `json:"messages"`       // in the order of the log
-	Next     string        `json:"next,omitempty"` // of the next page; "" if there is none
+	Next     string        `json:"next,omitempty"` // cursor of the next page; "" if there is none
 }
 
 type sinksAnswer struct {
 	Sinks []Sink `json:"sinks"`
 }
 
-// SkippedEvent is an event that a sink is not to publish.
+// SkippedEvent is an event that a sink must not publish.
 type SkippedEvent struct {
 	Event  string `json:"event"`
 	Reason string `json:"reason,omitempty"` // for the audit
 }
 
-// Sinks lists the sinks by name. This and all about sinks takes a token of all tenants.
+// Sinks lists the sinks by name. Like everything about sinks, it requires a token of all tenants.
 func (c *Client) Sinks(ctx context.Context) ([]Sink, error) {
 	answer, err := ask[sinksAnswer](ctx, c, get("/sinks", nil))
 	return answer.Sinks, err
 }
 
-// Sink returns one sink; a [*Problem] with [CodeSinkNotFound] if there is none of the name.
+// Sink returns one sink, or a [*Problem] with [CodeSinkNotFound] if there is none of that name.
 func (c *Client) Sink(ctx context.Context, name string) (Sink, error) {
 	return ask[Sink](ctx, c, get("/sinks", nil).segment("sink", name, ""))
 }
 
-// PauseSink has a sink publish nothing, in all processes, from two seconds later on at
-// latest. The context may have a reason; see [WithReason].
+// PauseSink makes a sink publish nothing, in all processes, within two seconds. The context may have a reason; see
+// [WithReason].
 func (c *Client) PauseSink(ctx context.Context, name string) (Sink, error) {
 	return ask[Sink](ctx, c, onSink(ctx, name, "/pause"))
 }
 
-// ResumeSink lets a sink go on. The context may have a reason; see [WithReason].
+// ResumeSink lets a sink continue. The context may have a reason; see [WithReason].
 func (c *Client) ResumeSink(ctx context.Context, name string) (Sink, error) {
 	return ask[Sink](ctx, c, onSink(ctx, name, "/resume"))
 }
 
-// SkipEvent has a sink never publish an event that waits for it; a [*Problem] with
-// [CodeEventNotWaiting] if it does not.
+// SkipEvent makes a sink never publish an event that waits for it, or returns a [*Problem] with [CodeEventNotWaiting]
+// if it does not wait.
 func (c *Client) SkipEvent(ctx context.Context, sink string, which SkippedEvent) (Sink, error) {
 	return ask[Sink](ctx, c, post("/sinks", which).segment("sink", sink, "/skip"))
 }
 
-// HeldMessages lists messages of a sink that are jobs, up to limit (0 is 50, more than 200 is 200)
-// behind those of the page that has cursor as its Next; "" is from the beginning.
+// HeldMessages lists messages of a sink that are jobs, up to limit (0 means 50; at most 200), after the page whose Next
+// is cursor; "" begins with the first.
 func (c *Client) HeldMessages(ctx context.Context, sink, cursor string, limit int) (HeldPage, error) {
 	query := url.Values{}
 	set(query, "cursor", cursor)

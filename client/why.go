@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Why says why a job does not run.
+// Why lists why a job does not run.
 type Why struct {
 	ID      string    `json:"id"`
 	Status  string    `json:"status"`
 	AsOf    time.Time `json:"asOf"`
-	Reasons []Reason  `json:"reasons"` // the first is the one that holds, the others would when it is gone
+	Reasons []Reason  `json:"reasons"` // the first is the one that applies; the others would if it were gone
 }
 
-// Reason is why a job does not run, with what shows it and what helps. What does not apply is zero.
+// Reason is a reason for which a job does not run, with its evidence and remedy. Fields that do not apply are zero.
 type Reason struct {
 	Code         string       `json:"code"`
 	Sentence     string       `json:"sentence"`
 	Since        time.Time    `json:"since,omitzero"`
-	Until        time.Time    `json:"until,omitzero"` // when it ends by itself, as far as is known
-	Job          string       `json:"job,omitempty"`  // the other job that it is about
+	Until        time.Time    `json:"until,omitzero"` // when it ends without intervention, if known
+	Job          string       `json:"job,omitempty"`  // the other job involved
 	JobStatus    string       `json:"jobStatus,omitempty"`
 	Key          string       `json:"key,omitempty"`
 	Worker       string       `json:"worker,omitempty"`
@@ -29,15 +29,15 @@ type Reason struct {
 	Running      int64        `json:"running,omitempty"`
 	Limit        int64        `json:"limit,omitempty"`
 	Rate         *Rate        `json:"rate,omitempty"`
-	Ahead        int64        `json:"ahead,omitempty"` // 10 000 is as many or more
+	Ahead        int64        `json:"ahead,omitempty"` // 10 000 means at least that many
 	PerSecond    float64      `json:"perSecond,omitempty"`
 	Attempt      int          `json:"attempt,omitempty"`
 	ErrorCode    string       `json:"errorCode,omitempty"`
 	ErrorMessage string       `json:"errorMessage,omitempty"`
-	Act          *WhyAct      `json:"act,omitempty"` // nil: to wait, or nothing that a command does
+	Act          *WhyAct      `json:"act,omitempty"` // nil if waiting is the only remedy, or none is a command
 }
 
-// SeenWorker is a dispatcher as a reason names it.
+// SeenWorker is a dispatcher named in a reason.
 type SeenWorker struct {
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
@@ -45,14 +45,14 @@ type SeenWorker struct {
 	Present bool      `json:"present"`
 }
 
-// WhyAct is what helps: the same as a command line and as a request.
+// WhyAct is a remedy, as a command line and as the equivalent request.
 type WhyAct struct {
 	Command string `json:"command"`
 	Method  string `json:"method"`
 	Path    string `json:"path"`
 }
 
-// Why tells why a job does not run.
+// Why returns why a job does not run.
 func (c *Client) Why(ctx context.Context, id string) (Why, error) {
 	return ask[Why](ctx, c, get("/jobs", nil).segment("job's id", id, "/why"))
 }

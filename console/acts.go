@@ -17,19 +17,19 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// act is something that people do to one thing, in two steps: a page that says what will happen, and its form, which
-// does it. The form sends along what was previewed, so that it does that or nothing.
+// act is an act on one thing, in two steps: a page that describes what will happen, and its form, which does it. The
+// form sends what was previewed along, so that it does exactly that or nothing.
 type act struct {
 	path   string
-	params string // that name the thing
-	form   string // what the form has besides, with the reason
+	params string // identify the thing
+	form   string // further fields of the form, in addition to the reason
 	gate   gate
-	label  string // of the link to the first step, and of the button of the second
+	label  string // text of the link to the first step, and of the button of the second
 	ask    func(*visit) (confirmation, error)
 	do     func(*visit, *operator.Operator) error
 }
 
-// on is the names of what is acted on, as parameters of its page.
+// These are the names of what is acted on, as parameters of its page.
 const (
 	onID       = "id" // of a job or an operation
 	onLetters  = "error kind queue status code key tenant since until"
@@ -68,7 +68,7 @@ var acts = []act{
 	{"undo", "entry", "", needs(access.AdminRead, access.AdminMutate), "Undo", askUndo, doUndo},
 }
 
-// actRoutes are the rows of the acts: the page and its form.
+// actRoutes returns the rows of the acts: the page and its form.
 func actRoutes() (rows []route) {
 	for _, a := range acts {
 		rows = append(rows,
@@ -109,12 +109,12 @@ func actRoutes() (rows []route) {
 	return rows
 }
 
-// badInput is what is wrong with what a person has entered. The form is shown once more, as it was sent.
+// badInput describes what is wrong with a person's input. The form is shown again as it was sent.
 type badInput string
 
 func (b badInput) Error() string { return string(b) }
 
-// confirmed refuses an act whose confirmation lacks something.
+// confirmed refuses an act if its confirmation lacks something.
 func (v *visit) confirmed(c confirmation) error {
 	if c.reason && strings.TrimSpace(v.param("reason")) == "" {
 		return badInput("A reason is missing: it stands in the audit with each of the jobs. Nothing was changed.")
@@ -125,7 +125,7 @@ func (v *visit) confirmed(c confirmation) error {
 	return nil
 }
 
-// preview is the first step of an act.
+// preview runs the first step of an act.
 func (a act) preview(v *visit) (confirmation, error) {
 	c, err := a.ask(v)
 	c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
@@ -135,7 +135,7 @@ func (a act) preview(v *visit) (confirmation, error) {
 	return c, err
 }
 
-// again is the first step once more, of what there is now, with what was entered and what is wrong with it.
+// again runs the first step once more, for the present state, with the input and what is wrong with it.
 func (a act) again(v *visit, fault badInput) error {
 	first, of := *v, *v.route
 	of.method, of.params = http.MethodGet, a.params
@@ -149,7 +149,8 @@ func (a act) again(v *visit, fault badInput) error {
 	return v.render(confirmPage(v, c))
 }
 
-// actOn is the first step of an act on what the pairs name; why is why there is none for this viewer, "" if there is.
+// actOn returns the link to the first step of an act on what the pairs name; why is the reason for which this viewer
+// has none, or "".
 func (v *visit) actOn(path string, pairs ...string) (label string, to templ.SafeURL, why string) {
 	for _, a := range acts {
 		if a.path == path {
@@ -159,7 +160,7 @@ func (v *visit) actOn(path string, pairs ...string) (label string, to templ.Safe
 	panic("no act " + path)
 }
 
-// whyNot says why this viewer may not do what has the gate; "" if that is not so.
+// whyNot returns why this viewer may not do what the gate protects, or "".
 func (v *visit) whyNot(g gate) string {
 	switch {
 	case v.readOnly() != "":
@@ -172,7 +173,7 @@ func (v *visit) whyNot(g gate) string {
 	return ""
 }
 
-// tooLate says who was first, where somebody else has acted since the page was made.
+// tooLate names the person who was first, if somebody else has acted since the page was made.
 func (v *visit) tooLate(err error) error {
 	moved, ok := errors.AsType[*operator.StatusError](err)
 	if !ok {
@@ -184,7 +185,7 @@ func (v *visit) tooLate(err error) error {
 			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", entries[0].Actor, entries[0].Act, age(v.now.Sub(entries[0].At)))
 		}
 	}
-	again := "" // it has another epoch
+	again := "" // set if it has another epoch
 	shown, _ := parseSeen(v.param("while"))
 	if shown.status == moved.Status || moved.Act == "replay" && (moved.Status == outbox.Failed || moved.Status == outbox.Dead) {
 		again = "again "
@@ -192,7 +193,7 @@ func (v *visit) tooLate(err error) error {
 	return refusal{http.StatusConflict, "The job is " + string(moved.Status) + " " + again + "by now", next}
 }
 
-// jobAct is the first step of an act on a job.
+// jobAct returns the first step of an act on a job.
 func jobAct(words func(operator.Job, *confirmation) error) func(*visit) (confirmation, error) {
 	return func(v *visit) (c confirmation, err error) {
 		j, err := v.site.jobOf(v)
@@ -210,8 +211,8 @@ func jobAct(words func(operator.Job, *confirmation) error) func(*visit) (confirm
 	}
 }
 
-// seen is a job's status and epoch as a page showed them. The epoch tells a dead letter from one that has run, and died
-// of something else, since.
+// seen is a job's status and epoch as a page showed them. The epoch distinguishes a dead letter from one that has run
+// since and died for another reason.
 type seen struct {
 	status outbox.Status
 	epoch  int64
@@ -219,7 +220,7 @@ type seen struct {
 
 func seenOf(j operator.Job) seen { return seen{j.Status, j.Epoch} }
 
-// String is what the field “while” of a form has: dead@3.
+// String returns the value of the field “while” of a form: dead@3.
 func (s seen) String() string { return string(s.status) + "@" + strconv.FormatInt(s.epoch, 10) }
 
 func parseSeen(text string) (s seen, err error) {
@@ -233,10 +234,10 @@ func parseSeen(text string) (s seen, err error) {
 	return s, nil
 }
 
-// only acts on a job as it was seen.
+// only returns an operator that acts on a job only as it was seen.
 func (s seen) only(o *operator.Operator) *operator.Operator { return o.Only(s.status).AtEpoch(s.epoch) }
 
-// doJob acts on a job while it is as it was previewed.
+// doJob returns the second step, which acts on a job while it is as it was previewed.
 func doJob(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		id, err := outbox.ParseID(v.param("id"))
@@ -310,7 +311,7 @@ func dismissJob(j operator.Job, c *confirmation) error {
 	return nil
 }
 
-// keyName is the key that the parameters name.
+// keyName returns the key that the parameters name.
 func (v *visit) keyName() (name operator.KeyName, err error) {
 	name = operator.KeyName{Tenant: v.who.Tenant, Queue: v.param("queue"), Key: v.param("key")}
 	if tenant := v.param("tenant"); tenant != "" {
@@ -358,7 +359,7 @@ func doUnblock(v *visit, o *operator.Operator) error {
 	return err
 }
 
-// scheduleAct is the first step of an act on a schedule.
+// scheduleAct returns the first step of an act on a schedule.
 func scheduleAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
 		"pause":  {"No tick fires any more, in any process. Ticks of a pause are not missed.", "It can be undone: resume the schedule."},
@@ -405,7 +406,7 @@ func ranSchedule(v *visit, o *operator.Operator) error {
 	})(v, o)
 }
 
-// once is the id that a form has, so that what it does is done once, however often it is sent.
+// once returns the id in a form that makes its act happen once, however often it is sent.
 func (v *visit) once() (outbox.ID, error) {
 	id, err := outbox.ParseID(v.param("once"))
 	if err != nil {
@@ -414,7 +415,7 @@ func (v *visit) once() (outbox.ID, error) {
 	return id, nil
 }
 
-// sinkAct is the first step of an act on a sink.
+// sinkAct returns the first step of an act on a sink.
 func sinkAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
 		"pause":  {"Nothing is published to it any more, within two seconds. Events are kept, and other sinks go on.", "It can be undone: resume the sink."},
@@ -436,7 +437,7 @@ func doSink(do func(*operator.Operator, context.Context, string) error) func(*vi
 	return func(v *visit, o *operator.Operator) error { return do(o, v.ctx(), v.param("name")) }
 }
 
-// jobActs are the acts that the status of a job allows.
+// jobActs returns the acts that the status of a job allows.
 func jobActs(s outbox.Status) []string {
 	switch s {
 	case outbox.Created:

@@ -13,17 +13,18 @@ import (
 	"sync"
 )
 
-// files is what browsers load, as it was written, and what vendor.txt lists.
+// files contains the files that browsers load, in source form, including those that vendor.txt lists.
 //
 //go:embed assets
 var files embed.FS
 
-// assetTypes are the types of those that are served.
+// assetTypes maps the extensions of served files to their content types.
 var assetTypes = map[string]string{
 	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// assets serves the files under the hash of all of them: a new build has new URLs, and an old one's are kept for ever.
+// assets serves the files under the hash of all of them: a new build has new URLs, and caches may keep those of an old
+// one forever.
 type assets struct {
 	hash  string
 	files map[string]*asset // by path below assets
@@ -59,7 +60,7 @@ var newAssets = sync.OnceValue(func() *assets {
 	return a
 })
 
-// assetOf reads …/assets/HASH/NAME.
+// assetOf parses …/assets/HASH/NAME.
 func assetOf(p string) (hash, name string, ok bool) {
 	const folder = "/assets/"
 	i := strings.LastIndex("/"+strings.TrimPrefix(p, "/"), folder)
@@ -69,11 +70,11 @@ func assetOf(p string) (hash, name string, ok bool) {
 	return strings.Cut(("/" + strings.TrimPrefix(p, "/"))[i+len(folder):], "/")
 }
 
-// url is where a file is, from any page.
+// url returns the URL of a file, from any page.
 func (a *assets) url(name string) string { return "assets/" + a.hash + "/" + name }
 
-// serve answers with a file. One of another build is refused rather than answered with ours: a process of that build
-// may be beside this one, and a reload finds it.
+// serve answers with a file. It refuses one of another build rather than answer with its own: a process of that build
+// may be running too, and a reload finds it.
 func (a *assets) serve(v *visit, hash, name string) {
 	file, h := a.files[name], v.w.Header()
 	if file == nil || hash != a.hash {

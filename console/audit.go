@@ -19,11 +19,12 @@ const auditParams = "actor act queue target request job tenant since until befor
 type listedActs struct {
 	filter operator.AuditFilter
 	page   operator.AuditPage
-	// undoable are those that can be undone. It is known of the newest acts alone, where no condition hides any.
+	// undoable marks the acts that can be undone. It is known only for the newest acts, and only if no condition hides
+	// any.
 	undoable map[int64]bool
 }
 
-// older is the address of the page after this one.
+// older returns the address of the next page.
 func (l listedActs) older(v *visit) templ.SafeURL {
 	return v.with("before", strconv.FormatInt(l.page.Next, 10))
 }
@@ -74,8 +75,8 @@ func (v *visit) auditFilter() (f operator.AuditFilter, err error) {
 	return f, nil
 }
 
-// conditions are the conditions of the URL, in the order of the parameters; the place of the page is none, nor is what
-// was just done.
+// conditions returns the conditions of the URL, in the order of the parameters; the page's place and the act that was
+// just done are not conditions.
 func (v *visit) conditions() (names []string) {
 	for _, name := range v.route.names() {
 		if name != "before" && !slices.Contains(strings.Fields(actedParams), name) && v.param(name) != "" {
@@ -85,10 +86,10 @@ func (v *visit) conditions() (names []string) {
 	return names
 }
 
-// names are the parameters of a row.
+// names returns the parameters of a row.
 func (r *route) names() []string { return strings.Fields(r.params) }
 
-// firstOf is the beginning of a text.
+// firstOf returns the beginning of a text.
 func firstOf(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n]) + "…"

@@ -16,8 +16,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// bulkActs are the acts on all open jobs of a search, where its statuses allow any. A search by an error is one of dead
-// letters, which have acts of their own; what a payload contains is read for a page, not for all jobs.
+// bulkActs returns the acts on all open jobs of a search, if its statuses allow any. A search by an error is one of
+// dead letters, which have their own acts; payloads are searched for a page, but not for all jobs.
 func bulkActs(v *visit, f search) (paths []string) {
 	if f.fingerprint != "" || f.payload != "" || !v.can(access.AdminRead) {
 		return nil
@@ -45,7 +45,7 @@ func bulkActs(v *visit, f search) (paths []string) {
 	return paths
 }
 
-// pairs are the conditions as parameters, name and value in turns.
+// pairs returns the conditions as parameters, alternating names and values.
 func (f search) pairs() (pairs []string) {
 	for _, name := range names {
 		if name != "error" && name != "payload" {
@@ -55,7 +55,8 @@ func (f search) pairs() (pairs []string) {
 	return pairs
 }
 
-// openFilter is the search that the parameters are, for an operation, within the viewer's tenant.
+// openFilter returns the search given by the parameters, as the filter of an operation, restricted to the viewer's
+// tenant.
 func (v *visit) openFilter() (f search, of operator.OpenFilter, err error) {
 	if f, err = v.searchOf(); err != nil {
 		return f, of, err
@@ -67,7 +68,7 @@ func (v *visit) openFilter() (f search, of operator.OpenFilter, err error) {
 	}, err
 }
 
-// askJobs is the first step of an act on all open jobs of a search: it counts them, and the form means those.
+// askJobs returns the first step of an act on all open jobs of a search: it counts them, and the form applies to those.
 func askJobs(act operator.OperationAct) func(*visit) (confirmation, error) {
 	return func(v *visit) (c confirmation, err error) {
 		f, filter, err := v.openFilter()
@@ -117,7 +118,7 @@ func askJobs(act operator.OperationAct) func(*visit) (confirmation, error) {
 
 const (
 	sampleSize = 5    // jobs that a preview shows
-	typeCount  = 1000 // of more jobs than these the person types how many they are
+	typeCount  = 1000 // beyond this number, the person must type the number of jobs
 )
 
 func sampleTitle(c confirmation) string {
@@ -127,7 +128,7 @@ func sampleTitle(c confirmation) string {
 	return "The newest of them"
 }
 
-// sampleOf are the newest jobs that an act is about.
+// sampleOf returns the newest jobs that an act is about.
 func (v *visit) sampleOf(act operator.OperationAct, of operator.OpenFilter) ([]operator.Job, error) {
 	f := operator.Filter{
 		Kind: of.Kind, Queue: of.Queue, Key: of.Key, Tenant: of.Tenant, Statuses: act.Possible(), CreatedAfter: of.CreatedAfter, CreatedBefore: of.CreatedBefore, Limit: sampleSize,
@@ -139,7 +140,7 @@ func (v *visit) sampleOf(act operator.OperationAct, of operator.OpenFilter) ([]o
 	return page.Jobs, err
 }
 
-// typedCount refuses an act on many whose number was not typed as the page has asked.
+// typedCount refuses an act on many jobs if their number was not typed as the page asked.
 func (v *visit) typedCount() error {
 	matched, err := strconv.ParseInt(v.param("matched"), 10, 64)
 	if err != nil {
@@ -157,7 +158,7 @@ func (v *visit) typedCount() error {
 	return nil
 }
 
-// jobEdit is what the parameters say of an edit. The error is a sentence for the person who wrote it.
+// jobEdit returns the edit given by the parameters. The error is a sentence for the person who wrote it.
 func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) {
 	e.Queue = strings.TrimSpace(v.param("set_queue"))
 	if text := strings.TrimSpace(v.param("set_priority")); text != "" {
@@ -172,7 +173,7 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 		if err != nil {
 			return e, fmt.Errorf("%s is no time: write in how long, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z", quoted(text))
 		}
-		if e.RunAt = at.at; at.at != v.now && !strings.Contains(text, "T") { // parseInstant reads it as so long ago
+		if e.RunAt = at.at; at.at != v.now && !strings.Contains(text, "T") { // parseInstant reads it as a time ago
 			e.RunAt = v.now.Add(v.now.Sub(at.at)).Truncate(time.Second)
 		}
 	}
@@ -186,7 +187,7 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 	return e, err
 }
 
-// editWords is an edit in words, with its time as the viewer's clock shows it.
+// editWords describes an edit, with its time as the viewer's clock shows it.
 func editWords(e operator.JobEdit, due string) string {
 	var parts []string
 	if e.Queue != "" {
@@ -201,7 +202,7 @@ func editWords(e operator.JobEdit, due string) string {
 	return strings.Join(parts, ", ")
 }
 
-// setFields are an edit as parameters.
+// setFields returns an edit as parameters.
 func setFields(e operator.JobEdit) (fields []field) {
 	if e.Queue != "" {
 		fields = append(fields, field{"set_queue", e.Queue})
@@ -215,7 +216,7 @@ func setFields(e operator.JobEdit) (fields []field) {
 	return fields
 }
 
-// jobsCommand does the same on the command line, to the same jobs.
+// jobsCommand returns the command line that does the same to the same jobs.
 func jobsCommand(act operator.OperationAct, f search, edit operator.JobEdit, tenant outbox.ID, asOf string) string {
 	line, conditions := "posthaste operations start "+string(act), ""
 	for _, one := range [][2]string{
@@ -235,13 +236,13 @@ func jobsCommand(act operator.OperationAct, f search, edit operator.JobEdit, ten
 	}
 	conditions = cmp.Or(conditions, " --all")
 	for _, set := range setFields(edit) {
-		// With = because a priority may begin with -.
+		// Use = because a priority may begin with -.
 		conditions += " --" + strings.ReplaceAll(set.name, "_", "-") + "=" + shellQuoted(set.value)
 	}
 	return line + conditions + " --as-of " + shellQuoted(asOf)
 }
 
-// possible are those of the statuses in which the act is possible: the command takes no others.
+// possible returns those of the statuses in which the act is possible; the command accepts no others.
 func possible(act operator.OperationAct, statuses []outbox.Status) (some []outbox.Status) {
 	for _, s := range statuses {
 		if slices.Contains(act.Possible(), s) {
@@ -251,7 +252,7 @@ func possible(act operator.OperationAct, statuses []outbox.Status) (some []outbo
 	return some
 }
 
-// absolute is an instant as it is written, whenever it is read.
+// absolute returns an instant in a form that does not depend on when it is read.
 func absolute(t instantText) string {
 	if t.at.IsZero() {
 		return ""
@@ -259,7 +260,7 @@ func absolute(t instantText) string {
 	return t.at.UTC().Format(time.RFC3339Nano)
 }
 
-// willOfJobs says what an act does to those that were counted.
+// willOfJobs describes what an act does to the counted jobs.
 func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit, counted operator.OpenMatch) (title string, will []string) {
 	jobs := plural(int(counted.Matched), "job")
 	var split []string
@@ -327,8 +328,8 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 	}
 }
 
-// start starts an operation. A form that was sent before, and is sent again as it was, does nothing; with another rate
-// it is refused, because it would not be done at that.
+// start starts an operation. If a form is sent again unchanged, it does nothing; with another rate it is refused,
+// because that rate would not apply.
 func (v *visit) start(o *operator.Operator, n operator.NewOperation) error {
 	started, err := o.StartOperation(v.ctx(), n)
 	if err == nil && started.PerSecond != n.PerSecond {

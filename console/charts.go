@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// chartRange is for how long a chart shows how it went, and in which steps.
+// chartRange is the time span of a chart, and its steps.
 type chartRange struct {
 	name    string
 	of      time.Duration
@@ -25,10 +25,10 @@ var chartRanges = []chartRange{
 	{"14d", 14 * 24 * time.Hour, 2 * time.Hour, "14 days"},
 }
 
-// notYet is how long a minute may be over before it is counted.
+// notYet is how long after its end a minute may still be uncounted.
 const notYet = 3 * time.Minute
 
-// charted is how something went, for charts and for the table that they are drawn from.
+// charted is a history, for charts and for the table that they are drawn from.
 type charted struct {
 	span   chartRange
 	points []operator.Point
@@ -40,7 +40,7 @@ func (c charted) measured() bool {
 	return slices.ContainsFunc(c.points, func(p operator.Point) bool { return p.Measured > 0 })
 }
 
-// plots are the charts, each with the columns of the table that it shows.
+// plots lists the charts, each with the columns of the table that it shows.
 var plots = []struct {
 	title   string
 	columns []string
@@ -51,7 +51,7 @@ var plots = []struct {
 	{"Failures", []string{"failed", "dead"}},
 }
 
-// column is one of the table: cell is empty where nothing is known, value what the chart has.
+// column is a column of the table: its cell is empty where nothing is known, and its value is the chart's.
 type column struct {
 	name, title string
 	value       func(operator.Point) float64
@@ -87,7 +87,7 @@ func perMinute(name, title string, of func(operator.Point) int64) column {
 	return column{name, title, rate, func(p operator.Point) string { return rateText(rate(p)) + "/min" }}
 }
 
-// waited is how long jobs waited: not known where none closed.
+// waited returns a column of how long jobs waited: unknown where none closed.
 func waited(name, title string, of func(operator.Point) time.Duration) column {
 	return column{
 		name, title,
@@ -101,7 +101,7 @@ func waited(name, title string, of func(operator.Point) time.Duration) column {
 	}
 }
 
-// rateText is a rate with as many digits as tell something.
+// rateText returns a rate with its significant digits.
 func rateText(r float64) string {
 	switch {
 	case r == 0:
@@ -114,7 +114,7 @@ func rateText(r float64) string {
 	return number(int64(r + 0.5))
 }
 
-// cell is the text of a column at a point, and its value for the chart; both are "" if it is not known.
+// at returns the text of a column at a point, and its value for the chart; both are "" if unknown.
 func (c column) at(p operator.Point) (text, value string) {
 	if p.Measured == 0 {
 		return "", ""
@@ -129,7 +129,7 @@ func columnNamed(name string) column {
 	return columns[slices.IndexFunc(columns, func(c column) bool { return c.name == name })]
 }
 
-// latest is the text of a column at the last point at which it is known.
+// latest returns the text of a column at the last point at which it is known.
 func (c charted) latest(of column) string {
 	for _, p := range slices.Backward(c.points) {
 		if text, _ := of.at(p); text != "" {
@@ -139,7 +139,7 @@ func (c charted) latest(of column) string {
 	return "–"
 }
 
-// chart is how a queue or a kind went, or everything, in the time that the URL says.
+// chart returns the history of a queue or a kind, or of everything, in the time that the URL gives.
 func (v *visit) chart(queue, kind string) (c charted, err error) {
 	i := 0
 	if name := v.param("range"); name != "" {
@@ -165,10 +165,10 @@ func (v *visit) chart(queue, kind string) (c charted, err error) {
 	return c, err
 }
 
-// shownMarks is how many marks are listed: the newest.
+// shownMarks is how many marks, the newest, are listed.
 const shownMarks = 20
 
-// newest are the marks that are listed, the newest first.
+// newest returns the listed marks, the newest first.
 func (c charted) newest() (marks []operator.Mark) {
 	for _, m := range slices.Backward(c.marks) {
 		if len(marks) == shownMarks {
@@ -179,7 +179,7 @@ func (c charted) newest() (marks []operator.Mark) {
 	return marks
 }
 
-// markClass says whether a mark is of a deploy or of an act.
+// markClass returns whether a mark is of a deploy or of an act.
 func markClass(m operator.Mark) string {
 	if m.Act == nil {
 		return "is-deploy"
@@ -187,7 +187,7 @@ func markClass(m operator.Mark) string {
 	return "is-act"
 }
 
-// markText is a mark in words.
+// markText describes a mark.
 func markText(m operator.Mark) string {
 	if m.Act == nil {
 		return "build " + m.Build
@@ -206,7 +206,7 @@ func markText(m operator.Mark) string {
 	return text
 }
 
-// Sparklines show what was open in the last hour, in steps of two minutes.
+// Sparklines show how many jobs were open in the last hour, in steps of two minutes.
 const (
 	sparkOf   = time.Hour
 	sparkStep = 2 * time.Minute
@@ -214,13 +214,13 @@ const (
 	sparkWide = 60
 )
 
-// spark is a line of a list.
+// spark is a line in a list.
 type spark struct {
 	path string // in a box of sparkWide by sparkHigh
 	most int64
 }
 
-// sparks are the lines of queues, or of kinds, by name.
+// sparks returns the lines of queues, or of kinds, by name.
 func (v *visit) sparks(byKind bool) (map[string]spark, error) {
 	drawn, err := v.site.watch.Lines.Look(v.ctx(), v.tenant(), byKind, sparkOf, sparkStep)
 	if err != nil {
@@ -233,7 +233,7 @@ func (v *visit) sparks(byKind bool) (map[string]spark, error) {
 	return lines, nil
 }
 
-// sparkOver draws a line with the steps in which nothing was open, and a gap where nobody has counted.
+// sparkOver draws a line that includes the steps in which nothing was open, with a gap where nothing was measured.
 func sparkOver(open []operator.Spark, measured []time.Time, since, now time.Time) (s spark) {
 	for _, o := range open {
 		s.most = max(s.most, o.Open)

@@ -20,55 +20,58 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// Config is how the console works. With a Pool and an Authenticator its zero value is a sane production setup.
+// Config configures the console. With a Pool and an Authenticator its zero value is a sane production setup.
 type Config struct {
-	// Pool is the console's own, or the API's: a small one keeps dispatchers their share of the server.
+	// Pool is for the console alone, or shared with the API: a small one leaves dispatchers their share of the server.
 	Pool *pgxpool.Pool
-	// Authenticator knows the tokens with which people sign in; required unless Who, OIDC or AnonymousLoopback is set.
+	// Authenticator authenticates the tokens with which people sign in; required unless Who, OIDC or AnonymousLoopback
+	// is set.
 	Authenticator access.Authenticator
-	// The embedder's own login is Who: it returns the principal of a request, or access.ErrUnauthenticated.
-	// With it there is no login page. Nil signs in with tokens.
+	// If it is set, Who replaces the login page: it returns the principal of a request, or access.ErrUnauthenticated.
+	// It is for the embedding program's own login. Nil means that people sign in with tokens.
 	Who func(*http.Request) (access.Principal, error)
-	// OIDC is a provider at which people sign in, besides with tokens; nil is none. It needs a PublicURL: the provider
-	// sends people back to callback below it, and CallbackURL has to be empty or that.
+	// OIDC is a provider at which people can sign in, in addition to tokens; nil means none. It requires a PublicURL:
+	// the provider sends people back to callback below it, and CallbackURL must be empty or equal to that.
 	OIDC *access.SignInConfig
-	// Recheck is how often the provider is asked whether somebody may still come in, if it gives refresh tokens; 0 is 5
-	// minutes, at most half an hour. Without refresh tokens a session ends with its ID token.
+	// Recheck is how often the provider is asked whether a person is still allowed in, if it issues refresh tokens; 0
+	// means 5 minutes, at most half an hour. Without refresh tokens a session ends with its ID token.
 	Recheck time.Duration
-	// AnonymousLoopback lets requests that come from this machine do everything without a login: for development.
+	// AnonymousLoopback lets requests from this machine do everything without a login. It is for development.
 	AnonymousLoopback bool
 
-	// PublicURL is where people open the console, such as https://ops.example.org/console/. With one that is https,
-	// the cookie is Secure. Requests to another host are refused. "" takes any host.
+	// PublicURL is where people open the console, such as https://ops.example.org/console/. If it is https, the cookie
+	// is Secure. Requests to another host are refused. "" accepts any host.
 	PublicURL string
-	// Keys seal the sessions: 32 bytes each, at most two. The first one seals; the second one, the key before, still
-	// opens. None makes one that lasts as long as the process.
+	// Keys seal the sessions: 32 bytes each, at most two. The first one seals; the second one, the previous key, still
+	// opens. Without keys, the console makes one that lasts as long as the process.
 	Keys [][]byte
 	// ReadOnly refuses everything that would change something.
 	ReadOnly bool
 
-	// Name tells people which instance they look at; "" is the name of the database.
+	// Name identifies the instance to people; "" means the name of the database.
 	Name string
-	// Manual is where people read the manual, such as /manual/; "" links to none.
+	// Manual is the address of the manual, such as /manual/; "" shows no link.
 	Manual string
-	// TraceURL and LogURL lead from a job to its trace and its logs, such as https://traces.example.org/trace/{trace_id}
-	// and https://logs.example.org/?q={job_id}; "" is none. See [CheckLink].
+	// TraceURL and LogURL link a job to its trace and its logs, such as https://traces.example.org/trace/{trace_id} and
+	// https://logs.example.org/?q={job_id}; "" shows no link. See [CheckLink].
 	TraceURL, LogURL string
-	// Watch is what the API of this process reads, too: counts, changes, what is wrong. nil is a state of the console's
-	// own.
+	// Watch is state shared with the API of this process: counts, changes, what is wrong. If it is nil, the console has
+	// its own.
 	Watch *watch.State
-	// Kinds has the schemas of payloads; nil is none.
+	// Kinds contains the schemas of payloads; nil means none.
 	Kinds *kinds.Schemas
-	// Redact are JSON pointers into payloads, results and checkpoints whose values are masked until a person asks for
-	// them; * stands for any one segment. Members whose names look like secrets always are.
+	// Redact lists JSON pointers into payloads, results and checkpoints whose values are masked until a person asks for
+	// them; * stands for any one segment. Members whose names look like secrets are always masked.
 	Redact []string
 
-	// Stopping, when closed, ends the streams of changes, which would hold up [http.Server.Shutdown]. nil never does.
+	// Stopping, when closed, ends the streams of changes, which would otherwise delay [http.Server.Shutdown]. A nil
+	// channel never does.
 	Stopping <-chan struct{}
 
-	// Pages that are worked on at once; 0 is 32. One login has half of them at most. Others wait, then get a 429.
+	// MaxInFlight limits the pages that are made at once; 0 means 32. One login has half of them at most. Others wait,
+	// then get a 429.
 	MaxInFlight int
-	Timeout     time.Duration // of a page; 0 is 15 s
+	Timeout     time.Duration // of a page; 0 means 15 s
 
 	Logger *slog.Logger // nil logs nothing
 }
@@ -118,7 +121,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// publicURL is nil without one.
+// publicURL returns nil if there is none.
 func (c Config) publicURL() (*url.URL, error) {
 	if c.PublicURL == "" {
 		return nil, nil
@@ -133,35 +136,35 @@ func (c Config) publicURL() (*url.URL, error) {
 	return u, nil
 }
 
-// site is what the pages share.
+// site is the state that the pages share.
 type site struct {
 	config   Config
 	log      *slog.Logger
 	operator *operator.Operator
 	watch    *watch.State
-	public   *url.URL // nil without
+	public   *url.URL // nil if there is none
 	persons  *persons // nil without a provider
 	cookie   cookie
 	origins  *http.CrossOriginProtection
 	assets   *assets
-	places   places // of pages
-	forms    places // of forms that are large
+	places   places // for pages
+	forms    places // for large forms
 
-	verifying sync.Mutex // held while the audit is verified for somebody
+	verifying sync.Mutex // held while somebody verifies the audit
 	streams   streams
 
 	editing    editing
 	complaints outage.Complaints
 }
 
-// New makes the console. It starts nothing: the handler works as long as it is served. Its errors are mistakes in the
+// New returns the console. It starts nothing: the handler works as long as it is served. Its errors are mistakes in the
 // configuration.
 func New(config Config) (http.Handler, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("configure the console: %w", err)
 	}
-	public, _ := config.publicURL() // validate has seen it
+	public, _ := config.publicURL() // validate has parsed it
 	s := &site{
 		config: config, log: config.Logger, operator: operator.New(config.Pool), watch: config.Watch, public: public,
 		cookie: newCookie(public, config.Keys), origins: http.NewCrossOriginProtection(), assets: newAssets(),

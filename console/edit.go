@@ -22,47 +22,48 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// A dead letter is run again with another payload in three steps: a page with the payload in a field, one that shows
-// what is different, whose form carries the new payload, and the act. Each form carries the epoch of the job that was
-// shown, so that an edit of what somebody else has replaced meanwhile is refused.
+// A dead letter is run again with another payload in three steps: a page with the payload in a field, a page that shows
+// the differences, whose form carries the new payload, and the act. Each form carries the epoch of the job that was
+// shown, so that an edit is refused if somebody else has replaced the payload meanwhile.
 
-// editBytes is how large a payload may be to be edited on a page. A form escapes a byte as three at most.
+// editBytes is the largest payload that can be edited on a page. A form escapes a byte as three at most.
 const editBytes = 256 << 10
 
 var editGate = needs(access.AdminMutate, access.PayloadRead)
 
-// editRoutes are the rows of an edit. The POST that previews it is none of an act, but only those who may act see it.
+// editRoutes are the rows of an edit. The POST that previews it is not an act, but only people who may act can see it.
 var editRoutes = []route{
 	{"GET", "job-edit", editGate, "id reveal", "", (*site).edit},
 	{"POST", "job-edit", editGate, "id epoch payload reveal again forget reason", "", (*site).previewEdit},
 	{"POST", "job-edit-do", editGate, "id epoch payload reveal forget reason", "", (*site).doEdit},
 }
 
-// editor is a dead letter's payload as it is edited.
+// editor is a dead letter's payload in the editor.
 type editor struct {
 	operator.Job
-	text   string // what the field has
+	text   string // content of the field
 	json   bool
-	hides  int    // values that stand masked in the text
-	mark   string // that masks begin with
+	hides  int    // how many values are masked in the text
+	mark   string // beginning of the masks
 	reveal bool
 	faults []fault
 }
 
 // fault is a mistake in a payload.
 type fault struct {
-	pointer string // JSON pointer to the value; "" is the whole
-	line    int    // of the text; 0 if it is nowhere
+	pointer string // JSON pointer to the value; "" means the whole
+	line    int    // of the text; 0 if unknown
 	excerpt string // of that line
 	reason  string
 }
 
-// storedPayload is what the edit began from: the payload, laid out if it is JSON, with what is to be masked by number.
+// storedPayload is what the edit started from: the payload, indented if it is JSON, with values to be masked replaced
+// by numbered masks.
 type storedPayload struct {
 	text   string
 	json   bool
-	masked []string // the values behind the masks, as JSON; the mask of the first is number 1
-	mark   string   // that masks begin with, and that the stored text has nowhere
+	masked []string // the values behind the masks, as JSON; the first mask is number 1
+	mark   string   // beginning of the masks, which the stored text contains nowhere
 }
 
 func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error) {
@@ -88,7 +89,7 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 		if p.text = laid; !ok {
 			return refuse("With a value on each line it is larger than the " + size(editBytes) + " that pages edit. " + editByCommand)
 		}
-	case strings.Contains(text, "\r"): // a form would send others
+	case strings.Contains(text, "\r"): // a form would change line ends
 		return refuse("It has line ends that a browser changes. " + editByCommand)
 	}
 	if len(p.text) > editBytes {
@@ -102,8 +103,8 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 
 const editByCommand = "Use “posthaste dlq replay ID --payload @FILE”."
 
-// maskOf is what stands for the nth hidden value. By number, a mask means the same value wherever a person moves it;
-// by its place it would mean another one's secret once an element in front of it is removed.
+// maskOf returns the mask of the nth hidden value. A numbered mask means the same value wherever a person moves it; a
+// mask by place would mean another value's secret once an element before it is removed.
 func (p *storedPayload) maskOf(n int) string { return `"` + p.mark + " " + strconv.Itoa(n) + `"` }
 
 // mask hides values.
@@ -119,7 +120,7 @@ func (p *storedPayload) mask(hidden func([]string) bool) {
 	})
 }
 
-// unmask puts the stored values where their masks are, and finds masks that stand for none.
+// unmask puts the stored values in place of their masks, and reports masks that stand for none.
 func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 	if len(p.masked) == 0 {
 		return text, nil
@@ -142,11 +143,11 @@ func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 // spot is a value in a JSON text.
 type spot struct {
 	path     []string
-	from, to int // of a scalar; of another the bracket that opens it
+	from, to int // of a scalar; for others, the opening bracket
 	scalar   bool
 }
 
-// spotsOf goes through the values of a text that is JSON. The path is good until the next one.
+// spotsOf yields the values of a JSON text. The path is valid until the next one.
 func spotsOf(text string) iter.Seq[spot] {
 	type level struct {
 		array bool
@@ -192,7 +193,7 @@ func spotsOf(text string) iter.Seq[spot] {
 	}
 }
 
-// replaceValues replaces the scalar values of a JSON text, and leaves everything else as it is, to the byte.
+// replaceValues replaces the scalar values of a JSON text, and leaves every other byte unchanged.
 func replaceValues(text string, replace func(path []string, value string) string) string {
 	var b strings.Builder
 	done := 0
@@ -207,7 +208,7 @@ func replaceValues(text string, replace func(path []string, value string) string
 	return b.String()
 }
 
-// pointerOf is the JSON pointer of a path (RFC 6901).
+// pointerOf returns the JSON pointer of a path (RFC 6901).
 func pointerOf(path []string) string {
 	text := ""
 	for _, name := range path {
@@ -216,11 +217,11 @@ func pointerOf(path []string) string {
 	return text
 }
 
-// locate finds the lines of faults: that of the value, or of what it is missing in.
+// locate finds the lines of faults: that of the value, or of the object from which it is missing.
 func locate(text string, faults []fault) {
 	type search struct {
 		path          []string
-		matched, best int // names of the path that the value before had, too; and those of the best one
+		matched, best int // names of the path shared with the previous value; and the most so far
 	}
 	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	searches := make([]search, len(faults))
@@ -263,7 +264,7 @@ func shortLine(s string) string {
 	return s
 }
 
-// edited is what a person has made of a payload: the bytes to run the job with, or what is wrong with them.
+// edited returns the bytes to run the job with, from the edited text, or what is wrong with them.
 func (p *storedPayload) edited(text string) (payload []byte, faults []fault) {
 	if !p.json {
 		return []byte(text), nil
@@ -291,7 +292,7 @@ var payloadsStay = refusal{http.StatusForbidden, "This console may not change pa
 
 func deadLetter(j operator.Job) bool { return j.Status == outbox.Failed || j.Status == outbox.Dead }
 
-// whyNoEdit is why payloads cannot be edited here; "" if they can.
+// whyNoEdit returns why payloads cannot be edited here; "" if they can.
 func (v *visit) whyNoEdit() (string, error) {
 	if why := v.whyNot(editGate); why != "" {
 		return why, nil
@@ -303,7 +304,7 @@ func (v *visit) whyNoEdit() (string, error) {
 	return "Needs a database login that may change payloads", nil
 }
 
-// editing remembers for a minute whether the console's login may change payloads: a grant is seen without a restart.
+// editing caches for a minute whether the console's login may change payloads: a grant takes effect without a restart.
 type editing struct{ latest atomic.Pointer[editingAnswer] }
 
 type editingAnswer struct {
@@ -322,7 +323,7 @@ func (e *editing) allowed(v *visit) (bool, error) {
 	return may, err
 }
 
-// edit is the first step: the payload in a field.
+// edit shows the first step: the payload in a field.
 func (s *site) edit(v *visit) error {
 	j, err := s.jobOf(v)
 	if err != nil {
@@ -341,7 +342,7 @@ func (s *site) edit(v *visit) error {
 	return v.render(editPage(v, editor{Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark, reveal: reveal}))
 }
 
-// readEdit is what a form means: the job, which has to be as it was shown, and its new payload or the mistakes in it.
+// readEdit reads a form: the job, which must be as it was shown, and its new payload or the mistakes in it.
 func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, err error) {
 	epoch, err := strconv.ParseInt(v.param("epoch"), 10, 64)
 	if err != nil {
@@ -363,14 +364,14 @@ func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, 
 	return e, was, payload, nil
 }
 
-// checked is an operator that holds new payloads against the schemas of their kinds.
+// checked returns an operator that validates new payloads against the schemas of their kinds.
 func (v *visit) checked(o *operator.Operator, epoch int64) *operator.Operator {
 	return o.CheckedBy(v.site.config.Kinds).AtEpoch(epoch)
 }
 
-// faultsOf takes mistakes in a payload out of an error; nil if it says something else.
+// faultsOf extracts mistakes in a payload from an error; nil if it contains anything else.
 func (e *editor) faultsOf(err error) (faults []fault) {
-	all := []error{err} // a nil one is none
+	all := []error{err} // nil counts as no error
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		all = joined.Unwrap()
 	}
@@ -391,7 +392,7 @@ func (e *editor) faultsOf(err error) (faults []fault) {
 	return faults
 }
 
-// notEdited says why the database did not do it.
+// notEdited explains why the database refused the edit.
 func (v *visit) notEdited(err error) error {
 	if pgsession.State(err) == pgsession.InsufficientPrivilege {
 		return payloadsStay
@@ -399,7 +400,7 @@ func (v *visit) notEdited(err error) error {
 	return v.tooLate(err)
 }
 
-// previewEdit is the second step: what is different, or what is wrong.
+// previewEdit shows the second step: the differences, or what is wrong.
 func (s *site) previewEdit(v *visit) error {
 	e, was, payload, err := s.readEdit(v)
 	if err != nil {
@@ -419,7 +420,7 @@ func (s *site) previewEdit(v *visit) error {
 	}
 	now := e.text
 	if e.json {
-		now, _ = laidOut(now, laidBytes) // what is not laid out differs as a whole
+		now, _ = laidOut(now, laidBytes) // without indentation it differs as a whole
 	}
 	changed := diff(strings.Split(was.text, "\n"), strings.Split(now, "\n"))
 	c := confirmation{
@@ -446,7 +447,7 @@ func (s *site) previewEdit(v *visit) error {
 	return v.render(editConfirmPage(v, c, changed, remembered))
 }
 
-// remembered says what a job keeps of its old payload; "" if nothing.
+// remembered describes what a job keeps of its old payload; "" if nothing.
 func (v *visit) remembered(id outbox.ID) (string, error) {
 	steps, err := v.operator.StepsWithoutResults(v.ctx(), id)
 	if err != nil {
@@ -470,7 +471,7 @@ func (v *visit) remembered(id outbox.ID) (string, error) {
 	return strings.Join(what, " and "), nil
 }
 
-// doEdit is the third step.
+// doEdit performs the third step.
 func (s *site) doEdit(v *visit) error {
 	e, _, payload, err := s.readEdit(v)
 	if err != nil {
@@ -486,14 +487,14 @@ func (s *site) doEdit(v *visit) error {
 			return v.notEdited(err)
 		}
 	}
-	if len(e.faults) > 0 { // the schema was replaced meanwhile, or somebody has written the form by hand
+	if len(e.faults) > 0 { // the schema was replaced meanwhile, or the form was written by hand
 		v.status = http.StatusUnprocessableEntity
 		return v.render(editPage(v, e))
 	}
 	return v.redirect(link("job", "id", e.ID.String()))
 }
 
-// change is a line of a difference: '-', '+', ' ', or '…' for lines that are left out.
+// change is a line of a difference: '-', '+', ' ', or '…' for omitted lines.
 type change struct {
 	kind rune
 	text string
@@ -501,10 +502,10 @@ type change struct {
 
 const (
 	diffContext = 3       // lines around a change
-	diffCells   = 4 << 20 // of the table that compares them; beyond it, all are replaced
+	diffCells   = 4 << 20 // size of the comparison table; beyond it, all lines count as replaced
 )
 
-// diff is what turns a into b, by lines.
+// diff returns the changes, by lines, that turn a into b.
 func diff(a, b []string) []change {
 	front := 0
 	for front < min(len(a), len(b)) && a[front] == b[front] {
@@ -565,7 +566,7 @@ func diffMiddle(a, b []string) (all []change) {
 	return all
 }
 
-// shortened leaves out what is far from a change; nil if nothing has changed.
+// shortened omits lines that are far from a change; nil if nothing has changed.
 func shortened(all []change) (short []change) {
 	near := make([]bool, len(all))
 	changed := false
@@ -590,5 +591,5 @@ func shortened(all []change) (short []change) {
 	return short
 }
 
-// editRows is how many lines the field shows.
+// editRows returns how many lines the field shows.
 func editRows(text string) int { return min(max(strings.Count(text, "\n")+2, 6), 30) }

@@ -23,12 +23,12 @@ import (
 
 const (
 	maxForm    = 1 << 20 // bytes of a form
-	smallForm  = 8 << 10 // of one that takes no place: no more than its connection takes anyway
-	largeForms = 8       // forms at once that are not small
+	smallForm  = 8 << 10 // a form of this size takes no place: it needs no more than its connection
+	largeForms = 8       // concurrent forms that are larger
 )
 
-// ServeHTTP is around everything: the request's id, the headers of every answer, the time that a page may take, and
-// panics.
+// ServeHTTP wraps everything: it sets the request's id and the headers of every answer, limits the time that a page may
+// take, and recovers panics.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := &visit{site: s, w: w, r: r, id: rand.Text(), nonce: rand.Text(), now: time.Now(), connection: r.Context()}
 	v.setHeaders()
@@ -52,7 +52,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	returned = true
 }
 
-// recovered answers after a panic. What panicked is for the log alone.
+// recovered answers after a panic. The panic value goes only to the log.
 func (s *site) recovered(v *visit, p any) {
 	if p == http.ErrAbortHandler { //nolint:errorlint // the documented way to say it
 		panic(p)
@@ -62,8 +62,9 @@ func (s *site) recovered(v *visit, p any) {
 	v.refuse(fmt.Errorf("page panicked: %v", p))
 }
 
-// setHeaders sets those of every answer. A Referrer-Policy of no-referrer would have browsers send Origin: null with
-// our own forms, and on plain http the Origin is all there is to tell them from those of another site.
+// setHeaders sets the headers of every answer. A Referrer-Policy of no-referrer would make browsers send Origin: null
+// with the console's own forms, and on plain http the Origin is the only thing that distinguishes them from those of
+// another site.
 func (v *visit) setHeaders() {
 	h := v.w.Header()
 	h.Set("X-Request-Id", v.id)
@@ -79,14 +80,14 @@ func (v *visit) setHeaders() {
 		"require-trusted-types-for 'script'; trusted-types posthaste")
 }
 
-// enter finds the page of a request and lets it in, or not. Each step needs what those above it have found.
+// enter finds the page of a request and admits it or not. Each step needs what the previous ones have found.
 func (s *site) enter(v *visit) (err error) {
 	if err = s.checkHost(v.r); err != nil {
 		return err
 	}
 	var allowed []string
 	if v.route, allowed = routeOf(v.r); v.route == nil {
-		_ = s.authenticate(v) // for the navigation alone
+		_ = s.authenticate(v) // only for the navigation
 		if allowed != nil {
 			v.w.Header().Set("Allow", strings.Join(allowed, ", "))
 			return refusal{http.StatusMethodNotAllowed, "This address takes no such request", "Go back and use the page's own links and forms."}
@@ -124,8 +125,8 @@ func (s *site) enter(v *visit) (err error) {
 	return v.route.page(s, v)
 }
 
-// checkHost refuses requests to a name that is not ours: one of another site may lead here, and its scripts would then
-// be of this origin.
+// checkHost refuses requests to a foreign host name: a name of another site may lead here, and its scripts would then
+// share this origin.
 func (s *site) checkHost(r *http.Request) error {
 	if s.public == nil || strings.EqualFold(r.Host, s.public.Host) || s.config.AnonymousLoopback && isLocal(r) {
 		return nil
@@ -133,7 +134,7 @@ func (s *site) checkHost(r *http.Request) error {
 	return refusal{http.StatusMisdirectedRequest, "This console has another address", "Open it at its public address: " + s.public.String()}
 }
 
-// checkOrigin refuses what a page of another site sends.
+// checkOrigin refuses requests that a page of another site sends.
 func (s *site) checkOrigin(r *http.Request) error {
 	err := s.origins.Check(r)
 	if err == nil && !slices.Contains([]string{http.MethodGet, http.MethodHead}, r.Method) &&
@@ -147,7 +148,7 @@ func (s *site) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// authenticate finds out who makes the request.
+// authenticate identifies the viewer.
 func (s *site) authenticate(v *visit) (err error) {
 	if s.config.Who != nil {
 		v.who, err = s.config.Who(v.r)
@@ -171,7 +172,7 @@ func (s *site) authenticate(v *visit) (err error) {
 	return nil
 }
 
-// takes reports whether people still sign in as the session was begun.
+// takes reports whether people can still sign in the way in which the session began.
 func (s *site) takes(kept session) bool {
 	if kept.Person != nil {
 		return s.persons != nil
@@ -179,8 +180,8 @@ func (s *site) takes(kept session) bool {
 	return s.config.Authenticator != nil
 }
 
-// isLocal is callers.IsLocal, but a link on another site's page that a person follows is no request of that page: the
-// page learns nothing of the answer, and GET changes nothing.
+// isLocal is callers.IsLocal, but it accepts a link on another site's page that a person follows, which is not a
+// request of that page: the page learns nothing of the answer, and GET changes nothing.
 func isLocal(r *http.Request) bool {
 	h := r.Header
 	if r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document" && h.Get("Origin") == "" {
@@ -207,7 +208,8 @@ func (s *site) admit(v *visit) error {
 }
 
 // takeForm waits until the form, if the request has one, may be read. A form that is not small takes a place until the
-// request is done: not one of the places for pages, or forms that arrive slowly would keep pages from being made.
+// request is done. It does not take one of the places for pages; otherwise forms that arrive slowly would keep pages
+// from being made.
 func (s *site) takeForm(v *visit) (leave func(), err error) {
 	if v.r.Method != http.MethodPost || v.formLimit() == smallForm {
 		return func() {}, nil
@@ -215,7 +217,7 @@ func (s *site) takeForm(v *visit) (leave func(), err error) {
 	return s.forms.take(v.ctx(), v.caller())
 }
 
-// formLimit is how many bytes the form may have. One that needs no login has to be small.
+// formLimit returns the maximum size of the form in bytes. A form that needs no login must be small.
 func (v *visit) formLimit() int64 {
 	if n := v.r.ContentLength; v.route.gate.anyone || n >= 0 && n <= smallForm {
 		return smallForm
@@ -223,7 +225,7 @@ func (v *visit) formLimit() int64 {
 	return maxForm
 }
 
-// readParameters reads the query, or the form, and refuses what the row does not name.
+// readParameters reads the query, or the form, and refuses parameters that the row does not name.
 func (v *visit) readParameters() (err error) {
 	bad := func(why string) error { return refusal{http.StatusBadRequest, "The address cannot be read", why} }
 	text := v.r.URL.RawQuery
@@ -243,7 +245,7 @@ func (v *visit) readParameters() (err error) {
 	if v.params, err = url.ParseQuery(text); err != nil {
 		return bad("Its parameters are not escaped as they should be.")
 	}
-	if v.route.params == anyParams { // they are somebody else's
+	if v.route.params == anyParams { // they come from elsewhere
 		return nil
 	}
 	allowed := strings.Fields(v.route.params)
@@ -260,7 +262,7 @@ func (v *visit) readParameters() (err error) {
 	return nil
 }
 
-// quoted is a text of the request, cut short.
+// quoted returns a text of the request, cut short.
 func quoted(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
 	if len(s) > 64 {

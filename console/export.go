@@ -23,14 +23,14 @@ import (
 // mostExported is how many rows of a list are exported.
 const mostExported = 10_000
 
-// exportParams are what a list takes, and the format: csv or jsonl.
+// exportParams are the additional parameters of an exported list: the format is csv or jsonl.
 const exportParams = " format"
 
-// exportedTable is a list that is written as it is read, a page at a time.
+// exportedTable is a list that is written while it is read, a page at a time.
 type exportedTable struct {
 	name    string // of the file
 	columns []string
-	// page returns the next rows, each with a value for each column, and whether there may be more. It takes a bounded
+	// page returns the next rows, each with a value for each column, and whether there may be more. It takes bounded
 	// time.
 	page func(context.Context) (rows [][]string, more bool, err error)
 }
@@ -110,7 +110,7 @@ func (s *site) exportAudit(v *visit) error {
 	}})
 }
 
-// exported is a time in a file; "" for none.
+// exported returns a time in the form for a file; "" for none.
 func exported(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -125,9 +125,9 @@ func exportedID(id outbox.ID) string {
 	return id.String()
 }
 
-// export answers with a file of up to mostExported rows, written as they are read. However many pages that takes, it
-// goes on while it is read and the login is good; each page has the time of one. If reading fails once the answer has
-// begun, the connection is cut: a file that ends early must not look whole.
+// export answers with a file of up to mostExported rows, written while they are read. However many pages that takes, it
+// goes on while the client reads it and the login is valid; each page has the time of one. If reading fails after the
+// answer has begun, the connection is cut: a file that ends early must not look whole.
 func (v *visit) export(t exportedTable) error {
 	write, contentType, ending := writeCSV, "text/csv; charset=utf-8; header=present", "csv"
 	switch v.param("format") {
@@ -141,7 +141,7 @@ func (v *visit) export(t exportedTable) error {
 	if err != nil {
 		return err
 	}
-	leave, err := v.site.streams.take(v.caller()) // it may last, and the other places are for pages
+	leave, err := v.site.streams.take(v.caller()) // it may last long; the other places are for pages
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (v *visit) export(t exportedTable) error {
 		for i := 0; i < len(rows) && err == nil; i++ {
 			err = write(v.w, t.columns, rows[i])
 		}
-		_ = connection.Flush() // the browser shows that there is a file, and a proxy sees it come
+		_ = connection.Flush() // the browser shows a file, and a proxy sees progress
 		if err != nil || !more || left == 0 {
 			break
 		}
@@ -181,11 +181,12 @@ func (v *visit) export(t exportedTable) error {
 	return nil
 }
 
-// inner is what is a formula within a cell for a spreadsheet that splits lines at semicolons or tabs, as those do whose
-// language writes decimals with a comma: to it the quotation marks around the cell are none, and a line end is one.
+// inner matches what looks like a formula within a cell to a spreadsheet that splits lines at semicolons or tabs, as in
+// languages that write decimals with a comma: it does not recognize the quotation marks around the cell, and a line end
+// ends its line.
 var inner = regexp.MustCompile(`([;\t\r\n])([" ]*[=+\-@＝＋－＠])`)
 
-// writeCSV writes a line. What a spreadsheet would take for a formula begins with an apostrophe.
+// writeCSV writes a line. A cell that a spreadsheet would take for a formula begins with an apostrophe.
 func writeCSV(w io.Writer, _, cells []string) error {
 	harmless := make([]string, len(cells))
 	for i, cell := range cells {
@@ -204,7 +205,7 @@ func writeCSV(w io.Writer, _, cells []string) error {
 	return err
 }
 
-// writeJSON writes a line: an object with its members in the order of the columns, all of them texts.
+// writeJSON writes a line: an object with its members in the order of the columns, all of them strings.
 func writeJSON(w io.Writer, columns, cells []string) error {
 	var line bytes.Buffer
 	for i, cell := range cells {
@@ -223,7 +224,7 @@ func writeJSON(w io.Writer, columns, cells []string) error {
 	return err
 }
 
-// exportLink is the file of this page's list, from its beginning.
+// exportLink returns the URL of the file with this page's list, from its beginning.
 func (v *visit) exportLink(path, format string) templ.SafeURL {
 	q := v.lasting()
 	for _, place := range []string{"before", "limit", "q"} {

@@ -17,7 +17,7 @@ import (
 
 const auditShown = 20 // entries of one job
 
-// shownJob is a job and all that is shown of it.
+// shownJob is a job with everything that is shown of it.
 type shownJob struct {
 	operator.Job
 	reports operator.Reports
@@ -27,14 +27,14 @@ type shownJob struct {
 	headers []field
 	audit   []operator.AuditEntry
 	spans   []span
-	why     []operator.Reason // why it does not run; the first is the one that holds
+	why     []operator.Reason // why it does not run; the first is the one that applies
 	reveal  bool
 	noEdit  string // why its payload cannot be edited; "" if it can
 }
 
 type field struct{ name, value string }
 
-// jobOf is the job that the parameters name, of the viewer's tenant.
+// jobOf returns the job that the parameters name, of the viewer's tenant.
 func (s *site) jobOf(v *visit) (j operator.Job, err error) {
 	id, err := outbox.ParseID(v.param("id"))
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *site) job(v *visit) (err error) {
 	return v.render(jobPage(v, shown))
 }
 
-// waits reports whether a job is one that may be asked why it does not run.
+// waits reports whether a job has a page about why it does not run.
 func waits(j operator.Job) bool {
 	switch j.Status {
 	case outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Created:
@@ -92,7 +92,7 @@ func waits(j operator.Job) bool {
 	return false
 }
 
-// headersOf are a job's headers by name.
+// headersOf returns a job's headers by name.
 func headersOf(stored json.RawMessage, hidden func([]string) bool) (all []field) {
 	var values map[string]string
 	if len(stored) == 0 || json.Unmarshal(stored, &values) != nil {
@@ -127,7 +127,7 @@ func (s *site) result(v *visit) error {
 	return v.download(j.ID.String()+"-result", "application/json", j.Result)
 }
 
-// download has the browser keep bytes as they are stored, and look at nothing of them.
+// download makes the browser save bytes as they are stored, without interpreting them.
 func (v *visit) download(name, contentType string, stored []byte) error {
 	kind, _, _ := mime.ParseMediaType(contentType)
 	switch {
@@ -144,7 +144,7 @@ func (v *visit) download(name, contentType string, stored []byte) error {
 	return v.send("application/octet-stream", stored)
 }
 
-// levelClass is how a line of a log is marked.
+// levelClass returns the CSS class of a log line.
 func levelClass(l slog.Level) string {
 	switch {
 	case l >= slog.LevelError:
@@ -157,7 +157,7 @@ func levelClass(l slog.Level) string {
 	return ""
 }
 
-// late is how long a job has waited beyond the time at which it was due; zero if it has not.
+// late returns how long a job has waited beyond its due time; zero if it has not.
 func late(j operator.Job, now time.Time) time.Duration {
 	if j.Status != outbox.Pending && j.Status != outbox.Retrying && j.Status != outbox.Blocked {
 		return 0
@@ -165,13 +165,13 @@ func late(j operator.Job, now time.Time) time.Duration {
 	return max(now.Sub(j.RunAt), 0)
 }
 
-// changes is what an act changed, in words, as far as the principal may see it: "paused false → true".
+// changes describes what an act changed, as far as the principal may see it: "paused false → true".
 func (v *visit) changes(e operator.AuditEntry) (words []string) {
 	if !v.can(access.PayloadRead) {
 		e = e.WithoutPayload()
 	}
 	var before, after map[string]json.RawMessage
-	_ = json.Unmarshal(e.Before, &before) // of another form: nothing is said
+	_ = json.Unmarshal(e.Before, &before) // another form is not described
 	_ = json.Unmarshal(e.After, &after)
 	names := map[string]bool{}
 	for name := range before {
@@ -193,7 +193,7 @@ func (v *visit) changes(e operator.AuditEntry) (words []string) {
 	return words
 }
 
-// shorten is a JSON value on a line.
+// shorten returns a JSON value on one line.
 func shorten(value json.RawMessage) string {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -208,7 +208,7 @@ func shorten(value json.RawMessage) string {
 	return text
 }
 
-// backoffs are the waits between a job's attempts.
+// backoffs returns the waits between a job's attempts.
 func backoffs(b outbox.Backoff) string {
 	words := make([]string, len(b))
 	for i, wait := range b {

@@ -17,18 +17,18 @@ const jobsParams = "q kind queue status key tenant error payload since until bef
 // listed is a page of jobs.
 type listed struct {
 	search search
-	typed  string // what stands in the search field
+	typed  string // content of the search field
 	fault  string // of what was typed
 	before outbox.ID
 	limit  int
 	page   operator.Page
-	tenant bool     // whether the tenants are shown
-	picked []string // the acts on those that are selected; none: they cannot be
+	tenant bool     // the tenants are shown
+	picked []string // the acts on selected jobs; nil if jobs cannot be selected
 	views  []savedView
 	acted  acted
 }
 
-// groups are the statuses as the filter shows them: open, waiting for a person, closed.
+// groups are the statuses as the filter groups them: open, waiting for a person, closed.
 var groups = [][]outbox.Status{
 	{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying},
 	{outbox.Failed, outbox.Dead},
@@ -44,7 +44,7 @@ func statusWords() (words []string) {
 	return words
 }
 
-// jobs lists jobs. What was typed becomes parameters of the URL, which then says what the page shows.
+// jobs lists jobs. It turns what was typed into parameters of the URL, so that the URL describes the page.
 func (s *site) jobs(v *visit) (err error) {
 	l := listed{limit: operator.DefaultLimit}
 	if v.params.Has("q") {
@@ -86,7 +86,7 @@ func (s *site) jobs(v *visit) (err error) {
 	return v.render(jobsPage(v, l))
 }
 
-// older is the URL of the next page.
+// older returns the URL of the next page.
 func (l listed) older() (more []string) {
 	more = []string{"before", l.page.Next.String()}
 	if l.limit != operator.DefaultLimit {
@@ -95,7 +95,7 @@ func (l listed) older() (more []string) {
 	return more
 }
 
-// find leads to a job by its id, or to the jobs that the words mean.
+// find redirects to a job by its id, or to the jobs that the words match.
 func (s *site) find(v *visit) error {
 	text := strings.TrimSpace(v.param("q"))
 	if id, err := outbox.ParseID(text); err == nil {
@@ -104,7 +104,7 @@ func (s *site) find(v *visit) error {
 	return v.redirect(link("jobs", "q", text))
 }
 
-// ran is how long the latest attempt of a closed job took; zero without one.
+// ran returns how long the latest attempt of a closed job took; zero if there was none.
 func ran(j operator.Job) time.Duration {
 	if !j.Status.Closed() || j.StartedAt.IsZero() {
 		return 0
@@ -112,7 +112,7 @@ func ran(j operator.Job) time.Duration {
 	return j.FinishedAt.Sub(j.StartedAt)
 }
 
-// mistake is the error of a job, as far as the viewer may see it.
+// mistake returns the error of a job, as far as the viewer may see it.
 func (v *visit) mistake(j operator.Job) string {
 	if !v.can(access.AdminRead) || j.ErrorMessage == "" {
 		return j.ErrorCode
@@ -120,7 +120,7 @@ func (v *visit) mistake(j operator.Job) string {
 	return cmp.Or(j.ErrorCode, "error") + ": " + j.ErrorMessage
 }
 
-// tenantName is a tenant in a list.
+// tenantName returns the name of a tenant in a list.
 func tenantName(id outbox.ID) string {
 	if id == outbox.RootTenant {
 		return "root"

@@ -9,11 +9,11 @@ import (
 
 const keysParams = "tenant queue parked after_since after_tenant after_queue after_key"
 
-// keyList is a page of keys that hold jobs up.
+// keyList is a page of keys that block jobs.
 type keyList struct {
 	keys   []operator.Key
 	parked bool
-	first  bool // whether it is the first page
+	first  bool // it is the first page
 }
 
 func (s *site) keys(v *visit) (err error) {
@@ -33,7 +33,7 @@ func (s *site) keys(v *visit) (err error) {
 	return v.render(keysPage(v, l))
 }
 
-// keyPlace is where the page begins; zero is at the first key.
+// keyPlace returns where the page begins; zero means at the first key.
 func (v *visit) keyPlace() (p operator.KeyPlace, err error) {
 	p.Queue, p.Key = v.param("after_queue"), v.param("after_key")
 	if p.Key == "" {
@@ -50,7 +50,7 @@ func (v *visit) keyPlace() (p operator.KeyPlace, err error) {
 	return p, nil
 }
 
-// after is the parameters of the page behind a key.
+// after returns the parameters of the page behind a key.
 func after(k operator.Key) []string {
 	p := k.Place()
 	pairs := []string{"after_tenant", p.Tenant.String(), "after_queue", p.Queue, "after_key", p.Key}
@@ -91,17 +91,17 @@ func (s *site) key(v *visit) error {
 	return v.render(keyPage(v, k))
 }
 
-// keyPairs are the parameters of a key's page.
+// keyPairs returns the parameters of a key's page.
 func keyPairs(n operator.KeyName) []string {
 	return []string{"tenant", n.Tenant.String(), "queue", n.Queue, "key", n.Key}
 }
 
-// unblockCommand takes a key up again on the command line.
+// unblockCommand returns the command line that unblocks a key.
 func unblockCommand(n operator.KeyName) string {
 	return "posthaste keys unblock " + shellQuoted(n.Key) + " --queue " + shellQuoted(n.Queue) + tenantFlag(n.Tenant)
 }
 
-// standing is how a key stands, in words.
+// standing describes the state of a key.
 func standing(k operator.Key) string {
 	switch {
 	case !k.ParkedSince.IsZero():

@@ -11,10 +11,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// shownKind is a kind of jobs, and what is known of its payload and its workers.
+// shownKind is a kind of job, with its payload's schema and its workers.
 type shownKind struct {
 	name    string
-	schema  json.RawMessage // nil without
+	schema  json.RawMessage // nil if there is none
 	workers []operator.Worker
 	jobs    []operator.Job // the newest
 	groups  []operator.DeadLetterGroup
@@ -22,7 +22,7 @@ type shownKind struct {
 	chart   charted
 }
 
-// present is how many of the workers are there.
+// present returns how many of the workers are present.
 func (k shownKind) present() (n int) {
 	for _, w := range k.workers {
 		if !w.Missing {
@@ -32,7 +32,8 @@ func (k shownKind) present() (n int) {
 	return n
 }
 
-// knownKinds are those with a schema and those with a handler, by name. Workers are shown to viewers of all tenants.
+// knownKinds returns the kinds with a schema and those with a handler, by name. Workers are shown only to viewers of
+// all tenants.
 func (s *site) knownKinds(v *visit) (known map[string]*shownKind, err error) {
 	known = map[string]*shownKind{}
 	named := func(name string) *shownKind {
@@ -83,7 +84,7 @@ func (s *site) kinds(v *visit) error {
 const (
 	kindJobs   = 10
 	kindGroups = 5
-	lettersOf  = 7 * 24 * time.Hour // how old the dead letters of a group may be: all are read to be grouped
+	lettersOf  = 7 * 24 * time.Hour // the maximum age of dead letters in groups: all must be read to be grouped
 )
 
 func (s *site) kind(v *visit) error {
@@ -117,12 +118,12 @@ func (s *site) kind(v *visit) error {
 	return v.render(kindPage(v, k))
 }
 
-// schemaOf lays a schema out.
+// schemaOf returns the schema, indented.
 func (s *site) schemaOf(k shownKind) content {
 	return s.contentOf(k.schema, "application/json", true, true)
 }
 
-// lettersIn are the dead letters of a kind, of one group of errors.
+// lettersIn returns the search for the dead letters of a kind in one group of errors.
 func lettersIn(kind string, g operator.DeadLetterGroup) search {
 	return search{kind: kind, fingerprint: g.Fingerprint, statuses: []outbox.Status{outbox.Failed, outbox.Dead}}
 }

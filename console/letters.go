@@ -16,27 +16,28 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// The dead letters are shown as groups of those that failed alike; with an error in the URL, as the letters of one.
+// The dead letters are shown as groups of those that failed alike; with an error in the URL, as the letters of one
+// group.
 const (
 	lettersParams = "error kind queue status code key tenant since until before"
 	maxGroups     = 100
 )
 
-// letters is the groups, or the letters of one of them.
+// letters is the list of groups, or of the letters in one of them.
 type letters struct {
 	filter  operator.DeadLetterFilter
 	groups  []operator.DeadLetterGroup
 	asOf    time.Time // when the groups were counted; zero: there was no time for it
 	jobs    []operator.DeadLetter
 	before  outbox.ID
-	next    outbox.ID // before of the next page; zero: this is the last one
-	tenants bool      // whether the tenants are shown
+	next    outbox.ID // before of the next page; zero if this is the last one
+	tenants bool      // the tenants are shown
 	acted   acted
-	picked  []string // the acts on those that are selected; none: they cannot be
-	list    search   // the page of a group, as what its letters are selected from
+	picked  []string // the acts on selected letters; nil if letters cannot be selected
+	list    search   // the page of a group, from which its letters are selected
 }
 
-// total is how many dead letters all shown groups have.
+// total returns how many dead letters all shown groups have.
 func (l letters) total() (n int64) {
 	for _, g := range l.groups {
 		n += g.Jobs
@@ -44,7 +45,7 @@ func (l letters) total() (n int64) {
 	return n
 }
 
-// group is the one of the page, if need be as its first letter says: then nobody knows how many there are.
+// group returns the group of the page. If the groups are not known, it is made of the first letter, without a count.
 func (l letters) group() (g operator.DeadLetterGroup) {
 	if len(l.groups) > 0 {
 		g = l.groups[0]
@@ -96,7 +97,7 @@ func (s *site) letters(v *visit) (err error) {
 		return err
 	}
 	l.list.page, l.acted = "letters", v.justActed()
-	if v.param("code") == "" { // a search has no such word: what is acted on would not be what is listed
+	if v.param("code") == "" { // a search cannot express it: an act would not match the list
 		l.picked = v.selectedActs(groups[1])
 	}
 	for _, j := range l.jobs {
@@ -105,7 +106,7 @@ func (s *site) letters(v *visit) (err error) {
 	return v.render(groupPage(v, l))
 }
 
-// letterFilter is the one that the URL says, bounded to what the viewer may see.
+// letterFilter returns the filter given by the URL, restricted to what the viewer may see.
 func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
 	f = operator.DeadLetterFilter{
 		Fingerprint: v.param("error"), Kind: v.param("kind"), Queue: v.param("queue"),
@@ -131,7 +132,7 @@ func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
 	return f, nil
 }
 
-// tenantParam is a tenant of the URL, if the viewer may see it.
+// tenantParam returns a tenant given in the URL, if the viewer may see it.
 func (v *visit) tenantParam(text string) (outbox.ID, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
@@ -143,12 +144,12 @@ func (v *visit) tenantParam(text string) (outbox.ID, error) {
 	return id, nil
 }
 
-// unreadable refuses a parameter of the URL.
+// unreadable returns the refusal of a parameter of the URL.
 func unreadable(name, why string) refusal {
 	return refusal{http.StatusBadRequest, "The address cannot be read", "Its “" + name + "” " + why + "."}
 }
 
-// command is how the letters of the page's group are replayed on the command line.
+// command returns the command line that replays the letters of the page's group.
 func (l letters) command(g operator.DeadLetterGroup, v *visit) string {
 	f := l.filter
 	f.Fingerprint, f.Kind = g.Fingerprint, g.Kind
@@ -159,12 +160,12 @@ func (l letters) command(g operator.DeadLetterGroup, v *visit) string {
 	return lettersCommand("replay", f, until.UTC().Format(time.RFC3339)) + " --rate 10 --dry-run"
 }
 
-// errorName is what a group is called: its code and its message.
+// errorName returns the name of a group: its code and its message.
 func errorName(g operator.DeadLetterGroup) string {
 	return cmp.Or(g.Message, g.ErrorCode, "no error was recorded")
 }
 
-// lasting is this page's parameters, without those that say what was just done.
+// lasting returns this page's parameters, without those that report what was just done.
 func (v *visit) lasting() url.Values {
 	q := maps.Clone(v.params)
 	for _, name := range strings.Fields(actedParams) {
@@ -173,8 +174,8 @@ func (v *visit) lasting() url.Values {
 	return q
 }
 
-// narrowed is pairs, and those conditions of this page that they do not name: a link from a list that was narrowed
-// stays among what was listed.
+// narrowed returns pairs, and those conditions of this page that they do not name: a link from a narrowed list stays
+// within that list.
 func (v *visit) narrowed(pairs ...string) []string {
 	named := len(pairs)
 	for _, name := range v.conditions() {
@@ -185,7 +186,7 @@ func (v *visit) narrowed(pairs ...string) []string {
 	return pairs
 }
 
-// without is this page's URL without a parameter, and from the first page on.
+// without returns this page's URL without a parameter, beginning with the first page.
 func (v *visit) without(name string) templ.SafeURL {
 	q := v.lasting()
 	q.Del(name)
@@ -193,7 +194,7 @@ func (v *visit) without(name string) templ.SafeURL {
 	return pageURL(v.route.path, q)
 }
 
-// with is this page's URL with a parameter.
+// with returns this page's URL with a parameter.
 func (v *visit) with(name, value string) templ.SafeURL {
 	q := v.lasting()
 	q.Set(name, value)

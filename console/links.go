@@ -14,15 +14,15 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// Fields of the addresses that lead elsewhere.
+// These are the placeholders of addresses of other programs.
 const (
 	jobField   = "{job_id}"
 	traceField = "{trace_id}"
 )
 
-// CheckLink returns what is wrong with a template of an address elsewhere, such as
-// https://traces.example.org/trace/{trace_id}: it is http or https, has the field that is wanted, and no other one than
-// {job_id} and {trace_id}. "" is right.
+// CheckLink returns what is wrong with a template of an external address, such as
+// https://traces.example.org/trace/{trace_id}: it must be http or https, contain the wanted placeholder, and no others
+// but {job_id} and {trace_id}. "" is valid.
 func CheckLink(template, wanted string) error {
 	if template == "" {
 		return nil
@@ -48,7 +48,7 @@ func CheckLink(template, wanted string) error {
 	return nil
 }
 
-// checkManual returns what is wrong with where the manual is: a path of this host, or an address.
+// checkManual returns what is wrong with the manual's address: it must be a path of this host, or a URL.
 func checkManual(address string) error {
 	u, err := url.Parse(address)
 	switch {
@@ -61,7 +61,7 @@ func checkManual(address string) error {
 	return errors.New("want a path such as /manual/, or an http or https URL")
 }
 
-// traceParent is that header's value, whose second part is the trace.
+// traceParent matches that header's value, whose second part is the trace.
 var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-|$)`)
 
 // elsewhere is a page of another program.
@@ -70,13 +70,13 @@ type elsewhere struct {
 	to         templ.SafeURL
 }
 
-// elsewhere is where the trace and the logs of a job are, for those who see how jobs are carried out.
+// elsewhere returns the links to the trace and the logs of a job, for viewers who may see how jobs are run.
 func (v *visit) elsewhere(j operator.Job) (links []elsewhere) {
 	if !v.can(access.AdminRead) {
 		return nil
 	}
 	var headers map[string]string
-	_ = json.Unmarshal(j.Headers, &headers) // nil for none
+	_ = json.Unmarshal(j.Headers, &headers) // nil if there are none
 	trace := ""
 	if m := traceParent.FindStringSubmatch(headers["traceparent"]); m != nil && strings.Trim(m[1], "0") != "" {
 		trace = m[1]

@@ -25,47 +25,49 @@ import (
 )
 
 const (
-	keepAlive    = 15 * time.Second // between comments on a stream that has nothing to send
+	keepAlive    = 15 * time.Second // between comments on a stream without events
 	writeTimeout = 10 * time.Second // for each write: a browser that takes longer is dropped
-	slowest      = 64 << 10         // bytes a second that a browser has to read
-	askAgain     = time.Second      // between checks that the login is still good
+	slowest      = 64 << 10         // bytes per second that a browser must read
+	askAgain     = time.Second      // between checks that the login is still valid
 	maxStreams   = 256              // at once
-	maxOwn       = 64               // of one caller, all people of a tenant for example: it cannot take all
-	maxRows      = 200              // that are asked for at once
-	maxBurst     = 256 << 10        // bytes of changes at once; instead of more, pages read themselves again
-	maxChanges   = 5_000            // of one look, however small; of more, nobody counts how many they are
+	maxOwn       = 64               // per caller, for example all people of a tenant: it cannot take all
+	maxRows      = 200              // per request
+	maxBurst     = 256 << 10        // bytes of changes at once; beyond it, pages read themselves again
+	maxChanges   = 5_000            // of one look, however small; beyond it, they are not counted
 	burstSample  = 100              // changes of such a burst that are sent; tail.js lists as many at once
 )
 
-// pace is how a page keeps up: it is read again so many seconds after a change of a job at the earliest, or every so
-// many seconds; with rows, those of its list follow the changes themselves; with tail, it is a list of the changes.
+// pace is how a page keeps up to date: it is read again at the earliest change seconds after a change of a job, or
+// every so many seconds; with rows, the rows of its list follow the changes themselves; with tail, it is a list of the
+// changes.
 type pace struct {
 	rows   bool
 	tail   bool
-	change int // 0 is not after changes
-	every  int // 0 is not by itself
+	change int // 0 means not after changes
+	every  int // 0 means not periodically
 }
 
-// paces are those of the pages; one that is not here stands still. A page that asks little may follow more closely.
+// paces maps pages to their paces; a page that is not here does not update. A page that needs few queries may follow
+// more closely.
 var paces = map[string]pace{
 	"problems": {every: 10}, "now": {change: 5}, "live": {tail: true}, "jobs": {rows: true}, "job": {change: 2}, "letters": {change: 10}, "queues": {change: 5}, "queue": {change: 5},
 	"keys": {change: 10}, "key": {change: 10}, "workers": {every: 15}, "sinks": {every: 10}, "sink": {every: 10}, "schedules": {every: 30}, "schedule": {every: 30},
 	"operations": {every: 5}, "operation": {every: 2},
 }
 
-// pace is how this page keeps up.
+// pace returns how this page keeps up to date.
 func (v *visit) pace() pace {
 	if !v.known || v.route == nil || v.r.Method != http.MethodGet || v.status != 0 {
 		return pace{}
 	}
 	p := paces[v.route.path]
 	if v.route.path == "letters" && v.param("error") != "" {
-		p = pace{rows: true} // a letter that was replayed stays where it is, and says so
+		p = pace{rows: true} // a letter that was replayed stays in its place, and shows that
 	}
 	return p
 }
 
-// attributes are the pace for live.js.
+// attributes returns the pace for live.js.
 func (p pace) attributes() templ.Attributes {
 	a := templ.Attributes{}
 	for name, is := range map[string]bool{"data-rows": p.rows, "data-tail": p.tail} {
@@ -81,7 +83,7 @@ func (p pace) attributes() templ.Attributes {
 	return a
 }
 
-// caller is whose share the visit takes; zero for all who are not signed in.
+// caller returns the caller whose share the visit uses; zero for all who are not signed in.
 func (v *visit) caller() callers.Caller {
 	if !v.known {
 		return callers.Caller{}
@@ -89,7 +91,7 @@ func (v *visit) caller() callers.Caller {
 	return callers.Of(v.who)
 }
 
-// streamName tells logins apart: tabs of the same browser share a stream if they may see the same. It says nothing
+// streamName identifies a login: tabs of the same browser share a stream if they may see the same. It discloses nothing
 // that the page does not.
 func (v *visit) streamName() string {
 	if !v.known {
@@ -103,17 +105,18 @@ func (v *visit) streamName() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// matched is what of a list changes are compared with: whether a job that is not on it belongs there.
+// matched is the part of a list's filter that changes are compared with, to find whether a job that is not on the list
+// belongs there.
 type matched struct {
 	Kind     string   `json:"kind,omitempty"`
 	Queue    string   `json:"queue,omitempty"`
 	Tenant   string   `json:"tenant,omitempty"`
 	Statuses []string `json:"statuses,omitempty"`
-	// Unsure is set where a change does not say enough: by a key, an error, a payload or a time.
+	// Unsure is set where a change does not contain enough: for conditions on a key, an error, a payload or a time.
 	Unsure bool `json:"unsure,omitempty"`
 }
 
-// matched is JSON of what changes are compared with; "" for a part of the list that new jobs do not come to.
+// matched returns JSON of what changes are compared with; "" for a part of the list in which no new jobs appear.
 func (l listed) matched() string {
 	if !l.before.IsZero() {
 		return ""
@@ -127,11 +130,11 @@ func (f search) matched() string {
 		m.Statuses = append(m.Statuses, string(s))
 	}
 	m.Unsure = f.key != "" || f.fingerprint != "" || f.payload != "" || !f.until.at.IsZero()
-	text, _ := json.Marshal(m) // strings
+	text, _ := json.Marshal(m) // strings: cannot fail
 	return string(text)
 }
 
-// rows is rows of a list as they are now, of jobs that the browser shows.
+// rows answers with the present rows of jobs that the browser shows.
 func (s *site) rows(v *visit) error {
 	var wanted []operator.Wanted
 	for text := range strings.SplitSeq(v.param("id"), ",") {
@@ -152,7 +155,7 @@ func (s *site) rows(v *visit) error {
 	return v.render(jobRows(v, found, v.param("tenants") != "", v.param("pick") != ""))
 }
 
-// streams counts those that are open, in all and of each caller.
+// streams counts the open streams, in total and per caller.
 type streams struct {
 	mu  sync.Mutex
 	all int
@@ -183,8 +186,8 @@ func (s *streams) take(who callers.Caller) (leave func(), err error) {
 	}, nil
 }
 
-// events streams the changes of the jobs that the viewer may see, from now on or from a position on. It is no page that
-// is worked on, and the timeout of pages does not end it.
+// events streams the changes of the jobs that the viewer may see, from now on or from a position on. It does not count
+// as a page in progress, and the timeout of pages does not apply.
 func (s *site) events(v *visit) error {
 	var from watch.Position
 	if after := v.param("after"); after != "" {
@@ -204,7 +207,7 @@ func (s *site) events(v *visit) error {
 	v.leave()
 	connection := http.NewResponseController(v.w)
 	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(writeTimeout))); err != nil {
-		// Without deadlines a browser that does not read could not be dropped.
+		// Without deadlines, a browser that does not read could not be dropped.
 		return fmt.Errorf("the handler around the console does not support deadlines: %w", err)
 	}
 	reader, err := s.watch.Changes.Open(v.ctx(), v.tenant(), watch.Filter{Most: maxChanges}, from)
@@ -224,8 +227,8 @@ func (s *site) events(v *visit) error {
 	return nil
 }
 
-// whileAllowed is a context that ends with the connection, with the server, and when the login is no longer good: that
-// is checked every second, in the authenticator's cache of a few.
+// whileAllowed returns a context that ends with the connection, with the server, and when the login is no longer valid,
+// which is checked every second, in the authenticator's cache of a few.
 func (s *site) whileAllowed(v *visit) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(v.ctx()))
 	gone := context.AfterFunc(v.connection, cancel)
@@ -249,8 +252,8 @@ func (s *site) whileAllowed(v *visit) (context.Context, context.CancelFunc) {
 	return ctx, func() { gone(); cancel() }
 }
 
-// mayStill reports whether the login still is who the stream began with, and may read it. While the database does not
-// answer, the stream goes on.
+// mayStill reports whether the login still is the principal with which the stream began, and may read it. While the
+// database does not answer, the stream goes on.
 func (s *site) mayStill(ctx context.Context, v *visit) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -262,14 +265,14 @@ func (s *site) mayStill(ctx context.Context, v *visit) bool {
 	return v.route.gate.admits(again.who) && again.streamName() == v.streamName()
 }
 
-// stream is an answer of server-sent events.
+// stream is a response of server-sent events.
 type stream struct {
 	ctx context.Context
 	w   http.ResponseWriter
 }
 
-// sendAll sends a reader's batches until the stream ends. It begins with the build, so that pages of another can say
-// that there is a new one.
+// sendAll sends a reader's batches until the stream ends. It begins with the build, so that pages of another build can
+// announce the new one.
 func (o *stream) sendAll(r *watch.Reader, build string) {
 	quiet := time.NewTicker(keepAlive)
 	defer quiet.Stop()
@@ -314,22 +317,22 @@ func (o *stream) sendAll(r *watch.Reader, build string) {
 	}
 }
 
-// burst is more changes than are sent at once.
+// burst describes more changes than are sent at once.
 type burst struct {
 	Changes int               `json:"changes,omitempty"`
-	More    bool              `json:"more,omitempty"` // than Changes
+	More    bool              `json:"more,omitempty"` // there are more than Changes
 	Sample  []json.RawMessage `json:"sample,omitempty"`
 }
 
-// resync is the event after which a page reads itself again, and its position.
+// resync returns the event after which a page reads itself again, with its position.
 func resync(at string, b burst) []byte {
 	var text bytes.Buffer
 	watch.WriteEvent(&text, "resync", at, b)
 	return text.Bytes()
 }
 
-// send writes text, each part of it within the write timeout and all of it as fast as a browser has to read; false ends
-// the stream.
+// send writes text, each part within the write timeout and the whole as fast as a browser must read; it returns false
+// to end the stream.
 func (o *stream) send(text []byte) bool {
 	connection := http.NewResponseController(o.w)
 	until := time.Now().Add(writeTimeout + time.Duration(len(text))*time.Second/slowest)

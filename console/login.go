@@ -11,10 +11,10 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// ownPage is the URL of one of our pages, relative: nothing that could lead elsewhere.
+// ownPage matches the relative URL of one of the console's pages, and nothing that could lead elsewhere.
 var ownPage = regexp.MustCompile(`^([a-z][a-z-]*)?(\?[A-Za-z0-9%&=+_.~*-]*)?$`)
 
-// backTo is where people came from, if that is a page of ours; else the first one.
+// backTo returns the page that people came from, if it belongs to the console, or else the first one.
 func (v *visit) backTo() templ.SafeURL {
 	back := v.param("back")
 	if len(back) > 4096 || !ownPage.MatchString(back) || back == "" {
@@ -35,7 +35,7 @@ func (s *site) hasLogin() bool {
 	return s.config.Who == nil && (s.config.Authenticator != nil || s.persons != nil)
 }
 
-// signIn takes a token. It is in the cookie from then on, sealed, and nowhere else.
+// signIn accepts a token, which is from then on in the sealed cookie, and nowhere else.
 func (s *site) signIn(v *visit) error {
 	if s.config.Who != nil || s.config.Authenticator == nil {
 		return refusal{http.StatusNotFound, "There is no such page", "This console has no login of its own."}
@@ -58,8 +58,8 @@ func (s *site) signIn(v *visit) error {
 	return v.redirect(v.backTo())
 }
 
-// signOut ends the session. People who have signed in at the provider are led on to sign out there, too, if it offers
-// that: by a page, because the policy of ours lets no form lead elsewhere.
+// signOut ends the session. People who signed in at the provider are led on to sign out there, too, if it supports
+// that: by a page, because the console's policy lets no form lead elsewhere.
 func (s *site) signOut(v *visit) error {
 	s.cookie.forget(v.w)
 	kept, ok := s.cookie.read(v.r, v.now)

@@ -13,8 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What is done to many jobs is an operation: it is done by the processes that serve the API or the console,
-// also when the person has closed the tab, and can be stopped.
+// An act on many jobs is an operation: the processes that serve the API or the console do it, even when the person has
+// closed the tab, and it can be stopped.
 
 const operationsShown = 50
 
@@ -52,7 +52,8 @@ func (s *site) operation(v *visit) error {
 	return v.render(operationPage(v, found, done))
 }
 
-// askLetters is the first step of an act on the dead letters of a filter: it counts them, and the form means those.
+// askLetters returns the first step of an act on the dead letters of a filter: it counts them, and the form applies to
+// those.
 func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 	return func(v *visit) (c confirmation, err error) {
 		filter, err := v.letterFilter()
@@ -70,7 +71,7 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		c.back = link("letters")
 		for _, name := range v.conditions() {
 			value := v.param(name)
-			if name == "since" { // so long ago, when the page was made
+			if name == "since" { // relative to when the page was made
 				value = filter.FailedSince.UTC().Format(time.RFC3339Nano)
 			}
 			c.hidden = append(c.hidden, field{name, value})
@@ -106,7 +107,7 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 	}
 }
 
-// lettersCommand does the same on the command line.
+// lettersCommand returns the command line that does the same.
 func lettersCommand(act string, f operator.DeadLetterFilter, until string) string {
 	line := "posthaste dlq " + act
 	for _, one := range [][2]string{
@@ -156,7 +157,7 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 	}
 }
 
-// perSecond is the rate that was entered; 0 is all at once.
+// perSecond returns the rate that was entered; 0 means all at once.
 func (v *visit) perSecond() (rate float64, err error) {
 	text := strings.TrimSpace(v.param("rate"))
 	if text == "" {
@@ -168,7 +169,7 @@ func (v *visit) perSecond() (rate float64, err error) {
 	return rate, nil
 }
 
-// mayGoOn refuses to have an operation go on that cancels jobs, to those who may not cancel one.
+// mayGoOn refuses to resume an operation that cancels jobs for people who may not cancel one.
 func (v *visit) mayGoOn(o operator.Operation) error {
 	if o.Act == operator.CancelJobs && !v.can(access.JobsCancel) {
 		return refusal{http.StatusForbidden, "You may not cancel jobs", "The operation cancels jobs, which takes the capability " + string(access.JobsCancel) + ". Nothing was changed."}
@@ -176,7 +177,7 @@ func (v *visit) mayGoOn(o operator.Operation) error {
 	return nil
 }
 
-// operationAct is the first step of stopping or resuming an operation.
+// operationAct returns the first step of stopping or resuming an operation.
 func operationAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
 		"stop":   {"What it has done stays done; the jobs that are left stay as they are.", "It can be undone: resume it."},
@@ -212,7 +213,7 @@ func doOperation(do func(*operator.Operator, context.Context, outbox.ID, outbox.
 	}
 }
 
-// progressOfOperation is what an operation has come to: good, warn or bad, and a word.
+// progressOfOperation returns the state of an operation: good, warn or bad, and a word.
 func progressOfOperation(o operator.Operation) (kind, word string) {
 	switch {
 	case !o.FinishedAt.IsZero():
@@ -225,7 +226,7 @@ func progressOfOperation(o operator.Operation) (kind, word string) {
 	return "good", "going on"
 }
 
-// meant is which jobs an operation is about, in words.
+// meant describes which jobs an operation is about.
 func meant(o operator.Operation) string {
 	f, jobs := o.Filter, o.Jobs
 	text := ""
@@ -247,7 +248,7 @@ func meant(o operator.Operation) string {
 	return text[:len(text)-2]
 }
 
-// didOf is how much an operation has done, in words.
+// didOf describes how much an operation has done.
 func didOf(o operator.Operation) string {
 	verbs := map[operator.OperationAct]string{
 		operator.ReplayLetters: "replayed", operator.DismissLetters: "dismissed",

@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// shapes tell statuses apart without their colours, in a box of 12 by 12.
+// shapes distinguish statuses without their colours, in a box of 12 by 12.
 var shapes = map[outbox.Status]string{
 	outbox.Created:   "M4 2.5v7M8 2.5v7",
 	outbox.Pending:   "M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5V6l1.8 1.2",
@@ -30,12 +30,12 @@ var shapes = map[outbox.Status]string{
 	outbox.Dismissed: "M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M3.8 6h4.4",
 }
 
-// solid are the shapes that are filled.
+// solid lists the statuses whose shapes are filled.
 var solid = map[outbox.Status]bool{outbox.Running: true, outbox.Dead: true}
 
 func pressed(on bool) string { return strconv.FormatBool(on) }
 
-// words is a command whose options are not broken at their hyphens.
+// words renders a command whose options are not broken at their hyphens.
 func words(command string) templ.Component {
 	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
 		var b strings.Builder
@@ -54,18 +54,18 @@ func words(command string) templ.Component {
 	})
 }
 
-// asset is the URL of one of our files.
+// asset returns the URL of one of the console's files.
 func (v *visit) asset(name string) string { return v.site.assets.url(name) }
 
-// isAt reports whether this page, or one that stands below it, is the row's.
+// isAt reports whether this page, or a page that it belongs to, is the row's.
 func (v *visit) isAt(r *route) bool {
 	return v.route != nil && (v.route.path == r.path || below[v.route.path] == r.path)
 }
 
-// below are the pages that stand below one of the navigation.
+// below maps pages to the page of the navigation that they belong to.
 var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules", "letter": "letters", "sink": "sinks", "operation": "operations", "audit-verify": "audit"}
 
-// sees is whose jobs the viewer sees, in words.
+// sees describes whose jobs the viewer sees.
 func (v *visit) sees() string {
 	if v.who.AllTenants {
 		return "all tenants"
@@ -73,10 +73,10 @@ func (v *visit) sees() string {
 	return "tenant " + v.who.Tenant.String()
 }
 
-// madeIn is how long this page has taken so far.
+// madeIn returns how long this page has taken so far.
 func (v *visit) madeIn() time.Duration { return time.Since(v.now) }
 
-// buildVersion is of the program that we are compiled into.
+// buildVersion returns the version of the program that contains the console.
 var buildVersion = func() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	shownBytes  = 64 << 10 // of a content that a page shows, unless all of it was asked for
-	indentBytes = 1 << 20  // of a JSON text that is still laid out
-	laidBytes   = 8 << 20  // of one that is
-	dumpedBytes = 4 << 10  // of a content that is no text
-	deepest     = 64       // names that lead to a value: one behind more is masked
-	mostTokens  = 20_000   // of a content that a page tells apart: each takes some 60 bytes of it
+	shownBytes  = 64 << 10 // of a content that a page shows, unless all of it was requested
+	indentBytes = 1 << 20  // largest JSON text that is indented
+	laidBytes   = 8 << 20  // largest result of indenting
+	dumpedBytes = 4 << 10  // shown of a content that is not text
+	deepest     = 64       // names that lead to a value: a deeper one is masked
+	mostTokens  = 20_000   // of a content that a page distinguishes: each takes some 60 bytes
 )
 
-// content is a payload, or a result, as a page shows it.
+// content is a payload, or a result, in the form in which a page shows it.
 type content struct {
 	contentType string
 	size        int
 	tokens      []token
-	masked      int  // values that are not shown
-	cut         bool // whether there is more
+	masked      int  // values that are masked
+	cut         bool // there is more
 	sealed      string
 	binary      bool
 	missing     bool // there is none
 }
 
-// token is a piece of a text, by what it is.
+// token is a piece of a text, with its class.
 type token struct{ class, text string }
 
-// contentOf prepares a content. JSON is laid out, and nothing of it is changed but the space between its tokens: no
-// number is read, no name is moved, no string is written anew.
+// contentOf prepares a content. It indents JSON by changing only the space between tokens: it parses no number, moves
+// no name and re-encodes no string.
 func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) content {
 	c := content{contentType: contentType, size: len(stored), missing: stored == nil}
 	if kind, _, _ := mime.ParseMediaType(contentType); strings.HasPrefix(kind, protect.SealedPrefix) {
@@ -69,8 +69,8 @@ func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) 
 	return c
 }
 
-// laidOut is a valid JSON text with a value on each line; false if that would have more than about so many bytes. What
-// is nested deeply grows with the square of its length.
+// laidOut returns a valid JSON text with each value on its own line, and false if that would exceed most bytes. Deeply
+// nested text grows with the square of its length.
 func laidOut(text string, most int) (string, bool) {
 	size, depth := 0, 0
 	for i, n := 0, 0; i < len(text) && size <= most; i += n {
@@ -102,7 +102,7 @@ func laidOut(text string, most int) (string, bool) {
 	return b.String(), true
 }
 
-// maskIn hides values of a JSON text that is not laid out.
+// maskIn masks values of a JSON text that is not indented.
 func (c *content) maskIn(text string, hidden func([]string) bool) string {
 	return replaceValues(text, func(path []string, value string) string {
 		if !hidden(path) {
@@ -122,7 +122,7 @@ func (c content) json(text string, hidden func([]string) bool, whole bool) conte
 	return c
 }
 
-// mask returns which values are hidden, by the names that lead to them.
+// mask returns a function that reports which values are masked, by the names that lead to them.
 func (s *site) mask(reveal bool) func(path []string) bool {
 	if reveal {
 		return func([]string) bool { return false }
@@ -136,7 +136,7 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 	}
 	known := map[string]bool{}
 	secret := func(name string) bool {
-		plain := strings.TrimRight(name, "0123456789") // of password2; "" of a place
+		plain := strings.TrimRight(name, "0123456789") // password2 becomes password; an index becomes ""
 		if plain == "" {
 			return false
 		}
@@ -162,22 +162,22 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 	}
 }
 
-// secretName is what names look like whose values nobody wants on a screen.
+// secretName matches names whose values should not appear on a screen.
 var secretName = regexp.MustCompile(`(?i)^tokens$|^(.*[_.-])?(pass|pass(word|wd|phrase)s?|pwds?|secrets?|token|(access|refresh|id|auth|api)[_-]?tokens|(api|private|access|secret|encryption)[_-]?keys?|authorization|credentials?|cookies?|ssn|cvv|cvc|pin)$|` +
 	`(passwords?|secrets?|(api|private|access|secret|encryption)Keys?|(access|refresh|id|auth)Tokens?)$`)
 
-// masked stands for a value that is hidden.
+// masked stands for a masked value.
 const masked = "•••"
 
-// tokens reads valid JSON that was laid out, and tells names, strings, numbers and words apart.
+// tokens scans indented, valid JSON, and distinguishes names, strings, numbers and words.
 type tokens struct {
 	hidden func(path []string) bool
 	most   int // bytes
 
 	all    []token
-	path   []string // the names and places that lead to what is read
-	array  []bool   // of each level, whether it is one
-	hides  int      // values
+	path   []string // names and indexes that lead to the current value
+	array  []bool   // for each level, whether it is an array
+	hides  int      // number of masked values
 	plain  strings.Builder
 	isName bool // the next string is a name
 }
@@ -208,7 +208,7 @@ func (p *tokens) read(text string) (all []token, hides int, cut bool) {
 	return p.all, p.hides, cut
 }
 
-// mark reads a character between values.
+// mark handles a character between values.
 func (p *tokens) mark(c byte) {
 	p.plain.WriteByte(c)
 	switch c {
@@ -219,7 +219,7 @@ func (p *tokens) mark(c byte) {
 	case ',':
 		last := len(p.path) - 1
 		if p.isName = !p.array[last]; p.array[last] {
-			n, _ := strconv.Atoi(p.path[last]) // written here
+			n, _ := strconv.Atoi(p.path[last]) // written by this scanner
 			p.path[last] = strconv.Itoa(n + 1)
 		}
 	}
@@ -232,7 +232,7 @@ func (p *tokens) string(text string) {
 	}
 	p.isName = false
 	var name string
-	_ = json.Unmarshal([]byte(text), &name) // valid; what cannot be UTF-8 becomes U+FFFD
+	_ = json.Unmarshal([]byte(text), &name) // valid; invalid UTF-8 becomes U+FFFD
 	p.path[len(p.path)-1] = name
 	p.add("name", text)
 }
@@ -245,7 +245,7 @@ func (p *tokens) value(class, text string) {
 	p.add(class, text)
 }
 
-// add adds a token. Behind the most that a page tells apart, all text is one.
+// add adds a token. Beyond the maximum that a page distinguishes, the rest is a single token.
 func (p *tokens) add(class, text string) {
 	if len(p.all) >= mostTokens {
 		p.plain.WriteString(text)
@@ -262,7 +262,7 @@ func (p *tokens) flush() {
 	}
 }
 
-// stringLength is how long the string is that a text begins with.
+// stringLength returns the length of the string with which a text begins.
 func stringLength(text string) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {

@@ -9,12 +9,12 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
-// queueWait is how long a page waits for its turn, at most.
+// queueWait is the longest that a page waits for its turn.
 const queueWait = 500 * time.Millisecond
 
-// places are for the pages that are worked on: so many in all, and half of them for those of one caller. A page has its
-// place until it is sent, so that a slow reader, or sign-ins at a provider that does not answer, would else keep
-// everybody out. All who are not signed in are one caller.
+// places limits the pages in progress: in total, and per caller to half of that. A page has its place until it is sent.
+// Without the limit per caller, a slow reader, or sign-ins at a provider that does not answer, would keep everybody
+// out. All who are not signed in count as one caller.
 type places struct {
 	all chan struct{}
 	mu  sync.Mutex
@@ -23,7 +23,7 @@ type places struct {
 
 type placesOf struct {
 	taken chan struct{}
-	pages int // that have one or wait for one
+	pages int // that have a place or wait for one
 }
 
 func newPlaces(most int) places {
@@ -32,7 +32,7 @@ func newPlaces(most int) places {
 
 var errPlaces = refusal{http.StatusTooManyRequests, "Too many pages are being made", "The console keeps the database free for jobs. Try again in a moment."}
 
-// take waits until the page may be worked on.
+// take waits until the page may be made.
 func (p *places) take(ctx context.Context, who callers.Caller) (leave func(), err error) {
 	own := p.enter(who)
 	patience := time.NewTimer(queueWait)

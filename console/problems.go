@@ -18,7 +18,7 @@ func (s *site) problems(v *visit) error {
 	return v.render(problemsPage(v, found))
 }
 
-// severitySign is the sign of a severity.
+// severitySign returns the sign of a severity.
 func severitySign(s doctor.Severity) string {
 	switch s {
 	case doctor.OK:
@@ -29,7 +29,7 @@ func severitySign(s doctor.Severity) string {
 	return "bad"
 }
 
-// bad counts the problems that are no mere warnings.
+// bad counts the problems that are more than warnings.
 func bad(found watch.Findings) (n int) {
 	for _, p := range found.Problems {
 		if p.Severity == doctor.Problem {
@@ -39,7 +39,7 @@ func bad(found watch.Findings) (n int) {
 	return n
 }
 
-// places are the pages that show what a problem is about, label and URL.
+// places returns the pages that show what a problem is about, with label and URL.
 func (v *visit) places(p watch.Problem) (places []place) {
 	add := func(label, path string, pairs ...string) {
 		if row := table[path]["GET"]; row.gate.admits(v.who) {
@@ -91,7 +91,7 @@ func (s *site) now(v *visit) error {
 	return v.render(nowPage(v, o, c))
 }
 
-// examineEvery is how old what the page of the installation shows may be.
+// examineEvery is how old the examination may be that the page of the installation shows.
 const examineEvery = time.Minute
 
 func (s *site) system(v *visit) error {
@@ -102,17 +102,17 @@ func (s *site) system(v *visit) error {
 	return v.render(systemPage(v, e))
 }
 
-// severities tells how bad an answer is, the worst first.
+// severities orders answers by how bad they are, the worst first.
 var severities = map[doctor.Severity]int{doctor.Problem: 0, doctor.Warning: 1, doctor.OK: 2}
 
-// worstFirst are answers in the order in which people should read them.
+// worstFirst returns answers in the order in which people should read them.
 func worstFirst(all []doctor.Finding) []doctor.Finding {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b doctor.Finding) int { return severities[a.Severity] - severities[b.Severity] })
 	return all
 }
 
-// about is a number of jobs; an estimate has a ~.
+// about returns a number of jobs, with ~ before an estimate.
 func about(o operator.Overview, n int64) string {
 	if o.Estimated && n > 0 {
 		return "~" + number(n)
@@ -120,7 +120,7 @@ func about(o operator.Overview, n int64) string {
 	return number(n)
 }
 
-// perSecond is how many jobs of a kind have ended a second.
+// perSecond returns how many jobs of a kind have ended per second.
 func perSecond(k operator.Recent, asOf time.Time) string {
 	span := asOf.Sub(k.Since).Seconds()
 	if span <= 0 {

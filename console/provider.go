@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	idleLength  = time.Hour        // that a person's session goes on without the provider's word
-	attemptTime = 10 * time.Minute // that people take at the provider
-	askRest     = 10 * time.Second // between two questions to a provider that does not answer
+	idleLength  = time.Hour        // that a person's session lasts without the provider's confirmation
+	attemptTime = 10 * time.Minute // that people may take at the provider
+	askRest     = 10 * time.Second // between two requests to a provider that does not answer
 	clocksApart = time.Minute      // by which the clocks of two processes may differ
 )
 
-// person is what a session seals of somebody who has signed in at the provider.
+// person is what a session seals about a person who has signed in at the provider.
 type person struct {
 	access.Person
 	ID        string    `json:"id"` // of the session
 	Issuer    string    `json:"issuer"`
-	Confirmed time.Time `json:"confirmed"` // by the provider
+	Confirmed time.Time `json:"confirmed"` // when the provider last confirmed it
 }
 
-// persons are those who have signed in at the provider, as it has confirmed them to this process. A cookie alone does
-// not do: the requests of one page come with the same one, a refresh token may be good once only, and a browser that
-// has signed out can still send it.
+// persons holds the people who have signed in at the provider, as it has confirmed them to this process. The cookie is
+// not enough: the requests of one page come with the same one, a refresh token may be valid only once, and a browser
+// that has signed out can still send it.
 type persons struct {
 	*access.SignIn
 	recheck time.Duration
@@ -42,17 +42,17 @@ type persons struct {
 	flight  singleflight.Group
 
 	mu    sync.Mutex
-	known map[string]knownPerson // by the session
+	known map[string]knownPerson // by session
 }
 
 type knownPerson struct {
 	person
-	tried time.Time // the latest question that the provider has not answered
+	tried time.Time // when the provider last failed to answer
 	ended bool
-	until time.Time // the session's end
+	until time.Time // end of the session
 }
 
-// latest is the newer one of what the cookie and this process know; false if the session has ended.
+// latest returns the newer of what the cookie contains and what this process knows; false if the session has ended.
 func (p *persons) latest(kept session) (knownPerson, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +63,7 @@ func (p *persons) latest(kept session) (knownPerson, bool) {
 	return known, !known.ended
 }
 
-// remember replaces what is known of a session. One that has ended stays so.
+// remember replaces what is known of a session. A session that has ended stays ended.
 func (p *persons) remember(k knownPerson) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,13 +78,13 @@ func (p *persons) remember(k knownPerson) {
 	}
 }
 
-// confirm returns the person of a session as the provider has confirmed them not long ago. While it does not answer,
-// what it has said last holds.
+// confirm returns the person of a session as the provider has recently confirmed them. While it does not answer, its
+// last answer holds.
 func (p *persons) confirm(ctx context.Context, kept session) (person, error) {
 	known, ok := p.latest(kept)
 	age := time.Since(known.Confirmed)
 	switch {
-	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong, and when it was is not known
+	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong at an unknown time
 		return person{}, access.ErrUnauthenticated
 	case known.Refresh == "":
 		if time.Now().After(known.Expires) {
@@ -134,7 +134,7 @@ func (p *persons) ask(ctx context.Context, kept session) (person, error) {
 	return known.person, nil
 }
 
-// end ends a session in this process. It returns the person's ID token, if it is known.
+// end ends a session in this process. It returns the person's ID token, if known.
 func (p *persons) end(kept session) (idToken string) {
 	known, _ := p.latest(kept)
 	known.ended = true
@@ -142,16 +142,16 @@ func (p *persons) end(kept session) (idToken string) {
 	return known.IDToken
 }
 
-// attempt is a sign-in that has begun, as the browser's cookie seals it.
+// attempt is a sign-in that has begun, as sealed in the browser's cookie.
 type attempt struct {
 	access.Attempt
-	Back string    `json:"back"` // to a page of ours
+	Back string    `json:"back"` // to a page of the console
 	Ends time.Time `json:"ends"`
 }
 
 var noProvider = refusal{http.StatusNotFound, "There is no such page", "People sign in to this console in another way."}
 
-// toProvider begins a sign-in and leads to the provider.
+// toProvider begins a sign-in and redirects to the provider.
 func (s *site) toProvider(v *visit) error {
 	if s.persons == nil {
 		return noProvider
@@ -168,15 +168,15 @@ func (s *site) toProvider(v *visit) error {
 	return v.redirect(templ.SafeURL(to))
 }
 
-// fromProvider ends a sign-in where the provider sends people back to. What brings them in is the code together with
-// what only this browser has; the address alone is good for nothing.
+// fromProvider ends a sign-in, on the page to which the provider sends people back. It requires the code together with
+// what only this browser has; the address alone is useless.
 func (s *site) fromProvider(v *visit) error {
 	if s.persons == nil {
 		return noProvider
 	}
 	begun, answer := s.begun(v), v.params
 	s.cookie.set(v.w, s.cookie.name+"_attempt", "", -1, true)
-	v.moveTo("login", url.Values{"back": {begun.Back}}) // pages that are made now do not repeat the code
+	v.moveTo("login", url.Values{"back": {begun.Back}}) // so that the next pages do not repeat the code
 	found, err := s.persons.Finish(v.ctx(), begun.Attempt, answer)
 	if refused, ok := errors.AsType[*access.SignInError](err); ok {
 		s.log.LogAttrs(v.ctx(), slog.LevelWarn, "person did not get in", slog.String("request_id", v.id), slog.String("err", err.Error()))
@@ -195,7 +195,7 @@ func (s *site) fromProvider(v *visit) error {
 	return v.redirect(v.backTo())
 }
 
-// begun is the sign-in that this browser has begun; zero if there is none any more.
+// begun returns the sign-in that this browser has begun; zero if there is none any more.
 func (s *site) begun(v *visit) (a attempt) {
 	found := v.r.CookiesNamed(s.cookie.name + "_attempt")
 	if len(found) != 1 || s.cookie.open("attempt", found[0].Value, &a) != nil || !v.now.Before(a.Ends) {
@@ -204,7 +204,7 @@ func (s *site) begun(v *visit) (a attempt) {
 	return a
 }
 
-// whyOut tells people why they did not get in, and what to do.
+// whyOut explains to people why they were refused, and what to do.
 func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 	host := s.persons.Host()
 	switch e.Reason {
@@ -226,7 +226,7 @@ func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 	return http.StatusBadGateway, "The answer of " + host + " cannot be relied on, so nobody was signed in. The log of the server tells more under the request’s id."
 }
 
-// whose is the principal of a session. A cookie that says less than the provider has said since is replaced.
+// whose returns the principal of a session. It replaces a cookie that is older than the provider's last answer.
 func (s *site) whose(v *visit, kept session) (access.Principal, error) {
 	if kept.Person == nil {
 		return s.config.Authenticator.Authenticate(v.ctx(), kept.Bearer)
@@ -239,8 +239,8 @@ func (s *site) whose(v *visit, kept session) (access.Principal, error) {
 	return known.Principal, err
 }
 
-// keep has the browser remember a session. A refresh token that does not fit in is left out: the session then ends with
-// what the provider has said last.
+// keep stores a session in the browser. It omits a refresh token that does not fit in: the session then ends with the
+// provider's last answer.
 func (s *site) keep(v *visit, kept session) error {
 	err := s.cookie.keep(v.w, v.now, kept)
 	if errors.Is(err, errTooLarge) && kept.Person != nil && kept.Person.Refresh != "" {
@@ -251,7 +251,7 @@ func (s *site) keep(v *visit, kept session) error {
 	return err
 }
 
-// useProvider has people sign in at a provider.
+// useProvider lets people sign in at a provider.
 func (s *site) useProvider(config access.SignInConfig) error {
 	callback := s.public.JoinPath("callback").String()
 	if config.CallbackURL != "" && config.CallbackURL != callback {
@@ -269,7 +269,7 @@ func (s *site) useProvider(config access.SignInConfig) error {
 	return nil
 }
 
-// signInHost names the provider; "" without one.
+// signInHost returns the provider's host; "" if there is none.
 func (s *site) signInHost() string {
 	if s.persons == nil {
 		return ""

@@ -14,25 +14,24 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// shownQueue is a queue and all that is shown of it.
+// shownQueue is a queue with everything that is shown of it.
 type shownQueue struct {
 	operator.Queue
 	asOf    time.Time      // when its jobs were counted
-	running []operator.Job // those that run longest first, of the newest 200
-	more    bool           // whether there are more of them
+	running []operator.Job // the longest running ones, of the newest 200
+	more    bool           // there are more of them
 	workers []operator.Worker
 	audit   []operator.AuditEntry
 	done    doneAct
 	chart   charted
 }
 
-// atLimit reports whether as many jobs of a queue run as may.
+// atLimit reports whether the maximum number of jobs of a queue are running.
 func atLimit(q operator.Queue) bool {
 	return q.MaxRunning > 0 && q.Jobs[outbox.Running] >= int64(q.MaxRunning)
 }
 
-// counted is the queues with the open jobs that the viewer may see, as they were counted last, and the rules as they
-// are.
+// counted returns the queues with the open jobs that the viewer may see, by the latest count, and their present rules.
 func (v *visit) counted() (queues []operator.Queue, asOf time.Time, err error) {
 	count, err := v.site.watch.Counts.Look(v.ctx(), v.tenant())
 	if err != nil {
@@ -97,7 +96,7 @@ func (s *site) queue(v *visit) (err error) {
 	return v.render(queuePage(v, q))
 }
 
-// queueOf is the queue that the parameters name, with its jobs and rules. One that nothing is known of has none.
+// queueOf returns the queue that the parameters name, with its jobs and rules. An unknown queue has none.
 func (s *site) queueOf(v *visit) (shownQueue, error) {
 	name := v.param("queue")
 	if name == "" {
@@ -151,7 +150,7 @@ func (s *site) pauseOrResume(v *visit, q operator.Queue, pause bool) confirmatio
 	return c
 }
 
-// waiting is how many jobs of a queue could start, now or later.
+// waiting returns how many jobs of a queue could start, now or later.
 func waiting(q operator.Queue) int64 {
 	return q.Jobs[outbox.Pending] + q.Jobs[outbox.Retrying] + q.Jobs[outbox.Blocked]
 }
@@ -182,7 +181,7 @@ func (s *site) askLimits(v *visit) error {
 	}))
 }
 
-// limitsForm is what stands in the form of a queue's limits.
+// limitsForm is the content of the form of a queue's limits.
 type limitsForm struct{ running, starts, interval, fault string }
 
 // limit sets both limits; an empty field lifts one.
@@ -225,7 +224,7 @@ func numberOrEmpty(n int) string {
 	return strconv.Itoa(n)
 }
 
-// intervalText is an interval as the form and the command line take it.
+// intervalText returns an interval in the form of the page and the command line.
 func intervalText(d time.Duration) string {
 	if d == 0 {
 		return ""
@@ -240,7 +239,7 @@ func intervalText(d time.Duration) string {
 	return text
 }
 
-// limitsText is the limits of a queue in words; "" without any.
+// limitsText describes the limits of a queue; "" if there are none.
 func limitsText(q operator.Queue) string {
 	var words []string
 	if q.MaxRunning > 0 {
@@ -252,7 +251,7 @@ func limitsText(q operator.Queue) string {
 	return strings.Join(words, ", ")
 }
 
-// noQueueActs says why the viewer may not act on queues; "" if they may.
+// noQueueActs returns why the viewer may not act on queues; "" if they may.
 func (v *visit) noQueueActs() string {
 	switch {
 	case v.readOnly() != "":
@@ -265,7 +264,7 @@ func (v *visit) noQueueActs() string {
 	return ""
 }
 
-// jobsOf is how many jobs of a queue have one of the statuses.
+// jobsOf returns how many jobs of a queue have one of the statuses.
 func jobsOf(q operator.Queue, statuses ...outbox.Status) (n int64) {
 	for _, s := range statuses {
 		n += q.Jobs[s]

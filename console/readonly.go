@@ -8,12 +8,12 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// lookTime is how long a page waits for a connection, to say whether the database takes writes.
+// lookTime is how long a page waits for a connection to find out whether the database accepts writes.
 const lookTime = 500 * time.Millisecond
 
-// readOnly says why nothing can be changed, in words that go on a sentence; "" if something can. What the database says
-// is what it has said on the connection that is used next, so that a page costs no statement for it and follows a
-// failover by itself. Where that is not known, an act that fails says so.
+// readOnly returns why nothing can be changed, worded to continue a sentence; "" if changes are possible. It uses the
+// state that the database last reported on the next connection of the pool, so that a page costs no statement for it
+// and follows a failover. Where the state is unknown, an act that fails reports it.
 func (v *visit) readOnly() string {
 	if v.noWrites == nil {
 		v.noWrites = new(v.site.whyReadOnly(v))
@@ -25,7 +25,7 @@ func (s *site) whyReadOnly(v *visit) string {
 	if s.config.ReadOnly {
 		return "it was started so"
 	}
-	if !v.known || v.status >= http.StatusInternalServerError { // a page that says what is wrong waits for nothing
+	if !v.known || v.status >= http.StatusInternalServerError { // a page that reports an error waits for nothing
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(v.ctx(), lookTime)

@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// refusal is what is answered in place of a page: a sentence, and what to do next.
+// refusal is the answer in place of a page: a sentence, and what to do next.
 type refusal struct {
 	status int
 	title  string
@@ -24,13 +24,13 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.title + ". " + r.next }
 
-// notAllowed is for principals that lack a capability.
+// notAllowed is the refusal for principals that lack a capability.
 func notAllowed(capability string) refusal {
 	return refusal{http.StatusForbidden, "You may not see this", "It takes the capability " + capability + ", which your login does not have. " +
 		"Ask the person who created it."}
 }
 
-// refusalOf maps an error to what people read. What they must not know is in the log alone.
+// refusalOf returns what people read for an error. What they must not see goes only to the log.
 func refusalOf(err error) refusal {
 	if r, ok := errors.AsType[refusal](err); ok {
 		return r
@@ -77,7 +77,7 @@ func refusalOf(err error) refusal {
 
 const databaseAway = "The database cannot be reached"
 
-// refuse answers with the page that an error is.
+// refuse answers with the page for an error.
 func (v *visit) refuse(err error) {
 	if errors.Is(err, context.Canceled) {
 		return // nobody reads it
@@ -96,7 +96,7 @@ func (v *visit) refuse(err error) {
 		h.Set("Retry-After", "4")
 	}
 	v.status = r.status
-	if v.ctx().Err() != nil { // the time for the page is over, and that is what this one says
+	if v.ctx().Err() != nil { // the page's time is over, and the answer is about that
 		v.r = v.r.WithContext(context.WithoutCancel(v.ctx()))
 	}
 	if err := v.render(refused(v, r)); err != nil {
@@ -117,14 +117,14 @@ func (v *visit) sendToLogin() bool {
 	return true
 }
 
-// complain logs what went wrong while nobody's page was made, once in ten seconds.
+// complain logs errors outside any page, once in ten seconds.
 func (s *site) complain(ctx context.Context, err error) {
 	if missed, due := s.complaints.Due("watch", time.Now()); due {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "look failed", slog.String("err", err.Error()), slog.Int("since_last_line", missed))
 	}
 }
 
-// log tells of what is nobody's mistake; of an outage once in ten seconds.
+// log logs errors that are not the viewer's mistake; an outage once in ten seconds.
 func (v *visit) log(r refusal, err error) {
 	level := slog.LevelWarn
 	switch r.status {

@@ -7,28 +7,28 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// route is one row of the console: adding a page is this row and a method of site.
+// route is one row of the console: adding a page takes this row and a method of site.
 //
-// A path is one segment, so that links from page to page are relative and the same on all of them.
+// A path is one segment, so that links between pages are relative and the same on all of them.
 type route struct {
 	method, path string
 	gate         gate
 	params       string // names of parameters, of the query or the form; others are refused
-	nav          string // what the navigation calls it; "" leaves it out
+	nav          string // name in the navigation; "" leaves it out
 	page         func(*site, *visit) error
 }
 
-// gate is who gets in.
+// gate determines who may open a page.
 type gate struct {
-	anyone     bool                // also without a login
+	anyone     bool                // even without a login
 	needs      []access.Capability // all of them
-	everything bool                // concerns what all tenants share: only for principals of all tenants
+	everything bool                // concerns data that all tenants share: only for principals of all tenants
 }
 
 var (
 	anyone   = gate{anyone: true}
 	signedIn = gate{}
-	inside   = needs(access.JobsRead, access.AdminRead) // how jobs are carried out; these pages lead to jobs
+	inside   = needs(access.JobsRead, access.AdminRead) // how jobs are run; these pages lead to jobs
 )
 
 func needs(capabilities ...access.Capability) gate { return gate{needs: capabilities} }
@@ -38,7 +38,7 @@ func (g gate) ofAllTenants() gate {
 	return g
 }
 
-// missing is the capability that the principal lacks; "" if it lacks none.
+// missing returns the capability that the principal lacks; "" if it lacks none.
 func (g gate) missing(who access.Principal) access.Capability {
 	for _, c := range g.needs {
 		if !who.Can(c) {
@@ -48,23 +48,23 @@ func (g gate) missing(who access.Principal) access.Capability {
 	return ""
 }
 
-// admits reports whether the principal gets in.
+// admits reports whether the principal may open the page.
 func (g gate) admits(who access.Principal) bool {
 	return g.missing(who) == "" && (!g.everything || who.AllTenants)
 }
 
-// acts reports whether a row changes something of the database.
+// acts reports whether a row changes something in the database.
 func (r *route) acts() bool { return r.method == http.MethodPost && len(r.gate.needs) > 0 }
 
-// repeats reports whether a parameter may be there more than once: boxes that are checked, and what belongs to each.
+// repeats reports whether a parameter may occur more than once: checked boxes, and what belongs to each.
 func (r *route) repeats(name string) bool {
 	return name == "status" || strings.HasPrefix(r.path, "selected-") && (name == "id" || name == "while")
 }
 
-// anyParams are the parameters of a page that takes any.
+// anyParams stands for a page that accepts any parameters.
 const anyParams = "*"
 
-// routes is every page. Nothing else is served, except the assets. The navigation has them in this order.
+// routes lists every page, in the order of the navigation. Nothing else is served, except the assets.
 var routes = []route{
 	{"GET", "", signedIn, "", "", (*site).home},
 	{"GET", "problems", inside, "", "Problems", (*site).problems},
@@ -117,7 +117,7 @@ var routes = []route{
 
 var (
 	table      = map[string]map[string]*route{} // the routes by path and method
-	navigation []*route                         // those with a name there
+	navigation []*route                         // those with a name in it
 )
 
 func init() {
@@ -134,7 +134,8 @@ func init() {
 	}
 }
 
-// routeOf is the row of a request, by the last segment of its path; else the methods that its path takes, if any.
+// routeOf returns the row of a request, by the last segment of its path; otherwise it returns the methods that its path
+// accepts, if any.
 func routeOf(r *http.Request) (found *route, allowed []string) {
 	path := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	method := r.Method
@@ -150,7 +151,7 @@ func routeOf(r *http.Request) (found *route, allowed []string) {
 	return nil, allowed
 }
 
-// home is the page that people begin with.
+// home is the first page.
 func (s *site) home(v *visit) error {
 	for _, r := range v.nav() {
 		return v.redirect(link(r.path))

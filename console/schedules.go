@@ -45,7 +45,7 @@ func (s *site) schedule(v *visit) error {
 	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found), done}))
 }
 
-// scheduleOf is the schedule that the parameters name.
+// scheduleOf returns the schedule that the parameters name.
 func (s *site) scheduleOf(v *visit) (found operator.Schedule, err error) {
 	tenant := v.who.Tenant
 	if text := v.param("tenant"); text != "" {
@@ -68,7 +68,7 @@ func (s *site) scheduleOf(v *visit) (found operator.Schedule, err error) {
 	return found, operator.ErrScheduleNotFound
 }
 
-// ticksOf are the ticks that will come, from the one on that the database waits for.
+// ticksOf returns the coming ticks, from the one that the database waits for.
 func ticksOf(s operator.Schedule) (ticks []time.Time) {
 	declared := schedule.Every(s.Name, s.Every, stored(s.Kind), schedule.Options{})
 	if s.Expression != "" {
@@ -77,7 +77,7 @@ func ticksOf(s operator.Schedule) (ticks []time.Time) {
 	for at := s.NextAt; len(ticks) < nextTicks; {
 		ticks = append(ticks, at)
 		next, err := declared.Next(at)
-		if err != nil { // an expression that another version understood
+		if err != nil { // an expression that another version accepted
 			break
 		}
 		at = next
@@ -85,7 +85,7 @@ func ticksOf(s operator.Schedule) (ticks []time.Time) {
 	return ticks
 }
 
-// stored is the arguments of a schedule that is stored: only their kind is known here.
+// stored is the arguments of a stored schedule, of which only the kind is known here.
 type stored string
 
 func (s stored) Kind() string { return string(s) }
@@ -95,7 +95,7 @@ func (s stored) MarshalJSON() ([]byte, error) { return json.Marshal(nil) }
 // scheduleGrace is how long after its tick a schedule is overdue: processes look at least every minute.
 const scheduleGrace = 2 * time.Minute
 
-// rhythm is when a schedule ticks.
+// rhythm describes when a schedule ticks.
 func rhythm(s operator.Schedule) string {
 	if s.Expression == "" {
 		return "every " + took(s.Every)
@@ -103,7 +103,7 @@ func rhythm(s operator.Schedule) string {
 	return s.Expression
 }
 
-// inZone is an instant in the schedule's own zone, which names it.
+// inZone returns an instant in the schedule's own zone, with its name.
 func inZone(t time.Time, zone string) string {
 	at, err := time.LoadLocation(zone)
 	if err != nil {
@@ -112,7 +112,7 @@ func inZone(t time.Time, zone string) string {
 	return t.In(at).Format("Mon 2 Jan 15:04:05 MST")
 }
 
-// tenantFlag names a tenant on the command line; root is the default.
+// tenantFlag returns the flag that names a tenant on the command line; root is the default.
 func tenantFlag(id outbox.ID) string {
 	if id.IsZero() || id == outbox.RootTenant {
 		return ""

@@ -18,22 +18,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// search is a filter of jobs, as it stands in a URL and as people type it.
+// search is a filter of jobs, in the form of a URL and as people type it.
 type search struct {
 	kind, queue, key, fingerprint, payload string
 	tenant                                 outbox.ID
 	statuses                               []outbox.Status
 	since, until                           instantText
-	page                                   string // that it is a filter of; "" is jobs
+	page                                   string // the page that it filters; "" means jobs
 }
 
-// instantText is a time as it was written: so long ago, or an instant with its offset.
+// instantText is a time as it was written: a time ago, or an instant with its offset.
 type instantText struct {
 	text string
 	at   time.Time
 }
 
-// names are the words of the search, in the order in which they are written.
+// names are the conditions of the search, in the order in which they are written.
 var names = []string{"kind", "queue", "status", "key", "tenant", "error", "payload", "since", "until"}
 
 // set sets a condition by its name. The error is a sentence for the person who wrote it.
@@ -79,7 +79,7 @@ func (f *search) setStatuses(list string) error {
 	return nil
 }
 
-// parseInstant reads 90s, 2h, 7d (so long ago) or 2027-01-31T09:00:00+01:00.
+// parseInstant parses 90s, 2h, 7d (ago) or 2027-01-31T09:00:00+01:00.
 func parseInstant(text string, now time.Time) (instantText, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return instantText{text, at}, nil
@@ -96,7 +96,7 @@ func parseInstant(text string, now time.Time) (instantText, error) {
 	return instantText{text, now.Add(-time.Duration(n) * unit)}, nil
 }
 
-// get is a condition as it is written; "" if it is not set.
+// get returns a condition in written form; "" if it is not set.
 func (f search) get(name string) string {
 	switch name {
 	case "kind":
@@ -127,7 +127,7 @@ func (f search) get(name string) string {
 	return ""
 }
 
-// parseSearch reads what was typed: conditions like kind:receipt.send, and words, which are statuses or kinds.
+// parseSearch parses what was typed: conditions like kind:receipt.send, and words, which are statuses or kinds.
 func parseSearch(text string, now time.Time) (f search, err error) {
 	for rest := strings.TrimSpace(text); rest != ""; rest = strings.TrimSpace(rest) {
 		var word string
@@ -153,8 +153,8 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 	return f, nil
 }
 
-// readQuoted reads the quoted text that another begins with, in which a backslash is before a quotation mark or a
-// backslash, and returns its length with its marks; 0 if there is none.
+// readQuoted reads a quoted text at the beginning of another, in which a backslash escapes a quotation mark or a
+// backslash. It returns the text's length with its quotation marks; 0 if there is none.
 func readQuoted(text string) (plain string, length int) {
 	if !strings.HasPrefix(text, `"`) {
 		return "", 0
@@ -172,10 +172,10 @@ func readQuoted(text string) (plain string, length int) {
 	return "", 0
 }
 
-// nextWord cuts off a word, which has spaces only between quotation marks. Marks within a value, as in
-// payload:"to":"ada", are a part of it.
+// nextWord cuts off a word, which contains spaces only between quotation marks. Marks within a value, as in
+// payload:"to":"ada", are part of it.
 func nextWord(text string) (word, rest string, err error) {
-	before := 0 // the value
+	before := 0 // position before the value
 	if name, _, named := strings.Cut(text, ":"); named && slices.Contains(names, name) {
 		before = len(name) + 1
 	}
@@ -208,7 +208,7 @@ func isStatus(word string) bool {
 	return true
 }
 
-// text is the search as people type it.
+// text returns the search as people type it.
 func (f search) text() string {
 	var words []string
 	for _, name := range names {
@@ -224,7 +224,7 @@ func (f search) text() string {
 	return strings.Join(words, " ")
 }
 
-// link is its page, with this search and more parameters.
+// link returns the URL of its page, with this search and more parameters.
 func (f search) link(more ...string) templ.SafeURL {
 	for _, name := range names {
 		more = append(more, name, f.get(name))
@@ -232,7 +232,7 @@ func (f search) link(more ...string) templ.SafeURL {
 	return link(cmp.Or(f.page, "jobs"), more...)
 }
 
-// without is the search with a condition taken off.
+// without returns the search without a condition.
 func (f search) without(name string) search {
 	switch name {
 	case "kind":
@@ -257,7 +257,7 @@ func (f search) without(name string) search {
 	return f
 }
 
-// toggled is the search with a status put in or taken out.
+// toggled returns the search with a status added or removed.
 func (f search) toggled(s outbox.Status) search {
 	if i := slices.Index(f.statuses, s); i >= 0 {
 		f.statuses = slices.Delete(slices.Clone(f.statuses), i, i+1)
@@ -269,7 +269,7 @@ func (f search) toggled(s outbox.Status) search {
 
 func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s) }
 
-// command is the same question on the command line.
+// command returns the command line with the same query.
 func (f search) command() string {
 	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until"}
 	line := "posthaste jobs list"
@@ -284,7 +284,7 @@ func (f search) command() string {
 	return line
 }
 
-// shellQuoted is a word for a POSIX shell.
+// shellQuoted returns a word for a POSIX shell.
 func shellQuoted(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-") == "" {
 		return s
@@ -292,7 +292,7 @@ func shellQuoted(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// searchOf is the search that the parameters of a page are.
+// searchOf returns the search given by the parameters of a page.
 func (v *visit) searchOf() (f search, err error) {
 	for _, name := range names {
 		value := v.param(name)
@@ -309,7 +309,7 @@ func (v *visit) searchOf() (f search, err error) {
 	return f, nil
 }
 
-// filter is the search for the operator, within the viewer's tenant.
+// filter returns the operator's filter, restricted to the viewer's tenant.
 func (v *visit) filter(f search) (operator.Filter, error) {
 	of := operator.Filter{
 		Kind: f.kind, Queue: f.queue, Key: f.key, Fingerprint: f.fingerprint, Tenant: f.tenant, Statuses: f.statuses,

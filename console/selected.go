@@ -18,17 +18,17 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// mostSelected is how many jobs a person can select: a proxy before the console may take 8 KiB of a URL.
+// mostSelected is how many jobs a person can select: a proxy in front of the console may accept only 8 KiB of a URL.
 const mostSelected = 100
 
-// onSelected is what names the jobs that were selected, and the list that they were selected from.
+// onSelected are the parameters that name the selected jobs, and the list from which they were selected.
 const onSelected = "id from " + onJobs + " error payload"
 
-// actedParams are those by which a list says what has become of them.
+// actedParams are the parameters by which a list reports what has become of them.
 const actedParams = " acted of request"
 
-// selectedActs are the acts on jobs that were selected from a list, where its statuses allow any, the first one that
-// the viewer may do at the front; nil if that is none.
+// selectedActs returns the acts on jobs that were selected from a list, if its statuses allow any, with the first one
+// that the viewer may do at the front; nil if there is none.
 func (v *visit) selectedActs(listed []outbox.Status) (paths []string) {
 	may := false
 	for _, one := range []struct {
@@ -55,7 +55,7 @@ func (v *visit) selectedActs(listed []outbox.Status) (paths []string) {
 	return paths
 }
 
-// listOf is the list that the jobs were selected from.
+// listOf returns the list from which the jobs were selected.
 func (v *visit) listOf() (f search, err error) {
 	if f, err = v.searchOf(); err == nil && v.param("from") == "letters" {
 		f.page = "letters"
@@ -63,7 +63,7 @@ func (v *visit) listOf() (f search, err error) {
 	return f, err
 }
 
-// selected are the ids that a person selected.
+// selected returns the ids of the selected jobs.
 func (v *visit) selected() (ids []outbox.ID, err error) {
 	for _, text := range v.params["id"] {
 		id, err := outbox.ParseID(text)
@@ -85,7 +85,7 @@ func (v *visit) selected() (ids []outbox.ID, err error) {
 	return ids, nil
 }
 
-// askSelected is the first step of an act on jobs that were selected. words is that of the act on one of them.
+// askSelected returns the first step of an act on selected jobs. words describes the act on one of them.
 func askSelected(verb string, words func(operator.Job, *confirmation) error) func(*visit) (confirmation, error) {
 	return func(v *visit) (c confirmation, err error) {
 		f, err := v.listOf()
@@ -139,11 +139,11 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 	}
 }
 
-// eachAct is how long an act on one of the jobs may take: a handler's transaction may hold its row for long.
+// eachAct limits an act on one of the jobs, because a handler's transaction may lock its row for long.
 const eachAct = time.Second
 
-// doSelected acts on each of the jobs while it is as it was previewed, as far as the viewer may see them.
-// One that cannot be done does not keep the others from it.
+// doSelected acts on each of the jobs while it is as it was previewed, as far as the viewer may see them. A failed act
+// does not keep it from the other jobs.
 func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		ids, err := v.selected()
@@ -176,7 +176,7 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 			case err == nil:
 				v.acted.done++
 			case passedBy(err) && v.ctx().Err() == nil:
-			case v.acted.done > 0: // the page that follows says how many
+			case v.acted.done > 0: // the next page shows how many
 				return nil
 			default:
 				return err
@@ -186,14 +186,14 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 	}
 }
 
-// passedBy reports whether an act was not done because of its job, which has moved, is gone or is locked.
+// passedBy reports whether an act was not done because its job has moved, is gone or is locked.
 func passedBy(err error) bool {
 	_, moved := errors.AsType[*operator.StatusError](err)
 	return moved || errors.Is(err, operator.ErrNotFound) || errors.Is(err, operator.ErrPastDeadline) ||
 		errors.Is(err, context.DeadlineExceeded) || pgsession.IsLockedOut(err)
 }
 
-// find returns the jobs as the viewer may see them, in the order of the ids; the zero one for another.
+// find returns the jobs that the viewer may see, in the order of the ids; the zero Job for others.
 func (v *visit) find(ids []outbox.ID) ([]operator.Job, error) {
 	wanted := make([]operator.Wanted, len(ids))
 	for i, id := range ids {
@@ -202,13 +202,13 @@ func (v *visit) find(ids []outbox.ID) ([]operator.Job, error) {
 	return v.operator.Find(v.ctx(), wanted)
 }
 
-// acted is what was done to selected jobs.
+// acted is the result of an act on selected jobs.
 type acted struct {
 	done, of int
 	request  string // of the acts in the audit
 }
 
-// at is a page that says so.
+// at returns the URL of a page that reports it.
 func (a acted) at(page templ.SafeURL) templ.SafeURL {
 	q := url.Values{"acted": {strconv.Itoa(a.done)}, "of": {strconv.Itoa(a.of)}, "request": {a.request}}.Encode()
 	if strings.Contains(string(page), "?") {
@@ -217,7 +217,7 @@ func (a acted) at(page templ.SafeURL) templ.SafeURL {
 	return page + templ.SafeURL("?"+q)
 }
 
-// justActed is what the parameters say.
+// justActed returns the result given by the parameters.
 func (v *visit) justActed() (a acted) {
 	done, err := strconv.Atoi(v.param("acted"))
 	of, bad := strconv.Atoi(v.param("of"))
@@ -227,5 +227,5 @@ func (v *visit) justActed() (a acted) {
 	return acted{done, of, v.param("request")}
 }
 
-// link is the part of the audit that has it.
+// link returns the URL of the part of the audit that contains it.
 func (a acted) link() templ.SafeURL { return link("audit", "request", a.request) }

@@ -15,11 +15,11 @@ import (
 // keyBytes is the size of a key: AES-256.
 const keyBytes = 32
 
-// sessionLength is how long a login lasts, whatever its token does.
+// sessionLength is how long a login lasts, whatever the lifetime of its token.
 const sessionLength = 12 * time.Hour
 
-// session is what the cookie seals: a token, which every request authenticates again, or a person whom the provider is
-// asked for again every few minutes.
+// session is the content of the cookie: a token, which every request authenticates again, or a person whom the provider
+// confirms again every few minutes.
 type session struct {
 	Bearer string    `json:"bearer,omitempty"`
 	Person *person   `json:"person,omitempty"`
@@ -29,13 +29,13 @@ type session struct {
 // cookie seals sessions into a cookie and opens them.
 type cookie struct {
 	name   string
-	path   string // "" is the folder of the page that sets it, as the browser sees it
+	path   string // "" means the folder of the page that sets it, as the browser sees it
 	secure bool
 	seals  []cipher.AEAD
 }
 
-// newCookie makes the cookie of a console at a public URL, or anywhere. The prefixes of its name have browsers refuse
-// one that another site or a plain connection has set; they need https.
+// newCookie returns the cookie of a console at a public URL, or at any. The prefixes of its name make browsers refuse
+// one that was set by another site or over a plain connection; they require https.
 func newCookie(public *url.URL, keys [][]byte) cookie {
 	c := cookie{name: "ph"}
 	if public != nil && public.Scheme == "https" {
@@ -62,7 +62,7 @@ func newCookie(public *url.URL, keys [][]byte) cookie {
 	return c
 }
 
-// seal returns a text that only open with the same purpose reads.
+// seal returns a text that only open can read, for the same purpose.
 func (c cookie) seal(purpose string, what any) (string, error) {
 	plain, err := json.Marshal(what)
 	if err != nil {
@@ -87,12 +87,12 @@ func (c cookie) open(purpose, text string, into any) error {
 	return errNotOurs
 }
 
-// maxCookie is how long a name and a value may be together: browsers drop a cookie of more than 4096 bytes.
+// maxCookie is the maximum length of a name and a value together: browsers drop a cookie of more than 4096 bytes.
 const maxCookie = 4000
 
 var errTooLarge = errors.New("the session is too large for a cookie")
 
-// keep has the browser remember the session.
+// keep stores the session in the browser.
 func (c cookie) keep(w http.ResponseWriter, now time.Time, kept session) error {
 	text, err := c.seal("session", kept)
 	if err != nil {
@@ -105,10 +105,10 @@ func (c cookie) keep(w http.ResponseWriter, now time.Time, kept session) error {
 	return nil
 }
 
-// forget has the browser forget it.
+// forget removes the session from the browser.
 func (c cookie) forget(w http.ResponseWriter) { c.set(w, c.name, "", -1, true) }
 
-// read is the session of a request; false without one that is good.
+// read returns the session of a request; false if there is no valid one.
 func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 	var s session
 	found := r.CookiesNamed(c.name)
@@ -118,7 +118,7 @@ func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 	return s, true
 }
 
-// set sets a cookie of the console. Lax, because Strict would leave out links from elsewhere, such as a chat.
+// set sets a cookie of the console. It is Lax because Strict would exclude links from elsewhere, such as a chat.
 func (c cookie) set(w http.ResponseWriter, name, value string, maxAge int, hidden bool) {
 	text := &http.Cookie{Name: name, Value: value, MaxAge: maxAge, HttpOnly: hidden, Secure: c.secure, SameSite: http.SameSiteLaxMode, Path: c.path}
 	http.SetCookie(w, text)

@@ -3,12 +3,13 @@ package console
 import (
 	"net/http"
 	"time"
-	_ "time/tzdata" // zones are known wherever the program runs
+	_ "time/tzdata" // makes zones available wherever the program runs
 
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// The names of the cookies of a viewer's preferences. The zone's is also set by app.js, which knows the browser's.
+// These are the names of the cookies with a viewer's preferences. app.js, which knows the browser's zone, also sets the
+// zone's.
 const (
 	themeCookie   = "ph_theme"
 	zoneCookie    = "ph_zone"
@@ -18,7 +19,7 @@ const (
 
 const yearSeconds = 365 * 24 * 60 * 60
 
-// readPreferences reads the viewer's. What cannot be read is the default.
+// readPreferences reads the viewer's preferences. An unreadable one takes its default.
 func (v *visit) readPreferences() {
 	value := func(name string) string {
 		if c, err := v.r.Cookie(name); err == nil {
@@ -41,7 +42,7 @@ func (v *visit) readPreferences() {
 	}
 }
 
-// zoneOf is the zone of an IANA name.
+// zoneOf returns the zone with an IANA name.
 func zoneOf(name string) (*time.Location, bool) {
 	if name == "" || name == "Local" || len(name) > 64 {
 		return nil, false
@@ -50,7 +51,7 @@ func zoneOf(name string) (*time.Location, bool) {
 	return zone, err == nil
 }
 
-// settings sets the preferences that the form has, and leaves the others.
+// settings sets the preferences that the form contains, and leaves the others.
 func (s *site) settings(v *visit) error {
 	if v.params.Has("theme") {
 		theme := v.param("theme")
@@ -88,7 +89,7 @@ var zones = []string{
 	"Asia/Dubai", "Asia/Kolkata", "Asia/Singapore", "Asia/Shanghai", "Asia/Tokyo", "Australia/Sydney", "Pacific/Auckland",
 }
 
-// abilities are what each capability lets people do here.
+// abilities describe what each capability allows people to do here.
 var abilities = []struct {
 	capability access.Capability
 	what       string

@@ -10,12 +10,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// instant is a time for <time datetime>.
+// instant returns a time for <time datetime>.
 func instant(t time.Time) string {
 	return operator.Presentable(t).Format("2006-01-02T15:04:05.000Z07:00")
 }
 
-// clock is a time in the viewer's zone: of today without its date.
+// clock returns a time in the viewer's zone, without the date if it is today.
 func (v *visit) clock(t time.Time) string {
 	t = operator.Presentable(t).In(v.zone)
 	now := v.now.In(v.zone)
@@ -28,12 +28,12 @@ func (v *visit) clock(t time.Time) string {
 	return t.Format("2 Jan 2006 15:04:05")
 }
 
-// full is all there is to say of a time.
+// full returns a time in full.
 func (v *visit) full(t time.Time) string {
 	return operator.Presentable(t).In(v.zone).Format("Mon 2 Jan 2006 15:04:05.000 MST")
 }
 
-// zoneName is how the viewer's zone is called in the header: UTC, or like Europe/Berlin (UTC+1).
+// zoneName returns the name of the viewer's zone in the header: UTC, or like Europe/Berlin (UTC+1).
 func (v *visit) zoneName() string {
 	name := v.zone.String()
 	if name == "UTC" {
@@ -56,7 +56,7 @@ func (v *visit) zoneName() string {
 	return name + " UTC"
 }
 
-// age is how long ago something was, in words of at most two units. assets/app.js writes ages alike.
+// age returns how long ago something was, in at most two units. assets/app.js writes ages alike.
 func age(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -79,7 +79,7 @@ func two(a int, unit string, b int, smaller string) string {
 	return fmt.Sprintf("%d %s %d %s", a, unit, b, smaller)
 }
 
-// took is how long something took.
+// took returns how long something took.
 func took(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Millisecond:
@@ -94,7 +94,7 @@ func took(d time.Duration) string {
 	return age(d)
 }
 
-// size is a number of bytes.
+// size returns a number of bytes.
 func size(n int) string {
 	switch {
 	case n < 1000:
@@ -105,7 +105,7 @@ func size(n int) string {
 	return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB"
 }
 
-// number is n with thin spaces between thousands.
+// number returns n with thin spaces between thousands.
 func number(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -114,19 +114,20 @@ func number(n int64) string {
 	return s
 }
 
-// shortID is an id that is easy to compare: its beginning is when it was made, its end is random.
+// shortID returns an id in a form that is easy to compare: it begins with the time of creation and ends with random
+// digits.
 func shortID(id outbox.ID) string {
 	s := id.String()
 	return s[:8] + "…" + s[len(s)-4:]
 }
 
-// madeAt is when an id was made, by its producer's clock.
+// madeAt returns when an id was made, by its producer's clock.
 func madeAt(id outbox.ID) time.Time {
 	ms := int64(id[0])<<40 | int64(id[1])<<32 | int64(id[2])<<24 | int64(id[3])<<16 | int64(id[4])<<8 | int64(id[5])
 	return time.UnixMilli(ms)
 }
 
-// plural is a number with its noun.
+// plural returns a number with its noun.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

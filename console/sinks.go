@@ -14,7 +14,7 @@ func (s *site) sinks(v *visit) error {
 	return v.render(sinksPage(v, all, bridges))
 }
 
-// shownSink is a sink with what it has refused and what it publishes again.
+// shownSink is a sink with its refused messages and its replays.
 type shownSink struct {
 	operator.Sink
 	held    []operator.HeldMessage
@@ -39,7 +39,7 @@ func (s *site) sink(v *visit) (err error) {
 	return v.render(sinkPage(v, shown))
 }
 
-// bridgeSign is how good or bad a bridge's state is.
+// bridgeSign returns how good or bad a bridge's state is.
 func bridgeSign(b operator.Bridge) string {
 	switch b.State() {
 	case "fetching":
@@ -50,7 +50,7 @@ func bridgeSign(b operator.Bridge) string {
 	return "warn"
 }
 
-// sinkSign is how good or bad a sink's state is.
+// sinkSign returns how good or bad a sink's state is.
 func sinkSign(s operator.Sink) string {
 	switch s.State() {
 	case "publishing":

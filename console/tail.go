@@ -8,17 +8,17 @@ import (
 
 const tailParams = "q kind queue status tenant"
 
-// tailConditions are what a change says of its job.
+// tailConditions are the conditions that can be checked on a change.
 var tailConditions = []string{"kind", "queue", "status", "tenant"}
 
 // tailed is the page that lists changes of jobs as they come.
 type tailed struct {
 	search search
-	typed  string // what stands in the search field
+	typed  string // content of the search field
 	fault  string // of what was typed
 }
 
-// tail shows no jobs itself: tail.js lists the changes that it hears of.
+// tail shows no jobs itself: tail.js lists the changes that it receives.
 func (s *site) tail(v *visit) (err error) {
 	var t tailed
 	if v.params.Has("q") {
@@ -42,7 +42,8 @@ func (s *site) tail(v *visit) (err error) {
 	return v.render(tailPage(v, t))
 }
 
-// followed says which condition changes cannot be compared with. The error is a sentence for the person who wrote it.
+// followed returns an error for a condition that changes cannot be compared with. The error is a sentence for the
+// person who wrote it.
 func (f search) followed() error {
 	for _, name := range names {
 		if f.get(name) != "" && !slices.Contains(tailConditions, name) {

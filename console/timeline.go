@@ -12,16 +12,16 @@ import (
 
 // span is a part of a job's life: an attempt, or a wait before one.
 type span struct {
-	attempt int // 0 is a wait
+	attempt int // 0 for a wait
 	from    time.Time
 	took    time.Duration
 	class   string // "wait", "run", "failed", "lost", "ok"
-	what    string // in words: the error, or what is waited for
-	open    bool   // it goes on
+	what    string // in words: the error, or what it waits for
+	open    bool   // it is not over
 }
 
-// timeline is a job's life in spans that follow one another, none of them negative. Attempts of which nothing is kept,
-// such as those beyond the newest hundred, are part of a wait.
+// timeline returns a job's life in consecutive spans, none of them negative. Attempts without a record, such as those
+// beyond the newest hundred, are part of a wait.
 func timeline(j operator.Job, now time.Time) (spans []span) {
 	at := j.CreatedAt
 	wait := func(until time.Time, what string) {
@@ -78,7 +78,8 @@ type bar struct {
 	x, width string
 }
 
-// bars draws spans by the root of their lengths: a wait of a day leaves an attempt of a second to be seen.
+// bars draws spans by the root of their lengths, so that an attempt of a second remains visible next to a wait of a
+// day.
 func bars(spans []span) (drawn []bar) {
 	const gap = 2.0
 	weights, sum := make([]float64, len(spans)), 0.0

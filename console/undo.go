@@ -21,9 +21,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// An act that has an opposite is undone by it, with what was there before. The audit says what that was, and what the
-// act left. A thing that is no longer so was changed by somebody else meanwhile: undoing the act would undo theirs, and
-// is refused.
+// An act that has an opposite can be undone with it, using the previous state. The audit records that state, and the
+// state that the act left. If the thing is no longer in the latter, somebody else has changed it meanwhile: undoing the
+// act would undo their change, and is refused.
 
 // undoing is how an act of the audit is undone.
 type undoing struct {
@@ -31,9 +31,9 @@ type undoing struct {
 	said, will string // what the act has done, and what undoing it does
 }
 
-// thing is a kind of what people pause and limit.
+// thing is a kind of object that people pause and limit.
 type thing struct {
-	noun, command string // its own, and that of the command line
+	noun, command string // the noun for it, and that of the command line
 	gate          gate
 	name          func(operator.AuditEntry) string
 	page          func(operator.AuditEntry) templ.SafeURL
@@ -41,7 +41,7 @@ type thing struct {
 	pause, resume func(context.Context, *operator.Operator, operator.AuditEntry) error
 }
 
-// stance is how a thing stands now, as far as it can be undone.
+// stance is the present state of a thing, as far as it can be undone.
 type stance struct {
 	paused time.Time // since when it is paused, or stopped; zero if it is not
 	ended  bool      // nothing can be changed any more
@@ -61,7 +61,7 @@ func operationStanding(o operator.Operation) stance {
 	return stance{paused: o.StoppedAt, ended: !o.FinishedAt.IsZero()}
 }
 
-var undos map[string]undoing // by the act
+var undos map[string]undoing // by act
 
 func init() {
 	const goes, stands = "It goes on: ", "It is paused again: "
@@ -140,7 +140,7 @@ var operationThing = thing{
 	name: func(e operator.AuditEntry) string { return e.Target },
 	page: func(e operator.AuditEntry) templ.SafeURL { return link("operation", "id", e.Target) },
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
-		id, _ := outbox.ParseID(e.Target) // the zero id is of none
+		id, _ := outbox.ParseID(e.Target) // the zero id matches none
 		found, err := o.Operation(ctx, e.Tenant, id)
 		if errors.Is(err, operator.ErrOperationNotFound) {
 			return stance{ended: true}, nil
@@ -154,7 +154,7 @@ var operationThing = thing{
 	},
 }
 
-// recorded is what the audit says of a thing before or after an act.
+// recorded is what the audit records of a thing before or after an act.
 type recorded struct {
 	PausedAt     *time.Time `json:"paused_at"`
 	StoppedAt    *time.Time `json:"stopped_at"`
@@ -163,7 +163,7 @@ type recorded struct {
 	RateInterval *string    `json:"rate_interval"` // as Postgres writes it
 }
 
-// limitsIn are the limits in an entry; false if they cannot be read.
+// limitsIn returns the limits in an entry; false if they cannot be read.
 func limitsIn(text json.RawMessage) (l limitsOfQueue, ok bool) {
 	var r recorded
 	if json.Unmarshal(text, &r) != nil {
@@ -180,11 +180,11 @@ func limitsIn(text json.RawMessage) (l limitsOfQueue, ok bool) {
 	return l, true
 }
 
-// asLeft reports whether a thing is as the act has left it.
+// asLeft reports whether a thing is in the state in which the act left it.
 //
-// Of a pause it has to be the same one: somebody may have ended it and begun another, for other reasons. The audit has
-// its instant; for a schedule, whose pause begins just before its entry is written, it has not, and a later pause
-// begins after the entry.
+// A pause must be the same one: somebody may have ended it and begun another, for other reasons. The audit records its
+// instant, except for a schedule, whose pause begins just before its entry is written; a later pause begins after the
+// entry.
 func (s stance) asLeft(e operator.AuditEntry) bool {
 	var left recorded
 	if s.ended || json.Unmarshal(e.After, &left) != nil {
@@ -208,7 +208,7 @@ func (s stance) asLeft(e operator.AuditEntry) bool {
 func (u undoing) run(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
 	switch {
 	case e.Act == "queue.limit":
-		was, _ := limitsIn(e.Before) // asLeft has read them
+		was, _ := limitsIn(e.Before) // asLeft has parsed them
 		_, _, err := o.Limit(ctx, e.Queue, operator.Limits{MaxRunning: &was.running, Rate: &was.rate})
 		return err
 	case strings.HasSuffix(e.Act, ".resume"):
@@ -217,7 +217,7 @@ func (u undoing) run(ctx context.Context, o *operator.Operator, e operator.Audit
 	return u.thing.resume(ctx, o, e)
 }
 
-// inWords is what undoing does, and on the command line.
+// inWords describes what undoing does, in words and on the command line.
 func (u undoing) inWords(e operator.AuditEntry) (will, command string) {
 	name := shellQuoted(u.thing.name(e))
 	if e.Act == "queue.limit" {
@@ -243,7 +243,7 @@ func (u undoing) inWords(e operator.AuditEntry) (will, command string) {
 	return u.will, command
 }
 
-// undone is the entry that a parameter names, and how it is undone.
+// undone returns the entry that a parameter names, and how it is undone.
 func (v *visit) undone(parameter string) (e operator.AuditEntry, u undoing, err error) {
 	id, err := strconv.ParseInt(v.param(parameter), 10, 64)
 	if err != nil || id < 1 || id == math.MaxInt64 {
@@ -266,17 +266,17 @@ func (v *visit) undone(parameter string) (e operator.AuditEntry, u undoing, err 
 	return e, u, nil
 }
 
-// mayUndoStop refuses what resuming the operation would.
+// mayUndoStop refuses what resuming the operation would refuse.
 func (v *visit) mayUndoStop(e operator.AuditEntry) error {
-	id, _ := outbox.ParseID(e.Target) // the zero id is of none
+	id, _ := outbox.ParseID(e.Target) // the zero id matches none
 	found, err := v.operator.Operation(v.ctx(), v.tenant(), id)
-	if errors.Is(err, operator.ErrOperationNotFound) { // it ended long ago, which is said in its place
+	if errors.Is(err, operator.ErrOperationNotFound) { // it ended long ago, which the page reports instead
 		return nil
 	}
 	return cmp.Or(err, v.mayGoOn(found))
 }
 
-// askUndo is the first step of undoing an act.
+// askUndo shows the first step of undoing an act.
 func askUndo(v *visit) (c confirmation, err error) {
 	e, u, err := v.undone("entry")
 	if err == nil && u.thing == &operationThing {
@@ -306,7 +306,7 @@ func askUndo(v *visit) (c confirmation, err error) {
 	}, nil
 }
 
-// doUndo undoes an act, if what it left is still so when the undoing is committed.
+// doUndo undoes an act, if the state that it left still holds when the undoing is committed.
 func doUndo(v *visit, o *operator.Operator) error {
 	e, u, err := v.undone("entry")
 	if err != nil {
@@ -332,10 +332,10 @@ func doUndo(v *visit, o *operator.Operator) error {
 	return err
 }
 
-// latestActs is how many of the newest acts are looked through.
+// latestActs is how many of the newest acts are searched.
 const latestActs = 50
 
-// changedSince says who has changed what the act has left.
+// changedSince names the person who has changed the state that the act left.
 func (v *visit) changedSince(e operator.AuditEntry, u undoing) error {
 	next := "It is not as " + e.Act + " has left it. Nothing was changed."
 	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
@@ -352,14 +352,14 @@ func (v *visit) changedSince(e operator.AuditEntry, u undoing) error {
 	return refusal{http.StatusConflict, "The " + u.thing.noun + " was changed meanwhile", next}
 }
 
-// withDone is a page with what this request has done to its thing, if that can be undone.
+// withDone returns the URL of a page with what this request has done to its thing, if that can be undone.
 func (v *visit) withDone(to templ.SafeURL) templ.SafeURL {
 	if !v.can(access.AdminRead) {
 		return to
 	}
 	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
 	if err != nil {
-		return to // it is done, and the page says how things are
+		return to // it is done, and the page shows the state
 	}
 	for _, e := range latest {
 		if u := undos[e.Act]; e.RequestID == v.id && u.thing != nil && u.thing.page(e) == to {
@@ -375,14 +375,14 @@ type doneAct struct {
 	entry int64
 }
 
-// justDone is what the page's parameter says, while it is still so.
+// justDone returns what the page's parameter names, while that still holds.
 func (v *visit) justDone(now stance) (d doneAct, err error) {
 	if v.param("done") == "" {
 		return d, nil
 	}
 	e, u, err := v.undone("done")
 	if r, ok := errors.AsType[refusal](err); ok && r.status != http.StatusBadRequest {
-		return d, nil // nothing is undone here, and the page is as without
+		return d, nil // nothing can be undone here; show the page without it
 	}
 	if err != nil || u.thing.page(e) != v.without("done") || !now.asLeft(e) {
 		return d, err
@@ -390,7 +390,7 @@ func (v *visit) justDone(now stance) (d doneAct, err error) {
 	return doneAct{u.said, e.ID}, nil
 }
 
-// undoable are those of the newest acts that nothing in the list has changed since.
+// undoable returns those of the newest acts whose result no later act in the list has changed.
 func (v *visit) undoable(entries []operator.AuditEntry) map[int64]bool {
 	can, changed := map[int64]bool{}, map[string]bool{}
 	for _, e := range entries {

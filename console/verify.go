@@ -9,14 +9,14 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// verifyFor is how long a page verifies the audit: some hundred thousand acts. The command has no such bound.
+// verifyFor limits how long a page verifies the audit: some hundred thousand acts. The command has no such limit.
 const verifyFor = 10 * time.Second
 
-// verified is what was found in the audit.
+// verified is the result of verifying the audit.
 type verified struct {
 	operator.AuditCheck
-	noted string // the head to find, as it was typed
-	whole bool   // whether it came to the end
+	noted string // the head to find, as typed
+	whole bool   // it reached the end
 }
 
 // verifyAudit verifies the audit's chain from its beginning, for one person at a time.

@@ -21,7 +21,7 @@ type savedView struct {
 	fault  string // why it cannot be shown any more; "" if it can
 }
 
-// saving is the page that gives a search a name.
+// saving is the page on which a search gets a name.
 type saving struct {
 	search search
 	name   string
@@ -29,10 +29,10 @@ type saving struct {
 	whyNot string // why this viewer may not share it; "" if they may
 }
 
-// sharing is what it takes to share a view, and to delete one that is shared.
+// sharing is what sharing a view, and deleting a shared one, requires.
 var sharing = needs(access.JobsRead, access.AdminMutate)
 
-// query is the search as it is stored: the parameters of its page.
+// query returns the search in stored form: the parameters of its page.
 func (f search) query() string {
 	q := url.Values{}
 	for _, name := range names {
@@ -43,7 +43,7 @@ func (f search) query() string {
 	return q.Encode()
 }
 
-// parseQuery reads what query writes. A time that was written as so long ago counts from now.
+// parseQuery parses what query writes. A relative time counts from now.
 func parseQuery(text string, now time.Time) (f search, err error) {
 	q, err := url.ParseQuery(text)
 	if err != nil {
@@ -57,7 +57,7 @@ func parseQuery(text string, now time.Time) (f search, err error) {
 	return f, nil
 }
 
-// views are those of the viewer and of their tenant.
+// views returns the views of the viewer and of their tenant.
 func (v *visit) views() (views []savedView, err error) {
 	found, err := v.operator.Views(v.ctx(), v.tenant())
 	for _, view := range found {
@@ -70,7 +70,7 @@ func (v *visit) views() (views []savedView, err error) {
 	return views, err
 }
 
-// searchToSave is the search that a name is asked for.
+// searchToSave returns the search that is to get a name.
 func (v *visit) searchToSave() (search, error) {
 	f, err := parseQuery(v.param("search"), v.now)
 	if err != nil || f.query() == "" {
@@ -114,7 +114,7 @@ func (s *site) saveView(v *visit) error {
 	return v.render(saveViewPage(v, p))
 }
 
-// askDeleteView is the first step of the act that deletes a view.
+// askDeleteView shows the first step of the act that deletes a view.
 func askDeleteView(v *visit) (c confirmation, err error) {
 	name, shared := v.param("name"), v.param("shared") != ""
 	if missing := sharing.missing(v.who); shared && missing != "" {
@@ -144,7 +144,7 @@ func doDeleteView(v *visit, o *operator.Operator) error {
 	return o.DeleteView(v.ctx(), v.tenant(), v.param("name"), v.param("shared") != "")
 }
 
-// deletion is where a view is deleted, and why this viewer may not; "" if they may.
+// deletion returns where a view is deleted, and why this viewer may not; "" if they may.
 func (v *visit) deletion(w savedView) (to []string, why string) {
 	to = []string{"name", w.Name}
 	if !w.Shared {

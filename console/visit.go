@@ -18,42 +18,42 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// visit is one request, and what its page may use.
+// visit is one request, with everything that its page may use.
 type visit struct {
 	site  *site
 	w     http.ResponseWriter
 	r     *http.Request
 	route *route // nil if there is none
 
-	connection context.Context // of the request, without the time that a page may take
-	leave      func()          // gives back the place of a page that is worked on
+	connection context.Context // of the request, without the page's time limit
+	leave      func()          // releases the place of a page in progress
 
 	id     string    // of the request
 	nonce  string    // of the page's scripts
-	now    time.Time // when the page is of; ages count from here
+	now    time.Time // the time of the page; ages count from here
 	params url.Values
 	acted  acted // what this request has done to selected jobs
 
 	who   access.Principal
-	known bool     // whether who is somebody
-	kept  *session // of who has signed in, so that there is a way out; else nil
+	known bool     // who is authenticated
+	kept  *session // if who has signed in, for signing out; else nil
 
 	operator *operator.Operator // acts as who
-	noWrites *string            // why nothing can be changed; nil until somebody has looked
+	noWrites *string            // why nothing can be changed; nil before it was checked
 	zone     *time.Location
 	theme    string // "light", "dark" or "" for the system's
 	density  string // "compact" or ""
 	keys     string // "off" or ""
-	status   int    // of the answer; 0 is 200
+	status   int    // of the answer; 0 means 200
 }
 
-// ctx is the request's, tied to the principal's tenant.
+// ctx returns the request's context, tied to the principal's tenant.
 func (v *visit) ctx() context.Context { return v.r.Context() }
 
-// param is a parameter's value; "" without.
+// param returns a parameter's value; "" if it is absent.
 func (v *visit) param(name string) string { return v.params.Get(name) }
 
-// tenant is whose jobs the principal sees; zero is everybody's.
+// tenant returns the tenant whose jobs the principal sees; zero means all.
 func (v *visit) tenant() outbox.ID {
 	if v.who.AllTenants {
 		return outbox.ID{}
@@ -64,7 +64,7 @@ func (v *visit) tenant() outbox.ID {
 // can reports whether the principal has the capability.
 func (v *visit) can(c access.Capability) bool { return v.who.Can(c) }
 
-// nav is the rows that the principal may open and that have a name.
+// nav returns the rows that the principal may open and that have a name.
 func (v *visit) nav() (rows []*route) {
 	for _, r := range navigation {
 		if v.known && r.gate.admits(v.who) {
@@ -74,7 +74,7 @@ func (v *visit) nav() (rows []*route) {
 	return rows
 }
 
-// here is this page's own URL, relative, for what leads back to it.
+// here returns this page's own relative URL, for links that lead back to it.
 func (v *visit) here() string {
 	if v.r.Method != http.MethodGet || v.route == nil {
 		return "./"
@@ -85,14 +85,14 @@ func (v *visit) here() string {
 	return v.route.path + "?" + v.params.Encode()
 }
 
-// moveTo answers as another address does, for what leads back to it.
+// moveTo makes the visit count as one to another address, for links that lead back to it.
 func (v *visit) moveTo(path string, params url.Values) {
 	v.route, v.params = table[path][http.MethodGet], params
 	v.r = v.r.Clone(v.ctx())
 	v.r.Method, v.r.URL.RawQuery = http.MethodGet, params.Encode()
 }
 
-// link is the URL of a page of ours with parameters, name and value in turns; empty ones are left out.
+// link returns the URL of a page of the console with parameters, alternating names and values; it omits empty ones.
 func link(path string, pairs ...string) templ.SafeURL {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -109,15 +109,16 @@ func link(path string, pairs ...string) templ.SafeURL {
 	return templ.SafeURL(path + "?" + q.Encode())
 }
 
-// redirect sends people on to another page. The Location is relative: whatever strips a prefix in front of us cannot
-// break it.
+// redirect sends people on to another page. The Location is relative, so that no proxy that strips a prefix can break
+// it.
 func (v *visit) redirect(to templ.SafeURL) error {
 	v.w.Header().Set("Location", string(to))
 	v.w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 
-// render answers with a page. It is complete before its first byte is sent, so that a failure is a page of its own.
+// render answers with a page. It renders the page completely before it sends the first byte, so that a failure can be a
+// page of its own.
 func (v *visit) render(c templ.Component) error {
 	var page bytes.Buffer
 	if err := c.Render(v.ctx(), &page); err != nil {
@@ -126,7 +127,7 @@ func (v *visit) render(c templ.Component) error {
 	return v.send("text/html; charset=utf-8", page.Bytes())
 }
 
-// leastGzip is from what size on an answer is compressed.
+// leastGzip is the size from which an answer is compressed.
 const leastGzip = 1400
 
 // send answers with a content.
@@ -148,7 +149,7 @@ func (v *visit) send(contentType string, content []byte) error {
 
 func gzipped(content []byte, level int) []byte {
 	var b bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&b, level) // the level is one
+	w, _ := gzip.NewWriterLevel(&b, level) // the level is valid
 	_, _ = w.Write(content)                // to memory
 	_ = w.Close()
 	return b.Bytes()

@@ -17,7 +17,7 @@ func (s *site) workers(v *visit) error {
 	return v.render(workersPage(v, all))
 }
 
-// slots is how many jobs a worker runs at once, in all its queues.
+// slots returns how many jobs a worker runs at once, in all its queues.
 func slots(w operator.Worker) (n int) {
 	for _, of := range w.Queues {
 		n += of
@@ -25,7 +25,7 @@ func slots(w operator.Worker) (n int) {
 	return n
 }
 
-// queuesOf is a worker's queues with how many jobs of each it runs at once.
+// queuesOf describes a worker's queues with how many jobs of each it runs at once.
 func queuesOf(w operator.Worker) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(w.Queues)) {
@@ -34,7 +34,7 @@ func queuesOf(w operator.Worker) string {
 	return strings.Join(all, ", ")
 }
 
-// versions is how many workers run each version.
+// versions returns how many workers run each version.
 func versions(all []operator.Worker) map[string]int {
 	n := map[string]int{}
 	for _, w := range all {
@@ -43,7 +43,7 @@ func versions(all []operator.Worker) map[string]int {
 	return n
 }
 
-// signs are the shapes of states that are none of a job's.
+// signs are the shapes of states other than those of jobs.
 var signs = map[string]string{
 	"good": "M1.5 6.5l3 3 6-7",
 	"warn": "M6 1.5L11 10.5H1zM6 5v2.5M6 9v.2",

@@ -8,10 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The questions are here and not in queries/: they are about the server's catalog,
-// which sqlc does not know.
+// The queries are here rather than in queries/ because they concern the server's catalog, which sqlc does not know.
 
-// server is what the server is and how it is set.
+// server describes the server and its settings.
 type server struct {
 	Standby                                            bool
 	ReadOnly, Fsync, FullPageWrites, SynchronousCommit string
@@ -19,7 +18,7 @@ type server struct {
 	Autovacuum, Version                                string
 	Clock                                              time.Time
 	PID                                                uint32
-	Notifications                                      float64 // part of the queue that is in use
+	Notifications                                      float64 // used fraction of the queue
 	Database, Collated, Collates                       string  // its name in SQL; its indexes' version, the server's
 }
 
@@ -49,7 +48,7 @@ SELECT pg_is_in_recovery()::boolean                         AS standby,
 FROM pg_database AS d
 WHERE d.datname = current_database()`
 
-// holder is somebody for whom vacuum keeps what was deleted.
+// holder is a session, slot or standby for which vacuum keeps deleted rows.
 type holder struct {
 	What, Who string
 	Since     *time.Time // nil for a replication slot or a standby, and where it is not shown
@@ -81,15 +80,15 @@ WHERE holder.since < clock_timestamp() - $1::interval
 ORDER BY holder.age DESC
 LIMIT 10`
 
-// unseen is a login that is not shown what sessions of other roles do: the columns of pg_stat_activity are NULL.
+// unseen is a login that cannot see the activity of other roles' sessions: the columns of pg_stat_activity are NULL.
 type unseen struct{ Login string }
 
 const unseenSQL = `
 SELECT quote_ident(current_user)::text AS login
 WHERE NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
-// wedged is a session that listens and does not read: a listener that does is hardly
-// ever found waiting for its client.
+// wedged is a session that listens and does not read: a listener that reads is hardly ever found waiting for its
+// client.
 type wedged struct{ Who string }
 
 const wedgedSQL = `
@@ -102,13 +101,13 @@ WHERE datname = current_database()
 ORDER BY backend_start
 LIMIT 10`
 
-// tables is how the hot table and the partitions fare.
+// tables describes the state of the hot table and the partitions.
 type tables struct {
 	Live, Dead int64
 	Vacuumed   *time.Time
 	DaysAhead  int64
-	Trimmed    *time.Time // when all that is beyond its retention was gone last
-	Untrimmed  float64    // hours since then, or since the schema was made or changed
+	Trimmed    *time.Time // when all data beyond its retention was last gone
+	Untrimmed  float64    // hours since then, or since the schema was created or changed
 }
 
 const tablesSQL = `
@@ -131,7 +130,7 @@ LEFT JOIN outbox.chores ON chores.chore = 'trim'
 LEFT JOIN pg_stat_user_tables AS s ON s.relid = 'outbox.jobs'::regclass
 LIMIT 1`
 
-// work is what waits for longer than it should, for machines and for people.
+// work is what waits longer than it should, for machines and for people.
 type work struct {
 	DeadLetters, Lapsed int64
 	OldestDue           *time.Time
@@ -150,8 +149,9 @@ SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead')
        statement_timestamp()::timestamptz AS now,
        (SELECT coalesce(string_agg(queues.queue, ', ' ORDER BY queues.queue), '') FROM outbox.queues WHERE queues.paused_at IS NOT NULL)::text AS paused`
 
-// ask collects the rows of a question. It is about the jobs of all tenants; a login that is a member of outbox_api
-// alone sees none unless its transaction says so. The session would not do: behind a pooler it may be another's next.
+// ask collects the rows of a query about the jobs of all tenants. A login that is a member of outbox_api alone sees no
+// rows unless its transaction sets the tenant. A setting of the session would not do: behind a pooler the session may
+// next belong to another client.
 func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (answers []T, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', '*', true)`); err != nil {

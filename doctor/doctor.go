@@ -1,6 +1,5 @@
-// Package doctor examines an installation: whether the schema is there, whether
-// wake-ups arrive, who holds vacuum back, what waits for whom. It changes nothing
-// and says what to do.
+// Package doctor examines an installation: whether the schema is there, whether wake-ups arrive, what holds vacuum
+// back, what waits for whom. It changes nothing and gives advice.
 package doctor
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Severity is how bad a finding is.
+// Severity grades a finding.
 type Severity string
 
 const (
@@ -32,22 +31,22 @@ type Finding struct {
 	Question string
 	Severity Severity
 	What     string
-	Do       string // "" if nothing
+	Do       string // "" if nothing needs to be done
 }
 
-// Patient is what is examined.
+// Patient is the installation to examine.
 type Patient struct {
 	Pool *pgxpool.Pool
-	// Listen is how dispatchers connect to LISTEN; nil is as Pool does.
+	// Listen sets how dispatchers connect to LISTEN; nil means as Pool does.
 	Listen *pgx.ConnConfig
-	// Except are questions that are not asked.
+	// Except lists questions to leave out.
 	Except []string
 }
 
-const timeout = 10 * time.Second // of each question
+const timeout = 10 * time.Second // per question
 
-// Examine asks every question. One that cannot be answered is a finding itself;
-// the error is that of a database that does not answer at all.
+// Examine asks every question. A question that cannot be answered is a finding itself; Examine returns an error only if
+// the database does not answer at all.
 func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 	conn, err := p.Pool.Acquire(ctx)
 	if err != nil {
@@ -58,7 +57,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 	e := &examination{patient: p, conn: conn.Conn()}
 	for _, question := range []struct {
 		name  string
-		needs bool // the schema
+		needs bool // it requires the schema
 		ask   func(*examination, context.Context) error
 	}{
 		{"server", false, (*examination).server},
@@ -69,7 +68,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		{"sinks", true, (*examination).sinks},
 		{"bridges", true, (*examination).bridges},
 		{"events", true, (*examination).events},
-		{"workers", true, (*examination).workers}, // these two read all that is due: the others have been answered
+		{"workers", true, (*examination).workers}, // these two read all due jobs, so they come after the others
 		{"jobs", true, (*examination).jobs},
 	} {
 		if question.needs && !e.migrated || slices.Contains(p.Except, question.name) {
@@ -86,20 +85,20 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 	return e.findings, ctx.Err()
 }
 
-// examination is Examine while it runs.
+// examination is the state of a running Examine.
 type examination struct {
 	patient  Patient
 	conn     *pgx.Conn
 	question string
 	migrated bool
-	ahead    time.Duration // the server's clock is, of ours
+	ahead    time.Duration // how far the server's clock is ahead of ours
 	findings []Finding
 }
 
-// since is how long ago an instant of the server's was, by its clock.
+// since returns how long ago an instant of the server's was, by its clock.
 func (e *examination) since(at time.Time) time.Duration { return time.Since(at) + e.ahead }
 
-// remedy is what to do about a question that the server did not answer.
+// remedy returns advice about a question that the server did not answer.
 func remedy(err error) string {
 	switch pgsession.State(err) {
 	case pgsession.NoSuchStatement, pgsession.DuplicateStatement:
@@ -111,7 +110,7 @@ func remedy(err error) string {
 	return "see whether the server is overloaded"
 }
 
-// Count is a number with its noun: 1 problem, 2 problems.
+// Count returns a number with its noun: 1 problem, 2 problems.
 func Count[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -123,7 +122,7 @@ func (e *examination) find(s Severity, what, do string) {
 	e.findings = append(e.findings, Finding{e.question, s, what, do})
 }
 
-// schema asks whether every migration of this build is applied.
+// schema checks whether every migration of this build is applied.
 func (e *examination) schema(ctx context.Context) error {
 	state, err := migrations.Look(ctx, e.patient.Pool)
 	if err != nil {
@@ -149,11 +148,11 @@ func (e *examination) schema(ctx context.Context) error {
 	return nil
 }
 
-// behind is how old an event that a sink has not published is before it is a finding: days
-// of the log are kept for at least as long.
+// behind is the age from which an event that a sink has not published is a finding: days of the log are kept for at
+// least as long.
 const behind = 24 * time.Hour
 
-// events asks whether sinks keep up with the log.
+// events checks whether sinks keep up with the log.
 func (e *examination) events(ctx context.Context) error {
 	sinks, err := operator.New(e.patient.Pool).Sinks(ctx)
 	if err != nil {
@@ -181,7 +180,7 @@ func (e *examination) events(ctx context.Context) error {
 	return nil
 }
 
-// workers asks who works, and what nobody works.
+// workers checks which workers there are, and which jobs have none.
 func (e *examination) workers(ctx context.Context) error {
 	o := operator.New(e.patient.Pool)
 	all, err := o.Workers(ctx)
@@ -194,7 +193,7 @@ func (e *examination) workers(ctx context.Context) error {
 		case w.Missing:
 			e.find(Warning, fmt.Sprintf("dispatcher %s was last seen %s", w.Name, w.SeenAt.Format(time.RFC3339)),
 				"see whether it was killed or cannot reach the database; its jobs run elsewhere")
-		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first word came before it can hear
+		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
 			deaf++
 			fallthrough
 		default:
@@ -218,7 +217,7 @@ func (e *examination) workers(ctx context.Context) error {
 	return nil
 }
 
-// jobs asks what is late.
+// jobs checks what is late.
 func (e *examination) jobs(ctx context.Context) error {
 	w, err := askOne[work](ctx, e.conn, workSQL)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pooler"
 )
 
-// server asks whether what it acknowledges is durable, and what is in between.
+// server checks whether the server's acknowledgements are durable, and what is in between.
 func (e *examination) server(ctx context.Context) error {
 	sent := time.Now()
 	s, err := askOne[server](ctx, e.conn, serverSQL)
@@ -48,7 +48,7 @@ func (e *examination) server(ctx context.Context) error {
 			"indexes of text may miss what is stored, and an idempotency key or a message that was handled counts as new", s.Collated, s.Collates),
 			fmt.Sprintf("stop what enqueues and consumes, then: REINDEX DATABASE %[1]s; ALTER DATABASE %[1]s REFRESH COLLATION VERSION", s.Database))
 	}
-	// A pooler makes up the process id that it tells its clients.
+	// A pooler invents the process id that it reports to its clients.
 	if s.PID != e.conn.PgConn().PID() {
 		if err := e.pooler(ctx); err != nil {
 			return err
@@ -63,7 +63,7 @@ func (e *examination) server(ctx context.Context) error {
 	return nil
 }
 
-// pooler says what the pooler in between does with sessions.
+// pooler reports what the pooler in between does with sessions.
 func (e *examination) pooler(ctx context.Context) error {
 	shared, err := pooler.Shared(ctx, e.conn, e.patient.Pool.Config())
 	switch {
@@ -79,8 +79,8 @@ func (e *examination) pooler(ctx context.Context) error {
 	return nil
 }
 
-// wakeUps asks whether a NOTIFY gets to a session that listens as dispatchers do, and
-// whether there are sessions that listen and do not read.
+// wakeUps checks whether a NOTIFY reaches a session that listens as dispatchers do, and whether there are sessions that
+// listen and do not read.
 func (e *examination) wakeUps(ctx context.Context) error {
 	stuck, err := ask[wedged](ctx, e.conn, wedgedSQL)
 	if err != nil {
@@ -123,7 +123,7 @@ func (e *examination) wakeUps(ctx context.Context) error {
 	return nil
 }
 
-// vacuum asks who keeps it from removing what was deleted.
+// vacuum finds what keeps vacuum from removing deleted rows.
 func (e *examination) vacuum(ctx context.Context) error {
 	const patience = 5 * time.Minute
 	holders, err := ask[holder](ctx, e.conn, holdersSQL, pgvalue.Interval(patience))
@@ -151,10 +151,10 @@ func (e *examination) vacuum(ctx context.Context) error {
 	return nil
 }
 
-// untrimmedHours is long enough for a reaper that is down over a night, and a day.
+// untrimmedHours is long enough for a reaper that is down over a night and a day.
 const untrimmedHours = 48
 
-// tables asks whether the hot table is vacuumed, partitions are made, and the rest is trimmed.
+// tables checks whether the hot table is vacuumed, partitions are created, and the rest is trimmed.
 func (e *examination) tables(ctx context.Context) error {
 	t, err := askOne[tables](ctx, e.conn, tablesSQL)
 	if err != nil {

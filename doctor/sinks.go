@@ -9,11 +9,11 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// sinkPatience is how long events may wait for a sink: longer than another process takes to
-// have it when its owner has died.
+// sinkPatience is how long events may wait for a sink: longer than a takeover by another process takes after its owner
+// has died.
 const sinkPatience = time.Minute
 
-// sinks asks whether events are published.
+// sinks checks whether events are published.
 func (e *examination) sinks(ctx context.Context) error {
 	sinks, err := operator.New(e.patient.Pool).Sinks(ctx)
 	if err != nil {
@@ -46,17 +46,17 @@ func (e *examination) sinks(ctx context.Context) error {
 	return nil
 }
 
-// bridgePatience is for how long a bridge stores nothing before that is a finding, and bridgeMemory for how long one
-// that nobody fetches is: its row stays when it is gone from the relay-config.
+// bridgePatience is how long a bridge may store nothing before that is a finding, and bridgeMemory how long a bridge
+// that nobody fetches remains one: its row stays when it is removed from the relay-config.
 const (
 	bridgePatience = time.Minute
 	bridgeMemory   = 7 * 24 * time.Hour
 )
 
-// queueFull is how package bridge says that as many jobs as MaxQueued wait.
+// queueFull is package bridge's message when as many jobs as MaxQueued wait.
 const queueFull = "bridge waits for its queue"
 
-// bridges asks whether messages become jobs.
+// bridges checks whether messages become jobs.
 func (e *examination) bridges(ctx context.Context) error {
 	bridges, err := operator.New(e.patient.Pool).Bridges(ctx)
 	if err != nil {

@@ -1,7 +1,7 @@
 package inbox
 
-// DDL makes the tables that [Once] and [Position.Advance] write to, in a database that has no other part
-// of Posthaste. It may be run again. It locks nothing that exists.
+// DDL creates the tables that [Once] and [Position.Advance] write to, in a database without any other part of
+// Posthaste. It may be run repeatedly. It locks nothing that exists.
 const DDL = `CREATE SCHEMA IF NOT EXISTS outbox;
 
 CREATE TABLE IF NOT EXISTS outbox.inbox (

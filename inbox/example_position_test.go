@@ -21,9 +21,9 @@ func ExamplePosition() {
 		fmt.Println(err)
 		return
 	}
-	messages := []int{10, 20, 30} // as the broker has them, at the positions 0, 1 and 2
+	messages := []int{10, 20, 30} // the broker's messages, at the positions 0, 1 and 2
 
-	// A process that has been given the partition reads it from where the last one has come to.
+	// A process that is assigned the partition reads on from where the previous one stopped.
 	process := func(last int64) error {
 		position, err := inbox.Seek(ctx, db, inbox.Partition{Consumer: "accounts", Source: "payments", Number: 0})
 		if err != nil {

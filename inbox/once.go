@@ -14,26 +14,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// MaxMessageIDBytes is how long a message id may be.
+// MaxMessageIDBytes is the length limit of a message id.
 const MaxMessageIDBytes = 512
 
-// Once reports whether this transaction is the first to handle the message, and
-// records it. Make the effect only if first is true, in the same transaction, and
-// roll back if it fails: the message is then free for the next delivery.
+// Once records the message and reports whether this transaction is the first to handle it. Make the effect only if
+// first is true, in the same transaction, and roll back if it fails: the message is then free for the next delivery.
 //
-// If first is false, a committed transaction has handled the message, or this one
-// has already. A concurrent transaction with the same message is waited for. At
-// REPEATABLE READ and SERIALIZABLE, where its commit cannot be seen, the answer
-// is a serialization failure (SQLSTATE 40001): roll back and try again.
+// If first is false, a committed transaction has handled the message, or this one already has. Once waits for a
+// concurrent transaction with the same message. At REPEATABLE READ and SERIALIZABLE, which cannot see the other's
+// commit, Once returns a serialization failure (SQLSTATE 40001): roll back and try again.
 //
-// Messages are counted by consumer, so that several consumers in one database
-// each handle the same message. A consumer is named like a kind: letters, digits
-// and _ . : / -. What is not acceptable gets [*outbox.InvalidError]s, joined,
-// before anything is sent.
+// Messages are recorded per consumer, so that several consumers in one database can each handle the same message. A
+// consumer is named like a kind: letters, digits and _ . : / -. A name or id that is not acceptable gets
+// [*outbox.InvalidError]s, joined, before anything is sent.
 //
-// tx can be a pgx.Tx, or a database/sql transaction by [outbox.FromSQL]. A
-// connection or a pool is accepted too, but commits the record by itself: if the
-// process then dies before the effect, nobody makes it.
+// tx can be a pgx.Tx, or a database/sql transaction by [outbox.FromSQL]. A connection or a pool is accepted too, but
+// commits the record alone: if the process then dies before the effect, the effect is never made.
 func Once(ctx context.Context, tx outbox.DB, consumer, messageID string) (first bool, err error) {
 	if err := errors.Join(validConsumer(consumer), validMessageID(messageID)); err != nil {
 		return false, fmt.Errorf("receive message: %w", err)
@@ -70,7 +66,7 @@ func validText(field, s string, most int) error {
 	return nil
 }
 
-// explain adds what to do about a missing table.
+// explain adds advice to an error about a missing table.
 func explain(err error) error {
 	if pgsession.State(err) == pgsession.UndefinedTable {
 		return fmt.Errorf("%w (run posthaste migrate up, or inbox.DDL in a database that has no other part of Posthaste)", err)

@@ -12,39 +12,39 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// MaxSourceBytes is how long the name of a source may be.
+// MaxSourceBytes is the length limit of a source's name.
 const MaxSourceBytes = 512
 
-// Partition is an ordered sequence of messages, as one consumer reads it.
+// A Partition is an ordered sequence of messages, as read by one consumer.
 type Partition struct {
 	Consumer string // named like a kind: letters, digits and _ . : / -
-	// Source is the topic or stream. One that was deleted and made again counts from the beginning: give it
-	// another name, with the identity that the broker has for it (the time of a stream's creation, a topic's
-	// ID), or [Reset] its partitions. Otherwise its messages are taken for repeats.
+	// Source is the topic or stream. If one is deleted and created again, its positions start over: give it another
+	// name that includes the identity that the broker has for it (the time of a stream's creation, a topic's ID), or
+	// [Reset] its partitions. Otherwise its messages are taken for repeats.
 	Source string
-	Number int // of the partition in its topic; 0 where there are none
+	Number int // of the partition in its topic; 0 for a source without partitions
 }
 
-// ErrFenced is the error of a consumer whose partition another one has taken over, or somebody has reset. It has
-// to stop reading, and may [Seek] again if the partition is given to it again.
+// ErrFenced is returned to a consumer whose partition another one has taken over or somebody has reset. The consumer
+// must stop reading, and may [Seek] again if it is assigned the partition again.
 var ErrFenced = errors.New("another consumer has taken the partition over, or it was reset")
 
-// Position is how far a consumer has come in a partition that it has taken over by [Seek]. Like the partition's
+// A Position is how far a consumer has read a partition that it has taken over by [Seek]. Like the partition's
 // messages, it belongs to one goroutine.
 type Position struct {
 	partition Partition
 	next      int64
 	epoch     int64
-	// pending are the positions that Advance was asked for and that may not be committed, in ascending order: those of
-	// one transaction, and what was to come after one that was rolled back.
+	// pending are the positions that were passed to Advance and may not be committed, in ascending order: those of one
+	// transaction, and those meant to follow one that was rolled back.
 	pending []int64
-	xid     int64 // of the transaction that moved it last
+	xid     int64 // the transaction that moved the position last
 }
 
-// Seek takes a partition over: from now on [Position.Advance] of a consumer that had it before fails, so a process
-// that was thought dead, or that a rebalance has passed over, has no effect any more. Call it when the broker
-// assigns the partition, with a connection or a pool, and read from [Position.Next] on. A transaction that
-// advances the position is waited for.
+// Seek takes a partition over: from now on, [Position.Advance] of the consumer that had it before fails. A process that
+// was thought dead, or that a rebalance has passed over, can then have no further effect. Call Seek when the broker
+// assigns the partition, with a connection or a pool, and read from [Position.Next] on. Seek waits for a transaction
+// that is advancing the position.
 func Seek(ctx context.Context, db outbox.DB, p Partition) (*Position, error) {
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("seek position: %w", err)
@@ -56,8 +56,8 @@ func Seek(ctx context.Context, db outbox.DB, p Partition) (*Position, error) {
 	return &Position{partition: p, next: row.Position + 1, epoch: row.Epoch}, nil
 }
 
-// Reset makes next the position from which the partition is read, whatever has been read, and takes the partition
-// from the consumer that reads it. A lower one repeats messages with all their effects.
+// Reset sets the position from which the partition is read to next, whatever has been read, and takes the partition
+// from the consumer that reads it. A lower position repeats messages with all their effects.
 func Reset(ctx context.Context, db outbox.DB, p Partition, next int64) error {
 	if err := errors.Join(p.validate(), validPosition("next", next)); err != nil {
 		return fmt.Errorf("reset position: %w", err)
@@ -71,21 +71,21 @@ func Reset(ctx context.Context, db outbox.DB, p Partition, next int64) error {
 	return nil
 }
 
-// Next is the position of the first message that had not been handled when Seek was called; 0 for a partition that
-// nobody has read. Kafka's offsets begin with 0, JetStream's sequences with 1.
+// Next returns the position of the first message that had not been handled when Seek was called, or 0 for a partition
+// that was never read. Kafka's offsets begin with 0, JetStream's sequences with 1.
 func (p *Position) Next() int64 { return p.next }
 
-// Advance moves the position to that of a message, in the transaction that also makes the message's effect, and
-// reports whether the message is new. Make the effect only if it is. Positions may have gaps: of compacted topics,
-// transactions, or messages that are not for this consumer. A message that its producer has stored twice is at two
-// positions, and new at both: [Once] tells these.
+// Advance moves the position to that of a message, in the transaction that also makes the message's effect, and reports
+// whether the message is new. Make the effect only if it is. Positions may have gaps, left by compaction, transactions,
+// or messages for other consumers. A message that its producer stored twice has two positions and is new at both; use
+// [Once] to recognize it.
 //
-// Messages are handled in their order. After a transaction that was rolled back, or of which nobody knows whether
-// it was committed, handle its messages again, from the first one on: Advance to a later one is an error until then,
-// as it would skip those before it. If the broker no longer has one of them, [Seek] again.
+// Handle messages in their order. After a transaction that was rolled back, or whose outcome is unknown, handle its
+// messages again from the first one on: until then, Advance to a later one returns an error, because it would skip
+// those before it. If the broker no longer has one of them, [Seek] again.
 //
-// The error is [ErrFenced] once the partition belongs to somebody else. At REPEATABLE READ and SERIALIZABLE it may
-// be a serialization failure instead (SQLSTATE 40001), and ErrFenced in the next transaction.
+// Advance returns [ErrFenced] once the partition belongs to another consumer. At REPEATABLE READ and SERIALIZABLE it
+// may return a serialization failure instead (SQLSTATE 40001), and ErrFenced in the next transaction.
 func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (isNew bool, err error) {
 	if err := validPosition("position", position); err != nil {
 		return false, fmt.Errorf("advance position: %w", err)
@@ -97,11 +97,12 @@ func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (i
 	return isNew, nil
 }
 
-// advance moves the position only if it has come to the largest of the pending ones below: what is between them may
-// never have been committed.
+// advance moves the position only if the stored one has reached the largest pending position below it: those in between
+// may never have been committed.
 //
-// It asks why only if nothing was moved. Epochs never fall, and without a new one positions do not either: if
-// the epoch is ours then, it was ours when nothing was moved, and the position was at least as low as it is now.
+// It looks for the reason only if nothing was moved. Epochs never fall, and within one epoch positions do not either:
+// if the epoch is still ours at that time, it was ours when nothing was moved, and the position was then at least as
+// low as it is now.
 func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int64) (isNew bool, err error) {
 	i, again := slices.BinarySearch(p.pending, position)
 	if !again {
@@ -119,7 +120,7 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 		return false, err
 	}
 	if len(xids) == 1 {
-		if xids[0] != p.xid { // what it was moved from was committed, by another transaction
+		if xids[0] != p.xid { // another transaction committed the position that this one moved from
 			p.pending, p.xid = slices.Delete(p.pending, 0, i), xids[0]
 		}
 		return true, nil
@@ -133,7 +134,7 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 	case rows[0].Position < position:
 		return false, fmt.Errorf("it is at %d, and %d was rolled back: handle what follows %[1]d again before this one", rows[0].Position, least)
 	}
-	if !again { // a repeat of what was committed long ago
+	if !again { // a repeat of a message committed long ago
 		p.pending = slices.Delete(p.pending, i, i+1)
 	}
 	return false, nil

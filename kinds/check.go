@@ -17,13 +17,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// maxFaults bounds what is said of one payload.
+// maxFaults limits the faults reported for one payload.
 const maxFaults = 20
 
-// Check is for outbox.Options and for the API: it returns what is wrong with a
-// payload as *outbox.InvalidErrors, joined, whose Field is Args and a JSON pointer,
-// or nil. Numbers are compared exactly: one of more than 1000 digits, or with an
-// exponent beyond 1000, is refused instead.
+// Check validates a payload, for outbox.Options and for the API. It returns nil, or the faults as
+// *outbox.InvalidErrors, joined, whose Field is Args and a JSON pointer. It compares numbers exactly; a number of more
+// than 1000 digits, or with an exponent beyond 1000, is refused instead.
 func (s *Schemas) Check(kindName string, payload outbox.Content) error {
 	found, ok := s.find(kindName)
 	if !ok {
@@ -53,14 +52,14 @@ func (s *Schemas) Check(kindName string, payload outbox.Content) error {
 	return errors.Join(faults...)
 }
 
-// Bounds of a number that a schema is held against.
+// These bound the numbers that are validated against a schema.
 const (
 	maxNumberBytes = 1000
 	maxExponent    = 1000
 )
 
-// tooLong finds a number that a validator, which computes exactly, would spend seconds
-// on, or not understand: 1e999999 has as many digits.
+// tooLong finds a number on which a validator, which computes exactly, would spend seconds or fail: 1e999999 has a
+// million digits.
 func tooLong(v any, path []string) error {
 	switch v := v.(type) {
 	case json.Number:
@@ -88,8 +87,8 @@ func tooLong(v any, path []string) error {
 	return nil
 }
 
-// note tells the places at the ends of the tree of errors. What a choice (anyOf, not, …)
-// refuses is one fault, and not one for each thing that it could have been.
+// note reports the faults at the leaves of the tree of errors. A refused choice (anyOf, not, …) counts as one fault,
+// rather than one for each alternative.
 func note(e *jsonschema.ValidationError, tell func(path []string, reason string)) {
 	under := func(name string) []string {
 		return append(e.InstanceLocation[:len(e.InstanceLocation):len(e.InstanceLocation)], name)
@@ -119,7 +118,7 @@ func note(e *jsonschema.ValidationError, tell func(path []string, reason string)
 
 var english = message.NewPrinter(language.English)
 
-// pointer writes a JSON pointer (RFC 6901).
+// pointer returns path as a JSON pointer (RFC 6901).
 func pointer(path []string) string {
 	var text strings.Builder
 	for _, name := range path {

@@ -12,11 +12,10 @@ import (
 
 // AddType adds the schema of a Go type under the kind that its zero value has.
 //
-// It says what encoding/json makes of the type: every field is there unless it is
-// omitempty or omitzero, and no other. Tags add to it: doc, minimum, maximum,
-// minLength, maxLength, pattern, enum, format and the others of
-// github.com/danielgtaylor/huma; a field `_ struct{} additionalProperties:"true"`
-// allows others, for a kind whose producers are newer than its API.
+// The schema describes how encoding/json encodes the type: every field is required unless it is omitempty or omitzero,
+// and no other field is allowed. Tags add constraints: doc, minimum, maximum, minLength, maxLength, pattern, enum,
+// format and the others of github.com/danielgtaylor/huma. A field `_ struct{} additionalProperties:"true"` allows other
+// fields, for a kind whose producers are newer than its API.
 func AddType[T outbox.Args](s *Schemas) error {
 	var zero T
 	text, err := derive(reflect.TypeFor[T]())
@@ -28,7 +27,7 @@ func AddType[T outbox.Args](s *Schemas) error {
 
 func derive(t reflect.Type) (text []byte, err error) {
 	defer func() {
-		if v := recover(); v != nil { // that is how it says that a tag is wrong
+		if v := recover(); v != nil { // huma panics on a wrong tag
 			err = fmt.Errorf("derive: %v", v)
 		}
 	}()

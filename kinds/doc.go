@@ -1,5 +1,5 @@
-// Package kinds says what the payloads of each kind of job look like, as JSON Schemas
-// (draft 2020-12 unless they say otherwise), and checks payloads by them.
+// Package kinds describes the payloads of each kind of job by JSON Schemas (draft 2020-12 unless a schema names
+// another) and validates payloads against them.
 //
 //	var schemas kinds.Schemas
 //	err := kinds.AddType[SendReceipt](&schemas)             // derived from the Go type
@@ -8,7 +8,6 @@
 //	api.Config{Kinds: &schemas}                             // POST /jobs refuses others; GET /kinds shows them
 //	outbox.Enqueue(ctx, tx, args, outbox.Options{Check: &schemas})
 //
-// A payload is checked where it enters, and nowhere else: what is stored is handed
-// to its handler whatever the schema says by then. Payloads of kinds without a schema, and
-// those that are not JSON, are not looked at.
+// A payload is checked where it enters and nowhere else: a stored payload goes to its handler even if the schema has
+// changed since. Payloads of kinds without a schema, and payloads that are not JSON, are not checked.
 package kinds

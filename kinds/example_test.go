@@ -14,7 +14,7 @@ type greet struct {
 
 func (greet) Kind() string { return "greet" }
 
-// How does a producer refuse a payload that no handler could do anything with?
+// How does a producer refuse a payload that no handler could use?
 func ExampleAddType() {
 	var schemas kinds.Schemas
 	if err := kinds.AddType[greet](&schemas); err != nil {

@@ -19,11 +19,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Suffix is how the names of files with schemas end.
+// Suffix ends the names of files with schemas.
 const Suffix = ".schema.json"
 
-// Schemas are the schemas of kinds. The zero value has none, and so has a nil pointer,
-// which nothing can be added to. They are safe for concurrent use.
+// Schemas holds the schemas of kinds. The zero value is empty and ready to use; so is a nil pointer, except that
+// nothing can be added to it. Schemas is safe for concurrent use.
 type Schemas struct {
 	mu     sync.RWMutex
 	byKind map[string]schema
@@ -34,8 +34,8 @@ type schema struct {
 	compiled *jsonschema.Schema
 }
 
-// Add adds the schema of a kind, as text. A kind has one. It may refer to parts of
-// itself, and to nothing else: nothing is loaded from files or addresses.
+// Add adds the schema of a kind, as text. A kind has only one schema. It may refer to parts of itself and to nothing
+// else: Add loads nothing from files or addresses.
 func (s *Schemas) Add(kind string, text []byte) error {
 	compiled, err := compile(kind, text)
 	if err != nil {
@@ -55,14 +55,14 @@ func (s *Schemas) Add(kind string, text []byte) error {
 	return nil
 }
 
-// nowhere loads nothing.
+// nowhere is a loader that loads nothing.
 type nowhere struct{}
 
 func (nowhere) Load(url string) (any, error) {
 	return nil, fmt.Errorf("%s is not loaded: a schema can refer to itself only", url)
 }
 
-// place is what a schema is called in messages and $refs.
+// place is the name of the schema in messages and $refs.
 const place = "schema.json"
 
 func compile(kind string, text []byte) (*jsonschema.Schema, error) {
@@ -83,14 +83,14 @@ func compile(kind string, text []byte) (*jsonschema.Schema, error) {
 	return c.Compile(place)
 }
 
-// AddFolder adds the schemas of a folder and those below it: KIND.schema.json is the one of
-// KIND, and mail/send.schema.json that of mail/send. Other files are left alone.
+// AddFolder adds the schemas of a folder and its subfolders: KIND.schema.json is the schema of KIND, and
+// mail/send.schema.json that of mail/send. It ignores other files.
 func (s *Schemas) AddFolder(folder fs.FS) error {
 	return fs.WalkDir(folder, ".", func(path string, entry fs.DirEntry, err error) error {
 		kind, ok := strings.CutSuffix(path, Suffix)
 		switch {
 		case err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), ".."):
-			return fs.SkipDir // where Kubernetes keeps the files of a ConfigMap, to which it links
+			return fs.SkipDir // Kubernetes keeps the files of a ConfigMap here and links to them
 		case err != nil || entry.IsDir() || !ok:
 			return err
 		}
@@ -102,8 +102,8 @@ func (s *Schemas) AddFolder(folder fs.FS) error {
 	})
 }
 
-// WriteFolder writes the schemas as AddFolder reads them: for an API that runs in
-// another process than the types were compiled into.
+// WriteFolder writes the schemas in the form that AddFolder reads, for an API that runs in another process than the one
+// that the types were compiled into.
 func (s *Schemas) WriteFolder(folder string) error {
 	for kind, text := range s.All() {
 		path := filepath.Join(folder, filepath.FromSlash(kind)+Suffix)

@@ -9,13 +9,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Event is something that has happened to a job. What an event does not tell is zero.
+// An Event is something that has happened to a job. Fields that an event does not carry are zero.
 type Event struct {
 	Job    outbox.ID
-	Tenant outbox.ID // of a message that does not tell it, zero
+	Tenant outbox.ID // zero for a message that does not carry it
 	Name   Name
-	// N numbers the events of a job from 1, without gaps. StaleCompletionIgnored, which is no
-	// change, has the number of the last one before it.
+	// N numbers the events of a job from 1, without gaps. StaleCompletionIgnored, which is not a change, has the number
+	// of the last event before it.
 	N        int
 	Previous outbox.Status // before it; "" for Created and StaleCompletionIgnored
 	State    outbox.Status // after it
@@ -28,27 +28,28 @@ type Event struct {
 	Key   string
 
 	MaxAttempts int       // of Created
-	Priority    *int      // of Created, of Edited, and of any other change that gives the job another one
+	Priority    *int      // of Created, of Edited, and of any other change that sets another one
 	Deadline    time.Time // of Created
 	Parent      outbox.ID // of Created: the job whose end stored this one
-	RunAt       time.Time // of Created, and of each change to a job that waits afterwards
+	RunAt       time.Time // of Created, and of each change after which the job waits
 	Worker      string    // of Started
 	LostLeases  int
-	Error       *Error // of the latest failed attempt, when one ends that does not complete the job
+	Error       *Error // of the latest failed attempt, if the event ends one without completing the job
 
 	Payload     []byte // of Created, and of Retried with another payload
 	ContentType string // of the payload
 	Result      []byte // of Completed
-	// An event is 4 MiB at most. A payload, or a result, that makes it larger is left out, and this is its size.
+	// PayloadBytes and ResultBytes are the sizes of a payload or result that the event leaves out, because an event is
+	// 4 MiB at most.
 	PayloadBytes int
 	ResultBytes  int
 
 	Progress *Progress     // of Progressed
 	Lines    []Line        // of Logged: new ones only
-	Refused  outbox.Status // of StaleCompletionIgnored: what the attempt was to end as
+	Refused  outbox.Status // of StaleCompletionIgnored: the status that the attempt tried to set
 }
 
-// Progress is how far a handler says that it has come.
+// Progress is how far a handler reports to be.
 type Progress struct {
 	Current int64     `json:"current"`
 	Total   int64     `json:"total"`
@@ -70,35 +71,34 @@ type Name string
 // Events are changes of a job's state.
 const (
 	Created     Name = "created"     // stored: State is pending, or created if it is held
-	Released    Name = "released"    // a held job waits now
+	Released    Name = "released"    // a held job now waits
 	Started     Name = "started"     // an attempt begins
-	Retry       Name = "retry"       // an attempt has failed, or has lost its lease; another follows
-	Snoozed     Name = "snoozed"     // the handler wants to go on later; the attempt does not count
+	Retry       Name = "retry"       // an attempt failed, or lost its lease; another follows
+	Snoozed     Name = "snoozed"     // the handler asked to go on later; the attempt does not count
 	Interrupted Name = "interrupted" // the worker stopped; the attempt does not count
 	Blocked     Name = "blocked"     // its key is at its limit
-	Unblocked   Name = "unblocked"   // there is room for it
-	Failed      Name = "failed"      // for good, by the handler's word: a dead letter
-	Dead        Name = "dead"        // attempts or leases are used up: a dead letter
-	Retried     Name = "retried"     // a person has a dead letter, or one that waits, run at once
-	Edited      Name = "edited"      // a person has given one that waits another queue, priority or time
+	Unblocked   Name = "unblocked"   // its key has room for it
+	Failed      Name = "failed"      // the handler declared it failed for good: a dead letter
+	Dead        Name = "dead"        // attempts or leases ran out: a dead letter
+	Retried     Name = "retried"     // a person retried a dead letter, or let a waiting job run at once
+	Edited      Name = "edited"      // a person changed the queue, priority or time of a waiting job
 	Completed   Name = "completed"
 	Cancelled   Name = "cancelled"
-	Expired     Name = "expired"   // its deadline has come
+	Expired     Name = "expired"   // its deadline has passed
 	Skipped     Name = "skipped"   // a newer job has taken its place in the queue of its key
 	Stale       Name = "stale"     // its lease lapsed, and its key has gone on to other jobs
-	Dismissed   Name = "dismissed" // a person has put a dead letter away
+	Dismissed   Name = "dismissed" // a person dismissed a dead letter
 )
 
-// What is no change of its state.
+// These events are not changes of a job's state.
 const (
 	Progressed Name = "progress"
 	Logged     Name = "logged"
-	// StaleCompletionIgnored says that an attempt that had lost the job wanted to end it, and
-	// that nothing came of it.
+	// StaleCompletionIgnored reports that an attempt that had lost the job tried to end it, without effect.
 	StaleCompletionIgnored Name = "staleCompletionIgnored"
 )
 
-// Error is why an attempt failed.
+// Error is the reason for which an attempt failed.
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -138,8 +138,8 @@ type wire struct {
 	Refused       outbox.Status   `json:"refused"`
 }
 
-// Decode reads the body of an event as it is in outbox.events, and as a relay publishes it
-// under the preset posthaste or without one. Fields that it does not know are ignored.
+// Decode decodes the body of an event as stored in outbox.events, which is also what a relay publishes under the preset
+// posthaste or without one. It ignores unknown fields.
 func Decode(body []byte) (Event, error) {
 	var w wire
 	if err := json.Unmarshal(body, &w); err != nil {
@@ -158,7 +158,7 @@ func Decode(body []byte) (Event, error) {
 	if e.Tenant.IsZero() {
 		e.Tenant = outbox.RootTenant
 	}
-	if e.Name == Created && e.RunAt.IsZero() { // at once
+	if e.Name == Created && e.RunAt.IsZero() { // due at once
 		e.RunAt = e.At
 	}
 	if e.Name == Created && e.Priority == nil {

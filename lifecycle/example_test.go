@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What a consumer does with each message.
+// This is what a consumer does with each message.
 func Example() {
 	jobs := map[outbox.ID]lifecycle.State{}
 	for _, message := range []string{

@@ -8,8 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// State is what is known of a job by its events up to the N-th. The zero value is a job of
-// which nothing is known.
+// State is the state of a job according to its events up to the N-th. The zero value is a job without any known event.
 type State struct {
 	Job    outbox.ID
 	Tenant outbox.ID
@@ -25,10 +24,10 @@ type State struct {
 	MaxAttempts int
 	LostLeases  int
 	Parent      outbox.ID
-	Payload     []byte // nil if its event has left it out, as the result
+	Payload     []byte // nil if its event left it out, like the result
 	ContentType string
 	Result      []byte
-	Worker      string // who runs it, or did when it was closed; "" for nobody
+	Worker      string // the worker that runs it, or ran it when it was closed; "" for none
 	Error       Error  // of the latest failed attempt
 	Progress    Progress
 
@@ -40,21 +39,19 @@ type State struct {
 }
 
 var (
-	// ErrGap is the error of [Reduce] for an event that does not follow the last one of its
-	// job: those in between are missing.
+	// ErrGap is returned by [Reduce] for an event that does not directly follow the last one of its job: events in
+	// between are missing.
 	ErrGap = errors.New("events are missing")
-	// ErrConflict is the error of [Reduce] for an event that neither follows the last one nor
-	// repeats one: it is of another job, says that the job was in another state before, has the
-	// number of the last one and says something else, or closes the job before that. A database
-	// that was restored from a backup gives numbers out a second time.
+	// ErrConflict is returned by [Reduce] for an event that neither follows the last one nor repeats one: it belongs to
+	// another job, gives another previous state, has the number of the last event but other content, or closes the job
+	// at an earlier number. After a restore from a backup, the database gives out numbers a second time.
 	ErrConflict = errors.New("the event contradicts those before it")
 )
 
-// Reduce returns what is known of a job after an event. A repeat changes nothing: an event
-// counts if its number is above that of the state. Lines of logs are not kept. After a gap it returns the state by the
-// newer event with an error that is [ErrGap]; what only the missing ones say, such as
-// the payload, is not in it. After a conflict the state is the one before, and the error
-// [ErrConflict].
+// Reduce returns the state of a job after an event. A repeat changes nothing: an event counts if its number is above
+// that of the state. The lines of logs are not kept. After a gap, it returns the state given by the newer event and an
+// error that is [ErrGap]; anything that only the missing events contain, such as the payload, is absent. After a
+// conflict, it returns the previous state and [ErrConflict].
 func Reduce(s State, e Event) (State, error) {
 	if s.N > 0 && s.Job != e.Job {
 		return s, fmt.Errorf("job %s, event %s of job %s: %w", s.Job, e.Name, e.Job, ErrConflict)
@@ -80,7 +77,7 @@ func Reduce(s State, e Event) (State, error) {
 	return s.after(e), err
 }
 
-// after is the state after a change.
+// after returns the state after a change.
 func (s State) after(e Event) State {
 	s.Job, s.Tenant, s.N, s.State, s.Epoch = e.Job, e.Tenant, e.N, e.State, e.Epoch
 	if e.Progress != nil {
@@ -91,7 +88,7 @@ func (s State) after(e Event) State {
 		return s
 	}
 	s.LostLeases = e.LostLeases
-	if e.Payload != nil || e.PayloadBytes > 0 { // a new one that is left out is no more the one before
+	if e.Payload != nil || e.PayloadBytes > 0 { // a new payload replaces the old one even if the event leaves it out
 		s.Payload, s.ContentType = e.Payload, e.ContentType
 	}
 	if e.Priority != nil {
@@ -104,7 +101,7 @@ func (s State) after(e Event) State {
 		s.RunAt = e.RunAt
 	}
 	if !e.State.Closed() || e.Previous != outbox.Running {
-		s.Worker = e.Worker // nobody, but for one that is started
+		s.Worker = e.Worker // "" for every event but Started
 	}
 	switch {
 	case e.Name == Created:

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Headers of a message of the preset trellis that its body has no fields for.
+// These headers of a message of the preset trellis carry what its body has no fields for.
 const (
 	HeaderN     = "job-n"
 	HeaderEpoch = "job-epoch"
@@ -62,8 +62,7 @@ type trellisConcurrency struct {
 	KeyHash string `json:"keyHash"`
 }
 
-// trellisStates are the states that have other names there. A job that is held or blocked is
-// pending to Trellis.
+// trellisStates maps the states that have other names in Trellis. To Trellis, a held or blocked job is pending.
 var trellisStates = map[outbox.Status]string{
 	outbox.Created: "pending", outbox.Blocked: "pending", outbox.Running: "active", outbox.Retrying: "retry", outbox.Succeeded: "completed",
 }
@@ -75,9 +74,9 @@ func trellisState(s outbox.Status) string {
 	return string(s)
 }
 
-// EncodeTrellis returns the body of an event as Trellis has it, and the headers of its message,
-// by the job's own headers: those of its trace and its correlation id. A job without a trace
-// gets one that is made of its id.
+// EncodeTrellis returns the body of an event in Trellis's form, and the headers of its message. It derives them from
+// the job's own headers: those of its trace and its correlation id. A job without a trace gets one that is made from
+// its id.
 func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[string]string, err error) {
 	w := trellis{
 		JobID: e.Job, Service: e.Queue, JobType: e.Kind, EventType: e.Name, State: trellisState(e.State), PreviousState: trellisState(e.Previous),
@@ -122,16 +121,16 @@ func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[str
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), own, err
 }
 
-// asJSON is bytes that are no JSON as a string of base64.
+// asJSON returns bytes that are not JSON as a base64 string, and JSON unchanged.
 func asJSON(b []byte) json.RawMessage {
 	if b == nil || json.Valid(b) {
 		return b
 	}
-	text, _ := json.Marshal(b) // of bytes it cannot fail
+	text, _ := json.Marshal(b) // cannot fail for bytes
 	return text
 }
 
-// trellisLevel is one of the three that there are.
+// trellisLevel maps a level to one of the three that Trellis has.
 func trellisLevel(level string) string {
 	switch level = strings.ToLower(level); {
 	case strings.HasPrefix(level, "warn"):
@@ -142,8 +141,8 @@ func trellisLevel(level string) string {
 	return "info"
 }
 
-// DecodeTrellis reads a message of the preset trellis. Its states are those of Trellis where
-// these are fewer: held and blocked jobs are pending.
+// DecodeTrellis decodes a message of the preset trellis. Where Trellis has fewer states, it returns those: held and
+// blocked jobs are pending.
 func DecodeTrellis(body []byte, header func(name string) string) (Event, error) {
 	var w trellis
 	if err := json.Unmarshal(body, &w); err != nil {

@@ -25,49 +25,41 @@ type Config struct {
 	// "posthaste".
 	AppName string
 
-	// Pool is what to connect like if there is no connection string: its hooks, TLS
-	// settings and dialler are used too, so that a login that is made in code (IAM, Cloud
-	// SQL) is good enough. No connection of the pool itself is used.
+	// Pool supplies the connection settings if there is no connection string, including hooks, TLS settings and
+	// dialler, so that a login made in code (IAM, Cloud SQL) suffices. The listener uses none of the pool's own
+	// connections.
 	Pool *pgxpool.Pool
 
-	// Canary sends the canaries; normally it is the pool that producers and
-	// dispatchers use, so that the canary takes the path of a real notification.
-	// If it fails, and if it is nil, the listener sends the canary over a
-	// short-lived connection of its own, so that a broken pool does not pass for
-	// a deaf listener.
+	// Canary sends the canaries; normally it is the pool that producers and dispatchers use, so that the canary takes
+	// the path of a real notification. If it fails or is nil, the listener sends the canary over a short-lived
+	// connection of its own, so that a broken pool is not mistaken for a deaf listener.
 	Canary Sender
 
-	// CanaryInterval is the rest between two canaries. One that is not back
-	// within this time, or within five seconds if that is less, is lost. Zero
-	// means 30 s, which makes at most two queries a minute.
+	// CanaryInterval is the pause between two canaries. A canary that is not back within this time, or within five
+	// seconds if that is less, counts as lost. Zero means 30 s, which makes at most two queries a minute.
 	CanaryInterval time.Duration
 
-	// AlsoWake are set together with the listener's wake signal: each receiver needs
-	// one of its own.
+	// AlsoWake signals are set together with the listener's wake signal: each receiver needs its own.
 	AlsoWake []Signal
 
-	// ByPayload are set by notifications with the payload, and whenever one may have been missed. Those
-	// notifications set the wake signal and AlsoWake, too.
+	// ByPayload maps payloads to signals that are set by notifications with that payload, and whenever one may have
+	// been missed. Those notifications set the wake signal and AlsoWake, too.
 	ByPayload map[string]Signal
 
-	// OnHearing is called with every change of Hearing, one call at a time. A
-	// slow one delays reconnecting, but never pins a connection. Nil means that
-	// nobody wants to know.
+	// OnHearing is called with every change of Hearing, one call at a time. A slow one delays reconnecting, but never
+	// pins a connection. Nil means no call.
 	OnHearing func(hearing bool)
 
-	// Logger gets one line at Info or Warn per change of state, and one at Debug
-	// per attempt. Nil means silence.
+	// Logger gets one line at Info or Warn per change of state, and one at Debug per attempt. Nil logs nothing.
 	Logger *slog.Logger
 
-	// Registerer gets the metrics. Only one listener can use it. Nil means that
-	// they are not published.
+	// Registerer gets the metrics. Only one listener can use it. Nil does not publish them.
 	Registerer prometheus.Registerer
 
-	patience time.Duration // how long a canary may take; 0 is what CanaryInterval says
+	patience time.Duration // how long a canary may take; 0 derives it from CanaryInterval
 }
 
-// Sender executes the NOTIFY of a canary, and gives up when ctx ends. A
-// *pgxpool.Pool is one.
+// A Sender executes the NOTIFY of a canary, and gives up when ctx ends. A *pgxpool.Pool is one.
 type Sender interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
@@ -84,10 +76,10 @@ const (
 
 var channelName = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 
-// connector says how to connect this time.
+// A connector returns the settings for the next connection.
 type connector func(context.Context) (*pgx.ConnConfig, error)
 
-// validate reports every mistake, and how to connect.
+// validate reports every mistake, and returns the connector.
 func (c Config) validate(connString, channel string, wake Signal) (connector, error) {
 	var errs []error
 	pool, err := c.parse(connString)
@@ -128,18 +120,17 @@ func (c Config) validate(connString, channel string, wake Signal) (connector, er
 		}
 		conn.RuntimeParams["application_name"] = name
 		conn.ConnectTimeout = cmp.Or(conn.ConnectTimeout, connectTimeout)
-		// LISTEN works on the primary only. A standby counts as a failed attempt, so
-		// that the next host of the string, or a later try, finds the primary.
+		// LISTEN works on the primary only. A standby counts as a failed attempt, so that the next host of the string,
+		// or a later try, finds the primary.
 		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-		conn.OnNotification = nil // it would take the notifications away from us
+		conn.OnNotification = nil // it would intercept the notifications
 		conn.Tracer = nil
 		return conn, nil
 	}, nil
 }
 
-// parse reads a connection string as a pool does, whose parameters may be in it. Its
-// errors do not quote it: pgx masks passwords in what it quotes, but cannot find every
-// one in a malformed string.
+// parse parses a connection string as a pool does, including pool parameters. Its errors do not quote the string: pgx
+// masks passwords in what it quotes, but cannot find every one in a malformed string.
 func (c Config) parse(connString string) (*pgxpool.Config, error) {
 	if connString == "" && c.Pool != nil {
 		return c.Pool.Config(), nil

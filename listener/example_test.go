@@ -11,8 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/listener"
 )
 
-// A worker that is woken, and looks for itself now and then: seldom while the
-// listener hears, often while it does not.
+// A worker is woken, and also looks for itself: seldom while the listener hears, often while it does not.
 func Example() {
 	work := func(ctx context.Context, pool *pgxpool.Pool, connString string) error {
 		wake := listener.NewSignal()
@@ -20,7 +19,7 @@ func Example() {
 			Canary:     pool,
 			Logger:     slog.Default(),
 			Registerer: prometheus.DefaultRegisterer,
-			OnHearing:  func(bool) { wake.Set() }, // look at the new poll interval at once
+			OnHearing:  func(bool) { wake.Set() }, // apply the new poll interval at once
 		})
 		if err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// keepAlive notices a dead peer in about ten seconds instead of minutes.
+// keepAlive detects a dead peer in about ten seconds instead of minutes.
 var keepAlive = net.KeepAliveConfig{
 	Enable:   true,
 	Idle:     5 * time.Second,
@@ -24,26 +24,25 @@ var keepAlive = net.KeepAliveConfig{
 // userTimeout bounds how long sent data may stay unacknowledged.
 const userTimeout = 10 * time.Second
 
-// line is a connection and the socket beneath it. Only one goroutine may use
-// the connection, but any may close the socket: a call that is blocked on the
-// connection then returns.
+// line is a connection with its underlying socket. Only one goroutine may use the connection, but any may close the
+// socket: a call that is blocked on the connection then returns.
 type line struct {
 	conn  *pgx.Conn
-	out   io.Writer                 // past conn, to the same server
-	heard atomic.Pointer[time.Time] // when anything came last
+	out   io.Writer                 // writes to the same server, bypassing conn
+	heard atomic.Pointer[time.Time] // when data last arrived
 
-	dialer pgconn.DialFunc // of the configuration
+	dialer pgconn.DialFunc // from the configuration
 
 	mu     sync.Mutex
 	socket net.Conn
 }
 
-// dialling marks the context in which pgx may dial.
+// dialling marks the contexts in which pgx may dial.
 type dialling struct{}
 
-// open connects. When pgx gives up a connection it lets a goroutine, which
-// nobody can wait for, dial once more to cancel what runs there. We have nothing
-// worth cancelling, so that dial, known by its context, is refused.
+// open connects. When pgx gives up a connection, it starts a goroutine, for which nobody can wait, that dials once more
+// to cancel the running statement. The listener has nothing worth cancelling, so that dial, recognized by its context,
+// is refused.
 func open(ctx context.Context, connect connector) (*line, error) {
 	cfg, err := connect(ctx)
 	if err != nil {
@@ -75,8 +74,8 @@ func (ln *line) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return ear{socket, ln}, nil
 }
 
-// watchPeer has the system notice when the other end of a socket of its own is dead. It is
-// best effort: without it, our questions and the canary remain.
+// watchPeer makes the system detect when the peer of a TCP socket is dead. This is best effort: without it, the
+// questions and the canary remain.
 func watchPeer(socket net.Conn) {
 	tcp, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -88,7 +87,7 @@ func watchPeer(socket net.Conn) {
 	}
 }
 
-// ear notes when something is read from the socket, encrypted or not.
+// ear records when data is read from the socket, encrypted or not.
 type ear struct {
 	net.Conn
 	line *line
@@ -102,19 +101,17 @@ func (e ear) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// question is the message Sync. Between queries a server, or a pooler, answers it
-// with ReadyForQuery and does nothing else: it is no statement, begins no
-// transaction, and leaves the text of the last query in pg_stat_activity, by which
-// the reaper knows our listeners. The loop that waits for notifications skips the
-// answer.
+// question is the message Sync. Between queries, a server or a pooler answers it with ReadyForQuery and does nothing
+// else. It is not a statement, begins no transaction, and leaves the text of the last query in pg_stat_activity, by
+// which the reaper recognizes our listeners. The loop that waits for notifications skips the answer.
 var question = []byte{'S', 0, 0, 0, 4}
 
-// ask asks whether anybody is there. Any goroutine may, once the connection does
-// nothing but wait: the question is one write, which cannot mingle with another.
-// That it fails is of no interest, because then there is no answer either.
+// ask asks the peer for a sign of life. Any goroutine may call it once the connection does nothing but wait: the
+// question is one write, which cannot mingle with another. A failed write needs no handling, because then there is no
+// answer either.
 func (ln *line) ask() { _, _ = ln.out.Write(question) }
 
-// heardSince reports whether anything came after t.
+// heardSince reports whether data arrived after t.
 func (ln *line) heardSince(t time.Time) bool { return ln.heard.Load().After(t) }
 
 // cut closes the socket, at any time and from any goroutine.
@@ -126,14 +123,14 @@ func (ln *line) cut() {
 	}
 }
 
-// hangUp cuts the line and waits until pgx has let go of it. The connection must
-// not be in use any more, and must have been closed or found broken.
+// hangUp cuts the line and waits until pgx has released it. The connection must no longer be in use, and must have been
+// closed or found broken.
 func (ln *line) hangUp() {
 	ln.cut()
 	<-ln.conn.PgConn().CleanupDone()
 }
 
-// ownConnection is a Sender that connects for every statement.
+// ownConnection is a Sender that opens a connection for every statement.
 type ownConnection struct{ connect connector }
 
 func (o ownConnection) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {

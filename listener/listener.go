@@ -17,8 +17,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// Listener turns the notifications of one channel into wake-ups. Make one with
-// New. Its methods are safe for concurrent use.
+// A Listener turns the notifications of one channel into wake-ups. Make one with New. Its methods are safe for
+// concurrent use.
 type Listener struct {
 	channel   string
 	wake      Signal
@@ -27,25 +27,24 @@ type Listener struct {
 	onHearing func(bool)
 
 	connect  connector
-	canary   string // the channel that this listener alone listens to
+	canary   string // a channel of this listener alone
 	senders  []Sender
 	interval time.Duration
 	patience time.Duration
 
 	running atomic.Bool
 	hearing atomic.Bool
-	mu      sync.Mutex // makes changes of state, their logs and OnHearing one at a time
+	mu      sync.Mutex // serializes changes of state, their logs and OnHearing
 	state   state
 
 	log     *slog.Logger
 	metrics *metrics
 }
 
-// New makes a listener that sets wake for every notification on channel, and
-// whenever it may have missed one. It connects to connString, or if that is "" as
-// cfg.Pool does, which must lead to the database itself: a pooler that shares server
-// connections between clients swallows LISTEN. channel is matched exactly, upper and lower case
-// included. The error names every mistake, and never quotes connString.
+// New returns a listener that sets wake for every notification on channel, and whenever it may have missed one. It
+// connects to connString, or if that is "", as cfg.Pool does. The connection must lead to the database itself: a pooler
+// that shares server connections between clients swallows LISTEN. channel is matched exactly, including case. The error
+// names every mistake, and never quotes connString.
 func New(connString, channel string, wake Signal, cfg Config) (*Listener, error) {
 	connect, err := cfg.validate(connString, channel, wake)
 	if err != nil {
@@ -76,10 +75,9 @@ func New(connString, channel string, wake Signal, cfg Config) (*Listener, error)
 // its last canary came back. While it is false, rely on polling.
 func (l *Listener) Hearing() bool { return l.hearing.Load() }
 
-// Run listens until ctx is done, and returns nil then. It survives whatever
-// happens to the connection, connects again for as long as it takes, and does
-// not return before everything that it started has ended. It may run again, but
-// not twice at a time.
+// Run listens until ctx is done, and then returns nil. It survives any failure of the connection and reconnects for as
+// long as that takes. It does not return before everything that it started has ended. It may run again, but not twice
+// at a time.
 func (l *Listener) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return errors.New("listener is running already")
@@ -90,7 +88,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	lib := pgxlisten.Listener{
 		Connect:  r.connect,
 		LogError: r.note,
-		// Connect waits by itself; this only keeps a mistake there from spinning.
+		// connect waits on its own; this delay only keeps a mistake there from spinning.
 		ReconnectDelay: time.Millisecond,
 	}
 	lib.Handle(l.channel, handler{listening: r.listening, heard: r.notified})

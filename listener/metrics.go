@@ -15,7 +15,7 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer, channel string) *metrics {
-	f := promauto.With(reg) // nil registers nowhere, and still counts
+	f := promauto.With(reg) // with nil, metrics count but are not registered
 	return &metrics{
 		received: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "job_notification_received_total",

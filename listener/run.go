@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// maxRetryWait is short, because a job may be waiting and one refused
-	// connection a second and process does no harm to a server that starts.
+	// maxRetryWait is short, because a job may be waiting and one refused connection per second and process does no
+	// harm to a starting server.
 	maxRetryWait = time.Second
 
-	// settled is how long a session must have lasted to count as a success. A
-	// server that drops us at once, again and again, is met with patience.
+	// settled is how long a session must have lasted to count as a success. If a server drops sessions at once, again
+	// and again, the listener backs off.
 	settled = maxRetryWait
 )
 
-// run is one call of Run. It belongs to the goroutine of that call, on which
-// pgxlisten calls everything that it is given: connect, note and the handlers.
+// run is one call of Run. It belongs to the goroutine of that call, on which pgxlisten makes all its callbacks:
+// connect, note and the handlers.
 type run struct {
 	*Listener
 	retry    backoff.Backoff
 	attempts int
-	sessions int      // that got as far as listening
+	sessions int      // how many have reached listening
 	session  *session // nil while there is no connection
-	cause    error    // why the last session ended, as far as pgxlisten said
+	cause    error    // why the last session ended, as far as pgxlisten reported
 }
 
-// connect ends the session before, if any, and opens the next. pgxlisten calls
-// it again for as long as it fails. It never returns a connection twice.
+// connect ends the previous session, if any, and opens the next. pgxlisten calls it again while it fails. It never
+// returns a connection twice.
 func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 	r.endSession(ctx)
 	if r.attempts > 0 {
@@ -45,7 +45,7 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 
 	ln, err := open(ctx, r.Listener.connect)
 	if err == nil {
-		// Nobody waits for us to say something: a bound on idle sessions is not for this one.
+		// This session stays idle by design, so limits on idle sessions must not apply to it.
 		if err = pgsession.Prepare(ctx, ln.conn); err != nil {
 			_ = ln.conn.Close(ctx)
 			ln.hangUp()
@@ -61,8 +61,7 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 	return ln.conn, nil
 }
 
-// note is pgxlisten's LogError. It only remembers: endSession and connect know
-// what an error means, and log it.
+// note is pgxlisten's LogError. It only stores the error: endSession and connect know what it means, and log it.
 func (r *run) note(_ context.Context, err error) { r.cause = err }
 
 func (r *run) endSession(ctx context.Context) {
@@ -80,8 +79,8 @@ func (r *run) endSession(ctx context.Context) {
 	}
 }
 
-// listening is called when LISTEN has succeeded, once per channel. What was
-// notified before is gone, so the wake-up says: you may have missed something.
+// listening is called when LISTEN has succeeded, once per channel. Earlier notifications are lost, so it sets the
+// signals: something may have been missed.
 func (r *run) listening(ctx context.Context) {
 	if !r.session.listening(ctx) {
 		return
@@ -95,9 +94,8 @@ func (r *run) listening(ctx context.Context) {
 	}
 }
 
-// notified and sang are called for every notification. They must never block: a
-// client that stops reading its notifications pins vacuum for the whole
-// database.
+// notified and sang are called for every notification. They must never block: a client that stops reading its
+// notifications pins vacuum for the whole database.
 func (r *run) notified(payload string) {
 	r.metrics.received.Inc()
 	r.session.heard.Store(true)

@@ -9,25 +9,24 @@ import (
 	"time"
 )
 
-// askInterval is the rest between two questions to the other end, and how long it
-// may take to answer one.
+// askInterval is the pause between two questions to the peer, and the time that it has to answer one.
 const askInterval = 2500 * time.Millisecond
 
-// session is one connection that listens, and the canary that watches it.
+// session is one connection that listens, with the canary that watches it.
 type session struct {
 	*Listener
 	line    *line
 	started time.Time
 
-	setup    *time.Timer // cuts the line unless LISTEN succeeds in time
-	channels int         // that are listened to
+	setup    *time.Timer // cuts the line if LISTEN does not succeed in time
+	channels int         // how many are listened to
 
-	stop  context.CancelFunc // ends the canary; nil before it sings
+	stop  context.CancelFunc // ends the canary; nil before it starts
 	tasks sync.WaitGroup     // the canary
-	back  chan time.Time     // when a canary came back; one slot
-	heard atomic.Bool        // a notification that is no canary came
+	back  chan time.Time     // receives when a canary comes back; one slot
+	heard atomic.Bool        // a notification other than a canary arrived
 
-	// The canary's own; others may read them after its end.
+	// These belong to the canary; others may read them after its end.
 	proven bool
 	deaf   bool
 }
@@ -37,15 +36,14 @@ func newSession(l *Listener, ln *line) *session {
 		Listener: l,
 		line:     ln,
 		started:  time.Now(),
-		// pgxlisten sends LISTEN without a deadline.
+		// pgxlisten sends LISTEN without a deadline, so this timer limits it.
 		setup: time.AfterFunc(connectTimeout, ln.cut),
 		back:  make(chan time.Time, 1),
 	}
 }
 
-// listening counts the channels and reports whether that was the last of them.
-// Then the canary starts, the first one at once: a pooler that swallows LISTEN
-// is found out within seconds.
+// listening counts the channels and reports whether all are now listened to. Then the canary starts, and sends the
+// first one at once: a pooler that swallows LISTEN is detected within seconds.
 func (s *session) listening(ctx context.Context) bool {
 	if s.channels++; s.channels < 2 {
 		return false
@@ -96,8 +94,8 @@ func (s *session) watch(ctx context.Context) {
 	}
 }
 
-// rest waits until the next canary is due. A canary costs a transaction; whether
-// the other end is there at all can be asked for nothing, and so more often.
+// rest waits until the next canary is due. A canary costs a transaction; asking whether the peer is there at all costs
+// nothing, and so happens more often.
 func (s *session) rest(ctx context.Context) error {
 	due := time.NewTimer(s.interval)
 	defer due.Stop()
@@ -122,7 +120,7 @@ func (s *session) rest(ctx context.Context) error {
 func (s *session) probe(ctx context.Context) error {
 	heardBefore := s.heard.Swap(false)
 	select {
-	case <-s.back: // a late one of the round before
+	case <-s.back: // a late canary of the previous round
 	default:
 	}
 
@@ -141,21 +139,19 @@ func (s *session) probe(ctx context.Context) error {
 	}
 
 	s.metrics.canaryFailures.Inc()
-	// In a storm of notifications the canary may be late, but a listener that
-	// gets them hears. And if the canary could not even be sent, its silence says
-	// nothing.
+	// In a storm of notifications the canary may be late, but a listener that receives them hears. And if the canary
+	// could not be sent, its absence proves nothing.
 	if s.heard.Load() || !sent && heardBefore {
 		return nil
 	}
 	return errors.Join(errors.New("no canary came back"), sendErr)
 }
 
-// send sends a canary over the first path that works. The error tells of those
-// that did not.
+// send sends a canary over the first path that works. The error describes the paths that failed.
 func (s *session) send(ctx context.Context) (sent bool, err error) {
 	for _, sender := range s.senders {
 		sendCtx, cancel := context.WithTimeout(ctx, s.patience)
-		// Without arguments, pgx uses the simple protocol: every pooler takes it.
+		// Without arguments, pgx uses the simple protocol, which every pooler accepts.
 		_, sendErr := sender.Exec(sendCtx, "NOTIFY "+s.canary)
 		cancel()
 		if sendErr == nil {

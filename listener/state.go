@@ -5,18 +5,18 @@ import (
 	"log/slog"
 )
 
-// state is what the listener last reported about itself.
+// state is the state that the listener last reported.
 type state int
 
 const (
 	stopped     state = iota
 	hearing           // a canary came back: the only state in which Hearing is true
-	deaf              // connected, but a canary got lost
-	lost              // the connection ended without being asked to
+	deaf              // connected, but a canary was lost
+	lost              // the connection ended unasked
 	unreachable       // an attempt to connect failed
 )
 
-// news is how the log tells a change to each state.
+// news describes the log line for a change to each state.
 var news = map[state]struct {
 	level   slog.Level
 	message string
@@ -28,7 +28,7 @@ var news = map[state]struct {
 	unreachable: {slog.LevelWarn, "listener could not connect"},
 }
 
-// enter makes s the state. A change is news; the same again is for debugging.
+// enter makes s the current state. It logs a change as news, and a repetition at debug level.
 func (l *Listener) enter(ctx context.Context, s state, attrs ...slog.Attr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,11 +51,11 @@ func (l *Listener) enter(ctx context.Context, s state, attrs ...slog.Attr) {
 	}
 }
 
-// errAttr is the text of err, not err itself: pgx's errors carry the whole
-// connection config, password included, for a handler that looks inside.
+// errAttr returns the text of err rather than err itself: pgx's errors contain the whole connection config, password
+// included, which a log handler could expose.
 func errAttr(err error) slog.Attr {
 	if err == nil {
-		return slog.Attr{} // which slog ignores
+		return slog.Attr{} // slog ignores it
 	}
 	return slog.String("err", err.Error())
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// record is a job as the queue knows it. The first lines do not change; the store's
-// mu guards the others.
+// record is a job in the queue. The first group of fields does not change; the store's mu guards the others.
 type record struct {
 	id, tenant  outbox.ID
 	route       *route
@@ -33,8 +32,8 @@ type record struct {
 	started, finished time.Time
 	progress          Progress
 	checkpoint        []byte    // nil for none
-	awaySince         time.Time // the first outage in a row; zero if its latest outcome was none
-	reports           *recorder // of the attempt that runs; nil between attempts
+	awaySince         time.Time // start of the current series of outages; zero if the latest outcome was none
+	reports           *recorder // of the running attempt; nil between attempts
 	result            any
 	code, message     string
 	cancel            context.CancelCauseFunc // while it runs
@@ -43,7 +42,7 @@ type record struct {
 
 type recorderKey struct{}
 
-// attempt is a job that runs.
+// attempt is a running attempt at a job.
 type attempt struct {
 	record *record
 	ctx    context.Context // the handler's
@@ -51,22 +50,22 @@ type attempt struct {
 	job    *outbox.Claimed // what the handler sees, a new one for each attempt
 }
 
-// workers carry out the jobs of a store.
+// workers run the jobs of a store.
 type workers struct {
 	store   *store
-	base    context.Context // what handlers' contexts come from
+	base    context.Context // parent of the handlers' contexts
 	working sync.WaitGroup
 }
 
-// work carries out jobs until a stop, and then until none waits.
+// work runs jobs until a stop, and after that until none waits.
 func (w *workers) work() {
 	for a := w.take(); a != nil; a = w.take() {
 		w.attempt(a)
 	}
 }
 
-// take waits for a job and begins its attempt; nil says that there will be none.
-// Both are one step: in between, nobody who cancels would find the job.
+// take waits for a job and begins its attempt; it returns nil if there will be none. It does both in one step: in
+// between, a cancel would not find the job.
 func (w *workers) take() *attempt {
 	s := w.store
 	s.mu.Lock()
@@ -84,7 +83,7 @@ func (w *workers) take() *attempt {
 	return w.begin(r)
 }
 
-// begin marks a job as running. The store's mu is held.
+// begin marks a job as running. The caller holds the store's mu.
 func (w *workers) begin(r *record) *attempt {
 	reports := &recorder{w.store, r}
 	ctx, cancel := context.WithCancelCause(context.WithValue(w.base, recorderKey{}, reports))
@@ -103,8 +102,7 @@ func (w *workers) begin(r *record) *attempt {
 	return &attempt{r, ctx, stop, job}
 }
 
-// attempt calls the handler. One that ends its goroutine ends this worker; another
-// goes on in its place.
+// attempt calls the handler. A handler that ends its goroutine ends this worker; another worker replaces it.
 func (w *workers) attempt(a *attempt) {
 	defer a.stop()
 	r := a.record
@@ -117,7 +115,7 @@ func (w *workers) attempt(a *attempt) {
 		}
 		w.store.settle(r, verdict, result, context.Cause(a.ctx))
 	}()
-	args := r.args // they are dropped at the end only
+	args := r.args // they are dropped only at the end
 	err := outcome.Call(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
 		result, err = r.route.handle(ctx, job, args)
 		return err
@@ -126,8 +124,8 @@ func (w *workers) attempt(a *attempt) {
 	returned = true
 }
 
-// settle decides what becomes of a job after an attempt. cause is why its context
-// ended, nil if it had not.
+// settle decides the job's next state after an attempt. cause is the reason for which its context ended, or nil if it
+// had not.
 func (s *store) settle(r *record, v outcome.Outcome, result any, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +154,8 @@ func (s *store) settle(r *record, v outcome.Outcome, result any, cause error) {
 	}
 }
 
-// spare makes a retry of an outage, which spends no attempt as long as the first one
-// in a row was less than the kind's limit ago. The store's mu is held.
+// spare turns an outage into a retry that spends no attempt, as long as the first outage of the series began less than
+// the kind's limit ago. The caller holds the store's mu.
 func (r *record) spare(v *outcome.Outcome, now time.Time) bool {
 	if v.OutageLimit == 0 {
 		r.awaySince = time.Time{}
@@ -171,18 +169,18 @@ func (r *record) spare(v *outcome.Outcome, now time.Time) bool {
 		return false
 	}
 	v.Status, v.Delay = outbox.Retrying, v.Wait
-	if v.Wait == 0 { // jittered, so that what was put off together does not come back together
+	if v.Wait == 0 { // jittered, so that jobs postponed together do not return together
 		growing := min(max(lasted, time.Second), 5*time.Minute)
 		v.Delay = growing*3/4 + rand.N(growing/2)
 	}
 	return true
 }
 
-// headersJSON is nil for no headers.
+// headersJSON returns the headers as JSON, or nil for none.
 func headersJSON(headers map[string]string) []byte {
 	if len(headers) == 0 {
 		return nil
 	}
-	text, _ := json.Marshal(headers) // strings that were found valid
+	text, _ := json.Marshal(headers) // the strings were validated before
 	return text
 }

@@ -1,6 +1,5 @@
-// Package memory carries out jobs that are lost when the process ends. It is for
-// inputs that cannot be stored: an open file, a stream, a channel, a secret that
-// must not touch a disk. Whatever can be stored belongs into package outbox, where
+// Package memory runs jobs that are lost when the process ends. It is for inputs that cannot be stored: an open file, a
+// stream, a channel, a secret that must not touch a disk. Anything that can be stored belongs in package outbox, where
 // a job survives.
 //
 //	var mux memory.Mux
@@ -15,21 +14,17 @@
 //
 // # Guarantees
 //
-//   - A job that Submit took is carried out once by this process, as long as the
-//     process lives; again only if [Options.MaxAttempts] says so, or its handler
-//     (dispatcher.Snooze, dispatcher.Unavailable).
-//   - No more than [Config.Capacity] jobs wait and [Config.Workers] run. Submit never
-//     blocks: it returns [ErrBackpressure].
-//   - Handlers are those of package dispatcher: the same errors mean the same, and so
-//     does the kind's config, dispatcher.Unavailable and its OutageLimit included.
-//     job.Progress and checkpoints are kept with the job, in memory; job.Log goes to
-//     [Config.Logger], and dispatcher.Step remembers nothing. What needs a job's row (job.Complete,
-//     job.Guard, job.Then, dispatcher.StepTx) returns [ErrNotStored].
-//   - When Run is told to stop, jobs that were taken are carried out for the grace
-//     period; then running ones are cut off with the cause dispatcher.ErrShutdown, and
-//     what had not started is dropped. Both are said in the log.
-//   - What became of a job is known for [Config.Keep] after its end, for the latest
-//     10 000 jobs.
+//   - This process runs an accepted job once, as long as the process lives. It runs the job again only if
+//     [Options.MaxAttempts] allows it or its handler asks for it (dispatcher.Snooze, dispatcher.Unavailable).
+//   - No more than [Config.Capacity] jobs wait and [Config.Workers] run. Submit never blocks: it returns
+//     [ErrBackpressure].
+//   - Handlers are those of package dispatcher. The same errors have the same meaning, and the kind's config applies,
+//     including dispatcher.Unavailable and its OutageLimit. The queue keeps job.Progress and checkpoints in memory,
+//     with the job; job.Log goes to [Config.Logger], and dispatcher.Step remembers nothing. Calls that need a job's row
+//     (job.Complete, job.Guard, job.Then, dispatcher.StepTx) return [ErrNotStored].
+//   - When Run is asked to stop, it works on accepted jobs for the grace period; then it cuts running ones off with
+//     the cause dispatcher.ErrShutdown and drops those that have not started. It logs both.
+//   - The outcome of a job is known for [Config.Keep] after its end, for the latest 10 000 jobs.
 //
 // # Threads
 //

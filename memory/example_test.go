@@ -11,12 +11,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Count has an input that cannot be stored.
+// Count reads an input that cannot be stored.
 type Count struct{ Upload io.Reader }
 
 func (Count) Kind() string { return "upload.count" }
 
-// How do I carry out a job whose input cannot be stored?
+// How do I run a job whose input cannot be stored?
 func Example() {
 	var mux memory.Mux
 	memory.HandleResult(&mux, func(ctx context.Context, job *outbox.Job[Count]) (int, error) {

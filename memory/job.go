@@ -11,18 +11,17 @@ import (
 )
 
 var (
-	// ErrNotFound says that no job has the id: it is of another process, or what
-	// became of it is no longer known. It is that of packages await and operator.
+	// ErrNotFound reports that no job has the id: it belongs to another process, or its outcome is no longer known. It
+	// is the ErrNotFound of packages await and operator.
 	ErrNotFound = engine.ErrNotFound
-	// ErrNotStored says that something was called that works on a job's row in the database,
-	// Complete, Guard, Then or dispatcher.StepTx: a job in memory has none.
+	// ErrNotStored is returned by calls that need a job's row in the database (Complete, Guard, Then,
+	// dispatcher.StepTx): a job in memory has none.
 	ErrNotStored = engine.ErrNotStored
-	// ErrCancelled is the cause with which a handler's context ends after Cancel. It is
-	// dispatcher.ErrCancelled.
+	// ErrCancelled is the cause with which Cancel ends a handler's context. It is dispatcher.ErrCancelled.
 	ErrCancelled = outcome.ErrCancelled
 )
 
-// Job is how a job is, or what became of it.
+// Job is the state or the outcome of a job.
 type Job struct {
 	ID           outbox.ID
 	Tenant       outbox.ID
@@ -34,20 +33,20 @@ type Job struct {
 	SubmittedAt  time.Time
 	StartedAt    time.Time // of the latest attempt; zero before the first
 	FinishedAt   time.Time // zero before the end
-	ErrorCode    string    // of the latest attempt that failed; "shutdown" for a job that a stop has lost
+	ErrorCode    string    // of the latest failed attempt; "shutdown" for a job that a stop lost
 	ErrorMessage string
 }
 
-// Ended reports whether nothing will change any more.
+// Ended reports whether the job is final.
 func (j Job) Ended() bool { return !j.FinishedAt.IsZero() }
 
-// Progress is how far a job is, as its handler says.
+// Progress is how far a job is, as reported by its handler.
 type Progress struct {
-	Current, Total int64 // in units that the handler knows
+	Current, Total int64 // in a unit of the handler's choice
 	Message        string
 }
 
-// Job returns how a job is, or [ErrNotFound].
+// Job returns a job's state, or [ErrNotFound].
 func (q *Queue) Job(id outbox.ID) (Job, error) {
 	q.store.mu.Lock()
 	defer q.store.mu.Unlock()
@@ -58,7 +57,7 @@ func (q *Queue) Job(id outbox.ID) (Job, error) {
 	return r.job(), nil
 }
 
-// Wait returns a job when it has ended, or the cause of ctx if that ends first.
+// Wait waits until a job has ended and returns it, or the cause of ctx if that ends first.
 func (q *Queue) Wait(ctx context.Context, id outbox.ID) (Job, error) {
 	q.store.mu.Lock()
 	r, err := q.store.find(id)
@@ -76,16 +75,15 @@ func (q *Queue) Wait(ctx context.Context, id outbox.ID) (Job, error) {
 	return r.job(), nil
 }
 
-// UnfinishedError says that a job has no result: it has not ended, or not well.
+// UnfinishedError reports that a job has no result, because it has not ended or did not succeed.
 type UnfinishedError struct{ Job Job }
 
 func (e *UnfinishedError) Error() string {
 	return fmt.Sprintf("result of job %s: it is %s", e.Job.ID, e.Job.Status)
 }
 
-// Result returns what the handler of [HandleResult] returned. It returns an
-// [*UnfinishedError] for a job that has not succeeded, [ErrNotFound], and another
-// error if the result is not an R.
+// Result returns the value that the handler of [HandleResult] returned. It returns an [*UnfinishedError] for a job that
+// has not succeeded, [ErrNotFound] for an unknown one, and another error if the result is not an R.
 func Result[R any](q *Queue, id outbox.ID) (R, error) {
 	q.store.mu.Lock()
 	defer q.store.mu.Unlock()
@@ -104,21 +102,19 @@ func Result[R any](q *Queue, id outbox.ID) (R, error) {
 	return result, nil
 }
 
-// Cancel ends a job, and returns the status in which it was found. One that waits
-// is cancelled at once. The context of one that runs ends with the cause
-// [ErrCancelled]; it is cancelled when its handler returns an error, and succeeded
-// if it returns none. One that has ended stays as it is. It returns [ErrNotFound].
+// Cancel ends a job and returns the status in which it found it, or [ErrNotFound]. It cancels a waiting job at once.
+// For a running job, it ends the handler's context with the cause [ErrCancelled]; the job is then cancelled if its
+// handler returns an error, and succeeded if it returns none. A job that has ended does not change.
 func (q *Queue) Cancel(id outbox.ID) (was outbox.Status, err error) { return q.store.cancel(id) }
 
-// ReportProgress notes how far the job of a handler's context is; the latest word
-// counts. It reports false, and notes nothing, outside of the handlers of this package
-// and once the handler has returned.
+// ReportProgress records how far the job of a handler's context is; the latest report counts. Outside the handlers of
+// this package, and once the handler has returned, it records nothing and returns false.
 func ReportProgress(ctx context.Context, p Progress) bool {
 	r, ok := ctx.Value(recorderKey{}).(*recorder)
 	return ok && r.Progress(p.Current, p.Total, p.Message) == nil
 }
 
-// job is the record as callers see it. The store's mu is held.
+// job returns the record as callers see it. The caller holds the store's mu.
 func (r *record) job() Job {
 	return Job{
 		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Status: r.status, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Progress: r.progress,

@@ -16,7 +16,7 @@ type metrics struct {
 	waiting, running prometheus.Gauge
 }
 
-// kindMetrics are one kind's, looked up once.
+// kindMetrics are the metrics of one kind, looked up once.
 type kindMetrics struct {
 	ended      map[outbox.Status]prometheus.Counter
 	rejected   prometheus.Counter
@@ -24,7 +24,7 @@ type kindMetrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	f := promauto.With(reg) // nil registers nowhere, and still counts
+	f := promauto.With(reg) // with nil, metrics count but are not registered
 	return &metrics{
 		ended: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "outbox_memory_jobs_total", Help: "Jobs in memory that ended: succeeded, failed, dead or cancelled (also by a stop).",
@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// forKind makes every series of a kind, so that rates start at zero.
+// forKind creates every series of a kind, so that rates start at zero.
 func (m *metrics) forKind(kind string) *kindMetrics {
 	k := &kindMetrics{ended: map[outbox.Status]prometheus.Counter{}, rejected: m.rejected.WithLabelValues(kind), processing: m.processing.WithLabelValues(kind)}
 	for _, status := range []outbox.Status{outbox.Succeeded, outbox.Failed, outbox.Dead, outbox.Cancelled} {

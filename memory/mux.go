@@ -15,32 +15,30 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Mux knows the handler of each kind. Its zero value is ready to use. Register
-// everything before [New].
+// Mux maps each kind to its handler. Its zero value is ready to use. Register everything before [New].
 type Mux struct{ routes map[string]*route }
 
-// route is one kind's way to its handler.
+// route is the handler of one kind, with its settings.
 type route struct {
 	kind   string
 	config dispatcher.KindConfig
-	policy outcome.Policy // of the config
+	policy outcome.Policy // from the config
 	accept func(outbox.Args) error
 	handle func(ctx context.Context, job *outbox.Claimed, args outbox.Args) (result any, err error)
 	counts *kindMetrics
 }
 
-// Handle registers the handler of T's kind. It gets the very value that was
-// submitted. A second handler for a kind, or a kind that is no name (see
-// outbox.Args), is a bug in the program and panics with an error that wraps an
+// Handle registers the handler of T's kind. The handler receives the very value that was submitted. A second handler
+// for a kind, or an invalid kind (see outbox.Args), is a bug in the program: Handle panics with an error that wraps an
 // [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...dispatcher.KindConfig) {
 	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) }, config...)
 }
 
-// none is the result of a handler without one.
+// none is the result type of a handler without a result.
 type none struct{}
 
-// HandleResult is Handle for a handler with a result, which [Result] returns.
+// HandleResult is Handle for a handler whose result [Result] returns.
 func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...dispatcher.KindConfig) {
 	var zero T
 	m.add(&route{
@@ -57,8 +55,7 @@ func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context
 	}, config)
 }
 
-// HandleRaw registers a dispatcher's handler, which reads the payload's bytes
-// itself. Submit an [outbox.Raw].
+// HandleRaw registers a dispatcher's handler, which reads the payload's bytes itself. Submit an [outbox.Raw].
 func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispatcher.KindConfig) {
 	m.add(&route{
 		kind: kind,
@@ -109,7 +106,7 @@ func (m *Mux) validate() error {
 	return errors.Join(errs...)
 }
 
-// build returns the routes with defaults and metrics.
+// build returns the routes, with defaults filled in and metrics attached.
 func (m *Mux) build(timeout time.Duration, retry dispatcher.BackoffPolicy, metrics *metrics) map[string]*route {
 	built := make(map[string]*route, len(m.routes))
 	for kind, r := range m.routes {

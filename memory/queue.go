@@ -17,23 +17,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Errors of [Queue.Submit].
+// These are the errors of [Queue.Submit].
 var (
-	// ErrBackpressure says that as many jobs wait as may: try again later, or tell
-	// the caller to.
+	// ErrBackpressure reports that the maximum number of jobs are waiting: try again later, or ask the caller to.
 	ErrBackpressure = errors.New("too many jobs wait in memory")
-	// ErrStopped says that the process is stopping, or has stopped, working.
+	// ErrStopped reports that Run is stopping or has stopped.
 	ErrStopped = errors.New("the queue in memory has stopped")
 )
 
-// Config is how a queue works. The zero value is 4 workers and 256 waiting jobs.
+// Config configures a queue. The zero value means 4 workers and 256 waiting jobs.
 type Config struct {
-	Capacity    int                      // jobs that may wait, for a worker or for their next attempt; 0 is 256
-	Workers     int                      // jobs that run at once; 0 is 4
-	Timeout     time.Duration            // of one attempt; 0 is 5 min
-	Backoff     dispatcher.BackoffPolicy // of jobs with more than one attempt; nil is Exponential(1 s, 1 h)
-	Keep        time.Duration            // how long it is known what became of a job; 0 is 10 min
-	GracePeriod time.Duration            // for the jobs that were taken, after a stop; 0 is 20 s, negative none
+	Capacity    int                      // jobs that may wait, for a worker or for their next attempt; 0 means 256
+	Workers     int                      // jobs that run at once; 0 means 4
+	Timeout     time.Duration            // of one attempt; 0 means 5 min
+	Backoff     dispatcher.BackoffPolicy // of jobs with more than one attempt; nil means Exponential(1 s, 1 h)
+	Keep        time.Duration            // how long the outcome of a job is known; 0 means 10 min
+	GracePeriod time.Duration            // for accepted jobs, after a stop; 0 means 20 s, negative none
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
@@ -71,8 +70,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Queue holds jobs in memory and works them. Make it with [New]. It is safe for
-// concurrent use.
+// A Queue holds jobs in memory and runs them. Make one with [New]. It is safe for concurrent use.
 type Queue struct {
 	config  Config
 	routes  map[string]*route
@@ -80,7 +78,7 @@ type Queue struct {
 	started atomic.Bool
 }
 
-// New checks config and registers the metrics.
+// New validates config and registers the metrics.
 func New(mux *Mux, config Config) (*Queue, error) {
 	config = config.withDefaults()
 	if err := errors.Join(config.validate(), mux.validate()); err != nil {
@@ -94,24 +92,22 @@ func New(mux *Mux, config Config) (*Queue, error) {
 	}, nil
 }
 
-// Options say how a job is to be run. The zero value is one attempt. Arguments that
-// are an [outbox.Defaulter] fill in what is left to the zero value; of their options,
-// those that are not here mean nothing.
+// Options set how a job is run. The zero value means one attempt. If the arguments are an [outbox.Defaulter], it
+// supplies the fields left at the zero value; its options without a counterpart here have no effect.
 type Options struct {
-	MaxAttempts int            // 0 is 1
-	Timeout     time.Duration  // of one attempt; 0 is the kind's
-	Backoff     outbox.Backoff // waits between attempts; nil is the kind's back-off
+	MaxAttempts int            // 0 means 1
+	Timeout     time.Duration  // of one attempt; 0 means the kind's
+	Backoff     outbox.Backoff // waits between attempts; nil means the kind's back-off
 	// IdempotencyKey is unique per tenant and kind: while its job is known, a repeat returns that job's id.
 	IdempotencyKey string
 	Headers        map[string]string // handed to the handler
-	Tenant         outbox.ID         // zero is outbox.RootTenant
+	Tenant         outbox.ID         // zero means outbox.RootTenant
 }
 
-// Submit takes a job, to be started as soon as a worker is free, and returns at
-// once: with [ErrBackpressure] if too many wait, [ErrStopped] once Run was asked
-// to stop, and an [*outbox.InvalidError] that names the field for bad input or a
-// kind without a handler. Jobs start in the order in which they were taken. Before
-// Run, they wait.
+// Submit accepts a job, which starts as soon as a worker is free, and returns at once. It returns [ErrBackpressure] if
+// too many jobs wait, [ErrStopped] once Run was asked to stop, and an [*outbox.InvalidError] that names the field for
+// invalid input or a kind without a handler. Jobs start in the order in which they were accepted. Before Run, they
+// wait.
 func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
 	opts = opts.withDefaults(args)
 	r, err := q.newRecord(args, opts)
@@ -128,7 +124,7 @@ func (o Options) withDefaults(args outbox.Args) Options {
 	if args == nil {
 		return o
 	}
-	kept, _ := outbox.Encode(unread{args}, outbox.Options{ // newRecord says what is not acceptable
+	kept, _ := outbox.Encode(unread{args}, outbox.Options{ // newRecord reports what is not acceptable
 		MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers, Tenant: o.Tenant,
 	})
 	all := kept.Options
@@ -138,8 +134,7 @@ func (o Options) withDefaults(args outbox.Args) Options {
 	}
 }
 
-// unread is arguments of which package outbox sees the kind and its default options, and not what
-// is in them.
+// unread wraps arguments so that package outbox sees their kind and default options, but not their content.
 type unread struct{ outbox.Args }
 
 func (u unread) DefaultOptions() outbox.Options {
@@ -151,8 +146,7 @@ func (u unread) DefaultOptions() outbox.Options {
 
 func (unread) MarshalJSON() ([]byte, error) { return []byte("0"), nil }
 
-// newRecord checks a request by the rules of package outbox; the arguments
-// themselves are nobody's to look into.
+// newRecord validates a request by the rules of package outbox, without looking into the arguments themselves.
 func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 	if args == nil {
 		return nil, invalid.Field("Args", "is nil")

@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// recorder takes what the handler of one attempt reports, as long as it runs.
+// recorder receives the reports of one attempt's handler while it runs.
 type recorder struct {
 	store  *store
 	record *record
@@ -40,7 +40,7 @@ func (r *recorder) Log(level slog.Level, message string) error {
 	return nil
 }
 
-// SaveCheckpoint keeps it as long as the job.
+// SaveCheckpoint keeps the checkpoint as long as the job.
 func (r *recorder) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
 	return r.note(func(record *record) { record.checkpoint = checkpoint })
 }
@@ -50,5 +50,5 @@ func (r *recorder) LoadCheckpoint(context.Context) (checkpoint []byte, err error
 	return checkpoint, err
 }
 
-// Flush has nothing to store: a job in memory cannot be completed.
+// Flush does nothing: a job in memory cannot be completed, so there is nothing to store.
 func (r *recorder) Flush(context.Context, engine.DB) error { return nil }

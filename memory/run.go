@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// abandonAfter is how long handlers have to return once they were cut off.
+// abandonAfter is how long handlers have to return after they were cut off.
 const abandonAfter = 8 * time.Second
 
-// Run works until ctx ends; then it takes no more jobs, carries out those that it
-// has taken for the grace period, cuts off what is left, and returns nil. Jobs
-// that wait for another attempt are dropped at once. It may be called once. It
-// returns an error if handlers ignore that they were cut off.
+// Run works until ctx ends. Then it accepts no more jobs, works on those already accepted for the grace period, cuts
+// off the rest, and returns nil. It drops jobs that wait for another attempt at once. It may be called once. It returns
+// an error if handlers ignore that they were cut off.
 func (q *Queue) Run(ctx context.Context) error {
 	if q.started.Swap(true) {
 		return errors.New("memory: Run was called before")
@@ -64,5 +63,5 @@ func (q *Queue) drain(w *workers) error {
 	}
 }
 
-// codeShutdown is the error code of jobs that were lost in a stop.
+// codeShutdown is the error code of jobs lost in a stop.
 const codeShutdown = "shutdown"

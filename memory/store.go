@@ -15,7 +15,7 @@ import (
 
 const maxKept = 10_000 // jobs that have ended
 
-// store is all jobs that are known, and where each is on its way.
+// store holds all known jobs and their places on the way from submission to end.
 type store struct {
 	capacity int
 	keep     time.Duration
@@ -23,14 +23,14 @@ type store struct {
 	log      *slog.Logger
 
 	mu       sync.Mutex
-	came     sync.Cond // to pending, or a stop
+	came     sync.Cond // signals a pending job, or a stop
 	stopping bool
-	pending  []*record             // wait for a worker
-	later    int                   // wait for their next attempt
+	pending  []*record             // waiting for a worker
+	later    int                   // waiting for their next attempt
 	running  map[*record]struct{}  //
-	jobs     map[outbox.ID]*record // all that are known
-	keys     map[keyOf]*record     // those of them with an idempotency key
-	ended    []*record             // those of them that have ended, in that order
+	jobs     map[outbox.ID]*record // all known jobs
+	keys     map[keyOf]*record     // the known jobs with an idempotency key
+	ended    []*record             // the known jobs that have ended, in that order
 }
 
 type keyOf struct {
@@ -47,7 +47,7 @@ func newStore(config Config, m *metrics, log *slog.Logger) *store {
 	return s
 }
 
-// add takes a job, unless one with its key is known already, and returns the id of the one or the other.
+// add accepts a job, unless one with its key is already known, and returns the id of whichever is kept.
 func (s *store) add(r *record) (outbox.ID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *store) add(r *record) (outbox.ID, error) {
 	return r.id, nil
 }
 
-// find is for what is known. mu is held.
+// find returns a known job. The caller holds mu.
 func (s *store) find(id outbox.ID) (*record, error) {
 	s.forget(time.Now())
 	r := s.jobs[id]
@@ -80,7 +80,7 @@ func (s *store) find(id outbox.ID) (*record, error) {
 	return r, nil
 }
 
-// enqueue puts a job at the end of those that wait. mu is held.
+// enqueue appends a job to pending. The caller holds mu.
 func (s *store) enqueue(r *record) {
 	r.status = outbox.Pending
 	s.pending = append(s.pending, r)
@@ -88,7 +88,7 @@ func (s *store) enqueue(r *record) {
 	s.came.Signal()
 }
 
-// forget drops what ended long ago, and the oldest of too many. mu is held.
+// forget drops jobs that ended long ago, and the oldest if there are too many. The caller holds mu.
 func (s *store) forget(now time.Time) {
 	n := 0
 	for n < len(s.ended) && (len(s.ended)-n > maxKept || now.Sub(s.ended[n].finished) > s.keep) {
@@ -103,10 +103,10 @@ func (s *store) forget(now time.Time) {
 	s.ended = s.ended[n:]
 }
 
-// schedule has a job wait for its next attempt. mu is held.
+// schedule makes a job wait for its next attempt. The caller holds mu.
 func (s *store) schedule(r *record, v outcome.Outcome) {
 	r.status, r.code, r.message = v.Status, v.Code, v.Message
-	if v.Status == outbox.Pending { // snoozed: no attempt spent
+	if v.Status == outbox.Pending { // a snooze spends no attempt
 		r.attempt--
 	}
 	s.later++
@@ -114,14 +114,14 @@ func (s *store) schedule(r *record, v outcome.Outcome) {
 	r.timer = time.AfterFunc(v.Delay, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if r.timer != nil { // else a cancel or a stop came first
+		if r.timer != nil { // unless a cancel or a stop came first
 			s.unschedule(r)
 			s.enqueue(r)
 		}
 	})
 }
 
-// unschedule ends the wait for another attempt. mu is held.
+// unschedule ends the wait for another attempt. The caller holds mu.
 func (s *store) unschedule(r *record) {
 	r.timer.Stop()
 	r.timer = nil
@@ -129,10 +129,10 @@ func (s *store) unschedule(r *record) {
 	s.metrics.waiting.Dec()
 }
 
-// end closes a job. mu is held.
+// end closes a job. The caller holds mu.
 func (s *store) end(r *record, status outbox.Status, code, message string) {
 	r.status, r.code, r.message, r.finished = status, code, message, time.Now()
-	r.args, r.checkpoint = nil, nil // may be large, or hold what is to be closed
+	r.args, r.checkpoint = nil, nil // they may be large, or hold resources that must be closed
 	close(r.done)
 	s.ended = append(s.ended, r)
 	s.forget(r.finished)
@@ -145,14 +145,14 @@ func (s *store) end(r *record, status outbox.Status, code, message string) {
 		slog.String("status", string(status)), slog.Int("attempt", r.attempt), slog.String("error_code", code), slog.String("error", message))
 }
 
-// drop takes a job out of those that wait for a worker. mu is held.
+// drop removes a job from pending. The caller holds mu.
 func (s *store) drop(r *record) {
 	i := slices.Index(s.pending, r)
 	s.pending = slices.Delete(s.pending, i, i+1)
 	s.metrics.waiting.Dec()
 }
 
-// cancel ends a job that waits, has a running one end, and returns how it was.
+// cancel ends a waiting job, or asks a running one to end, and returns its previous status.
 func (s *store) cancel(id outbox.ID) (was outbox.Status, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,8 +175,7 @@ func (s *store) cancel(id outbox.ID) (was outbox.Status, err error) {
 	return was, nil
 }
 
-// stop takes no more jobs, and drops those that wait for another attempt: their
-// time may be hours away.
+// stop makes the store refuse new jobs, and drops those that wait for another attempt, whose time may be hours away.
 func (s *store) stop(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

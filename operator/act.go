@@ -10,13 +10,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Retry makes a job run again as soon as a worker is free. A dead letter becomes
-// pending with all its attempts before it, and no lost leases counted; a job that
-// waits, pending or retrying, becomes due now and keeps its count. It raises the
-// epoch: whatever an earlier worker of the job still writes is refused.
+// Retry makes a job run again as soon as a worker is free. A dead letter becomes pending with all its attempts
+// available again and its lost leases reset; a waiting job, pending or retrying, becomes due now and keeps its count.
+// Retry raises the epoch: writes of an earlier worker of the job are refused.
 //
-// It returns a [*StatusError] for a job in another status, [ErrPastDeadline], and
-// [ErrNotFound].
+// It returns a [*StatusError] for a job in another status, [ErrPastDeadline], or [ErrNotFound].
 func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -34,8 +32,8 @@ func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
 	return nil
 }
 
-// Dismiss puts a dead letter away: it moves to the history as dismissed. It
-// returns a [*StatusError] for a job in another status, and [ErrNotFound].
+// Dismiss moves a dead letter to the history as dismissed. It returns a [*StatusError] for a job in another status, and
+// [ErrNotFound].
 func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -49,8 +47,8 @@ func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
 	return nil
 }
 
-// refuse says why nothing was done. It looks in a statement of its own, which
-// sees what the first one may just have missed: a job that closed meanwhile.
+// refuse returns the reason for which nothing was done. It looks in a statement of its own, which sees what the first
+// one may just have missed: a job that closed meanwhile.
 func (o *Operator) refuse(ctx context.Context, id outbox.ID, act string) error {
 	job, err := o.jobTo(ctx, act, id)
 	if err != nil {
@@ -59,7 +57,7 @@ func (o *Operator) refuse(ctx context.Context, id outbox.ID, act string) error {
 	return &StatusError{ID: id, Status: job.Status, Act: act}
 }
 
-// jobTo is Job with errors that say what was to be done.
+// jobTo is Job with errors that name the intended act.
 func (o *Operator) jobTo(ctx context.Context, act string, id outbox.ID) (Job, error) {
 	job, err := o.Job(ctx, id)
 	if errors.Is(err, ErrNotFound) {

@@ -15,11 +15,11 @@ const (
 	atOncePause = 20 * time.Millisecond // before the second; longer before each later one
 )
 
-// AtOnce runs do with an operator whose questions and acts are one transaction with one snapshot
-// (REPEATABLE READ): what do acts on is as it has read it, or nothing is done. Where somebody else changes
-// it meanwhile, or merely adds to the audit, do runs again and sees that; after five such runs AtOnce
-// returns the server's serialization error. The transaction is rolled back if do returns an error. It needs a
-// transaction of its own, and do may not use that operator after it returns.
+// AtOnce runs do with an operator whose questions and acts form one transaction with one snapshot (REPEATABLE READ): do
+// acts on exactly what it has read, or nothing is done. If somebody else changes that meanwhile, or merely adds to the
+// audit, do runs again and sees the change; after five such runs AtOnce returns the server's serialization error. If do
+// returns an error, the transaction is rolled back. AtOnce needs a transaction of its own, and do may not use that
+// operator after it returns.
 func (o *Operator) AtOnce(ctx context.Context, do func(*Operator) error) error {
 	if o.in != nil {
 		return errInTx

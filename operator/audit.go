@@ -19,12 +19,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Actor is who acts, as it will stand in the audit. What does not fit, or what
-// Postgres cannot store, is cut off or replaced: an act does not fail because of
-// the name that it is done under.
+// Actor is the acting person or service, as recorded in the audit. Text that does not fit, or that Postgres cannot
+// store, is cut off or replaced: an act does not fail because of its actor's name.
 type Actor struct {
 	Name      string // a person, a token's name; "" is recorded as unknown. Up to 200 bytes
-	RequestID string // of the request that the act is a part of; "" for none. Up to 200 bytes
+	RequestID string // of the request that the act belongs to; "" if none. Up to 200 bytes
 }
 
 const (
@@ -49,29 +48,29 @@ func (o *Operator) Because(reason string) *Operator {
 	return &explained
 }
 
-// by is what every act records about its origin.
+// by is the origin that every act records.
 type by struct{ actor, requestID, reason string }
 
-// AuditEntry is an act and who did it.
+// AuditEntry is an act with its actor.
 type AuditEntry struct {
 	ID        int64 // rises from act to act
 	At        time.Time
 	Actor     string
 	Act       string          // noun.verb: "job.retry", "queue.pause"
-	Tenant    outbox.ID       // zero: it concerns no one tenant
-	JobID     outbox.ID       // zero: it was not done to a job
+	Tenant    outbox.ID       // zero if it concerns no single tenant
+	JobID     outbox.ID       // zero if it was not done to a job
 	Queue     string          // of the job, or the queue itself
-	Target    string          // what else it was done to
-	Before    json.RawMessage // what it changed, as it was; nil for nothing
-	After     json.RawMessage // and as it became
+	Target    string          // any other object of the act
+	Before    json.RawMessage // the previous state of what it changed; nil for nothing
+	After     json.RawMessage // the new state
 	Reason    string
 	RequestID string
 
-	PayloadBytes int // of a replaced payload, as Before has it: of [AuditFilter.WithPayloads], or left out
+	PayloadBytes int // of a replaced payload, in Before with [AuditFilter.WithPayloads], else omitted
 }
 
-// WithoutPayload is the entry for a reader who may not see payloads. It has no payload that was replaced, of headers
-// the names alone, and no hashes: what a short text was can be guessed by its hash.
+// WithoutPayload returns the entry for a reader who may not see payloads. It omits replaced payloads, the values of
+// headers, and hashes, because a short text can be guessed from its hash.
 func (e AuditEntry) WithoutPayload() AuditEntry {
 	e.Before, e.After = withoutPayload(e.Before), withoutPayload(e.After)
 	return e
@@ -85,28 +84,28 @@ func withoutPayload(object json.RawMessage) json.RawMessage {
 	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool {
 		return name == "payload_base64" || strings.HasSuffix(name, "_sha256")
 	})
-	if json.Unmarshal(members["headers"], &headers) == nil { // of an old entry: newer ones have a list
+	if json.Unmarshal(members["headers"], &headers) == nil { // of an old entry; newer ones have a list
 		members["headers"], _ = json.Marshal(slices.Sorted(maps.Keys(headers)))
 	}
-	rest, _ := json.Marshal(members) // of what was read: cannot fail
+	rest, _ := json.Marshal(members) // cannot fail: it was just decoded
 	return rest
 }
 
-// AuditFilter says which acts to list. Its zero value is the newest of all.
+// AuditFilter selects acts. Its zero value selects the newest of all.
 type AuditFilter struct {
-	Actor     string    // "" is any
-	Act       string    // "" is any
-	Queue     string    // "" is any
-	Target    string    // "" is any
-	RequestID string    // "" is any
-	JobID     outbox.ID // zero is any
-	Tenant    outbox.ID // zero is any
-	Since     time.Time // zero is from the first act on
-	Until     time.Time // and before this instant; zero is to the last
-	Limit     int       // 0 is 50; more than 200 is 200
-	Before    int64     // only older ones than the entry with this ID; 0 is from the newest on
+	Actor     string    // "" means any
+	Act       string    // "" means any
+	Queue     string    // "" means any
+	Target    string    // "" means any
+	RequestID string    // "" means any
+	JobID     outbox.ID // zero means any
+	Tenant    outbox.ID // zero means any
+	Since     time.Time // zero means from the first act on
+	Until     time.Time // before this instant; zero means to the last act
+	Limit     int       // 0 means 50; at most 200
+	Before    int64     // only entries older than the one with this ID; 0 begins with the newest
 
-	WithPayloads bool // payloads that were replaced, too, of up to 64 KiB each
+	WithPayloads bool // include replaced payloads, of up to 64 KiB each
 }
 
 func (f AuditFilter) validate() error {
@@ -122,7 +121,7 @@ func (f AuditFilter) validate() error {
 	})
 }
 
-// sparse says that much may have to be read for a page: what is asked for has no index.
+// sparse reports whether a page may require much reading, because no index supports the filter.
 func (f AuditFilter) sparse() bool {
 	return f.JobID.IsZero() && (f.Actor != "" || f.Act != "" || f.Target != "" || f.RequestID != "" || !f.Since.IsZero() || !f.Until.IsZero())
 }
@@ -136,8 +135,8 @@ func (f AuditFilter) params() sqlgen.ListAuditParams {
 	}
 }
 
-// Audit lists what was done by operators, newest first. The next page begins with
-// Before as the last entry's ID. It reads until it has found as many as are wanted, for as long as ctx lets it.
+// Audit lists the acts of operators, newest first. For the next page, set Before to the last entry's ID. It reads until
+// it has found as many as are wanted, or until ctx ends.
 func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, err error) {
 	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
 	for {
@@ -155,15 +154,15 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEnt
 // AuditPage is a part of the audit, newest first.
 type AuditPage struct {
 	Entries []AuditEntry
-	Next    int64 // [AuditFilter.Before] of the next page; 0: this is the last one
+	Next    int64 // [AuditFilter.Before] of the next page; 0 if this is the last one
 }
 
-// auditLate is how much older than an act those with a higher id may be: the time of an act is when its statement
-// began, and ids are given when they are stored.
+// auditLate is how much older than an act those with a higher id may be: the time of an act is the beginning of its
+// statement, and ids are assigned when acts are stored.
 const auditLate = time.Hour
 
-// AuditPage lists acts like [Operator.Audit], in a bounded time however many there are and however few are meant: a
-// page may be shorter than the limit, even empty, while there are more.
+// AuditPage lists acts like [Operator.Audit], but in bounded time however many there are and however few match: a page
+// may be shorter than the limit, even empty, while there are more.
 func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage, err error) {
 	if err := f.validate(); err != nil {
 		return page, err
@@ -179,9 +178,9 @@ func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage
 		return err
 	}
 	if f.JobID.IsZero() {
-		err = o.byIndex(ctx, read) // by audit_tenant_idx, of which the page is the end
+		err = o.byIndex(ctx, read) // by audit_tenant_idx, whose end is the page
 	} else {
-		err = read(o.db) // it has few
+		err = read(o.db) // few acts match
 	}
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
@@ -189,8 +188,8 @@ func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage
 	return page, nil
 }
 
-// readAudit makes rounds, as readPage does, of which the first reads so many rows, until they have taken so long; with
-// 0 rows it makes one that reads what it has to.
+// readAudit makes rounds, as readPage does: the first reads the given number of rows, and rounds go on until they have
+// taken most. With 0 rows it makes a single round that reads as much as it needs.
 func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int32, most time.Duration) (page AuditPage, err error) {
 	params, begun := f.params(), time.Now()
 	for limit := int(params.MaxRows); ; rows *= 2 {
@@ -236,7 +235,7 @@ func auditEntry(row sqlgen.ListAuditRow) AuditEntry {
 	}
 }
 
-// from is an instant from which on; the zero time is the beginning.
+// from returns a lower bound; the zero time means no bound.
 func from(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
@@ -244,7 +243,7 @@ func from(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// until is an instant before which; the zero time is the end.
+// until returns an exclusive upper bound; the zero time means no bound.
 func until(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Bridge is how messages of a broker become jobs.
+// A Bridge turns messages of a broker into jobs.
 type Bridge struct {
 	Name     string
-	Fetching bool      // by some process, whose lease lasts
-	Stored   int64     // messages that were stored as jobs or dead letters, repeats included
-	MovedAt  time.Time // when some were stored last; zero if never
-	SeenAt   time.Time // MovedAt, or if that is zero when a process had the bridge first
+	Fetching bool      // some process fetches, and its lease has not lapsed
+	Stored   int64     // messages stored as jobs or dead letters, repeats included
+	MovedAt  time.Time // when messages were last stored; zero if never
+	SeenAt   time.Time // MovedAt, or if that is zero, when a process first took the bridge
 
-	Lag        *int64    // messages behind those that it has fetched, when the broker said so last; nil if it never did
-	AwaySince  time.Time // since when it stores none although there are some, or the broker is away; zero unless so
+	Lag        *int64    // messages behind the fetched ones, by the broker's last report; nil if it never reported
+	AwaySince  time.Time // since when it stores none although there are some, or the broker is away; else zero
 	AwayReason string    // why, in the client's words
 }
 
-// State is what the bridge does, in a word: fetching, away, which is that something keeps it from that, or waiting,
-// which is for a process that fetches.
+// State returns what the bridge does: fetching, away (something keeps it from fetching), or waiting (for a process that
+// fetches).
 func (b Bridge) State() string {
 	switch {
 	case !b.Fetching:

@@ -10,27 +10,24 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Cancellation is what became of a request to cancel a job.
+// Cancellation is the result of a request to cancel a job.
 type Cancellation string
 
 const (
-	// Cancelled: the job waited, or had been cancelled before. It will not run any more.
+	// Cancelled means that the job waited, or had been cancelled before. It will not run any more.
 	Cancelled Cancellation = "cancelled"
-	// CancelRequested: the job is running. Its handler's context ends within a
-	// second, with the cause dispatcher.ErrCancelled. The job ends cancelled when the
-	// handler returns an error or its worker dies, and succeeded when the handler
-	// returns nil all the same.
+	// CancelRequested means that the job is running. Its handler's context ends within a second, with the cause
+	// dispatcher.ErrCancelled. The job ends cancelled when the handler returns an error or its worker dies, and
+	// succeeded if the handler returns nil all the same.
 	CancelRequested Cancellation = "requested"
 )
 
-// Cancel calls a job off: at once if it waits, created, pending, blocked or
-// retrying; by asking its handler to stop if it is running. To repeat it is
-// harmless.
+// Cancel cancels a job: at once if it waits (created, pending, blocked or retrying), and by asking its handler to stop
+// if it is running. Repeating it is harmless.
 //
-// It returns a [*StatusError] for a job that is closed otherwise, and for a dead
-// letter, which can be dismissed; and [ErrNotFound]. It waits for up to 10 s for a
-// transaction that has locked the job, such as a handler's own that has called
-// Complete or Guard.
+// It returns a [*StatusError] for a job that closed in another way, and for a dead letter, which can be dismissed; and
+// [ErrNotFound]. It waits for up to 10 s for a transaction that has locked the job, such as a handler's own that has
+// called Complete or Guard.
 func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -53,8 +50,8 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 	return "", &StatusError{ID: id, Status: status, Act: "cancel"}
 }
 
-// Release lets a held job run, as soon as a worker is free and its run_at has
-// come. It returns a [*StatusError] for a job that is not held, and [ErrNotFound].
+// Release lets a held job run as soon as a worker is free and its run_at has come. It returns a [*StatusError] for a
+// job that is not held, and [ErrNotFound].
 func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -11,10 +11,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Children lists up to limit jobs (0 is 50, more than 200 is 200) that the end of a job stored: its follow-ups, and
-// the job of a death hook, open and closed, newest first, without payloads, results and attempts. The next page
-// begins with before as the last job's id, and the zero id is from the newest on. A job that does not exist has none.
-// In a context that is [TiedTo] a tenant they are its own.
+// Children lists up to limit jobs (0 means 50; at most 200) that were stored at the end of a job: its follow-ups, and
+// the job of a death hook, open and closed, newest first, without payloads, results and attempts. For the next page,
+// pass the last job's id as before; the zero id begins with the newest. A job that does not exist has no children. In a
+// context that is [TiedTo] a tenant, only that tenant's are listed.
 func (o *Operator) Children(ctx context.Context, parent outbox.ID, limit int, before outbox.ID) ([]Job, error) {
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
@@ -41,8 +41,8 @@ func (o *Operator) Children(ctx context.Context, parent outbox.ID, limit int, be
 	return jobs, nil
 }
 
-// FindByIdempotencyKey returns the id of the job that a kind's idempotency key stored, for as long as the job is
-// kept, or [ErrNotFound]. The zero tenant is [outbox.RootTenant].
+// FindByIdempotencyKey returns the id of the job that a kind's idempotency key stored, for as long as the job is kept,
+// or [ErrNotFound]. The zero tenant means [outbox.RootTenant].
 func (o *Operator) FindByIdempotencyKey(ctx context.Context, tenant outbox.ID, kind, key string) (outbox.ID, error) {
 	if err := validTexts(map[string]string{"kind": kind, "key": key}); err != nil {
 		return outbox.ID{}, err

@@ -25,21 +25,21 @@ type DeadLetter struct {
 	Fingerprint string    // the same for dead letters with the same error; "" without a worker's error
 }
 
-// DeadLetterFilter says which dead letters are meant. Its zero value is all of them.
+// DeadLetterFilter selects dead letters. Its zero value selects all of them.
 type DeadLetterFilter struct {
-	Kind        string        // "" is any
-	Queue       string        // "" is any
-	Status      outbox.Status // Failed or Dead; "" is both
-	ErrorCode   string        // "" is any
-	Fingerprint string        // "" is any
-	Key         string        // "" is any
-	Tenant      outbox.ID     // zero is any
+	Kind        string        // "" means any
+	Queue       string        // "" means any
+	Status      outbox.Status // Failed or Dead; "" means both
+	ErrorCode   string        // "" means any
+	Fingerprint string        // "" means any
+	Key         string        // "" means any
+	Tenant      outbox.ID     // zero means any
 
-	CreatedSince, CreatedUntil time.Time // enqueued at or after, and before; zero is any time
-	FailedSince, FailedUntil   time.Time // became a dead letter at or after, and before; zero is any time
+	CreatedSince, CreatedUntil time.Time // enqueued at or after, and before; zero means any time
+	FailedSince, FailedUntil   time.Time // became a dead letter at or after, and before; zero means any time
 
-	// After has [Operator.ReplayAll] and [Operator.DismissAll] go on behind the job at
-	// which they were broken off, [BulkProgress.Last]. Zero is from the oldest on.
+	// After makes [Operator.ReplayAll] and [Operator.DismissAll] continue behind the job at which they were
+	// interrupted, [BulkProgress.Last]. Zero begins with the oldest.
 	After outbox.ID
 }
 
@@ -53,7 +53,7 @@ func (f DeadLetterFilter) validate() error {
 	})
 }
 
-// validTexts refuses what Postgres could not compare anything with.
+// validTexts refuses text that Postgres cannot compare with anything.
 func validTexts(fields map[string]string) error {
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		if s := fields[field]; !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
@@ -70,7 +70,7 @@ func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 		TenantID: pgvalue.UUIDOrNull(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
 		FailedSince: from(f.FailedSince), FailedUntil: until(f.FailedUntil),
 	}
-	// The index of dead letters is by id, which tells when a job was enqueued.
+	// The index of dead letters is ordered by id, which contains the time of enqueueing.
 	if !f.CreatedSince.IsZero() {
 		p.After = idAt(f.CreatedSince.Add(-clockError))
 	}
@@ -83,7 +83,7 @@ func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 	return p
 }
 
-// tooMany says what to do when there was no time for all the dead letters.
+// tooMany adds advice to the error of running out of time for all the dead letters.
 func tooMany(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: there are very many; ask for those that were enqueued within a shorter time", err)
@@ -91,10 +91,9 @@ func tooMany(err error) error {
 	return err
 }
 
-// DeadLetters lists up to limit dead letters (0 is 50, more than 200 is 200), newest
-// first by when they were enqueued. The next page begins with before as the last
-// one's ID; zero is from the newest on. It takes as many statements as it needs: if few
-// of millions are meant, it is the caller's ctx that ends it. See [Operator.DeadLetterPage].
+// DeadLetters lists up to limit dead letters (0 means 50; at most 200), newest first by when they were enqueued. For
+// the next page, pass the last one's ID as before; zero begins with the newest. It uses as many statements as it needs:
+// if few of millions match, only the caller's ctx ends it. See [Operator.DeadLetterPage].
 func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int) (letters []DeadLetter, err error) {
 	for limit = min(cmp.Or(limit, DefaultLimit), MaxLimit); ; {
 		page, err := o.DeadLetterPage(ctx, f, before, limit-len(letters))
@@ -108,29 +107,28 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 	}
 }
 
-// DeadLetterGroup is the dead letters that failed alike: of one kind, with one error
-// code, and messages that differ only in numbers, ids, addresses and quoted values.
+// DeadLetterGroup is a group of dead letters that failed alike: of one kind, with one error code, and with messages
+// that differ only in numbers, ids, addresses and quoted values.
 type DeadLetterGroup struct {
 	Fingerprint    string
 	Kind           string
 	ErrorCode      string
-	Message        string // of the example
+	Message        string // of an example
 	Example        outbox.ID
 	Jobs           int64
 	Oldest, Newest time.Time // when the first and the last of them became dead letters
-	Grows          bool      // the last one did so of late; false of DeadLetterGroups
+	Grows          bool      // the last one did so recently; false from DeadLetterGroups
 }
 
-// DeadLetterGroups counts the dead letters that failed alike, the largest groups
-// first, up to limit of them (0 is 50, more than 200 is 200). It reads them all: with
-// 200,000 that takes about a second, and after ten it gives up. CreatedSince and
-// CreatedUntil keep it to fewer.
+// DeadLetterGroups counts the dead letters that failed alike, and returns up to limit groups, the largest first (0
+// means 50; at most 200). It reads all dead letters: 200,000 take about a second, and after ten seconds it gives up.
+// CreatedSince and CreatedUntil limit how many it reads.
 func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
 	return o.GrowingDeadLetterGroups(ctx, f, 0, limit)
 }
 
-// GrowingDeadLetterGroups is [Operator.DeadLetterGroups] with those first whose last dead letter is no older than that,
-// however small they are.
+// GrowingDeadLetterGroups is [Operator.DeadLetterGroups], but first returns the groups whose last dead letter is no
+// older than within, however small they are.
 func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilter, within time.Duration, limit int) ([]DeadLetterGroup, error) {
 	rows, err := o.groupDeadLetters(ctx, f, within, limit)
 	if err != nil {
@@ -146,12 +144,11 @@ func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilt
 	return groups, nil
 }
 
-// countPage is how many dead letters a statement looks at to count.
+// countPage is how many dead letters one counting statement reads.
 const countPage = 50_000
 
-// CountDeadLetters counts the dead letters that f means: what ReplayAll and
-// DismissAll would act on now. It takes as many statements as it needs: of millions it
-// is the caller's ctx that ends it.
+// CountDeadLetters counts the dead letters that match f: those that ReplayAll and DismissAll would act on now. It uses
+// as many statements as it needs: with millions, only the caller's ctx ends it.
 func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n int64, err error) {
 	if err := f.validate(); err != nil {
 		return 0, err

@@ -16,12 +16,11 @@ import (
 // DeadLetterPage is a part of a list of dead letters, newest first.
 type DeadLetterPage struct {
 	DeadLetters []DeadLetter
-	Next        outbox.ID // before of the next page; zero: this is the last one
+	Next        outbox.ID // before of the next page; zero if this is the last one
 }
 
-// DeadLetterPage lists dead letters like [Operator.DeadLetters], in a bounded time
-// however many there are and however few are meant: a page may be shorter than the limit,
-// even empty, while there are more.
+// DeadLetterPage lists dead letters like [Operator.DeadLetters], but in bounded time however many there are and however
+// few match: a page may be shorter than the limit, even empty, while there are more.
 func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int) (page DeadLetterPage, err error) {
 	if err := f.validate(); err != nil {
 		return page, err
@@ -41,7 +40,7 @@ func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, befor
 	return page, nil
 }
 
-// listed are the parameters of a list.
+// listed returns the parameters of a list.
 func (f DeadLetterFilter) listed(before outbox.ID, limit int) sqlgen.ListDeadLettersParams {
 	p := f.params()
 	if !before.IsZero() && bytes.Compare(before[:], p.Before.Bytes[:]) < 0 {
@@ -54,8 +53,8 @@ func (f DeadLetterFilter) listed(before outbox.ID, limit int) sqlgen.ListDeadLet
 	}
 }
 
-// letterRounds makes rounds as readPage does. How far one reads is counted in dead letters
-// of all tenants: none of the indexes that tell tenants apart has them alone.
+// letterRounds makes rounds as readPage does. The distance of a round is counted in dead letters of all tenants,
+// because none of the indexes by tenant contains dead letters alone.
 func letterRounds(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListDeadLettersParams, rows int32, most time.Duration) (page DeadLetterPage, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	for ; ; rows *= 2 {

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// How do I call a job off, and what became of it?
+// How do I cancel a job, and see what became of it?
 func ExampleOperator_Cancel() {
 	cancel := func(ctx context.Context, o *operator.Operator, id outbox.ID) error {
 		done, err := o.Cancel(ctx, id)
@@ -25,8 +25,8 @@ func ExampleOperator_Cancel() {
 	_ = cancel
 }
 
-// How do I store a job now and decide later whether it runs? Hold it; then release
-// it, cancel it, or let its deadline pass.
+// How do I store a job now and decide later whether it runs? Hold it; then release it, cancel it, or let its deadline
+// pass.
 func ExampleOperator_Release() {
 	approve := func(ctx context.Context, o *operator.Operator, id outbox.ID, approved bool) error {
 		if approved {

@@ -7,9 +7,8 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// How do I keep all my processes together from overrunning a service that allows
-// ten requests at a time, and six hundred a minute? Give its jobs a queue of their
-// own, and limit that.
+// How do I keep all my processes together within the limits of a service that allows ten requests at a time, and six
+// hundred a minute? Give its jobs a queue of their own, and limit that queue.
 func ExampleOperator_Limit() {
 	limit := func(ctx context.Context, o *operator.Operator) error {
 		_, _, err := o.Limit(ctx, "bank", operator.Limits{

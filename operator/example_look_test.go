@@ -13,7 +13,7 @@ type sendMail struct{ To string }
 
 func (sendMail) Kind() string { return "mail.send" }
 
-// A job does not start. Why?
+// Why does a job not start?
 func ExampleOperator_Explain() {
 	ctx := context.Background()
 	pool, end := pgtest.Example()
@@ -41,7 +41,7 @@ func ExampleOperator_Jobs() {
 	for _, job := range jobs {
 		fmt.Println(job.Kind, job.Status)
 	}
-	fmt.Println(err) // the next page: Before the last one's ID
+	fmt.Println(err) // for the next page, set Before to the last one's ID
 	// Output:
 	// mail.send pending
 	// mail.send pending

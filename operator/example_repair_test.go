@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Which keys are stuck, for how long, and how do I have their jobs run on in order?
+// Which keys are stuck, for how long, and how do I make their jobs run on in order?
 func ExampleOperator_Unblock() {
 	unblock := func(ctx context.Context, o *operator.Operator) error {
 		keys, err := o.Keys(ctx, operator.KeyFilter{Parked: true}) // the longest waiting first
@@ -30,7 +30,7 @@ func ExampleOperator_Unblock() {
 	_ = unblock
 }
 
-// How do I make a schedule for a customer in the transaction that makes the customer, and change it later?
+// How do I create a schedule for a customer in the transaction that creates the customer, and change it later?
 func ExampleOperator_CreateSchedule() {
 	signUp := func(ctx context.Context, o *operator.Operator, tx pgx.Tx, customer string) error {
 		name := "report-" + customer
@@ -56,15 +56,14 @@ func ExampleOperator_ReplayEdited() {
 		if corrected == nil {
 			return o.Because("the customer has left").Dismiss(ctx, id)
 		}
-		o = o.CheckedBy(schemas) // refuses a payload that does not fit the kind
+		o = o.CheckedBy(schemas) // refuses a payload that is not valid for the kind
 
 		return o.Because("a typing error in the address").ReplayEdited(ctx, id, corrected)
 	}
 	_ = mend
 }
 
-// How do I keep a schedule from firing while its target is rebuilt, and run it once
-// when that is done?
+// How do I keep a schedule from firing while its target is rebuilt, and run it once when that is done?
 func ExampleOperator_RunSchedule() {
 	rebuild := func(ctx context.Context, o *operator.Operator, work func() error) error {
 		if err := o.PauseSchedule(ctx, outbox.RootTenant, "weekday-report"); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// The mail server is mended. How do all jobs that failed because of it run again,
-// without bringing it down a second time?
+// The mail server is repaired. How do I run all jobs again that failed because of it, without bringing it down a second
+// time?
 func ExampleOperator_ReplayAll() {
 	replay := func(ctx context.Context, pool *pgxpool.Pool) error {
 		o := operator.New(pool).As(operator.Actor{Name: "ada"}).Because("the mail server is mended")

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Explanation says why a job does not run.
+// Explanation lists why a job does not run.
 type Explanation struct {
 	ID      outbox.ID
 	Tenant  outbox.ID
@@ -22,52 +22,52 @@ type Explanation struct {
 	Kind    string
 	Status  outbox.Status
 	AsOf    time.Time // by the database's clock
-	Reasons []Reason  // never empty. The first is the one that holds; the others would when it is gone
+	Reasons []Reason  // never empty. The first is the one that applies; the others would if it were gone
 }
 
-// Reason is why a job does not run, with what shows it and what helps.
+// Reason is a reason for which a job does not run, with its evidence and remedy.
 type Reason struct {
 	Code     ReasonCode
 	Sentence string
-	Since    time.Time // zero: not known
-	Until    time.Time // when it ends by itself, as far as is known; zero: it does not, or nobody knows when
+	Since    time.Time // zero if not known
+	Until    time.Time // when it ends without intervention; zero if it does not, or that is not known
 	Evidence
-	Act Act // zero: nothing to do but to wait, or nothing that a command does
+	Act Act // zero if waiting is the only remedy, or none is a command
 }
 
-// ReasonCode is a reason for programs.
+// ReasonCode identifies a reason to programs.
 type ReasonCode string
 
-// The reasons, in the order in which they are looked for.
+// These are the reasons, in the order in which they are checked.
 const (
 	WhyClosed          ReasonCode = "closed"           // it ended, and does not run again
 	WhyDeadLetter      ReasonCode = "dead_letter"      // it failed for good and waits for a person
 	WhyLeaseLapsed     ReasonCode = "lease_lapsed"     // its worker let the lease lapse: a reaper takes it back
 	WhyCancelRequested ReasonCode = "cancel_requested" // its handler was asked to stop
-	WhyRunning         ReasonCode = "running"          // leased to a worker, which may still have it in its buffer
-	WhyWorkerMissing   ReasonCode = "worker_missing"   // it is running, and its worker has not been seen of late
+	WhyRunning         ReasonCode = "running"          // leased to a worker, perhaps still in its buffer
+	WhyWorkerMissing   ReasonCode = "worker_missing"   // it is running, and its worker has not been seen recently
 	WhyDeadlinePassed  ReasonCode = "deadline_passed"  // it cannot run any more: a reaper closes it as expired
 	WhyHeld            ReasonCode = "held"             // it was enqueued held, and nobody has released it
-	WhyNotDue          ReasonCode = "not_due"          // its time has not come
+	WhyNotDue          ReasonCode = "not_due"          // its run_at is in the future
 	WhyRetrying        ReasonCode = "retrying"         // it failed, and waits for its next attempt
-	WhyAway            ReasonCode = "dependency_away"  // what its kind needs was unavailable when it was tried last
+	WhyAway            ReasonCode = "dependency_away"  // its kind's dependency was unavailable at the last try
 	WhyQueuePaused     ReasonCode = "queue_paused"
-	WhyNoDispatcher    ReasonCode = "no_dispatcher" // no present dispatcher works the queue
-	WhyNoHandler       ReasonCode = "no_handler"    // none of those that do has a handler for the kind
-	WhyKeyParked       ReasonCode = "key_parked"    // nothing of the key starts until it is unblocked
+	WhyNoDispatcher    ReasonCode = "no_dispatcher" // no present dispatcher works its queue
+	WhyNoHandler       ReasonCode = "no_handler"    // no dispatcher that does has a handler for the kind
+	WhyKeyParked       ReasonCode = "key_parked"    // no job of the key starts until it is unblocked
 	WhyKeyDeadLetter   ReasonCode = "key_dead_letter"
-	WhyKeyFull         ReasonCode = "key_full"      // as many jobs of the key run as may
-	WhyKeyBehind       ReasonCode = "key_behind"    // another one is the head of the key's line
-	WhyKeyFree         ReasonCode = "key_free"      // it is blocked by nothing any more: it is promoted within seconds
-	WhyQueueFull       ReasonCode = "queue_full"    // as many jobs of the queue run as its limit allows
-	WhyQueueRate       ReasonCode = "queue_rate"    // as many have started of late as its rate allows
+	WhyKeyFull         ReasonCode = "key_full"      // the maximum number of the key's jobs are running
+	WhyKeyBehind       ReasonCode = "key_behind"    // another job is the head of the key's line
+	WhyKeyFree         ReasonCode = "key_free"      // nothing blocks it any more: it is promoted within seconds
+	WhyQueueFull       ReasonCode = "queue_full"    // the maximum number of the queue's jobs are running
+	WhyQueueRate       ReasonCode = "queue_rate"    // the maximum number have started within the interval of its rate
 	WhyQueueLimited    ReasonCode = "queue_limited" // perhaps: a single tenant may not see what runs
 	WhyWorkersBusy     ReasonCode = "workers_busy"  // the queue's dispatchers run as many jobs as they may
-	WhyTurn            ReasonCode = "turn"          // it is due, and others are before it
-	WhyDue             ReasonCode = "due"           // nothing is known to keep it: a dispatcher claims it next
+	WhyTurn            ReasonCode = "turn"          // it is due, and others precede it
+	WhyDue             ReasonCode = "due"           // no obstacle is known: a dispatcher claims it next
 )
 
-// ReasonCodes returns every code, in the order in which reasons are looked for.
+// ReasonCodes returns every code, in the order in which reasons are checked.
 func ReasonCodes() []ReasonCode {
 	return []ReasonCode{
 		WhyClosed, WhyDeadLetter, WhyLeaseLapsed, WhyCancelRequested, WhyRunning, WhyWorkerMissing, WhyDeadlinePassed, WhyHeld, WhyNotDue,
@@ -76,25 +76,25 @@ func ReasonCodes() []ReasonCode {
 	}
 }
 
-// Evidence is what shows a reason. What does not apply is zero.
+// Evidence supports a reason. Fields that do not apply are zero.
 type Evidence struct {
-	Job          outbox.ID // the other job that it is about: the one that runs, is dead, or is the head of the line
+	Job          outbox.ID // the other job involved: one that runs, is dead, or is the head of the line
 	JobStatus    outbox.Status
 	Key          string
-	Worker       string       // who holds the lease, of the job or of the other one
-	Workers      []Dispatcher // that worked the queue, or had a handler for the kind; those seen last first, 10 at most
+	Worker       string       // holder of the lease, of the job or of the other one
+	Workers      []Dispatcher // that worked the queue, or had a handler for the kind; latest seen first, 10 at most
 	By, Because  string       // the operator who did it, and the reason given
-	Running      int64        // jobs at once, of
+	Running      int64        // jobs running at once, of
 	Limit        int64
 	Rate         Rate
-	Ahead        int64   // jobs before it; 10 000 is as many or more
-	PerSecond    float64 // how many jobs of its tenant's queue have ended a second of late; 0: not known
+	Ahead        int64   // jobs before it; 10 000 means at least that many
+	PerSecond    float64 // rate at which jobs of its tenant's queue have recently ended; 0 if not known
 	Attempt      int
 	ErrorCode    string
 	ErrorMessage string
 }
 
-// Dispatcher is one as a reason names it.
+// Dispatcher is a dispatcher named in a reason.
 type Dispatcher struct {
 	Name    string
 	Version string
@@ -102,22 +102,22 @@ type Dispatcher struct {
 	Missing bool
 }
 
-// Act is what helps: the same as a command line and as a request to the API.
+// Act is a remedy, as a command line and as the equivalent request to the API.
 type Act struct {
 	Command      string // posthaste …
 	Method, Path string
 }
 
-// Explain says why a job does not run, from one snapshot of the database: each reason that holds, the first one first.
-// In a context that is [TiedTo] a tenant it says nothing of what all tenants share: dispatchers, what else runs, and by
-// whom a queue was paused. It returns [ErrNotFound].
+// Explain returns why a job does not run, from one snapshot of the database: every reason, the one that applies first.
+// In a context that is [TiedTo] a tenant it leaves out what all tenants share: dispatchers, other running jobs, and who
+// paused a queue. It returns [ErrNotFound] for an unknown job.
 func (o *Operator) Explain(ctx context.Context, id outbox.ID) (Explanation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	f, err := o.facts(ctx, id, true)
 	if isStatementTimeout(err) && ctx.Err() == nil {
-		// While somebody holds a snapshot, the index of due jobs begins with entries of jobs that are long done, and to
-		// count those before it takes too long.
+		// While an old snapshot is held, the index of due jobs begins with entries of finished jobs, and counting those
+		// before the job takes too long.
 		f, err = o.facts(ctx, id, false)
 	}
 	if err != nil {
@@ -129,18 +129,18 @@ func (o *Operator) Explain(ctx context.Context, id outbox.ID) (Explanation, erro
 	}, nil
 }
 
-// facts are what the reasons follow from. What was not asked for, because it does not matter to a job in that status,
-// is zero.
+// facts are what the reasons are derived from. Facts that were not queried, because they do not matter in the job's
+// status, are zero.
 type facts struct {
 	job        sqlgen.ExplainJobRow
 	everything bool // the caller may see what all tenants share
 	owner      []sqlgen.ExplainWorkerRow
-	waits      sqlgen.ExplainWaitsRow // of a job that waits
+	waits      sqlgen.ExplainWaitsRow // of a waiting job
 	workers    []workerFacts
-	unknown    bool // how many are ahead was not counted
+	unknown    bool // the jobs ahead were not counted
 }
 
-// workerFacts are a dispatcher as ExplainWaits writes it.
+// workerFacts describes a dispatcher in the form of ExplainWaits.
 type workerFacts struct {
 	Worker      string    `json:"worker"`
 	Version     string    `json:"version"`
@@ -155,12 +155,12 @@ func (f *facts) due() bool {
 	return !f.job.RunAt.Time.After(f.job.Now.Time) && f.job.RunAt.InfinityModifier != pgtype.Infinity
 }
 
-// turnPatience bounds the count of the jobs that are before one: somebody waits for the answer, which says the rest
-// without it.
+// turnPatience limits counting the jobs before one: somebody waits for the answer, which contains the rest without the
+// count.
 const turnPatience = "2s"
 
-// facts asks what it takes: one statement for a job that has ended, two for one that runs or waits. Those that count
-// how many are before the job are given up after [turnPatience].
+// facts queries what is needed: one statement for a job that has ended, two for one that runs or waits. The statements
+// that count the jobs before it are given up after [turnPatience].
 func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts, err error) {
 	f.everything = tiedTo(ctx).IsZero()
 	err = o.atOneMoment(ctx, func(tx pgx.Tx) error {
@@ -195,7 +195,7 @@ func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts
 	return f, err
 }
 
-// ask asks what a job that waits may wait for.
+// ask queries what a waiting job may be waiting for.
 func (f *facts) ask(ctx context.Context, db *sqlgen.Queries, turn bool) (err error) {
 	j := f.job
 	f.waits, err = db.ExplainWaits(ctx, sqlgen.ExplainWaitsParams{
@@ -208,10 +208,10 @@ func (f *facts) ask(ctx context.Context, db *sqlgen.Queries, turn bool) (err err
 	return json.Unmarshal(f.waits.Workers, &f.workers)
 }
 
-// fewestEndings are too few to tell a rate by.
+// fewestEndings is the fewest ends from which a rate is derived.
 const fewestEndings = 5
 
-// perSecond is how many jobs of the tenant's queue have ended a second of late; 0: not known.
+// perSecond returns how many jobs of the tenant's queue have recently ended per second; 0 if not known.
 func (f *facts) perSecond() float64 {
 	if f.waits.Ended < fewestEndings || f.waits.EndedSeconds <= 0 {
 		return 0

@@ -15,7 +15,7 @@ import (
 // maxAhead is where the statements stop counting.
 const maxAhead = 10_000
 
-// reasons are what follows from the facts, the one that holds first.
+// reasons derives the reasons from the facts, the one that applies first.
 func (f *facts) reasons() []Reason {
 	switch status := outbox.Status(f.job.Status); {
 	case status.Closed():
@@ -100,7 +100,7 @@ func (f *facts) late() bool {
 	return f.job.Deadline.Valid && !f.job.Deadline.Time.After(f.job.Now.Time)
 }
 
-// ofTheJob is what the job itself says.
+// ofTheJob returns the reasons that lie in the job itself.
 func (f *facts) ofTheJob() (found []Reason) {
 	j := f.job
 	if f.late() {
@@ -121,7 +121,7 @@ func (f *facts) ofTheJob() (found []Reason) {
 	}
 	switch {
 	case j.Status != string(outbox.Retrying) && j.Status != string(outbox.Pending):
-		r.Act = Act{} // it cannot be run at once before it is released, or promoted
+		r.Act = Act{} // it must be released or promoted before it can run
 	case j.UnavailableSince.Valid:
 		r.Code, r.Since = WhyAway, j.UnavailableSince.Time
 		r.Sentence = fmt.Sprintf("What it needs has been unavailable since %s%s. No attempt is spent; it is tried again at %s.",
@@ -136,7 +136,7 @@ func (f *facts) ofTheJob() (found []Reason) {
 	return append(found, r)
 }
 
-// ofTheQueue is whether the queue is worked at all.
+// ofTheQueue returns the reasons for which the queue is not worked at all.
 func (f *facts) ofTheQueue() (found []Reason) {
 	j, q := f.job, f.waits
 	if q.PausedAt.Valid {
@@ -158,7 +158,7 @@ func (f *facts) ofTheQueue() (found []Reason) {
 		return found
 	}
 	var works, handles bool
-	var workers, handlers []Dispatcher // that do, or did
+	var workers, handlers []Dispatcher // those that do, or did
 	for _, w := range f.workers {
 		d := Dispatcher{Name: w.Worker, Version: w.Version, SeenAt: w.SeenAt, Missing: w.Missing}
 		if w.WorksQueue {
@@ -187,7 +187,7 @@ func (f *facts) ofTheQueue() (found []Reason) {
 	return found
 }
 
-// ofTheKey is what the job's key says.
+// ofTheKey returns the reasons that lie in the job's key.
 func (f *facts) ofTheKey() (found []Reason) {
 	j, k := f.job, f.waits
 	if j.Key == "" {
@@ -238,7 +238,7 @@ func (f *facts) ofTheKey() (found []Reason) {
 	return found
 }
 
-// ofTheLimits is what the queue's limits say, and what its workers can do at once.
+// ofTheLimits returns the reasons that lie in the queue's limits and its workers' capacity.
 func (f *facts) ofTheLimits() (found []Reason) {
 	j, q := f.job, f.waits
 	rate := Rate{Starts: int(q.Rate), Interval: seconds(q.RateSeconds)}
@@ -283,7 +283,8 @@ func (f *facts) ofTheLimits() (found []Reason) {
 	return found
 }
 
-// ofTheDependency is what other jobs of the kind say of what it needs. That of the job itself is in ofTheJob.
+// ofTheDependency returns a reason if other jobs of the kind have found its dependency unavailable. ofTheJob covers the
+// job itself.
 func (f *facts) ofTheDependency() []Reason {
 	j, a := f.job, f.waits
 	if a.Away == 0 || !f.due() {
@@ -296,7 +297,7 @@ func (f *facts) ofTheDependency() []Reason {
 	}}
 }
 
-// ofTheTurn is who is before a job that is due. It is always there unless something else is.
+// ofTheTurn returns which jobs precede a due job. It returns a reason whenever there is no other.
 func (f *facts) ofTheTurn(others bool) []Reason {
 	j, ahead, perSecond := f.job, f.waits.Ahead, f.perSecond()
 	waits := f.due() && !f.late() && (j.Status == string(outbox.Pending) || j.Status == string(outbox.Retrying))
@@ -323,7 +324,7 @@ func (f *facts) ofTheTurn(others bool) []Reason {
 	return nil
 }
 
-// spentUntil is when the next start is allowed, if none is now: as dispatchers reckon it, a start counts for the
+// spentUntil returns when the next start is allowed, if none is now: as for dispatchers, a start counts for the
 // interval after it.
 func spentUntil(rate Rate, now time.Time, times []pgtype.Timestamptz, counts []int32) (until time.Time, spent bool) {
 	type start struct {
@@ -350,17 +351,17 @@ func spentUntil(rate Rate, now time.Time, times []pgtype.Timestamptz, counts []i
 	return time.Time{}, false
 }
 
-// ResumeAct is how a queue is resumed.
+// ResumeAct returns the act that resumes a queue.
 func ResumeAct(queue string) Act {
 	return Act{"posthaste queues resume " + word(queue), "POST", "/queues/" + url.PathEscape(queue) + "/resume"}
 }
 
-// LimitAct is how the limits of a queue are changed.
+// LimitAct returns the act that changes the limits of a queue.
 func LimitAct(queue string) Act {
 	return Act{"posthaste queues limit --max-running N --rate N/INTERVAL " + word(queue), "POST", "/queues/" + url.PathEscape(queue) + "/limits"}
 }
 
-// UnblockAct is how a key is unblocked.
+// UnblockAct returns the act that unblocks a key.
 func UnblockAct(name KeyName) Act {
 	tenant := name.Tenant.String()
 	return Act{
@@ -369,7 +370,7 @@ func UnblockAct(name KeyName) Act {
 	}
 }
 
-// act is what is done to the job itself.
+// act returns an act on the job itself.
 func (f *facts) act(verb string) Act {
 	id := outbox.ID(f.job.ID.Bytes).String()
 	return Act{"posthaste jobs " + verb + " " + id, "POST", "/jobs/" + id + "/" + verb}
@@ -443,7 +444,7 @@ func those(workers []Dispatcher, none string) string {
 	return strings.Join(names, ", ")
 }
 
-// word is a word of a shell's command line.
+// word returns text as one word of a shell's command line.
 func word(text string) string {
 	if text != "" && strings.IndexFunc(text, func(c rune) bool {
 		return !strings.ContainsRune("_-.:/@%+,", c) && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')

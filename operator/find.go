@@ -12,22 +12,21 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Wanted is a job to find, and whose it must be.
+// Wanted is a job to find, and the tenant that must own it.
 type Wanted struct {
 	ID     outbox.ID
-	Tenant outbox.ID // zero is any
+	Tenant outbox.ID // zero means any
 }
 
-// maxFind bounds one call of Find; the queries have the same limit.
+// maxFind limits one call of Find; the queries have the same limit.
 const maxFind = 1000
 
-// Find returns up to 1000 jobs, each at the place at which it was wanted, without
-// payloads, results and attempts; the place of one that does not exist or is
-// another tenant's has the zero Job. It takes one statement if all of them are open,
-// else two: a foreign job costs what an absent one does.
+// Find returns up to 1000 jobs, each at the index at which it was wanted, without payloads, results and attempts. For a
+// job that does not exist or belongs to another tenant, that place has the zero Job. Find uses one statement if all of
+// them are open, and otherwise two: a foreign job costs what an absent one does.
 //
-// A job that closes between the two statements is found by the first: it is looked
-// for among the open ones before the closed ones, and never comes back.
+// The first statement looks among the open jobs, the second among the closed ones. A job that closes in between is
+// found by the first, and a closed job never reopens.
 func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 	if len(wanted) > maxFind {
 		return nil, invalid.Field("wanted", "are %d jobs, want at most %d", len(wanted), maxFind)
@@ -61,8 +60,8 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 	return found, nil
 }
 
-// StoredHeld tells which of up to 1000 jobs with an idempotency key were stored held,
-// whatever has become of them since.
+// StoredHeld returns which of up to 1000 jobs with an idempotency key were stored held, whatever has happened to them
+// since.
 func (o *Operator) StoredHeld(ctx context.Context, jobs []outbox.ID) (map[outbox.ID]bool, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -81,7 +80,7 @@ func (o *Operator) StoredHeld(ctx context.Context, jobs []outbox.ID) (map[outbox
 	return held, nil
 }
 
-// place puts a job wherever it was wanted, and by its tenant.
+// place puts a job at each index at which it was wanted, if its tenant matches.
 func place(found []Job, wanted []Wanted, row sqlgen.ListJobsRow, late bool) {
 	job := fromRow(row)
 	job.PastDeadline = late

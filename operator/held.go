@@ -13,28 +13,27 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// HeldMessage is a message that a sink has refused, or one behind it of the same key. It is an open
-// job: replay, edit or dismiss it as others once it is a dead letter.
+// HeldMessage is a message that a sink has refused, or a later one of the same key. It is an open job: once it is a
+// dead letter, it can be replayed, edited or dismissed like others.
 type HeldMessage struct {
 	Job                // without payload, headers, result and attempts; its Key is the event's
-	Event    outbox.ID // by which consumers drop repeats
+	Event    outbox.ID // the ID by which consumers drop repeats
 	Topic    string
 	Position int64     // in the log
 	At       time.Time // when the event was stored
 }
 
-// HeldPlace is where a page of [Operator.Held] begins: behind it. Zero is the beginning.
+// HeldPlace is the place behind which a page of [Operator.Held] begins. Zero means the beginning.
 type HeldPlace struct {
 	Position int64
 	Job      outbox.ID
 }
 
-// Place is the message's.
+// Place returns the message's place.
 func (m HeldMessage) Place() HeldPlace { return HeldPlace{m.Position, m.Job.ID} }
 
-// Held lists up to limit messages of a sink that are jobs (0 is 50, more than 200 is 200), in the
-// order of the log. The next page begins with after as the last one's Place. A sink that is not
-// known has none.
+// Held lists up to limit messages of a sink that are jobs (0 means 50; at most 200), in the order of the log. For the
+// next page, pass the last one's Place as after. An unknown sink has none.
 func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit int) ([]HeldMessage, error) {
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)

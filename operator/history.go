@@ -21,22 +21,22 @@ const (
 )
 
 var (
-	// ErrNoJobsToReplay says that no job of the history is meant.
+	// ErrNoJobsToReplay reports that no job of the history matches.
 	ErrNoJobsToReplay = errors.New("no job of the history is meant")
-	// ErrTooManyToReplay says that a replay of jobs would store more than 20,000 of them, or 64 MiB.
+	// ErrTooManyToReplay reports that a replay of jobs would store more than 20,000 of them, or 64 MiB.
 	ErrTooManyToReplay = errors.New("more than 20 000 jobs or 64 MiB: name a shorter time")
 )
 
-// HistoryReplay is which jobs of the history are to be enqueued again: those that have succeeded, but for copies of
-// another such replay.
+// HistoryReplay selects jobs of the history to enqueue again: those that have succeeded, except copies made by another
+// such replay.
 type HistoryReplay struct {
 	Kind         string
-	Since, Until time.Time // when they succeeded, Until not included; zero is now
-	Key          string    // "" is any
-	Tenant       outbox.ID // zero is any
-	PerSecond    float64   // no more than so many become due; 0 is all at once
-	// Again gives the message of a job that a sink carries out (relay/jobs) a new id. Without it that is the id of the
-	// job's first time, by which brokers and consumers drop repeats.
+	Since, Until time.Time // when they succeeded, Until excluded; zero means now
+	Key          string    // "" means any
+	Tenant       outbox.ID // zero means any
+	PerSecond    float64   // how many become due per second; 0 means all at once
+	// Again gives a new id to the message of a job that a sink publishes (relay/jobs). Without it, the message keeps
+	// the id of the job's first time, by which brokers and consumers drop repeats.
 	Again bool
 }
 
@@ -44,7 +44,7 @@ type HistoryReplay struct {
 type HistoryPlan struct {
 	Jobs, Bytes    int64
 	Oldest, Newest time.Time // when the first and the last of them succeeded
-	Until          time.Time // the replay's, or now
+	Until          time.Time // the replay's Until, or now
 	Takes          time.Duration
 }
 
@@ -62,13 +62,14 @@ func (r *HistoryReplay) validate() error {
 	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
 		errs = append(errs, invalid.Field("until", "is not after since"))
 	}
-	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // also not a number
+	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // NaN is refused, too
 		errs = append(errs, invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", r.PerSecond, MinRate, MaxRate))
 	}
 	return errors.Join(errs...)
 }
 
-// WouldReplayHistory returns what [Operator.ReplayHistory] would do, and changes nothing. A plan may be too large.
+// WouldReplayHistory returns what [Operator.ReplayHistory] would do, and changes nothing. It also returns a plan that
+// is too large.
 func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (HistoryPlan, error) {
 	if err := r.validate(); err != nil {
 		return HistoryPlan{}, err
@@ -99,11 +100,12 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 }
 
 // ReplayHistory enqueues jobs of the history again, all of them in one transaction and in the order in which they
-// succeeded: with their kind, queue, payload, headers and key, and as many attempts. Their header posthaste-replay has
-// the id that is returned; posthaste-original-id, unless Again is set, that of the job. Those with a key are ordered
-// among themselves and behind what the key has already; one that becomes a dead letter holds up nothing. Deadlines,
-// results and idempotency keys are not repeated. If the payload of one is sealed, nothing is enqueued: no handler could
-// open the copy. It returns [ErrNoJobsToReplay], [ErrTooManyToReplay] and [*outbox.InvalidError]s.
+// succeeded, with their kind, queue, payload, headers and key, and as many attempts. Their header posthaste-replay is
+// the returned id; posthaste-original-id, unless Again is set, is that of the original job. Jobs with a key are ordered
+// among themselves and behind the key's existing jobs; one that becomes a dead letter blocks no others. Deadlines,
+// results and idempotency keys are not repeated. If the payload of any of them is sealed, nothing is enqueued, because
+// no handler could open the copy. ReplayHistory returns [ErrNoJobsToReplay], [ErrTooManyToReplay] and
+// [*outbox.InvalidError]s.
 func (o *Operator) ReplayHistory(ctx context.Context, r HistoryReplay) (outbox.ID, HistoryPlan, error) {
 	fail := func(err error) (outbox.ID, HistoryPlan, error) {
 		return outbox.ID{}, HistoryPlan{}, fmt.Errorf("replay jobs of kind %s: %w", r.Kind, err)

@@ -7,9 +7,9 @@ var (
 	lastInstant  = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_000, time.UTC)
 )
 
-// Presentable is t in UTC, or the first or last instant of the years 0 to 9999 if it
-// lies outside: RFC 3339, and with it JSON, has no others, but SQL stores them, and
-// one such row must not keep a whole list from being shown. Zero stays zero.
+// Presentable returns t in UTC, or the first or last instant of the years 0 to 9999 if it lies outside. RFC 3339, and
+// with it JSON, has no other years, but SQL stores them, and one such row must not keep a whole list from being shown.
+// Zero stays zero.
 func Presentable(t time.Time) time.Time {
 	switch t = t.UTC(); {
 	case t.Before(firstInstant):

@@ -11,8 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Job is a job as it is stored, open or closed. Times are the database's; one
-// that does not apply is zero.
+// Job is a job as it is stored, open or closed. Times are the database's; a time that does not apply is zero.
 type Job struct {
 	ID          outbox.ID
 	Tenant      outbox.ID
@@ -21,28 +20,28 @@ type Job struct {
 	Kind        string
 	Status      outbox.Status
 	Priority    int
-	Attempt     int // of MaxAttempts; 0 before the first
+	Attempt     int // out of MaxAttempts; 0 before the first
 	MaxAttempts int
 	LostLeases  int
 	Epoch       int64
 	Key         string
-	Timeout     time.Duration  // 0 leaves it to the kind
-	Backoff     outbox.Backoff // nil leaves it to the kind
+	Timeout     time.Duration  // 0 means the kind's
+	Backoff     outbox.Backoff // nil means the kind's
 	Streamed    bool           // each change of it is stored as an event
 
 	CreatedAt      time.Time
-	RunAt          time.Time // due, or to become due
-	Deadline       time.Time // zero: it has none
+	RunAt          time.Time // when it became or becomes due
+	Deadline       time.Time // zero if it has none
 	StartedAt      time.Time // of the latest attempt
 	FinishedAt     time.Time // zero while the job is open
 	LeaseExpiresAt time.Time // zero unless it is running
-	// CancelRequestedAt is when its handler was asked to stop; zero unless it was
-	// cancelled while it was running. It may succeed all the same.
+	// CancelRequestedAt is when its handler was asked to stop; zero unless the job was cancelled while it was running.
+	// The job may succeed all the same.
 	CancelRequestedAt time.Time
-	// PastDeadline: it is open, and its deadline has passed by the database's clock, so
-	// that Retry refuses it. [Operator.Job] and [Operator.Find] tell; lists do not.
+	// PastDeadline is set if the job is open and its deadline has passed by the database's clock, so that Retry refuses
+	// it. [Operator.Job] and [Operator.Find] set it; lists do not.
 	PastDeadline bool
-	Worker       string // who holds the lease, or closed the job; "" for nobody
+	Worker       string // that holds the lease, or closed the job; "" if none
 
 	ErrorCode    string // of the latest failed attempt; "" for none
 	ErrorMessage string
@@ -50,10 +49,10 @@ type Job struct {
 	ContentType  string
 	PayloadBytes int
 
-	// Left out of the jobs of [Operator.Jobs].
+	// These are omitted from the jobs of [Operator.Jobs].
 	Payload  []byte
 	Headers  json.RawMessage // nil for none
-	Result   []byte          // as it is stored: protect.OpenResult opens what a protector sealed
+	Result   []byte          // as stored: protect.OpenResult opens a sealed one
 	Attempts []Attempt       // failed ones, newest first, the newest 100 at most
 }
 
@@ -72,7 +71,7 @@ type Attempt struct {
 const maxAttempts = 100
 
 // Job returns a job with its payload and its failed attempts, or [ErrNotFound]. In a context that is [TiedTo] a tenant
-// it finds no other's job, whatever the database would show.
+// it finds only that tenant's jobs, whatever the database would show.
 func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -110,5 +109,3 @@ func fromRow(row sqlgen.ListJobsRow) Job {
 		ContentType: row.ContentType, PayloadBytes: int(row.PayloadBytes),
 	}
 }
-
-// backoff is nil for NULL.

@@ -9,29 +9,26 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// In returns an operator whose questions and acts are part of a caller's transaction: an act is
-// made, with its row in the audit and its notification, exactly if the transaction commits. What is
-// refused, with [ErrNotFound] or a [*StatusError], leaves the transaction as it was; an error of the
-// server aborts it, as that of any statement does. Whose rows the operator sees and changes is what
-// the transaction's session says: [TiedTo] sets nothing there.
+// In returns an operator whose questions and acts are part of a caller's transaction: an act takes effect, with its row
+// in the audit and its notification, exactly if the transaction commits. A refusal, such as [ErrNotFound] or a
+// [*StatusError], leaves the transaction as it was; an error of the server aborts it, like that of any statement. The
+// transaction's session determines which rows the operator sees and changes: [TiedTo] sets nothing there.
 //
-// The rows that an act changes stay locked until the transaction ends, and workers that settle those
-// jobs wait for it: be quick. Above READ COMMITTED an act that meets a concurrent change fails with a
-// serialization error, and the transaction is to be repeated. [Operator.StepOperation],
-// [Operator.RunOperations] and [Operator.AtOnce] need transactions of their own and fail. The operator is for
-// one goroutine, as the transaction is.
+// The rows that an act changes stay locked until the transaction ends, and workers that settle those jobs wait for it:
+// be quick. Above READ COMMITTED, an act that meets a concurrent change fails with a serialization error, and the
+// transaction must be repeated. [Operator.StepOperation], [Operator.RunOperations] and [Operator.AtOnce] need
+// transactions of their own and fail. Like the transaction, the operator may be used by one goroutine only.
 func (o *Operator) In(tx pgx.Tx) *Operator {
 	joined := *o
 	joined.db, joined.txs, joined.in = sqlgen.New(tx), savepoints{tx}, tx
 	return &joined
 }
 
-// errInTx is of what cannot be part of a caller's transaction.
+// errInTx is returned by calls that cannot be part of a caller's transaction.
 var errInTx = errors.New("needs a transaction of its own, and the operator is in one of its caller's")
 
-// savepoints begins savepoints in a caller's transaction. What SET LOCAL sets in one outlives its
-// release, and would then concern the caller's statements: a timeout of ours, for example. So it is
-// set back.
+// savepoints begins savepoints in a caller's transaction. Settings made by SET LOCAL in a savepoint, such as a timeout
+// of the operator's, outlive its release and would then affect the caller's statements. So they are restored.
 type savepoints struct{ tx pgx.Tx }
 
 // ours are the settings that questions and acts make for themselves.
@@ -58,7 +55,7 @@ type savepoint struct {
 	names, values []string // of the settings, before
 }
 
-// Commit sets the settings back and releases the savepoint.
+// Commit restores the settings and releases the savepoint.
 func (p *savepoint) Commit(ctx context.Context) error {
 	if _, err := p.Exec(ctx, setBack, p.names, p.values); err != nil {
 		return err

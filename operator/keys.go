@@ -14,13 +14,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrKeyNotFound says that no open job bears the key and nothing is known of it.
+// ErrKeyNotFound reports that no open job bears the key and nothing is known about it.
 var ErrKeyNotFound = errors.New("key not found")
 
-// KeyName identifies a key: the same word in another queue is another key.
+// KeyName identifies a key: the same name in another queue is another key.
 type KeyName struct {
-	Tenant outbox.ID // zero is outbox.RootTenant
-	Queue  string    // "" is engine.DefaultQueue
+	Tenant outbox.ID // zero means outbox.RootTenant
+	Queue  string    // "" means engine.DefaultQueue
 	Key    string
 }
 
@@ -41,7 +41,7 @@ func (n KeyName) validate() error {
 
 func (n KeyName) String() string { return fmt.Sprintf("%s of queue %s", n.Key, n.Queue) }
 
-// Key is how a key stands.
+// Key is the state of a key.
 type Key struct {
 	KeyName
 	Waiting     int64 // pending or retrying
@@ -49,29 +49,28 @@ type Key struct {
 	Running     int64
 	DeadLetters int64
 
-	BlockedSince time.Time // when the blocked job that was due first was due; zero if none is blocked
-	ParkedSince  time.Time // zero unless it is parked: then nothing of it starts until Unblock
-	ParkedFor    outbox.ID // the dead letter because of which it is parked, or will be; zero for none
-	ParksAt      time.Time // when a dead head will have held it up for long enough; zero if none does
+	BlockedSince time.Time // since when the blocked job that was due first has been due; zero if none is blocked
+	ParkedSince  time.Time // zero unless it is parked: then no job of it starts until Unblock
+	ParkedFor    outbox.ID // the dead letter for which it is parked, or will be; zero if none
+	ParksAt      time.Time // when a dead head will have blocked it for long enough; zero if none does
 }
 
 // KeyPlace is a key's place in the order of [Operator.Keys].
 type KeyPlace struct {
 	KeyName
-	BlockedSince time.Time // zero is behind every other
+	BlockedSince time.Time // zero comes after all others
 }
 
-// Place is where the key stands in the order of [Operator.Keys] now.
+// Place returns where the key is now in the order of [Operator.Keys].
 func (k Key) Place() KeyPlace { return KeyPlace{k.KeyName, k.BlockedSince} }
 
-// KeyFilter says which keys to list. Its zero value is all that have blocked jobs
-// or are parked.
+// KeyFilter selects keys. Its zero value selects all that have blocked jobs or are parked.
 type KeyFilter struct {
-	Tenant outbox.ID // zero is any
-	Queue  string    // "" is any
+	Tenant outbox.ID // zero means any
+	Queue  string    // "" means any
 	Parked bool      // only parked ones
-	Limit  int       // 0 is 50; more than 200 is 200
-	After  KeyPlace  // only those behind it; zero is from the first on
+	Limit  int       // 0 means 50; at most 200
+	After  KeyPlace  // only those behind it; zero begins with the first
 }
 
 func (f KeyFilter) params() sqlgen.ListKeysParams {
@@ -85,10 +84,9 @@ func (f KeyFilter) params() sqlgen.ListKeysParams {
 	return p
 }
 
-// Keys lists keys with jobs that cannot run, those first that have waited longest. The
-// next page begins with After as the last one's Place; a key that moves in this order
-// between two pages, as what was blocked first of it runs, may be on both or on none. It
-// reads the index of all open jobs with a key: of 200 000 that computes for some 50 ms.
+// Keys lists keys with jobs that cannot run, those that have waited longest first. For the next page, set After to the
+// last one's Place. A key may move in this order between two pages, when the job that was blocked first runs; it may
+// then be on both or on none. Keys reads the index of all open jobs with a key: for 200 000 that takes some 50 ms.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
 		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
@@ -99,8 +97,7 @@ func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	return o.keys(ctx, f.params())
 }
 
-// Key tells how one key stands, also if nothing of it is blocked; [ErrKeyNotFound]
-// if no open job bears it.
+// Key returns the state of one key, even if no job of it is blocked, or [ErrKeyNotFound] if no open job bears it.
 func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
 	name = name.withDefaults()
 	if err := name.validate(); err != nil {
@@ -142,11 +139,10 @@ func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Ke
 	return keys, nil
 }
 
-// Unblock takes a key up again that is parked or held up by a dead head: the dead
-// letters that hold it up are retried with all their attempts, at their old places
-// in the line, and the other jobs follow in order. It returns how many were
-// retried. A key that nothing holds up is left as it is. [ErrKeyNotFound] if no
-// open job bears it and nothing is known of it.
+// Unblock releases a key that is parked or blocked by a dead head: the dead letters that block it are retried with all
+// their attempts, at their old places in the line, and the other jobs follow in order. It returns how many were
+// retried. It does not change a key that nothing blocks. It returns [ErrKeyNotFound] if no open job bears the key and
+// nothing is known about it.
 func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err error) {
 	name = name.withDefaults()
 	if err := name.validate(); err != nil {

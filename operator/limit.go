@@ -13,24 +13,22 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Limits is how much of a queue may run, in all processes together.
+// Limits sets how much of a queue may run, in all processes together.
 type Limits struct {
-	MaxRunning *int  // jobs at once, up to 10000; nil leaves it as it is, 0 lifts it
-	Rate       *Rate // nil leaves it as it is, the zero Rate lifts it
+	MaxRunning *int  // jobs at once, up to 10000; nil leaves it unchanged, 0 lifts it
+	Rate       *Rate // nil leaves it unchanged, the zero Rate lifts it
 }
 
-// Rate bounds starts: in any span of the interval, wherever it begins, no more
-// jobs are started than that. All of them may start at once; for a steady flow
-// say 1 in 100 ms rather than 10 in 1 s. Each attempt of a job is a start.
+// Rate limits starts: in any span of Interval, wherever it begins, at most Starts jobs start. All of them may start at
+// once; for a steady flow, use 1 in 100 ms rather than 10 in 1 s. Each attempt of a job is a start.
 type Rate struct {
 	Starts   int           // 1 to 1000000
 	Interval time.Duration // 10 ms to 31 days
 }
 
-// Limit sets or lifts limits of a queue, in all processes, from the next claim on,
-// and returns what is set now. The queue need not exist yet; its name is as for
-// [Operator.Pause]. Jobs that run already go on, and count. A rate counts from when it
-// was set first.
+// Limit sets or lifts limits of a queue, in all processes, from the next claim on, and returns the current limits. The
+// queue need not exist yet; its name is as for [Operator.Pause]. Running jobs go on, and count. A rate counts starts
+// from when it was first set.
 func (o *Operator) Limit(ctx context.Context, queue string, limits Limits) (maxRunning int, rate Rate, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -52,7 +50,7 @@ func (o *Operator) Limit(ctx context.Context, queue string, limits Limits) (maxR
 	return int(row.MaxRunning), Rate{Starts: int(row.Rate), Interval: seconds(row.RateSeconds)}, nil
 }
 
-// Bounds of limits.
+// These bound the limits.
 const (
 	MaxRunningLimit = 10_000
 	MaxRateStarts   = 1_000_000

@@ -22,50 +22,50 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Limits on what [Operator.Jobs] returns at once.
+// These limit what [Operator.Jobs] returns at once.
 const (
 	DefaultLimit = 50
 	MaxLimit     = 200
 )
 
-// Filter says which jobs to list. Its zero value is the newest of all.
+// Filter selects jobs. Its zero value selects the newest of all.
 type Filter struct {
-	Kind   string    // "" is any
-	Queue  string    // "" is any
-	Key    string    // "" is any
-	Tenant outbox.ID // zero is any
-	// Fingerprint is that of dead letters that failed alike: see [DeadLetterGroup]. ""
-	// is any; with one, jobs that are no dead letters are left out.
+	Kind   string    // "" means any
+	Queue  string    // "" means any
+	Key    string    // "" means any
+	Tenant outbox.ID // zero means any
+	// Fingerprint selects dead letters that failed alike: see [DeadLetterGroup]. "" means any; with a fingerprint, only
+	// dead letters are listed.
 	Fingerprint string
-	Statuses    []outbox.Status // empty is any
-	Limit       int             // 0 is 50; more than 200 is 200
-	Before      outbox.ID       // only older jobs than this one; zero is from the newest on
-	After       outbox.ID       // only newer jobs than this one; zero is to the oldest
+	Statuses    []outbox.Status // empty means any
+	Limit       int             // 0 means 50; at most 200
+	Before      outbox.ID       // only jobs older than this one; zero begins with the newest
+	After       outbox.ID       // only jobs newer than this one; zero goes to the oldest
 	Skip        int             // leave out this many of the newest, at most 10 000; Before is cheaper
 
-	Worker     string    // that holds the lease, or closed the job; "" is any
-	ErrorCode  string    // of the latest failed attempt; "" is any
-	MinAttempt int       // only jobs that have come to this attempt; 0 is any
-	Parent     outbox.ID // whose end stored the job; zero is any. [Operator.Children] is faster
-	IDPrefix   string    // of hex digits and hyphens that the job's id begins with; "" is any
-	// Contains is in the first 64 KiB of the job's payload, byte for byte, or in its headers; "" is any. A payload that
-	// is sealed is searched as it is stored. Up to 200 bytes.
+	Worker     string    // that holds the lease, or closed the job; "" means any
+	ErrorCode  string    // of the latest failed attempt; "" means any
+	MinAttempt int       // only jobs that have reached this attempt; 0 means any
+	Parent     outbox.ID // the job whose end stored it; zero means any. [Operator.Children] is faster
+	IDPrefix   string    // hex digits and hyphens with which the job's id begins; "" means any
+	// Contains is text in the first 64 KiB of the job's payload, byte for byte, or in its headers; "" means any. A
+	// sealed payload is searched in its sealed form. Up to 200 bytes.
 	Contains string
 
-	// Only jobs that closed in this time; zero is without a bound. With one, open jobs are left out.
+	// These select jobs that closed in this time; zero means no bound. With a bound, open jobs are left out.
 	FinishedAfter, FinishedBefore time.Time
-	// Only jobs that were created in this time; zero is without a bound. Jobs whose
-	// producer's clock was more than an hour off may be left out.
+	// These select jobs that were created in this time; zero means no bound. Jobs whose producer's clock was more than
+	// an hour off may be left out.
 	CreatedAfter, CreatedBefore time.Time
 }
 
-// maxContains bounds [Filter.Contains].
+// maxContains limits [Filter.Contains].
 const maxContains = 200
 
-// MaxSkip bounds [Filter.Skip]: what is skipped is read.
+// MaxSkip limits [Filter.Skip], because skipped jobs are read, too.
 const MaxSkip = 10_000
 
-// clockError is how wrong a producer's clock, which its ids come from, may be.
+// clockError is how wrong a producer's clock, from which its ids come, may be.
 const clockError = time.Hour
 
 func (f Filter) validate() error {
@@ -95,7 +95,7 @@ func (f Filter) validate() error {
 	})
 }
 
-// idRange is from the lowest to the highest id that begins with a prefix.
+// idRange returns the lowest and the highest id that begins with a prefix.
 func idRange(prefix string) (lowest, highest outbox.ID, err error) {
 	const pattern = "00000000-0000-0000-0000-000000000000"
 	fill := func(digit string) (outbox.ID, error) {
@@ -114,7 +114,7 @@ func idRange(prefix string) (lowest, highest outbox.ID, err error) {
 	return lowest, highest, err
 }
 
-// params are those of the query.
+// params returns the parameters of the query.
 func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
@@ -134,7 +134,7 @@ func (f Filter) params() sqlgen.ListJobsParams {
 		p.After = idAt(f.CreatedAfter.Add(-clockError))
 	}
 	if f.IDPrefix != "" {
-		lowest, highest, _ := idRange(f.IDPrefix) // as validate has seen
+		lowest, highest, _ := idRange(f.IDPrefix) // validate has checked it
 		if below := beneath(pgvalue.UUID(lowest)); !lowest.IsZero() && bytes.Compare(below.Bytes[:], p.After.Bytes[:]) > 0 {
 			p.After = below
 		}
@@ -158,8 +158,7 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	return p
 }
 
-// idAt is below every id that a right clock made at t or later, and above those
-// that it made before.
+// idAt returns an id that is below every id made at t or later by a correct clock, and above those made before.
 func idAt(t time.Time) pgtype.UUID {
 	var id outbox.ID
 	ms := max(t.UnixMilli(), 0)
@@ -167,7 +166,7 @@ func idAt(t time.Time) pgtype.UUID {
 	return pgvalue.UUID(id)
 }
 
-// timeOrAny is NULL for the zero time.
+// timeOrAny returns NULL for the zero time.
 func timeOrAny(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
 }
@@ -175,33 +174,32 @@ func timeOrAny(t time.Time) pgtype.Timestamptz {
 // newest is above every id.
 var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid: true}
 
-// sparse says that ListJobs may have to read much for a page: what it asks for has no
-// index.
+// sparse reports whether ListJobs may have to read much for a page, because no index supports the filter.
 func (f Filter) sparse() bool {
 	return f.Contains != "" || f.Fingerprint == "" &&
 		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedAfter.IsZero() || !f.FinishedBefore.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero() ||
-			f.Tenant == outbox.RootTenant) // the indexes by tenants are without it
+			f.Tenant == outbox.RootTenant) // the indexes by tenant omit it
 }
 
 // Page is a part of a list, newest first.
 type Page struct {
 	Jobs []Job
-	Next outbox.ID // [Filter.Before] of the next page; zero: this is the last one
-	Skip int       // and its [Filter.Skip]: what was still to be left out when the time of this one was over
+	Next outbox.ID // [Filter.Before] of the next page; zero if this is the last one
+	Skip int       // its [Filter.Skip]: what was left to skip when the time of this page was over
 }
 
-// What a page may cost: rounds are made until they have taken so long.
+// These limit what a page may cost: rounds are made until they have taken so long.
 const (
 	pageTime  = 30 * time.Millisecond
-	firstRows = 1000 // that the first round reads
-	firstText = 100  // and if their payloads are read,
-	mostText  = 400  // which one round may do of so many: they may be large, and the time is looked at in between
-	mostRows  = 1000 // jobs that one statement returns: so many are in memory only to be left out
+	firstRows = 1000 // rows that the first round reads
+	firstText = 100  // the same if their payloads are read
+	mostText  = 400  // most for such a round: payloads may be large, and the time is checked only between rounds
+	mostRows  = 1000 // jobs that one statement returns, because skipped ones are held in memory too
 )
 
-// Page lists jobs like [Operator.Jobs], in a bounded time however many jobs there are
-// and however few are meant: a page may be shorter than the limit, even empty, while
-// there are more. What is left out with Skip is read all the same, and counts as much.
+// Page lists jobs like [Operator.Jobs], but in bounded time however many jobs there are and however few match: a page
+// may be shorter than the limit, even empty, while there are more. Jobs left out with Skip are read all the same, and
+// count as much.
 func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
 	if err := f.validate(); err != nil || !f.sparse() {
@@ -228,14 +226,14 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	return page, nil
 }
 
-// readPage makes rounds. One reads (After, Before), which is found out before by another
-// statement: whatever happens in between, each id is read once, by one statement.
+// readPage makes rounds. Each round reads the ids in (After, Before), bounds that another statement determines first:
+// whatever happens in between, each id is read once, by one statement.
 func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32, most time.Duration) (page Page, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
-	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not say how many it has left out
+	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not report how many it has skipped
 	ofTenant := params.Tenant
 	if ofTenant == pgvalue.UUID(outbox.RootTenant) {
-		ofTenant = pgtype.UUID{} // without an index of its jobs, those of all are read
+		ofTenant = pgtype.UUID{} // without an index of its jobs, those of all tenants are read
 	}
 	for ; ; rows *= 2 {
 		if params.Contains != "" {
@@ -268,7 +266,7 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 	}
 }
 
-// read adds what one round finds, but for what is still to be left out.
+// read adds what one round finds, except jobs that are still to be skipped.
 func (p *Page) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, limit int) error {
 	for {
 		left := p.Skip + limit - len(p.Jobs)
@@ -288,7 +286,7 @@ func (p *Page) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJ
 	}
 }
 
-// beneath is the id before.
+// beneath returns the previous id.
 func beneath(id pgtype.UUID) pgtype.UUID {
 	for i := len(id.Bytes) - 1; i >= 0; i-- {
 		if id.Bytes[i]--; id.Bytes[i] != 0xff {
@@ -298,7 +296,7 @@ func beneath(id pgtype.UUID) pgtype.UUID {
 	return id
 }
 
-// above is the next id.
+// above returns the next id.
 func above(id pgtype.UUID) pgtype.UUID {
 	for i := len(id.Bytes) - 1; i >= 0; i-- {
 		if id.Bytes[i]++; id.Bytes[i] != 0 {
@@ -308,10 +306,9 @@ func above(id pgtype.UUID) pgtype.UUID {
 	return id
 }
 
-// Jobs lists jobs, open and closed, newest first, without payloads, results and
-// attempts. The next page begins with Before as the last job's id; pages neither
-// overlap nor leave out a job that was there from the first to the last. A filter
-// that is not acceptable gets an [*outbox.InvalidError].
+// Jobs lists jobs, open and closed, newest first, without payloads, results and attempts. For the next page, set Before
+// to the last job's id; pages neither overlap nor miss a job that existed from the first to the last. A filter that is
+// not acceptable gets an [*outbox.InvalidError].
 func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
@@ -329,9 +326,9 @@ func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	return jobs, nil
 }
 
-// All yields every job that f means, newest first, and an error at last if there is one.
-// It reads a page at a time, each in a bounded time, whatever f's Limit is; it neither
-// repeats nor leaves out a job that was there from the first page to the last.
+// All yields every job that matches f, newest first, and finally an error if there is one. It reads one page at a time,
+// each in bounded time, whatever f's Limit is; it neither repeats nor misses a job that existed from the first page to
+// the last.
 func (o *Operator) All(ctx context.Context, f Filter) iter.Seq2[Job, error] {
 	return func(yield func(Job, error) bool) {
 		for f.Limit = MaxLimit; ; {

@@ -9,27 +9,27 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// marksRead is how many acts, and how many builds, are looked at for the marks of a series.
+// marksRead limits how many acts, and how many builds, are read for the marks of a series.
 const marksRead = 1000
 
-// Mark is something that people did and that may explain what a series shows.
+// Mark is an event caused by people that may explain a change in a series.
 type Mark struct {
 	At    time.Time
-	Build string // that workers run from then on; "" for an act
+	Build string // build that workers run from then on; "" for an act
 	Act   *Acts  // nil for a build
 }
 
-// Acts are those of one request that did the same.
+// Acts are the equal acts of one request.
 type Acts struct {
 	Actor, Act, Reason string
 	Queue, Target      string // of the first of them
 	RequestID          string
-	Number             int // of acts
+	Number             int // how many acts there are
 }
 
-// Marks returns the builds that workers began to run in the time of a series, and what operators did, oldest first.
-// The queue and the tenant of the filter are those that were acted on; builds concern all queues, and are shown to
-// logins that see all tenants. Of more than a thousand acts since, the newest are looked at.
+// Marks returns the builds that workers began to run during a series, and the acts of operators, oldest first. The
+// queue and the tenant of the filter select the objects of acts; builds concern all queues, and are shown to logins
+// that see all tenants. If there were more than a thousand acts, it considers the newest.
 func (o *Operator) Marks(ctx context.Context, f SeriesFilter) ([]Mark, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (o *Operator) Marks(ctx context.Context, f SeriesFilter) ([]Mark, error) {
 		return nil, fmt.Errorf("list marks: %w", err)
 	}
 	var marks []Mark
-	same := map[Acts]*Acts{} // those of one request, without their number and objects
+	same := map[Acts]*Acts{} // the acts of one request, without their number and objects
 	for _, row := range rows {
 		if row.Build != "" {
 			marks = append(marks, Mark{At: row.At.Time.UTC(), Build: row.Build})

@@ -19,60 +19,61 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrOperationNotFound says that there is no operation with the id: there never was, or it ended more than 90 days
+// ErrOperationNotFound reports that there is no operation with the id: it never existed, or it ended more than 90 days
 // ago.
 var ErrOperationNotFound = errors.New("operation not found")
 
 // OperationAct is what an operation does to dead letters or to open jobs.
 type OperationAct string
 
-// The acts on dead letters, which are those of [Operator.ReplayAll] and [Operator.DismissAll].
+// These act on dead letters, like [Operator.ReplayAll] and [Operator.DismissAll].
 const (
 	ReplayLetters  OperationAct = "replay"
 	DismissLetters OperationAct = "dismiss"
 )
 
-// NewOperation is an act on many jobs to be done by whatever process runs operations.
+// NewOperation is an act on many jobs, for any process that runs operations.
 type NewOperation struct {
-	// ID is what it is called. To start one that is there already does nothing, and returns that one: a form that is
-	// sent twice starts one operation. The zero ID is a new one.
+	// ID identifies the operation. Starting one with an existing ID does nothing and returns the existing one: a form
+	// that is sent twice starts one operation. The zero ID means a new one.
 	ID  outbox.ID
 	Act OperationAct
-	// Filter says which ones. With the FailedUntil of [Operator.MatchDeadLetters] they are those that were counted,
-	// and none that became a dead letter later; without it, those that there are now. After means nothing here.
+	// Filter selects dead letters. With the FailedUntil of [Operator.MatchDeadLetters] it selects those that were
+	// counted, and none that became a dead letter later; without it, those that exist now. After has no effect here.
 	Filter DeadLetterFilter
-	// Jobs says on which open jobs CancelJobs, ReleaseJobs and RetryJobs act; Filter means nothing then. With the AsOf
-	// of [Operator.MatchOpenJobs] they are those that were counted; without it, those that there are now.
+	// Jobs selects the open jobs for CancelJobs, ReleaseJobs, RetryJobs and EditJobs; Filter then has no effect. With
+	// the AsOf of [Operator.MatchOpenJobs] it selects those that were counted; without it, those that exist now.
 	Jobs OpenFilter
-	// Edit says what EditJobs changes.
+	// Edit sets what EditJobs changes.
 	Edit JobEdit
-	// No more become due in a second, as for ReplayAll, or are acted on; 0 is without a limit. Not of a dismissal.
+	// PerSecond limits how many become due per second, as for ReplayAll, or are acted on; 0 means no limit. It does not
+	// apply to a dismissal.
 	PerSecond float64
 }
 
-// Operation is how far an act on many jobs has come.
+// Operation is the progress of an act on many jobs.
 type Operation struct {
 	ID         outbox.ID
-	Tenant     outbox.ID // zero: of all tenants
+	Tenant     outbox.ID // zero means all tenants
 	Act        OperationAct
 	Filter     DeadLetterFilter // of an act on dead letters
-	Jobs       OpenFilter       // of one on open jobs, without AsOf: which they are is known
+	Jobs       OpenFilter       // of an act on open jobs; without AsOf, because the jobs are known by now
 	Edit       JobEdit          // of EditJobs
 	PerSecond  float64
 	Matched    int64 // jobs at the beginning
 	Done       int64
-	Passed     int64 // left alone: something else happened to them meanwhile, or their deadline has passed
+	Passed     int64 // skipped: something else happened to them meanwhile, or their deadline has passed
 	Actor      string
 	Reason     string
 	RequestID  string // of its entries in the audit
 	StartedAt  time.Time
 	StoppedAt  time.Time // zero unless an operator has stopped it
 	FinishedAt time.Time // zero while it is not done
-	Failure    string    // of the latest step, which is tried again; "" for none
+	Failure    string    // of the latest step, which is tried again; "" if none
 }
 
-// ForTenant is the operation for a reader who is bound to one tenant: of Failure it has that there is one. The text is
-// the database's, whose names and addresses are for operators of all tenants.
+// ForTenant returns the operation for a reader who is bound to one tenant: its Failure only states that there is one.
+// The text comes from the database and contains names and addresses that are for operators of all tenants.
 func (o Operation) ForTenant() Operation {
 	if o.Failure != "" {
 		o.Failure = "the step failed; operators of all tenants see why"
@@ -80,7 +81,7 @@ func (o Operation) ForTenant() Operation {
 	return o
 }
 
-// letters is a filter as it is stored.
+// letters is a filter in stored form.
 type letters struct {
 	Kind         string    `json:"kind,omitempty"`
 	Queue        string    `json:"queue,omitempty"`
@@ -121,14 +122,14 @@ func readLetters(text []byte) (f DeadLetterFilter, err error) {
 	return f, nil
 }
 
-// Validate finds the mistakes that [Operator.StartOperation] refuses, an [outbox.InvalidError].
+// Validate returns the mistakes that [Operator.StartOperation] refuses, as an [outbox.InvalidError].
 func (n NewOperation) Validate() error {
 	switch {
 	case n.Act != ReplayLetters && n.Act != DismissLetters && !n.Act.OnOpenJobs():
 		return invalid.Field("NewOperation.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
 	case n.PerSecond != 0 && n.Act == DismissLetters:
 		return invalid.Field("NewOperation.PerSecond", "is not for a dismissal")
-	case n.PerSecond != 0 && !(n.PerSecond >= MinRate && n.PerSecond <= MaxRate): // also not a number
+	case n.PerSecond != 0 && !(n.PerSecond >= MinRate && n.PerSecond <= MaxRate): // NaN is refused, too
 		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate, MaxRate)
 	}
 	if n.Act.OnOpenJobs() {
@@ -137,10 +138,10 @@ func (n NewOperation) Validate() error {
 	return cmp.Or(n.Filter.validate(), n.validateEdit())
 }
 
-// StartOperation leaves an act on many jobs to the processes that run operations
-// ([Operator.RunOperations]), also when the caller has gone. Its entries in the audit are this operator's, with its
-// reason and request. While 100 operations of the tenant are under way, or 100 of all tenants, it refuses a further one
-// of theirs with an [outbox.InvalidError].
+// StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go
+// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request. While 100
+// operations of the tenant are in progress, or 100 of all tenants, it refuses a further one with an
+// [outbox.InvalidError].
 func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
@@ -166,10 +167,11 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	return started, nil
 }
 
-// maxOperations bounds what each step sorts, to take the next operation. Stopped ones that are resumed come on top.
+// maxOperations limits what each step sorts to take the next operation. Stopped operations that are resumed may exceed
+// it.
 const maxOperations = 100
 
-// startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one of that id, or there
+// startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one with that id, or there
 // are too many.
 func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operation, error) {
 	matched, err := o.MatchDeadLetters(ctx, n.Filter)
@@ -195,8 +197,8 @@ func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operatio
 	return started, err
 }
 
-// Operations lists up to limit operations (0 is 50, more than 200 is 200) of a tenant or, if it is zero, of all,
-// newest first. The next page begins with before as the last one's id, and the zero id is from the newest on.
+// Operations lists up to limit operations (0 means 50; at most 200) of a tenant or, if it is zero, of all, newest
+// first. For the next page, pass the last one's id as before; the zero id begins with the newest.
 func (o *Operator) Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]Operation, error) {
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
@@ -250,22 +252,22 @@ func operationOf(row sqlgen.ListOperationsRow) (op Operation, err error) {
 	return op, err
 }
 
-// StopOperation stops an operation of the tenant or, if that is zero, of any: when it returns, nothing more is
-// done, until it is resumed. One that is stopped, or done, is left as it is. It returns the operation, or
+// StopOperation stops an operation of the tenant or, if that is zero, of any: after it returns, nothing more is done
+// until the operation is resumed. It does not change an operation that is stopped or done. It returns the operation, or
 // [ErrOperationNotFound].
 func (o *Operator) StopOperation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
 	return o.switchOperation(ctx, tenant, id, true)
 }
 
-// ResumeOperation lets a stopped operation go on where it was: with the dead letters that were meant at the
-// beginning. One that is not stopped, or done, is left as it is. It returns the operation, or
+// ResumeOperation lets a stopped operation continue where it was, with the dead letters that were selected at the
+// beginning. It does not change an operation that is not stopped, or is done. It returns the operation, or
 // [ErrOperationNotFound].
 func (o *Operator) ResumeOperation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
 	return o.switchOperation(ctx, tenant, id, false)
 }
 
 func (o *Operator) switchOperation(ctx context.Context, tenant, id outbox.ID, stop bool) (Operation, error) {
-	bound, cancel := context.WithTimeout(ctx, 2*statementTimeout) // a step may be under way
+	bound, cancel := context.WithTimeout(ctx, 2*statementTimeout) // a step may be in progress
 	defer cancel()
 	found, err := o.db.SwitchOperation(bound, sqlgen.SwitchOperationParams{
 		ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Stop: stop, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
@@ -284,9 +286,9 @@ const (
 	operationAgain = 5 * time.Second // after a step that failed
 )
 
-// RunOperations takes the steps of operations until ctx ends, and returns nil then. Any number of processes may: a
-// step is one transaction, which holds its operation, and is done whole or not at all. complain is given the errors
-// of steps, which are tried again; nil drops them.
+// RunOperations takes the steps of operations until ctx ends, and then returns nil. Any number of processes may run it:
+// a step is one transaction, which locks its operation, and is done completely or not at all. RunOperations passes
+// errors of steps, which it retries, to complain; nil discards them.
 func (o *Operator) RunOperations(ctx context.Context, complain func(error)) error {
 	for ctx.Err() == nil {
 		pause, err := o.StepOperation(ctx)
@@ -301,8 +303,8 @@ func (o *Operator) RunOperations(ctx context.Context, complain func(error)) erro
 	return nil
 }
 
-// StepOperation takes a step that is due, if one is, and returns when to look again: of a tenant the one that is due
-// first, and of tenants each as often as any other. It is [Operator.RunOperations] once.
+// StepOperation takes a step that is due, if there is one, and returns when to look again. Of a tenant's operations it
+// takes the one that is due first, and it serves all tenants equally often. It is [Operator.RunOperations] once.
 func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err error) {
 	if o.in != nil {
 		return operationPoll, errInTx
@@ -326,7 +328,7 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 		return err
 	})
 	if err != nil && failed.ID.Valid {
-		// A statement of its own, after the step was taken back.
+		// Use a separate statement, after the step was rolled back.
 		text := pgvalue.Text(err.Error(), maxReasonBytes)
 		soon, cancel := bounded(TiedTo(ctx, outbox.ID{}))
 		defer cancel()
@@ -338,14 +340,14 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	return again, nil
 }
 
-// step acts on the next page of an operation's jobs, in the transaction that holds it.
+// step acts on the next page of an operation's jobs, in the transaction that locks it.
 func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
 	if taken.TenantID.Valid { // for row security: this process acts for all tenants
 		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, outbox.ID(taken.TenantID.Bytes).String()); err != nil {
 			return err
 		}
 	}
-	inside := o.In(tx) // so that a key is waited for by no job of the page
+	inside := o.In(tx) // so that no job of the page waits for a key
 	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
 	if OperationAct(taken.Act).OnOpenJobs() {
 		return inside.stepOnJobs(ctx, tx, taken)

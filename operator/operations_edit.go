@@ -15,18 +15,18 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// JobEdit is what changes in jobs that wait. What is zero or nil stays as it is.
+// JobEdit lists changes to waiting jobs. A field that is zero or nil changes nothing.
 //
-// A job of an ordered key keeps its place in the line, whatever its time and priority; one that is next and put off
-// holds up those behind it. A job with a key is not moved to another queue, because the key's limit and order hold
-// within one: it is left alone as a whole.
+// A job of an ordered key keeps its place in the line, whatever its time and priority; if the next one is postponed,
+// those behind it wait. A job with a key is not moved to another queue, because the key's limit and order apply within
+// one queue: such a job is not changed at all.
 type JobEdit struct {
 	Queue    string    `json:"queue,omitempty"`
 	Priority *int      `json:"priority,omitempty"`
-	RunAt    time.Time `json:"run_at,omitzero"` // a time that has passed means now
+	RunAt    time.Time `json:"run_at,omitzero"` // a time in the past means now
 }
 
-// String is like queue slow, priority -7, run_at 2027-01-31T09:00:00Z.
+// String returns a text like queue slow, priority -7, run_at 2027-01-31T09:00:00Z.
 func (e JobEdit) String() string {
 	var parts []string
 	if e.Queue != "" {
@@ -63,7 +63,7 @@ func (n NewOperation) validateEdit() error {
 	return nil
 }
 
-// editJobs edits jobs that still wait as the operation has counted them, and returns how many it has.
+// editJobs edits jobs that still wait in the state that the operation has counted, and returns how many it has edited.
 func (o *Operator) editJobs(ctx context.Context, operation pgtype.UUID, edit JobEdit, statuses []outbox.Status, ids []pgtype.UUID) (int, error) {
 	params := sqlgen.EditJobsParams{
 		OperationID: operation, Ids: ids, RunAt: timeOrAny(edit.RunAt),

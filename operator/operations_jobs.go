@@ -18,15 +18,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// The acts on open jobs, which are those of [Operator.Cancel], [Operator.Release] and [Operator.Retry], and edits.
+// These act on open jobs, like [Operator.Cancel], [Operator.Release] and [Operator.Retry], or edit them.
 const (
 	CancelJobs  OperationAct = "cancel"
 	ReleaseJobs OperationAct = "release"
-	RetryJobs   OperationAct = "retry" // those that wait become due at once; for dead letters there is ReplayLetters
-	EditJobs    OperationAct = "edit"  // those that wait get what NewOperation.Edit says
+	RetryJobs   OperationAct = "retry" // makes waiting jobs due at once; ReplayLetters is for dead letters
+	EditJobs    OperationAct = "edit"  // applies NewOperation.Edit to waiting jobs
 )
 
-// actsOnJobs are the statuses that each act on open jobs is possible in.
+// actsOnJobs maps each act on open jobs to the statuses in which it is possible.
 var actsOnJobs = map[OperationAct][]outbox.Status{
 	CancelJobs:  {outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying},
 	ReleaseJobs: {outbox.Created},
@@ -34,13 +34,13 @@ var actsOnJobs = map[OperationAct][]outbox.Status{
 	EditJobs:    {outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying},
 }
 
-// OnOpenJobs reports whether it is an act on open jobs; otherwise it is one on dead letters.
+// OnOpenJobs reports whether the act is one on open jobs rather than on dead letters.
 func (a OperationAct) OnOpenJobs() bool { return actsOnJobs[a] != nil }
 
-// Possible are the statuses of open jobs in which the act is possible; none for an act on dead letters.
+// Possible returns the statuses of open jobs in which the act is possible; none for an act on dead letters.
 func (a OperationAct) Possible() []outbox.Status { return slices.Clone(actsOnJobs[a]) }
 
-// knownActs are the acts whose steps this build takes.
+// knownActs returns the acts whose steps this build can take.
 func knownActs() []string {
 	acts := []string{string(ReplayLetters), string(DismissLetters)}
 	for act := range actsOnJobs {
@@ -50,26 +50,26 @@ func knownActs() []string {
 	return acts
 }
 
-// OpenFilter says which open jobs an operation is about. Its zero value is all in whose status the act is possible.
+// OpenFilter selects open jobs for an operation. Its zero value selects all in whose status the act is possible.
 type OpenFilter struct {
-	Kind     string          // "" is any
-	Queue    string          // "" is any
-	Key      string          // "" is any
-	Tenant   outbox.ID       // zero is any
-	Statuses []outbox.Status // empty is any; those in which the act is not possible mean nothing
-	// Only jobs that were created in this time; zero is without a bound.
+	Kind     string          // "" means any
+	Queue    string          // "" means any
+	Key      string          // "" means any
+	Tenant   outbox.ID       // zero means any
+	Statuses []outbox.Status // empty means any; those in which the act is not possible have no effect
+	// These select jobs that were created in this time; zero means no bound.
 	CreatedAfter, CreatedBefore time.Time
-	// AsOf is what [Operator.MatchOpenJobs] has returned: with it only jobs that nothing has happened to since are
-	// meant. "" is those that there are now.
+	// AsOf is a value that [Operator.MatchOpenJobs] returned: with it, only jobs are selected to which nothing has
+	// happened since. "" selects those that exist now.
 	AsOf string
 }
 
-// OpenMatch is how many open jobs are meant.
+// OpenMatch counts the open jobs that match.
 type OpenMatch struct {
 	Matched  int64
-	Keyed    int64 // of them, those with a key
+	Keyed    int64 // those of them that have a key
 	ByStatus map[outbox.Status]int64
-	AsOf     string // with it in the filter an operation acts on these, and on no other
+	AsOf     string // with it in the filter, an operation acts on exactly these
 }
 
 func (f OpenFilter) validate() error {
@@ -84,10 +84,10 @@ func (f OpenFilter) validate() error {
 	return validTexts(map[string]string{"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key, "OpenFilter.AsOf": f.AsOf})
 }
 
-// maxAsOf is for a thousand transactions that were under way.
+// maxAsOf suffices for a thousand running transactions.
 const maxAsOf = 32 << 10
 
-// statuses are those that an act is about.
+// statuses returns the statuses that an act concerns.
 func (f OpenFilter) statuses(act OperationAct) (words []string) {
 	for _, s := range actsOnJobs[act] {
 		if len(f.Statuses) == 0 || slices.Contains(f.Statuses, s) {
@@ -97,7 +97,7 @@ func (f OpenFilter) statuses(act OperationAct) (words []string) {
 	return words
 }
 
-// openJobs is a filter as it is stored.
+// openJobs is a filter in stored form.
 type openJobs struct {
 	Kind          string    `json:"kind,omitempty"`
 	Queue         string    `json:"queue,omitempty"`
@@ -135,13 +135,13 @@ func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
 	return f, s.Edit, nil
 }
 
-// meantJobs are the open jobs of a filter: $1 to $8 are those of params.
+// meantJobs selects the open jobs of a filter: $1 to $8 are those of params.
 //
-// A waiting job is as it was shown if the transaction that wrote its row was visible in the snapshot of the count.
-// A row has the lower half of that transaction's id: it is the latest one that has begun. A row that is more than
-// four billion transactions old may look as if it had changed since, and is left alone then. The row of a running
-// job is written whenever its lease is extended: the job is as it was shown if its attempt had begun before the
-// count.
+// A waiting job is unchanged since it was shown if the transaction that wrote its row was visible in the snapshot of
+// the count. A row has the lower half of that transaction's id; the upper half is taken to be that of the latest id
+// that has begun. So a row that is more than four billion transactions old may look as if it had changed since, and is
+// then skipped. The row of a running job is written whenever its lease is extended: the job is unchanged if its attempt
+// began before the count.
 const meantJobs = `FROM outbox.jobs
 CROSS JOIN (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS xact
 WHERE jobs.status::text = ANY ($1::text[])
@@ -159,9 +159,9 @@ func (f OpenFilter) params(act OperationAct) []any {
 	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedAfter), timeOrAny(f.CreatedBefore), f.AsOf}
 }
 
-// MatchOpenJobs counts the open jobs that an act of an operation would be done to, and says of when that is, in AsOf.
-// With it in the filter [Operator.StartOperation] acts on those that were counted, and leaves alone what has come
-// since, and what has become of the others: a person who confirms a number of jobs confirms these.
+// MatchOpenJobs counts the open jobs that an act of an operation would affect, and returns in AsOf the moment of the
+// count. With it in the filter, [Operator.StartOperation] acts on the jobs that were counted, and skips those that have
+// come since, and those that have changed: a person who confirms a number of jobs confirms these.
 func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFilter) (OpenMatch, error) {
 	if !act.OnOpenJobs() {
 		return OpenMatch{}, invalid.Field("NewOperation.Act", "is %q, which is no act on open jobs", act)
@@ -171,7 +171,7 @@ func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFi
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if f.AsOf == "" { // a snapshot does not list what savepoints have written and not committed
+	if f.AsOf == "" { // a snapshot omits uncommitted writes of savepoints
 		if err := o.waitForWriters(ctx); err != nil {
 			return OpenMatch{}, err
 		}
@@ -195,7 +195,7 @@ SELECT format('%s@%s', pg_current_snapshot(), (extract(epoch FROM statement_time
 	return match, nil
 }
 
-// startOnJobs stores an operation on open jobs, and which they are.
+// startOnJobs stores an operation on open jobs, together with the jobs that it concerns.
 func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, error) {
 	filter, err := n.storedJobs()
 	if err != nil {
@@ -205,7 +205,7 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 		ID: n.ID, Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
 		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*statementTimeout) // a million jobs
+	ctx, cancel := context.WithTimeout(ctx, 3*statementTimeout) // for a million jobs
 	defer cancel()
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
@@ -224,7 +224,7 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 	return started, badAsOf(err)
 }
 
-// badAsOf tells of an AsOf that the database cannot read.
+// badAsOf returns the error for an AsOf that the database cannot read.
 func badAsOf(err error) error {
 	if pgsession.State(err) == pgsession.InvalidText {
 		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
@@ -235,16 +235,16 @@ func badAsOf(err error) error {
 // jobsOfStep is how many jobs a step acts on: each takes a statement or two.
 const jobsOfStep = 100
 
-// asCounted means those of an operation's jobs that nothing has happened to since they were counted: a claim and every
-// act raise a job's epoch. It is NULL for an operation that was started before migration 00012.
+// asCounted selects those of an operation's jobs to which nothing has happened since they were counted: a claim and
+// every act raise a job's epoch. It is NULL for an operation that was started before migration 00012.
 const asCounted = `
 	FROM outbox.jobs
 	JOIN outbox.operation_jobs AS meant ON meant.operation_id = $1 AND meant.job_id = jobs.id
 	WHERE jobs.id = ANY ($2) AND jobs.epoch = coalesce(meant.epoch, jobs.epoch)`
 
-// stepOnJobs acts on the next of an operation's open jobs, in the transaction that holds it. A job that somebody else
-// has locked, such as a handler's transaction, is waited for by nobody: it is passed by, and its turn comes again when
-// the end is reached.
+// stepOnJobs acts on the next of an operation's open jobs, in the transaction that locks it. It does not wait for a job
+// that another transaction has locked, such as a handler's: it skips the job and returns to it when it has reached the
+// end.
 func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
 	filter, edit, err := readOpenJobs(taken.Filter)
 	if err != nil {
@@ -290,7 +290,7 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.operation_jobs WHERE operation_id = $1)`, taken.ID).Scan(&left); err != nil {
 		return err
 	}
-	advance.Position, advance.Finished = pgtype.UUID{Valid: true}, !left // from the beginning
+	advance.Position, advance.Finished = pgtype.UUID{Valid: true}, !left // start over from the beginning
 	if left {
 		advance.Pause = pgvalue.Interval(max(operationPoll, time.Duration(done)*spacing))
 	}
@@ -305,7 +305,7 @@ func idsOf(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]pgtype.UU
 	return pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
 }
 
-// actOnJobs acts on jobs while they are in one of the statuses, and returns on how many it has.
+// actOnJobs acts on jobs while they are in one of the statuses, and returns on how many it has acted.
 func (o *Operator) actOnJobs(ctx context.Context, act OperationAct, statuses []outbox.Status, ids []pgtype.UUID) (done int, err error) {
 	only := o.Only(statuses...)
 	do := only.Retry

@@ -14,23 +14,19 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// statementTimeout bounds every statement: a filter that matches hardly anything
-// in a long history is given up.
+// statementTimeout limits every statement: a filter that matches hardly anything in a long history is given up.
 const statementTimeout = 10 * time.Second
 
-// ErrNotFound says that no job has the id: it never existed, its transaction has
-// not committed, or it was trimmed.
+// ErrNotFound reports that no job has the id: it never existed, its transaction has not committed, or it was trimmed.
 var ErrNotFound = engine.ErrNotFound
 
-// ErrPastDeadline says that a job cannot run any more: its deadline has passed.
-// Nothing was changed.
+// ErrPastDeadline reports that a job cannot run any more because its deadline has passed. Nothing was changed.
 var ErrPastDeadline = errors.New("its deadline has passed")
 
-// StatusError says that a job is in no status in which the act is possible. Nothing was
-// changed.
+// StatusError reports that a job is in a status in which the act is not possible. Nothing was changed.
 type StatusError struct {
 	ID     outbox.ID
-	Status outbox.Status // in which it was found
+	Status outbox.Status // in which the job was found
 	Act    string        // "retry", "dismiss", "cancel", "release"
 }
 
@@ -38,41 +34,39 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s job %s: it is %s", e.Act, e.ID, e.Status)
 }
 
-// Operator looks at jobs and queues and acts on them. It is safe for concurrent use.
+// An Operator looks at jobs and queues and acts on them. It is safe for concurrent use.
 type Operator struct {
 	db   *sqlgen.Queries // of pool
 	pool tied
 	txs  outbox.Beginner // the pool, or the transaction that it is in
-	in   pgx.Tx          // the caller's transaction that it is in; nil for none
+	in   pgx.Tx          // the caller's transaction that it is in; nil if none
 	by   by
 
-	check outbox.Checker // nil takes every payload
-	only  []string       // statuses of jobs that may be acted on; none is any
-	epoch *int64         // of a job that may be acted on; nil is any
+	check outbox.Checker // nil accepts every payload
+	only  []string       // statuses of jobs that may be acted on; empty means any
+	epoch *int64         // of a job that may be acted on; nil means any
 
-	forget bool // what a job with another payload has remembered
+	forget bool // drop what a job with a new payload has remembered
 }
 
-// New makes an operator of the database that pool connects to. Its acts are
-// recorded as an unknown actor's; see [Operator.As]. Whose rows it sees is the
-// pool's login's affair, unless the context says; see [TiedTo].
+// New returns an operator of the database that pool connects to. Its acts are recorded under an unknown actor; see
+// [Operator.As]. It sees the rows that the pool's login may see, unless the context restricts it; see [TiedTo].
 func New(pool *pgxpool.Pool) *Operator {
 	db := tied{pool}
 	return &Operator{db: sqlgen.New(db), pool: db, txs: db, by: by{actor: unknownActor}}
 }
 
-// CheckedBy returns an operator that holds new payloads against their kinds' schemas,
-// as outbox.Options.Check does; nil takes every one. Package kinds has such a checker.
+// CheckedBy returns an operator that validates new payloads against their kinds' schemas, as outbox.Options.Check does;
+// nil accepts every payload. Package kinds has such a checker.
 func (o *Operator) CheckedBy(check outbox.Checker) *Operator {
 	strict := *o
 	strict.check = check
 	return &strict
 }
 
-// Only returns an operator whose Cancel, Release, Retry and Dismiss leave alone, with a
-// [*StatusError], a job that is in none of these statuses when they come to it: an
-// operator who has counted the waiting jobs does not stop those that are running by
-// then. Without statuses it is like this one.
+// Only returns an operator whose Cancel, Release, Retry and Dismiss refuse, with a [*StatusError], a job that by then
+// is in none of these statuses: an operator who has counted the waiting jobs does not stop those that run by then.
+// Without statuses it restricts nothing.
 func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	strict := *o
 	strict.only = nil
@@ -82,42 +76,40 @@ func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	return &strict
 }
 
-// AtEpoch returns an operator whose Cancel, Release, Retry, Dismiss, ReplayEdited and
-// WouldReplayEdited leave alone, with a [*StatusError], a job that has another epoch: one
-// that has run, or was acted on, since a person saw it. That may have brought it back to
-// the status that it had.
+// AtEpoch returns an operator whose Cancel, Release, Retry, Dismiss, ReplayEdited and WouldReplayEdited refuse, with a
+// [*StatusError], a job with another epoch: one that has run, or was acted on, since a person saw it, even if it is
+// back in the same status.
 func (o *Operator) AtEpoch(epoch int64) *Operator {
 	strict := *o
 	strict.epoch = &epoch
 	return &strict
 }
 
-// Forgetting returns an operator whose ReplayEdited and WouldReplayEdited also drop what
-// the job has remembered: its checkpoint, and what its steps have returned. Its handler
-// begins anew, and every step runs again, also one of dispatcher.StepTx. The audit has how
-// many steps those were.
+// Forgetting returns an operator whose ReplayEdited and WouldReplayEdited also drop what the job has remembered: its
+// checkpoint and the results of its steps. Its handler starts over, and every step runs again, including those of
+// dispatcher.StepTx. The audit records how many steps those were.
 func (o *Operator) Forgetting() *Operator {
 	anew := *o
 	anew.forget = true
 	return &anew
 }
 
-// bounded is the context of one statement.
+// bounded returns the context of one statement.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, statementTimeout)
 }
 
-// scanIndexes has statements of a transaction scan indexes.
+// scanIndexes makes the statements of a transaction scan indexes.
 const scanIndexes = `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off; ` +
 	`SET LOCAL max_parallel_workers_per_gather = 0`
 
-// inOrder has them scan an index that has the order that they ask for: so the dead letters that are looked for in the
-// order of jobs_dead_letter_idx are found there, and not among all jobs. Each is planned for what it asks for: a tenant
-// has an index of its own, and how much is between two ids differs.
+// inOrder makes them scan an index that has the order that they ask for. For example, dead letters that are wanted in
+// the order of jobs_dead_letter_idx are then found there, and not among all jobs. Each statement is planned for its own
+// parameters: a tenant has an index of its own, and the number of rows between two ids differs.
 const inOrder = `; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL plan_cache_mode = force_custom_plan`
 
-// byIndex runs statements in a transaction in which they scan indexes. The server may
-// believe that it is better to read all jobs: row-level security keeps statistics from it.
+// byIndex runs statements in a transaction in which they scan indexes. The server may otherwise choose to read all
+// jobs, because row-level security withholds statistics from it.
 func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error) error {
 	return pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, scanIndexes+inOrder); err != nil {
@@ -127,8 +119,7 @@ func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error)
 	})
 }
 
-// atOneMoment runs statements that see one snapshot, and scan indexes. In a caller's transaction
-// they see what it sees.
+// atOneMoment runs statements that see one snapshot, and scan indexes. In a caller's transaction they see what it sees.
 func (o *Operator) atOneMoment(ctx context.Context, ask func(pgx.Tx) error) error {
 	if o.in == nil {
 		begin := "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + scanIndexes

@@ -14,52 +14,51 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Overview is how much there is to do and how it goes. It costs about the same
-// however many jobs there are: a large table is counted on a sample.
+// Overview summarizes how much work there is and how it goes. It costs about the same however many jobs there are: a
+// large table is counted on a sample.
 type Overview struct {
 	AsOf      time.Time // by the database's clock
-	Estimated bool      // what waits was counted on a sample; see Operator.Overview
-	NoOldest  bool      // the look for the oldest due jobs was given up, after a quarter of a second
+	Estimated bool      // waiting jobs were counted on a sample; see Operator.Overview
+	NoOldest  bool      // the search for the oldest due jobs was given up, after a quarter of a second
 	Queues    []QueueOverview
 
-	// Enqueued and Closed count up for ever. What two Overviews differ by, over the
-	// time between them, is a rate. Postgres brings them up to date within about a
-	// second of each commit, and counts transactions that rolled back, too; a day of
-	// the history that was dropped takes its part of Closed with it.
+	// Enqueued and Closed only ever grow. The difference between two Overviews, divided by the time between them, is a
+	// rate. Postgres updates them within about a second of each commit, and counts transactions that rolled back, too;
+	// when a day of the history is dropped, its part of Closed is subtracted.
 	Enqueued, Closed int64
 
-	Recent []Recent // of all kinds together first, then of each, the most first
+	Recent []Recent // of all kinds together first, then of each, the largest first
 }
 
-// QueueOverview is what waits in a queue and whether it is worked.
+// QueueOverview counts the jobs in a queue and tells whether it is worked.
 type QueueOverview struct {
 	Queue
 }
 
-// Recent is what the jobs that closed last tell: of the last five minutes, and of
-// about two thousand jobs, whichever is less; since midnight UTC at most.
+// Recent describes the jobs that closed last: those of the last five minutes, or about two thousand jobs, whichever is
+// less, but none from before midnight UTC.
 type Recent struct {
-	Kind             string // "" is all
+	Kind             string // "" means all
 	Jobs             int64
 	Unsuccessful     int64     // closed as anything but succeeded
 	Since            time.Time // when the first of them closed
 	WaitP50, WaitP99 time.Duration
-	RunP50, RunP99   time.Duration // of the last attempt, waits for the settlement included
+	RunP50, RunP99   time.Duration // of the last attempt, including waits for the settlement
 }
 
 const (
 	// countedBlocks is how much of the table is counted: about 30,000 jobs.
 	countedBlocks = 1024
-	// recentBlocks of the end of today's history are read.
+	// recentBlocks is how many blocks at the end of today's history are read.
 	recentBlocks = 64
-	// fewEnough rows of a partial index are counted one by one.
+	// fewEnough is how many rows of a partial index are counted individually.
 	fewEnough = 10_000
-	// oldestPatience bounds the look for the oldest job: while somebody holds a
-	// snapshot, the index begins with entries of jobs that are long done.
+	// oldestPatience limits the search for the oldest job: while an old snapshot is held, the index begins with entries
+	// of jobs that finished long ago.
 	oldestPatience = "250ms"
 )
 
-// Jobs sums a status, or several, over all queues.
+// Jobs returns the number of jobs in the given statuses, over all queues.
 func (v Overview) Jobs(statuses ...outbox.Status) (n int64) {
 	for _, q := range v.Queues {
 		for _, s := range statuses {
@@ -69,7 +68,7 @@ func (v Overview) Jobs(statuses ...outbox.Status) (n int64) {
 	return n
 }
 
-// OldestDue is that of all queues that are not paused.
+// OldestDue returns the oldest due time of all queues that are not paused.
 func (v Overview) OldestDue() (oldest time.Time) {
 	for _, q := range v.Queues {
 		if q.PausedSince.IsZero() && !q.OldestDue.IsZero() && (oldest.IsZero() || q.OldestDue.Before(oldest)) {
@@ -79,10 +78,10 @@ func (v Overview) OldestDue() (oldest time.Time) {
 	return oldest
 }
 
-// Overview looks at everything at once: at all tenants', unless row security keeps the pool's login to the tenant
-// that the context is [TiedTo]. With more than some ten thousand open jobs it counts a sample of the table, good to
-// a few per cent, so that a queue with few jobs may be missing or a little off; what runs and the dead letters are
-// counted in full up to 10,000, and a queue that has due jobs is never missing.
+// Overview summarizes all jobs: those of all tenants, unless row security restricts the pool's login to the tenant that
+// the context is [TiedTo]. With more than some ten thousand open jobs it counts a sample of the table, accurate to a
+// few per cent, so a queue with few jobs may be missing or slightly off. It counts running jobs and dead letters in
+// full up to 10,000, and never misses a queue that has due jobs.
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -95,20 +94,20 @@ func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	} else {
 		err = pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: "BEGIN READ ONLY" + setTenant(ctx)}, ask)
 	}
-	if err != nil && !v.NoOldest { // which has aborted the transaction; nothing else was left to do
+	if err != nil && !v.NoOldest { // it has aborted the transaction, but nothing else was left to do
 		return v, fmt.Errorf("count jobs and queues: %w", err)
 	}
 	return v, nil
 }
 
-// The questions are here and not in queries/: they are about the server's catalog and
-// the places of rows, which sqlc does not know.
+// The queries are here rather than in queries/ because they concern the server's catalog and the places of rows, which
+// sqlc does not know.
 
 type size struct {
 	AsOf             time.Time
 	Blocks           int64
 	Enqueued, Closed int64
-	Today            string // the part of the history
+	Today            string // the partition of the history
 	TodayBlocks      int64
 }
 
@@ -124,7 +123,7 @@ SELECT statement_timestamp()                                                    
 FROM (SELECT 'outbox.history_' || to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD') AS name) AS today`
 
 func overview(ctx context.Context, tx pgx.Tx) (v Overview, err error) {
-	rows, _ := tx.Query(ctx, sizeSQL) // its error is the next one's
+	rows, _ := tx.Query(ctx, sizeSQL) // the next call returns the error
 	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[size])
 	if err != nil {
 		return v, err
@@ -156,9 +155,9 @@ func named(queues map[string]*QueueOverview, name string) *QueueOverview {
 
 const (
 	countAllSQL = `SELECT queue, status::text, count(*) FROM outbox.jobs GROUP BY queue, status LIMIT 100000`
-	// The rows of every nth block, for a table that is too large.
+	// countSampleSQL reads a sample of the blocks, for a table that is too large.
 	countSampleSQL = `SELECT queue, status::text, round(count(*) * 100 / $1::float8)::bigint FROM outbox.jobs TABLESAMPLE SYSTEM ($1) GROUP BY queue, status LIMIT 100000`
-	// Each part scans a small index of its own.
+	// Each part of countRareSQL scans a small index of its own.
 	countRareSQL = `
 SELECT queue, status::text, count(*)
 FROM (
@@ -171,7 +170,7 @@ LIMIT 100000`
 	pausedSQL = `SELECT queue, paused_at FROM outbox.queues WHERE paused_at IS NOT NULL ORDER BY queue LIMIT 1000`
 )
 
-// countOpen fills in the jobs of each queue, and which are paused.
+// countOpen fills in the jobs of each queue, and which queues are paused.
 func countOpen(ctx context.Context, tx pgx.Tx, blocks int64, queues map[string]*QueueOverview) error {
 	var queue, status string
 	var n int64
@@ -204,8 +203,8 @@ func countOpen(ctx context.Context, tx pgx.Tx, blocks int64, queues map[string]*
 	return err
 }
 
-// countRare replaces what the sample says of running jobs and dead letters, unless
-// there are too many of them.
+// countRare replaces the sampled counts of running jobs and dead letters by exact ones, unless there are too many of
+// them.
 func countRare(queues map[string]*QueueOverview, count func(do func(string, outbox.Status, int64)) error) error {
 	type place struct {
 		queue  string
@@ -235,8 +234,8 @@ func countRare(queues map[string]*QueueOverview, count func(do func(string, outb
 	return nil
 }
 
-// The history is only ever appended to during its day: what closed last is at its
-// end, and a range of places finds it without an index.
+// The history is only ever appended to during its day: the jobs that closed last are at its end, and a range of places
+// finds them without an index.
 const recentSQL = `
 SELECT coalesce(kind, ''), count(*), count(*) FILTER (WHERE status <> 'succeeded'), min(finished_at),
        coalesce(percentile_cont(0.5)  WITHIN GROUP (ORDER BY greatest(extract(epoch FROM started_at - run_at), 0)::float8), 0),
@@ -258,7 +257,7 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	var since *time.Time
 	var wait50, wait99, run50, run99 float64
 	_, err = pgx.ForEachRow(rows, []any{&r.Kind, &r.Jobs, &r.Unsuccessful, &since, &wait50, &wait99, &run50, &run99}, func() error {
-		if since == nil { // the sum of nothing
+		if since == nil { // a sum without rows
 			return nil
 		}
 		r.Since, r.WaitP50, r.WaitP99, r.RunP50, r.RunP99 = *since, seconds(wait50), seconds(wait99), seconds(run50), seconds(run99)
@@ -268,9 +267,8 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	return found, err
 }
 
-// skipScans are the indexes of what is due, each with the columns between its queue and
-// its times: oldestSQL goes from one combination of them to the next, and looks at
-// the first entry of each.
+// skipScans lists the indexes of due jobs, each with the columns between its queue and its times: oldestSQL goes from
+// one combination of them to the next, and looks at the first entry of each.
 var skipScans = []skipScan{
 	{"plain", "key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001'", []string{"priority"}},
 	{"keyed", "key IS NOT NULL", []string{"priority"}},
@@ -329,7 +327,7 @@ func (s skipScan) firsts() string {
     ) AS oldest`, "level")
 }
 
-// in fills in what a scan is about; here is where it has come to.
+// in returns sql with the placeholders of the scan filled in; here is the current combination.
 func (s skipScan) in(sql, here string) string {
 	columns := func(format string) string {
 		var all []string

@@ -14,25 +14,24 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Queue is what waits in a queue and whether it is worked.
+// Queue counts the jobs in a queue and tells whether it is worked.
 type Queue struct {
 	Name        string
 	PausedSince time.Time               // zero unless it is paused
-	MaxRunning  int                     // see [Limits]; 0 is any number
-	Rate        Rate                    // see [Limits]; zero is any
-	Jobs        map[outbox.Status]int64 // open jobs; a status without any is left out
-	OldestDue   time.Time               // when the job that waits longest was due; zero if none is due
-	// Unavailable has the kinds whose dependency was unavailable when a process tried them last, and since when. Only
-	// [Operator.Queues] fills it.
+	MaxRunning  int                     // see [Limits]; 0 means no limit
+	Rate        Rate                    // see [Limits]; zero means no limit
+	Jobs        map[outbox.Status]int64 // open jobs; statuses without any are omitted
+	OldestDue   time.Time               // when the job that has waited longest was due; zero if none is due
+	// Unavailable maps the kinds whose dependency was unavailable when a process last tried to the time since then.
+	// Only [Operator.Queues] fills it.
 	Unavailable map[string]time.Time
 }
 
-// MaxQueues is how many queues are listed at most.
+// MaxQueues is the most queues that are listed.
 const MaxQueues = 1000
 
-// Queues returns the queues that have open jobs, or are paused or limited, by name,
-// the first 1000 of them. It counts every open job: with a million that takes about half a
-// second.
+// Queues returns the queues that have open jobs, or are paused or limited, by name, the first 1000 of them. It counts
+// every open job: with a million that takes about half a second.
 func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 	jobs, _, err := o.CountOpen(ctx, outbox.ID{})
 	if err != nil {
@@ -46,8 +45,8 @@ func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 	return queues, o.addUnavailable(ctx, queues)
 }
 
-// addUnavailable adds the kinds that wait for what they need. The jobs that have found it away say so; the others,
-// which their processes leave unclaimed meanwhile, are like any that wait.
+// addUnavailable adds the kinds that wait for their dependency. The jobs that have found it unavailable record that;
+// the others, which their processes leave unclaimed meanwhile, look like any waiting job.
 func (o *Operator) addUnavailable(ctx context.Context, queues []Queue) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -68,7 +67,7 @@ func (o *Operator) addUnavailable(ctx context.Context, queues []Queue) error {
 	return nil
 }
 
-// OpenJobs is what is open, by queue.
+// OpenJobs holds the open jobs by queue.
 type OpenJobs map[string]OpenOfQueue
 
 // OpenOfQueue is what is open of a queue; see [Queue].
@@ -89,8 +88,8 @@ func (j OpenJobs) add(row sqlgen.CountOpenJobsRow) {
 	j[row.Queue] = of
 }
 
-// In returns the queues that have jobs or rules (see [Operator.QueueRules]), by name,
-// the first 1000 of them. The maps of jobs are shared, not copied.
+// In returns the queues that have jobs or rules (see [Operator.QueueRules]), by name, the first 1000 of them. The maps
+// of jobs are shared, not copied.
 func (j OpenJobs) In(rules []Queue) []Queue {
 	queues := map[string]Queue{}
 	for name := range j {
@@ -108,7 +107,7 @@ func (j OpenJobs) In(rules []Queue) []Queue {
 	return list
 }
 
-// Of returns a queue with its jobs; see [OpenJobs.In].
+// Of returns q with its jobs; see [OpenJobs.In].
 func (j OpenJobs) Of(q Queue) Queue {
 	of := j[q.Name]
 	if q.Jobs, q.OldestDue = of.Jobs, of.OldestDue; q.Jobs == nil {
@@ -117,10 +116,9 @@ func (j OpenJobs) Of(q Queue) Queue {
 	return q
 }
 
-// CountOpen counts the open jobs of a tenant or, if it is zero, of all. Then it also
-// says how many of them are each tenant's: byTenant has every tenant that has any, but
-// is nil if they and their queues are too many to remember. With a million jobs it takes
-// about half a second.
+// CountOpen counts the open jobs of a tenant or, if it is zero, of all. In the latter case it also counts them by
+// tenant: byTenant contains every tenant that has any, but is nil if there are too many tenants and queues to hold.
+// With a million jobs it takes about half a second.
 func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -149,14 +147,13 @@ func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJo
 	return jobs, byTenant, nil
 }
 
-// maxTenantRows bounds what CountOpen remembers of single tenants, some 10 MB.
+// maxTenantRows limits the counts by tenant that CountOpen holds, some 10 MB.
 const maxTenantRows = 50_000
 
-// QueueRules returns the queues that are paused or limited, without their jobs, by
-// name, the first 1000 of them.
+// QueueRules returns the queues that are paused or limited, without their jobs, by name, the first 1000 of them.
 func (o *Operator) QueueRules(ctx context.Context) ([]Queue, error) { return o.queueRules(ctx, nil) }
 
-// QueueRule returns a queue without its jobs; one that is neither paused nor limited has its name only.
+// QueueRule returns a queue without its jobs. If the queue is neither paused nor limited, only its name is set.
 func (o *Operator) QueueRule(ctx context.Context, queue string) (Queue, error) {
 	found, err := o.queueRules(ctx, &queue)
 	if err != nil || len(found) == 0 {
@@ -182,11 +179,9 @@ func (o *Operator) queueRules(ctx context.Context, queue *string) ([]Queue, erro
 	return queues, nil
 }
 
-// Pause stops claims of a queue, in all processes, from the next one on; jobs that
-// are running or claimed go on. The queue need not exist yet, if it has a name that
-// outbox.Options.Queue accepts; others, which only SQL by hand can give to jobs, need open
-// jobs. Anything else is an [*outbox.InvalidError]. Pausing a paused queue changes
-// nothing.
+// Pause stops claims of a queue in all processes, from the next one on; jobs that are running or claimed go on. The
+// queue need not exist yet if outbox.Options.Queue accepts its name; other names, which only SQL by hand can give to
+// jobs, need open jobs. Anything else gets an [*outbox.InvalidError]. Pausing a paused queue changes nothing.
 func (o *Operator) Pause(ctx context.Context, queue string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -199,8 +194,8 @@ func (o *Operator) Pause(ctx context.Context, queue string) error {
 	return nil
 }
 
-// Resume lets claims of a queue go on and wakes the dispatchers. Resuming a queue
-// that is not paused changes nothing. Names are as for [Operator.Pause].
+// Resume lets claims of a queue continue and wakes the dispatchers. Resuming a queue that is not paused changes
+// nothing. Names are as for [Operator.Pause].
 func (o *Operator) Resume(ctx context.Context, queue string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -213,9 +208,9 @@ func (o *Operator) Resume(ctx context.Context, queue string) error {
 	return nil
 }
 
-// checkQueue accepts the names that queues can have, and any other in which the database
-// holds open jobs or which has rules already: a producer that inserts into outbox.jobs
-// past outbox.enqueue can use any name, and it has to be possible to stop that queue.
+// checkQueue accepts the names that queues can have, and any other that open jobs bear or that already has rules: a
+// producer that inserts into outbox.jobs without outbox.enqueue can use any name, and it must be possible to stop that
+// queue.
 func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 	fault := engine.NameFault(queue)
 	switch {

@@ -21,21 +21,21 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// BulkProgress is how far an act on many dead letters has come.
+// BulkProgress is the progress of an act on many dead letters.
 type BulkProgress struct {
-	Matched int64 // dead letters that the filter meant at the beginning; not counted when it goes on after some
+	Matched int64 // dead letters that matched at the beginning; not counted when it continues with After
 	Done    int64 // replayed or dismissed so far
-	Passed  int64 // left alone, because something else happened to them meanwhile
-	// Last is the newest job that was looked at, by when it was enqueued; zero before
-	// the first. With it as After in the filter the act goes on behind it.
+	Passed  int64 // skipped, because something else happened to them meanwhile
+	// Last is the newest job that was examined, by when it was enqueued; zero before the first. With it as After in the
+	// filter, the act continues behind it.
 	Last outbox.ID
-	// FailedUntil bounds the act: what becomes a dead letter from then on is not
-	// touched. With it in the filter the act can be begun again after it was broken
-	// off, and does not replay a second time what it had replayed and failed again.
+	// FailedUntil limits the act: jobs that become dead letters from then on are not touched. With it in the filter, an
+	// interrupted act can be started again without replaying a second time what it had replayed and what has failed
+	// again.
 	FailedUntil time.Time
 }
 
-// MinRate and MaxRate bound how many jobs or events a second an act may be limited to.
+// MinRate and MaxRate are the bounds of the rate, in jobs or events per second, to which an act may be limited.
 const (
 	MinRate = 0.001 // a job in a quarter of an hour
 	MaxRate = 1e5
@@ -43,33 +43,29 @@ const (
 
 const (
 	actPage = 500 // jobs in a statement of an act on many
-	// And bytes of their payloads, which move with what is dismissed: so that the
-	// statement fits into its time.
+	// actBytes limits their payloads, which a dismissal moves, so that the statement finishes within its time limit.
 	actBytes = 16 << 20
-	// What an audit entry keeps of a payload that was replaced, so that a mistake
-	// can be mended.
+	// keptPayload is how much of a replaced payload an audit entry keeps, so that a mistake can be undone.
 	keptPayload = 64 << 10
 )
 
-// ReplayAll makes the dead letters that f means pending again, oldest first, with
-// all their attempts. With a rate above 0 no more than so many become due in a
-// second, evenly spread, and it waits in between; stop it by leaving the loop or by
-// ending ctx. It yields its progress after every statement, first of all before it
-// does anything, and an error at last if there is one.
+// ReplayAll makes the dead letters that match f pending again, oldest first, with all their attempts. With a rate above
+// 0, at most that many become due per second, evenly spread, and it waits in between; stop it by leaving the loop or by
+// ending ctx. It yields its progress once before it does anything and then after every statement, and finally an error
+// if there is one.
 //
-// Each statement is complete in itself: whenever the caller breaks off or dies, every
-// job is either replayed and due within a second, or a dead letter as before. Two
-// at once share the work. None replays a job twice: a job that fails again
+// Each statement is complete in itself: whenever the caller stops or dies, every job is either replayed and due within
+// a second, or a dead letter as before. Two at once share the work. None replays a job twice: a job that fails again
 // meanwhile stays a dead letter, see [BulkProgress].
 func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
-	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // also not a number
+	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // NaN is refused, too
 		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate, MaxRate))
 	}
 	page, spacing := pace(rate)
 	return o.actOnMany(ctx, f, page, spacing, o.replaySome(spacing))
 }
 
-// pace is how many jobs one statement replays at a rate, and how far apart they become due.
+// pace returns how many jobs one statement replays at a rate, and how far apart they become due.
 func pace(rate float64) (page int, spacing time.Duration) {
 	if rate == 0 {
 		return actPage, 0
@@ -90,8 +86,8 @@ func (o *Operator) replaySome(spacing time.Duration) actOnSome {
 	}
 }
 
-// DismissAll puts the dead letters that f means away, oldest first: they move to
-// the history as dismissed. It goes on and can be broken off like [Operator.ReplayAll].
+// DismissAll dismisses the dead letters that match f, oldest first: they move to the history. It can be continued and
+// interrupted like [Operator.ReplayAll].
 func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
 	return o.actOnMany(ctx, f, actPage, 0, o.dismissSome)
 }
@@ -108,8 +104,8 @@ func (o *Operator) dismissSome(ctx context.Context, ids []pgtype.UUID, epochs []
 
 type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, err error)
 
-// actOnMany goes through the dead letters from the oldest id to the newest, a page
-// at a time, and waits spacing for each that was acted on.
+// actOnMany goes through the dead letters from the oldest id to the newest, a page at a time, and waits spacing for
+// each one that it has acted on.
 func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, spacing time.Duration, act actOnSome) iter.Seq2[BulkProgress, error] {
 	if err := f.validate(); err != nil {
 		return refused(err)
@@ -136,8 +132,8 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 			if !yield(progress, nil) || !found.more {
 				return
 			}
-			// From the answer on: however fast the next statement is, it begins so long
-			// after this one by the database's clock.
+			// Measured from the answer: however fast the next statement is, by the database's clock it begins that long
+			// after this one.
 			if err := backoff.Sleep(ctx, time.Duration(done)*spacing); err != nil {
 				yield(progress, err)
 				return
@@ -150,17 +146,16 @@ func refused(err error) iter.Seq2[BulkProgress, error] {
 	return func(yield func(BulkProgress, error) bool) { yield(BulkProgress{}, err) }
 }
 
-// MatchDeadLetters counts the dead letters that f means, in Matched, and says of when
-// that is, in FailedUntil. With this FailedUntil in the filter [Operator.ReplayAll] and
-// [Operator.DismissAll] leave alone what becomes a dead letter later: a person who
-// confirms a number of dead letters confirms no more.
+// MatchDeadLetters counts the dead letters that match f, in Matched, and returns in FailedUntil the moment of the
+// count. With this FailedUntil in the filter, [Operator.ReplayAll] and [Operator.DismissAll] skip jobs that become dead
+// letters later: a person who confirms a number of dead letters confirms no more.
 func (o *Operator) MatchDeadLetters(ctx context.Context, f DeadLetterFilter) (BulkProgress, error) {
 	f.After = outbox.ID{}
 	return o.begin(ctx, &f)
 }
 
-// begin bounds the filter by the database's time, so that what fails from now on
-// is not meant, and counts what is.
+// begin limits the filter by the database's time, so that jobs that fail from now on do not match, and counts those
+// that do.
 func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress, error) {
 	bound, cancel := bounded(ctx)
 	defer cancel()
@@ -181,7 +176,7 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 	return progress, err
 }
 
-// writersPatience is how long a settlement that is under way is waited for.
+// writersPatience is how long to wait for a settlement in progress.
 const writersPatience = 500 * time.Millisecond
 
 // waitForWriters waits for the transactions that are writing, but not for long:
@@ -191,7 +186,7 @@ const writersPatience = 500 * time.Millisecond
 //	worker    COMMIT
 //	operator  acts on what failed until 12:00:00.010: 54
 //
-// A transaction that takes longer than that, and settled something, is still the 54th.
+// If a transaction takes longer than that, and settled something, its job is still the 54th.
 func (o *Operator) waitForWriters(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		var writers []string
@@ -210,12 +205,11 @@ func (o *Operator) waitForWriters(ctx context.Context) error {
 	return nil
 }
 
-// writing are the transactions that have written something and not ended yet: each
-// holds the lock of its own id. (A snapshot's xmax is no bound of them: the newest may
-// be above it.)
+// writing selects the transactions that have written something and not ended yet: each holds the lock of its own id. (A
+// snapshot's xmax does not bound them: the newest may be above it.)
 const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND pid <> pg_backend_pid()`
 
-// pageOf is a page of dead letters that were found.
+// pageOf is a page of matching dead letters.
 type pageOf struct {
 	n    int
 	last pgtype.UUID
@@ -244,14 +238,14 @@ func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersP
 	return pageOf{len(ids), ids[len(ids)-1], len(ids) < len(rows) || len(rows) == int(params.MaxRows)}, len(acted), err
 }
 
-// ReplayEdited makes a dead letter pending again with another payload. The payload has to be JSON if
-// the old one was to be, no larger than any other, and one of the job's kind if the operator has its
-// schemas ([Operator.CheckedBy]); else it is refused by [*outbox.InvalidError]s, joined. The audit
-// tells both payloads apart by hash and length and keeps the old one, up to 64 KiB. It returns a
-// [*StatusError] for a job that is no dead letter, or is none any more, and [ErrNotFound].
+// ReplayEdited makes a dead letter pending again with another payload. The payload must be JSON if the old one had to
+// be, no larger than any other, and valid for the job's kind if the operator has its schema ([Operator.CheckedBy]);
+// otherwise it is refused by [*outbox.InvalidError]s, joined. The audit identifies both payloads by hash and length and
+// keeps the old one, up to 64 KiB. ReplayEdited returns a [*StatusError] for a job that is not, or no longer, a dead
+// letter, and [ErrNotFound].
 //
-// What the job has remembered stays, though it is of the old payload: a step that has finished does not
-// run again, and the handler goes on at its checkpoint. [Operator.Forgetting] drops both.
+// The job's checkpoint and finished steps remain, although they belong to the old payload: a finished step does not run
+// again, and the handler continues at its checkpoint. [Operator.Forgetting] drops both.
 func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
 	return o.replayEdited(ctx, id, payload, o.db.ReplayEdited)
 }
@@ -261,8 +255,8 @@ func (o *Operator) WouldReplayEdited(ctx context.Context, id outbox.ID, payload 
 	return o.replayEdited(ctx, id, payload, o.tryReplayEdited)
 }
 
-// MayEditPayloads reports whether the pool's login may do what [Operator.ReplayEdited] does: a member of outbox_api
-// and of no other role of ours may not.
+// MayEditPayloads reports whether the pool's login may do what [Operator.ReplayEdited] does: a login that is a member
+// of outbox_api and of no other role of ours may not.
 func (o *Operator) MayEditPayloads(ctx context.Context) (may bool, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -277,8 +271,8 @@ func (o *Operator) MayEditPayloads(ctx context.Context) (may bool, err error) {
 
 var errTried = errors.New("only tried")
 
-// tryReplayEdited does it and takes it back: so the database, its clock and what the
-// login may do have their say.
+// tryReplayEdited makes the change and rolls it back, so that the database, its clock and the login's rights are all
+// tested.
 func (o *Operator) tryReplayEdited(ctx context.Context, params sqlgen.ReplayEditedParams) (moved []sqlgen.ReplayEditedRow, err error) {
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		if moved, err = sqlgen.New(tx).ReplayEdited(ctx, params); err != nil {
@@ -324,7 +318,7 @@ func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byt
 	return nil
 }
 
-// acceptable says what is wrong with a job's new payload.
+// acceptable returns what is wrong with a job's new payload.
 func (o *Operator) acceptable(job Job, payload []byte) error {
 	refuse := func(reason string) error { return &outbox.InvalidError{Field: "payload", Reason: reason} }
 	switch {
@@ -340,8 +334,8 @@ func (o *Operator) acceptable(job Job, payload []byte) error {
 	return o.check.Check(job.Kind, outbox.Content{Type: job.ContentType, Bytes: payload})
 }
 
-// refuseEdited says why a dead letter was not replayed. One that is still as it was
-// found is past its deadline, by the database's clock: ours has no say.
+// refuseEdited returns why a dead letter was not replayed. If it is unchanged since it was found, it is past its
+// deadline, by the database's clock, which alone decides.
 func (o *Operator) refuseEdited(ctx context.Context, found Job, act string) error {
 	now, err := o.jobTo(ctx, act, found.ID)
 	switch {

@@ -15,28 +15,28 @@ import (
 )
 
 var (
-	// ErrReplayNotFound says that a sink has no such replay, or that it is another tenant's.
+	// ErrReplayNotFound reports that a sink has no such replay, or that it belongs to another tenant.
 	ErrReplayNotFound = errors.New("replay not found")
-	// ErrNothingToReplay says that no event is meant.
+	// ErrNothingToReplay reports that no event matches.
 	ErrNothingToReplay = errors.New("no event of the log is meant")
 )
 
-// EventFilter says which events of the log are meant: those that meet all conditions. What is
-// zero is none.
+// EventFilter selects events of the log: those that meet all conditions. A zero field is no condition.
 type EventFilter struct {
-	Since, Until time.Time // when they were stored, Until not included; zero is now
-	Topics       []string  // each a topic, or one that ends in .*, or * as in routes
+	Since, Until time.Time // when they were stored, Until excluded; zero means now
+	Topics       []string  // each a topic, or a pattern that ends in .*, or *, as in routes
 	Key          string
 	Tenant       outbox.ID
 }
 
-// ReplayEvents is what a sink is to publish again.
+// ReplayEvents selects what a sink is to publish again.
 type ReplayEvents struct {
 	EventFilter
-	PerSecond float64 // no more than so many; 0 is without a limit
+	PerSecond float64 // rate limit; 0 means no limit
 	Again     bool    // under new ids, ID/REPLAY, which no broker and no consumer takes for repeats
-	// StopLive has the sink publish nothing new while the replay runs: once it has published everything up to the last
-	// event that is meant, and until the replay has ended. So no message of a key is between those of the replay.
+	// StopLive makes the sink publish nothing new while the replay runs: from when it has published everything up to
+	// the last matching event, until the replay has ended. So no other message of a key comes between those of the
+	// replay.
 	StopLive bool
 }
 
@@ -46,25 +46,25 @@ type ReplayPlan struct {
 	Oldest, Newest time.Time // when the first and the last of them were stored
 	Until          time.Time // the filter's, or now
 	Takes          time.Duration
-	// Dropped is about how many the broker would drop if it got them at once, because it remembers
-	// their ids for the time Remembers: events that were stored within it. 0 with new ids, and if
-	// it is not known.
+	// Dropped estimates how many messages the broker would drop if it got them at once, because it remembers their ids
+	// for the time Remembers: the events that were stored within that time. It is 0 with new ids, or if that is not
+	// known.
 	Dropped   int64
 	Remembers time.Duration
 
 	first, last int64
 }
 
-// Replay is events that a sink publishes again.
+// Replay is a replay of events by a sink.
 type Replay struct {
-	ID   outbox.ID // messages have it in the header posthaste-replay
+	ID   outbox.ID // in the header posthaste-replay of its messages
 	Sink string
 	ReplayEvents
-	Events    int64  // that were meant at the beginning
+	Events    int64  // that matched at the beginning
 	Published int64  // so far; after a crash some count twice
-	Refused   int64  // passed by
-	Repeated  int64  // of those published: dropped by the broker as repeats, as far as it says so
-	Position  int64  // in the log: everything up to here is done
+	Refused   int64  // skipped
+	Repeated  int64  // of those published: dropped by the broker as repeats, as far as it reports that
+	Position  int64  // in the log: all events up to here are done
 	Failure   string // why it does not go on; "" if it does
 	Actor     string
 	Reason    string
@@ -73,7 +73,7 @@ type Replay struct {
 	Stopped   bool      // by an operator
 }
 
-// State is running, finished or stopped.
+// State returns running, finished or stopped.
 func (r Replay) State() string {
 	switch {
 	case r.Stopped:
@@ -84,8 +84,8 @@ func (r Replay) State() string {
 	return "finished"
 }
 
-// ForTenant is the replay for a reader who is bound to one tenant: of Failure it has that there is one. The text names
-// addresses of the broker, which are for operators of all tenants.
+// ForTenant returns the replay for a reader who is bound to one tenant: its Failure only states that there is one. The
+// text contains addresses of the broker, which are for operators of all tenants.
 func (r Replay) ForTenant() Replay {
 	if r.Failure != "" {
 		r.Failure = "the sink does not take more now; operators of all tenants see why"
@@ -103,15 +103,15 @@ func (r *ReplayEvents) validate() error {
 	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
 		errs = append(errs, invalid.Field("until", "is not after since"))
 	}
-	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // also not a number
+	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // NaN is refused, too
 		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit", r.PerSecond, MinRate, MaxRate))
 	}
 	return errors.Join(errs...)
 }
 
-// WouldReplayEvents returns what [Operator.ReplayEvents] would do, and changes nothing. It returns [ErrSinkNotFound],
-// but not in a context that is tied to one tenant: which sinks there are is not for it to know. It returns
-// [*outbox.InvalidError]s.
+// WouldReplayEvents returns what [Operator.ReplayEvents] would do, and changes nothing. It returns
+// [*outbox.InvalidError]s, and [ErrSinkNotFound], except in a context that is tied to one tenant, which may not learn
+// which sinks exist.
 func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayEvents) (ReplayPlan, error) {
 	if err := r.validate(); err != nil {
 		return ReplayPlan{}, err
@@ -149,11 +149,10 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 	return plan, nil
 }
 
-// ReplayEvents has a sink publish events again, beside what is new unless r says otherwise. The process that publishes
-// to the sink does it: it begins within seconds, if there is one, and goes on after a crash. An
-// event that the sink has not published yet is published twice. Replays of a sink take turns,
-// 16 of each tenant at a time. It returns [ErrSinkNotFound], [ErrNothingToReplay], and
-// [*outbox.InvalidError]s.
+// ReplayEvents makes a sink publish events again, alongside new ones unless r.StopLive is set. The process that
+// publishes to the sink does it: it begins within seconds, if there is one, and continues after a crash. An event that
+// the sink has not published yet is published twice. Replays of a sink take turns, at most 16 per tenant at a time. It
+// returns [ErrSinkNotFound], [ErrNothingToReplay], and [*outbox.InvalidError]s.
 func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents) (Replay, error) {
 	plan, err := o.WouldReplayEvents(ctx, sink, r)
 	if err != nil {
@@ -170,7 +169,7 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last, PerSecond: r.PerSecond,
 		Again: r.Again, StopLive: r.StopLive, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if pgsession.State(err) == pgsession.ForeignKeyViolation { // removed since, or a tenant's guess
+	if pgsession.State(err) == pgsession.ForeignKeyViolation { // removed since, or guessed by a tenant
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrSinkNotFound)
 	}
 	if err != nil {
@@ -182,7 +181,7 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	}, nil
 }
 
-// patterns are never NULL.
+// patterns returns the topics as patterns, never NULL.
 func patterns(topics []string) []string {
 	if topics == nil {
 		return []string{}
@@ -190,8 +189,8 @@ func patterns(topics []string) []string {
 	return topics
 }
 
-// Replays returns the replays of a sink, newest first, at most 1 000; those of a tenant unless it
-// is zero. Ones that ended more than 90 days ago are forgotten. It returns [ErrSinkNotFound].
+// Replays returns the replays of a sink, newest first, at most 1 000; those of a tenant unless it is zero. Replays that
+// ended more than 90 days ago are deleted. It returns [ErrSinkNotFound].
 func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) ([]Replay, error) {
 	replays, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant)})
 	if err == nil && len(replays) == 0 {
@@ -200,7 +199,7 @@ func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) (
 	return replays, err
 }
 
-// Replay returns one replay, or [ErrReplayNotFound]; one of a tenant unless it is zero.
+// Replay returns one replay, or [ErrReplayNotFound]; only one of the tenant, unless that is zero.
 func (o *Operator) Replay(ctx context.Context, sink string, id, tenant outbox.ID) (Replay, error) {
 	found, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant), ID: pgvalue.UUID(id)})
 	if err == nil && len(found) == 0 {
@@ -237,9 +236,8 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 	return all, nil
 }
 
-// StopReplay ends a replay. A page of it that is under way may still be published. To stop one
-// that has ended changes nothing. It returns [ErrReplayNotFound], also for one of another tenant
-// than the one that is named, if one is.
+// StopReplay ends a replay. A page in progress may still be published. Stopping a replay that has ended changes
+// nothing. It returns [ErrReplayNotFound], also for a replay of a tenant other than the given one, if any.
 func (o *Operator) StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -12,19 +12,19 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What a job has reported is kept as long as the job: while it is open, and then
-// with the history. Epochs tell its attempts apart: see [Attempt].
+// A job's reports are kept as long as the job: while it is open, and then with the history. Epochs identify its
+// attempts: see [Attempt].
 
 // Progress is how far a job is, or was when it ended.
 type Progress struct {
-	Current, Total int64 // in the handler's unit; a Total of 0 is not known
+	Current, Total int64 // in the handler's unit; a Total of 0 means unknown
 	Message        string
-	ReportedAt     time.Time // zero: the job has reported none. An earlier attempt may have
+	ReportedAt     time.Time // zero if this job has reported none; an earlier attempt may have
 }
 
-// Checkpoint is what the next attempt of a job begins with.
+// Checkpoint is where the next attempt of a job continues.
 type Checkpoint struct {
-	Data    json.RawMessage // nil: the job has none
+	Data    json.RawMessage // nil if the job has none
 	SavedAt time.Time
 	Epoch   int64 // of the attempt that saved it
 }
@@ -43,7 +43,7 @@ type LogPosition struct {
 	Line  int64 // within the attempt, from 1
 }
 
-// Step is a step that a job has finished.
+// Step is a finished step of a job.
 type Step struct {
 	Name       string
 	Epoch      int64 // of the attempt that ran it
@@ -51,7 +51,7 @@ type Step struct {
 	Took       time.Duration // by the worker's clock
 
 	ResultBytes int
-	Result      json.RawMessage // left out by [Operator.Reports] and [Operator.StepsWithoutResults]
+	Result      json.RawMessage // omitted by [Operator.Reports] and [Operator.StepsWithoutResults]
 }
 
 // Progress returns the newest progress of a job, or [ErrNotFound].
@@ -77,10 +77,9 @@ func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, er
 	return Checkpoint{Data: rows[0].Checkpoint, SavedAt: rows[0].CheckpointedAt.Time, Epoch: rows[0].Epoch}, nil
 }
 
-// Logs returns the lines of a job's log after the given position, oldest first,
-// or [ErrNotFound]. A job's newest 200 lines are kept, over all its attempts: a
-// reader that is slower than the log grows misses lines, and sees it by their
-// numbers.
+// Logs returns the lines of a job's log after the given position, oldest first, or [ErrNotFound]. A job's newest 200
+// lines are kept, over all its attempts: a reader that is slower than the log grows misses lines, and can detect that
+// by their numbers.
 func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([]LogLine, error) {
 	rows, err := listOf(ctx, o, id, "the log", func(ctx context.Context) ([]sqlgen.ListLogsRow, error) {
 		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterEpoch: after.Epoch, AfterLine: after.Line - 1})
@@ -92,14 +91,14 @@ func logLines(rows []sqlgen.ListLogsRow) []LogLine {
 	lines := make([]LogLine, 0, len(rows))
 	for _, row := range rows {
 		line := LogLine{LogPosition: LogPosition{row.Epoch, row.Line + 1}, At: row.LoggedAt.Time, Message: row.Message}
-		_ = line.Level.UnmarshalText([]byte(row.Level)) // as it was written by slog; INFO if by somebody else
+		_ = line.Level.UnmarshalText([]byte(row.Level)) // as written by slog; INFO for any other text
 		lines = append(lines, line)
 	}
 	return lines
 }
 
-// Steps returns the steps that a job has finished, oldest first and a thousand at
-// most, or [ErrNotFound]. All their results together may be 250 MiB.
+// Steps returns the finished steps of a job, oldest first and a thousand at most, or [ErrNotFound]. All their results
+// together may be 250 MiB.
 func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
 	return o.steps(ctx, id, true)
 }
@@ -127,7 +126,7 @@ func stepsOf(rows []sqlgen.ListStepsRow) []Step {
 	return steps
 }
 
-// Reports is all that a job has reported.
+// Reports is everything that a job has reported.
 type Reports struct {
 	Progress   Progress
 	Checkpoint Checkpoint
@@ -135,7 +134,7 @@ type Reports struct {
 	Steps      []Step    // without their results
 }
 
-// Reports returns all that a job has reported, in one statement; nothing of a job that does not exist.
+// Reports returns everything that a job has reported, in one statement, or nothing for a job that does not exist.
 func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -161,7 +160,7 @@ func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err er
 	return r, nil
 }
 
-// listOf runs a query about a job. Only an empty answer asks whether there is one.
+// listOf runs a query about a job. Only if the answer is empty does it check whether the job exists.
 func listOf[R any](ctx context.Context, o *Operator, id outbox.ID, what string, query func(context.Context) ([]R, error)) ([]R, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

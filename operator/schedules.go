@@ -16,10 +16,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrScheduleNotFound says that the tenant has no schedule of the name.
+// ErrScheduleNotFound reports that the tenant has no schedule of that name.
 var ErrScheduleNotFound = errors.New("schedule not found")
 
-// Schedule is a schedule as it is stored; package schedule declares and fires them.
+// Schedule is a stored schedule; package schedule declares and fires schedules.
 type Schedule struct {
 	Name        string
 	Tenant      outbox.ID
@@ -32,12 +32,12 @@ type Schedule struct {
 	Queue       string
 	Streamed    bool      // each change of its jobs is stored as an event
 	Generation  int64     // how many declarations and edits have changed it
-	NextAt      time.Time // the next tick. In the past, it is being fired, paused, or refused
-	LastAt      time.Time // the latest tick that a job was enqueued for; zero before the first
+	NextAt      time.Time // the next tick; if in the past, it is being fired, paused, or refused
+	LastAt      time.Time // the latest tick for which a job was enqueued; zero before the first
 	PausedSince time.Time // zero unless it is paused
 	CreatedAt   time.Time
-	UpdatedAt   time.Time // when a declaration or somebody changed it
-	SetBy       string    // who made it or changed it last, as in the audit; "" if a program declares it
+	UpdatedAt   time.Time // when a declaration or a person last changed it
+	SetBy       string    // who created or last changed it, as in the audit; "" if a program declares it
 }
 
 const maxSchedules = 10_000
@@ -47,7 +47,7 @@ func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
 	return o.SchedulesOf(ctx, outbox.ID{})
 }
 
-// SchedulesOf is Schedules of one tenant alone; the zero tenant is any.
+// SchedulesOf is Schedules of a single tenant; zero means all.
 func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -67,9 +67,8 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	return schedules, nil
 }
 
-// OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that were to fire longer ago
-// than that and are not paused, those that wait longest first. Of each it has the name, the tenant, what it enqueues
-// where, and NextAt.
+// OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that are due for longer than
+// patience and not paused, the longest due first. It sets their name, tenant, kind, queue and NextAt.
 func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration, limit int) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -86,9 +85,8 @@ func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patie
 	return schedules, nil
 }
 
-// PauseSchedule stops a schedule: when it returns, no tick fires any more, in any
-// process. The zero tenant is [outbox.RootTenant]. Pausing what is paused changes
-// nothing. It returns [ErrScheduleNotFound].
+// PauseSchedule stops a schedule: after it returns, no tick fires any more, in any process. The zero tenant means
+// [outbox.RootTenant]. Pausing a paused schedule changes nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "pause", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		was, err := sqlgen.New(tx).PauseSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
@@ -96,9 +94,9 @@ func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name str
 	})
 }
 
-// ResumeSchedule lets a schedule go on with its next tick from now; those of the
-// pause were not missed. Schedulers notice it as a new one: see CreateSchedule. Resuming what
-// is not paused changes nothing. It returns [ErrScheduleNotFound].
+// ResumeSchedule lets a schedule continue with its next tick from now; ticks during the pause do not count as missed.
+// Schedulers notice it like a new one: see CreateSchedule. Resuming a schedule that is not paused changes nothing. It
+// returns [ErrScheduleNotFound].
 func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		was, err := sqlgen.New(tx).ResumeSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
@@ -109,23 +107,23 @@ func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name st
 	})
 }
 
-// NewSchedule is a [schedule.Schedule]. This package does not import that one, and with it a parser of cron
-// expressions.
+// NewSchedule is implemented by [schedule.Schedule]. This package does not import that one, and with it a parser of
+// cron expressions.
 type NewSchedule interface {
 	Name() string
 	Tenant() outbox.ID
 	CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time.Time, err error)
 }
 
-// ScheduleEdit is a [schedule.Edit].
+// ScheduleEdit is implemented by [schedule.Edit].
 type ScheduleEdit interface {
 	ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error)
 }
 
-// CreateSchedule stores a schedule besides those that programs declare, and returns its first tick. It is the
-// actor's: it stays until it is deleted, or until a program declares one of its name, which replaces it. Schedulers
-// notice it at once if they hear notifications, and else within a minute; the ticks until then are fired as late
-// ones are. Its error names every mistake as [*outbox.InvalidError]s, or is schedule.ErrExists.
+// CreateSchedule stores a schedule in addition to those that programs declare, and returns its first tick. It belongs
+// to the actor: it stays until it is deleted, or until a program declares one of its name, which replaces it.
+// Schedulers notice it at once if they hear notifications, and otherwise within a minute; ticks until then are fired
+// late. Its error names every mistake as [*outbox.InvalidError]s, or is schedule.ErrExists.
 func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time.Time, err error) {
 	err = o.onSchedule(ctx, "create", s.Tenant(), s.Name(), func(ctx context.Context, tx pgx.Tx) (change, error) {
 		if next, err = s.CreateIn(ctx, tx, o.by.actor); err != nil {
@@ -137,10 +135,10 @@ func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time
 	return next, err
 }
 
-// ChangeSchedule changes a schedule that was made by [Operator.CreateSchedule], the API, a command or SQL, and
-// returns its next tick. Another timing counts from now on: a tick that was due before has a job. Anything else counts
-// from the next tick on. A change that changes nothing is not recorded. It returns [ErrScheduleNotFound],
-// schedule.ErrDeclared for a schedule of a program, or every mistake as [*outbox.InvalidError]s. The zero tenant is
+// ChangeSchedule changes a schedule that was created by [Operator.CreateSchedule], the API, a command or SQL, and
+// returns its next tick. A new timing applies from now on: a tick that was due before still gets a job. Other changes
+// apply from the next tick on. A change without effect is not recorded. It returns [ErrScheduleNotFound],
+// schedule.ErrDeclared for a schedule of a program, or every mistake as [*outbox.InvalidError]s. The zero tenant means
 // [outbox.RootTenant].
 func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e ScheduleEdit) (next time.Time, err error) {
 	err = o.onSchedule(ctx, "change", tenant, name, func(ctx context.Context, tx pgx.Tx) (c change, err error) {
@@ -157,7 +155,7 @@ func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name st
 	return next, err
 }
 
-// describeSchedule is nil if there is none of the name.
+// describeSchedule returns nil if there is no schedule of that name.
 func describeSchedule(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name string) ([]byte, error) {
 	described, err := sqlgen.New(tx).DescribeSchedule(ctx, pgvalue.UUID(tenant), name)
 	if err != nil || len(described) == 0 {
@@ -166,9 +164,8 @@ func describeSchedule(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name str
 	return described[0], nil
 }
 
-// DeleteSchedule forgets a schedule; jobs that it has enqueued stay. A program that
-// still declares it brings it back with its next start: pause it instead. It
-// returns [ErrScheduleNotFound].
+// DeleteSchedule deletes a schedule; jobs that it has enqueued remain. A program that still declares it restores it at
+// its next start: pause it instead. It returns [ErrScheduleNotFound].
 func (o *Operator) DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "delete", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		was, err := sqlgen.New(tx).DeleteSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
@@ -178,15 +175,14 @@ func (o *Operator) DeleteSchedule(ctx context.Context, tenant outbox.ID, name st
 	})
 }
 
-// change is what an act did to a schedule, for the audit.
+// change is the effect of an act on a schedule, for the audit.
 type change struct {
 	found, acted  bool
 	before, after []byte // JSON; nil for nothing
 	job           outbox.ID
 }
 
-// pausing is a change of what was paused, or not, to what is; was is empty if there
-// is no such schedule.
+// pausing returns the change from the previous paused state to the new one; was is empty if there is no such schedule.
 func pausing(was []bool, paused bool) change {
 	if len(was) == 0 {
 		return change{}
@@ -198,8 +194,8 @@ func pausedJSON(paused bool) []byte {
 	return fmt.Appendf(nil, `{"paused": %t}`, paused)
 }
 
-// onSchedule runs an act together with its row in the audit: both are there, or
-// neither. What changed nothing is not recorded.
+// onSchedule runs an act together with its row in the audit: both are stored, or neither. An act without effect is not
+// recorded.
 func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string, do func(context.Context, pgx.Tx) (change, error)) error {
 	if err := validTexts(map[string]string{"name": name}); err != nil {
 		return err
@@ -227,16 +223,15 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 	return nil
 }
 
-// RunSchedule enqueues a schedule's job now, also while it is paused, and returns
-// its id and the status with which it is stored: pending, or created if the schedule's
-// jobs are held. It is scheduled for now, and no tick is moved. It returns
-// [ErrScheduleNotFound].
+// RunSchedule enqueues a schedule's job now, even while the schedule is paused, and returns the job's id and stored
+// status: pending, or created if the schedule's jobs are held. The job is scheduled for now, and no tick moves. It
+// returns [ErrScheduleNotFound].
 func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (id outbox.ID, status outbox.Status, err error) {
 	return o.RunScheduleOnce(ctx, tenant, name, outbox.ID{})
 }
 
-// RunScheduleOnce is [Operator.RunSchedule], and does nothing but return the first job's id if it has been called with
-// this request before: a form that is sent twice runs the job once. The zero request is one that nobody repeats.
+// RunScheduleOnce is [Operator.RunSchedule], except that a repeated call with the same request only returns the first
+// job's id: a form that is sent twice runs the job once. The zero request never counts as repeated.
 func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string, request outbox.ID) (id outbox.ID, status outbox.Status, err error) {
 	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
@@ -264,8 +259,8 @@ func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name s
 	return id, status, err
 }
 
-// ranBefore returns the job that a request has run the schedule with. It locks the schedule first, so that of two that
-// come together the second one finds the first one's.
+// ranBefore returns the job with which a request has already run the schedule. It locks the schedule first, so that of
+// two concurrent calls the second finds the first one's job.
 func ranBefore(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, kind, key string) ([]pgtype.UUID, error) {
 	if _, err := tx.Exec(ctx, `SELECT FROM outbox.schedules WHERE tenant_id = $1 AND name = $2 FOR UPDATE`, pgvalue.UUID(tenant), name); err != nil {
 		return nil, err
@@ -273,10 +268,10 @@ func ranBefore(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, kind, key
 	return sqlgen.New(tx).FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(tenant), Kind: kind, Key: key})
 }
 
-// jobOf is the job of a schedule, with the headers that schedule.TickOf reads.
+// jobOf returns the job of a schedule, with the headers that schedule.TickOf reads.
 func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Raw, outbox.Options) {
 	headers := map[string]string{}
-	_ = json.Unmarshal(row.Headers, &headers) // none, or stored by hand with other types
+	_ = json.Unmarshal(row.Headers, &headers) // there are none, or SQL has stored other types
 	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
 	opts := outbox.Options{
 		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: pgvalue.Duration(row.Timeout), Backoff: pgvalue.Durations(row.Backoff),
@@ -300,6 +295,6 @@ func orRoot(tenant outbox.ID) outbox.ID {
 }
 
 func statusJSON(status string) []byte {
-	text, _ := json.Marshal(map[string]string{"status": status}) // of strings: cannot fail
+	text, _ := json.Marshal(map[string]string{"status": status}) // cannot fail: strings
 	return text
 }

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// MaxPoints is how many steps a series may have.
+	// MaxPoints is the maximum number of steps in a series.
 	MaxPoints = 1000
-	// MinStep is the shortest step of a series: measured is once a minute.
+	// MinStep is the shortest step of a series: measurements are made once a minute.
 	MinStep = time.Minute
 )
 
-// SeriesFilter says of what a series is. Since and Until are required.
+// SeriesFilter selects a series. Since and Until are required.
 type SeriesFilter struct {
-	Queue  string    // "" is any
-	Kind   string    // "" is any
-	Tenant outbox.ID // zero is any
+	Queue  string    // "" means any
+	Kind   string    // "" means any
+	Tenant outbox.ID // zero means any
 
-	Since, Until time.Time     // what was measured behind the one and up to the other
-	Step         time.Duration // from Since on; 0 is a minute
+	Since, Until time.Time     // measured after Since and up to Until
+	Step         time.Duration // from Since on; 0 means a minute
 }
 
 func (f SeriesFilter) validate() error {
@@ -46,39 +46,39 @@ func (f SeriesFilter) validate() error {
 
 func (f SeriesFilter) step() time.Duration { return cmp.Or(f.Step, MinStep) }
 
-// byHour reports whether each step begins and ends with an hour: hours are summed beforehand.
+// byHour reports whether each step begins and ends on the hour: hours are summed in advance.
 func (f SeriesFilter) byHour() bool {
 	return f.step()%time.Hour == 0 && f.Since.Equal(f.Since.Truncate(time.Hour))
 }
 
-// Point is what was measured in one step.
+// Point contains the measurements of one step.
 type Point struct {
-	At       time.Time     // where the step begins
-	Measured time.Duration // of it, as a rule all: rates are counts over this. 0: nothing is known
+	At       time.Time     // beginning of the step
+	Measured time.Duration // the measured part of it, usually all: rates are counts over this. 0 if nothing is known
 
-	// What was open, each at most of the counts of the step; in steps of whole hours, at most of the means of hours. A
-	// job that is held is none of these.
+	// These count open jobs, each as the maximum of the counts in the step; in steps of whole hours, the maximum of the
+	// hours' means. They leave out held jobs.
 	Waiting     int64 // pending, retrying or blocked
 	Running     int64
 	DeadLetters int64 // failed or dead
 
-	// What happened in the step.
+	// These count what happened in the step.
 	Enqueued     int64
 	Succeeded    int64
 	Unsuccessful int64 // closed as anything but succeeded
 	Failed       int64 // attempts, of jobs that may be retried
 
-	// How long those that closed had waited, from when they were due to when their last attempt began. They are known
-	// to a power of two and evened out in between; 0 if none closed.
+	// WaitP50 and WaitP99 are how long the jobs that closed had waited, from when they were due until their last
+	// attempt began. They are measured in powers of two and interpolated; 0 if none closed.
 	WaitP50, WaitP99 time.Duration
 }
 
-// Closed is how many jobs closed in the step.
+// Closed returns how many jobs closed in the step.
 func (p Point) Closed() int64 { return p.Succeeded + p.Unsuccessful }
 
-// Series returns how it went, step by step, as reapers have measured it once a minute for 14 days. A step in which
-// nobody measured is there with nothing in it. What belongs to a part that was too small to be measured by itself, of
-// more than a hundred, is in the series of all queues and kinds only.
+// Series returns the history step by step, as reapers have measured it once a minute for 14 days. A step without
+// measurements is included, empty. Parts too small to be measured individually, when there are more than a hundred,
+// count only in the series of all queues and kinds.
 func (o *Operator) Series(ctx context.Context, f SeriesFilter) ([]Point, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
@@ -108,9 +108,8 @@ func (o *Operator) Series(ctx context.Context, f SeriesFilter) ([]Point, error) 
 	return points, nil
 }
 
-// quantile estimates one of what is counted by powers of two of a millisecond: the first count is of what is below
-// 1 ms, the next of what is below 2 ms, and so on. Within a count it is as if all were spread evenly by their order
-// of magnitude.
+// quantile estimates a quantile from counts by powers of two of a millisecond: the first count is of values below 1 ms,
+// the next of values below 2 ms, and so on. It treats the values in a count as evenly spread by order of magnitude.
 func quantile(counts []int64, q float64) time.Duration {
 	var total int64
 	for _, n := range counts {
@@ -131,18 +130,18 @@ func quantile(counts []int64, q float64) time.Duration {
 		}
 		return time.Duration(math.Exp2(float64(i-1)+part) * float64(time.Millisecond))
 	}
-	return time.Duration(math.Exp2(float64(len(counts)-1)) * float64(time.Millisecond)) // rounding
+	return time.Duration(math.Exp2(float64(len(counts)-1)) * float64(time.Millisecond)) // only after rounding errors
 }
 
-// Spark is how many jobs were waiting or running at most, in each step.
+// Spark is the maximum number of jobs that were waiting or running in a step.
 type Spark struct {
-	At   time.Time // where the step begins
+	At   time.Time // beginning of the step
 	Open int64
 }
 
-// Sparks returns how many jobs were open in the steps from Since to Until, by queue or, if byKind, by kind. Queue and
-// Kind of the filter say nothing here. Steps in which none were open are left out; measured are those of which anything
-// is known.
+// Sparks returns how many jobs were open in the steps from Since to Until, by queue or, if byKind, by kind. It ignores
+// Queue and Kind of the filter. It leaves out steps in which none were open; measured lists the steps with any
+// measurement.
 func (o *Operator) Sparks(ctx context.Context, f SeriesFilter, byKind bool) (open map[string][]Spark, measured []time.Time, err error) {
 	if err := f.validate(); err != nil {
 		return nil, nil, err

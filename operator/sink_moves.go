@@ -13,31 +13,30 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrSinkInUse says that a process publishes to the sink, or has done so within the last
-// minute.
+// ErrSinkInUse reports that a process publishes to the sink, or has done so within the last minute.
 var ErrSinkInUse = errors.New("a process publishes to the sink, or did within the last minute")
 
-// ErrSinkHolds says that messages of the sink are open jobs, which no process would carry out any more.
+// ErrSinkHolds reports that messages of the sink are open jobs, which no process would run any more.
 var ErrSinkHolds = errors.New("messages that it has refused, or that are behind those, are open jobs: publish or dismiss them first, or give them up")
 
-// countTimeout bounds statements that go through many events.
+// countTimeout limits statements that read many events.
 const countTimeout = time.Minute
 
-// SinkTarget is where a sink is to go on: one of the fields.
+// SinkTarget is where a sink is to continue: set one of the fields.
 type SinkTarget struct {
-	Position int64     // behind this position
+	Position int64     // after this position
 	Since    time.Time // with the first event that was stored from then on
-	End      bool      // behind the last event
+	End      bool      // after the last event
 }
 
-// SinkMove is what it means to move a sink.
+// SinkMove is the effect of moving a sink.
 type SinkMove struct {
-	From, To int64 // positions in the log; the sink goes on behind To
-	Events   int64 // that are not published, if it goes forward, or again, if it goes back
+	From, To int64 // positions in the log; the sink continues after To
+	Events   int64 // not published if it moves forward; published again if it moves back
 }
 
-// WouldSeekSink returns what [Operator.SeekSink] would do. It returns [ErrSinkNotFound], and
-// an [*outbox.InvalidError] for a position that the log does not have.
+// WouldSeekSink returns what [Operator.SeekSink] would do. It returns [ErrSinkNotFound], and an [*outbox.InvalidError]
+// for a position that the log does not have.
 func (o *Operator) WouldSeekSink(ctx context.Context, sink string, to SinkTarget) (SinkMove, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
@@ -62,10 +61,10 @@ func (o *Operator) WouldSeekSink(ctx context.Context, sink string, to SinkTarget
 	return SinkMove{From: moves[0].Top, To: position, Events: moves[0].Events}, nil
 }
 
-// SeekSink has a sink go on behind a position. Forward it never publishes the events between;
-// those of transactions that are open are published, if they are among the last ten thousand
-// positions. Back it publishes again, with the same ids. What the sink's owner has under way
-// may still be published. It returns what it has done, and errors as [Operator.WouldSeekSink].
+// SeekSink makes a sink continue after a position. When it moves forward, the sink never publishes the events in
+// between, except those of open transactions, if they are among the last ten thousand positions. When it moves back,
+// the sink publishes events again, with the same ids. Messages that the sink's owner is sending may still be published.
+// SeekSink returns what it has done, and the errors of [Operator.WouldSeekSink].
 func (o *Operator) SeekSink(ctx context.Context, sink string, to SinkTarget) (SinkMove, error) {
 	move, err := o.WouldSeekSink(ctx, sink, to)
 	if err != nil {
@@ -83,10 +82,10 @@ func (o *Operator) SeekSink(ctx context.Context, sink string, to SinkTarget) (Si
 	return move, nil
 }
 
-// RemoveSink forgets a sink. A relay that has it in its configuration makes it known again, as
-// a new one, which begins with the oldest event. It returns [ErrSinkNotFound],
-// [ErrSinkInUse], and [ErrSinkHolds] unless giveUp is set: then messages that are jobs are
-// closed first, each in the audit: those that wait are cancelled, and dead letters dismissed.
+// RemoveSink deletes a sink. A relay with the sink in its configuration declares it again, as a new one, which begins
+// with the oldest event. RemoveSink returns [ErrSinkNotFound], [ErrSinkInUse], and [ErrSinkHolds] unless giveUp is set:
+// then it first closes the jobs of the sink's messages, each with an audit entry: it cancels waiting ones and dismisses
+// dead letters.
 func (o *Operator) RemoveSink(ctx context.Context, sink string, giveUp bool) error {
 	found, err := o.removeSink(ctx, sink)
 	if err == nil && found.Free && found.Held > 0 && giveUp {
@@ -116,8 +115,8 @@ func (o *Operator) removeSink(ctx context.Context, sink string) (sqlgen.RemoveSi
 	return found[0], nil
 }
 
-// giveUpHeld closes the jobs that messages of a sink are. One whose process was killed while it published runs until
-// its lease has lapsed, and is left.
+// giveUpHeld closes the jobs of a sink's messages. It leaves a job whose process was killed while publishing: that runs
+// until its lease has lapsed.
 func (o *Operator) giveUpHeld(ctx context.Context, sink string) error {
 	for after := (HeldPlace{}); ; {
 		page, err := o.Held(ctx, sink, after, MaxLimit)

@@ -11,31 +11,30 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrSinkNotFound says that no relay has ever published to a sink of that name.
+// ErrSinkNotFound reports that no relay has ever published to a sink of that name.
 var ErrSinkNotFound = errors.New("sink not found")
 
-// ErrNotWaiting says that a sink has published the event already, or has passed it by, or
-// that there is no such event.
+// ErrNotWaiting reports that a sink has published or passed the event already, or that there is no such event.
 var ErrNotWaiting = errors.New("the event does not wait for the sink")
 
-// Sink is how far events are published to a broker.
+// Sink is the progress of publishing events to a broker.
 type Sink struct {
 	Name      string
-	Owner     string // the process that publishes; "" if none does
+	Owner     string // the process that publishes; "" if none
 	Published int64  // messages so far; after a crash some count twice
-	// Lag is how many positions of the log are behind the sink's; some have no event.
+	// Lag is how many positions of the log lie ahead of the sink's; some have no event.
 	Lag int64
-	// Holes is how many positions the sink has passed by because no event could be seen at them yet.
+	// Holes is how many positions the sink has passed at which no event was visible yet.
 	Holes int64
-	// HeldMessages is how many messages are jobs, because the sink has refused them or one before them of their key,
-	// and HeldKeys how many keys these have. [Operator.Held] lists them.
+	// HeldMessages is how many messages are jobs because the sink has refused them or an earlier one of their key, and
+	// HeldKeys how many keys these have. [Operator.Held] lists them.
 	HeldMessages, HeldKeys int64
-	Oldest                 time.Time // when the first event that is not published was stored; zero if there is none
-	MovedAt                time.Time // when messages were published last; zero if never
+	Oldest                 time.Time // when the first unpublished event was stored; zero if there is none
+	MovedAt                time.Time // when messages were last published; zero if never
 	PausedAt               time.Time // zero unless an operator has paused it
-	AwaySince              time.Time // since when it stands still; zero unless it does
+	AwaySince              time.Time // since when it is stopped; zero unless it is
 	AwayCode               string    // why, such as relay_unavailable
-	AwayReason             string    // in the client's words
+	AwayReason             string    // the client library's message
 }
 
 // Sinks returns all sinks by name.
@@ -71,11 +70,11 @@ func (o *Operator) Sink(ctx context.Context, name string) (Sink, error) {
 	return Sink{}, fmt.Errorf("sink %s: %w", name, ErrSinkNotFound)
 }
 
-// codeStuck is relay.CodeStuck.
+// codeStuck equals relay.CodeStuck.
 const codeStuck = "relay_stuck"
 
-// State is what the sink does, in a word: publishing, away, stuck, which is that it has refused
-// more messages than it may, paused, or waiting, which is for a process that publishes.
+// State returns what the sink does: publishing, away, stuck (it has refused more messages than it may), paused, or
+// waiting (for a process that publishes).
 func (s Sink) State() string {
 	switch {
 	case !s.PausedAt.IsZero():
@@ -90,8 +89,8 @@ func (s Sink) State() string {
 	return "publishing"
 }
 
-// PauseSink has a sink publish nothing until [Operator.ResumeSink]: its owner learns of it
-// within two seconds. Pausing what is paused changes nothing. It returns [ErrSinkNotFound].
+// PauseSink makes a sink publish nothing until [Operator.ResumeSink]: its owner learns of it within two seconds.
+// Pausing a paused sink changes nothing. It returns [ErrSinkNotFound].
 func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -99,8 +98,7 @@ func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 	return onSink("pause", sink, len(found), err)
 }
 
-// ResumeSink lets a sink go on. Resuming what is not paused changes nothing. It returns
-// [ErrSinkNotFound].
+// ResumeSink lets a sink continue. Resuming a sink that is not paused changes nothing. It returns [ErrSinkNotFound].
 func (o *Operator) ResumeSink(ctx context.Context, sink string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -118,9 +116,8 @@ func onSink(act, sink string, found int, err error) error {
 	return nil
 }
 
-// SkipEvent has a sink never publish an event that waits for it, such as one that its broker
-// refuses; others of its key are published. A message that is just being published may still
-// be. It returns [ErrNotWaiting].
+// SkipEvent makes a sink never publish an event that waits for it, such as one that its broker refuses; others of its
+// key are published. A message that is being published at the moment may still be. It returns [ErrNotWaiting].
 func (o *Operator) SkipEvent(ctx context.Context, sink string, event outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ParseStatus reads a status like "pending". Anything else is an error that lists them.
+// ParseStatus parses a status like "pending". Its error lists all statuses.
 func ParseStatus(s string) (outbox.Status, error) {
 	all := engine.Statuses[string]()
 	if slices.Contains(all, s) {

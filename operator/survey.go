@@ -9,22 +9,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// OpenKind is how the open jobs of a kind stand in a queue.
+// OpenKind describes the open jobs of a kind in a queue.
 type OpenKind struct {
 	Queue, Kind      string
 	Waiting          int64 // pending, retrying or blocked
-	Due              int64 // of them, pending or retrying and due
+	Due              int64 // those of them that are pending or retrying and due
 	Running          int64
 	Lapsed           int64     // running, with a lease that lapsed more than 15 s ago
-	OldestDue        time.Time // zero: none is due
-	OldestLease      time.Time // when the first lease of those that run ends; zero: none runs
-	UnavailableSince time.Time // since when what the kind needs is away, by jobs that were tried; zero: it is not
+	OldestDue        time.Time // zero if none is due
+	OldestLease      time.Time // when the first lease of the running ones ends; zero if none runs
+	UnavailableSince time.Time // since when jobs have found the kind's dependency unavailable; zero if they have not
 }
 
-// lapsedFor is how long after a lease lapsed a reaper has had its turn.
+// lapsedFor is how long after a lease has lapsed a reaper has had its turn.
 const lapsedFor = 15 * time.Second
 
-// Now is the time by the database's clock, which instants in it are to be held against.
+// Now returns the time by the database's clock, to compare its instants with.
 func (o *Operator) Now(ctx context.Context) (time.Time, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -35,8 +35,8 @@ func (o *Operator) Now(ctx context.Context) (time.Time, error) {
 	return now.Time, nil
 }
 
-// Survey returns how the open jobs of a tenant or, if it is zero, of all stand, by queue and kind, the first 10 000
-// of these. With a million open jobs it takes about half a second.
+// Survey describes the open jobs of a tenant or, if it is zero, of all, by queue and kind, the first 10 000 of these.
+// With a million open jobs it takes about half a second.
 func (o *Operator) Survey(ctx context.Context, tenant outbox.ID) ([]OpenKind, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -13,12 +13,10 @@ import (
 
 type tenantKey struct{}
 
-// TiedTo returns a context in which an operator is tied to a tenant, or to all of
-// them if it is zero: each of its transactions, that of a single statement
-// included, begins with SET LOCAL app.tenant_id. On a pool that connects as a member of
-// outbox_api the database then shows and changes nothing else, whatever a
-// statement forgot to ask, and nothing at all to a context that TiedTo did not
-// make; see docs/guides/tenants.md.
+// TiedTo returns a context that ties an operator to a tenant, or to all of them if it is zero: each of its
+// transactions, including that of a single statement, begins with SET LOCAL app.tenant_id. On a pool that connects as a
+// member of outbox_api, the database then shows and changes nothing else, whatever condition a statement lacks, and
+// nothing at all in a context that TiedTo did not make; see docs/guides/tenants.md.
 func TiedTo(ctx context.Context, tenant outbox.ID) context.Context {
 	value := engine.AllTenants
 	if !tenant.IsZero() {
@@ -30,19 +28,18 @@ func TiedTo(ctx context.Context, tenant outbox.ID) context.Context {
 // tied is a pool whose transactions are tied to the tenant of their context.
 type tied struct{ *pgxpool.Pool }
 
-// Begin begins a transaction, in one round trip with the setting. Acts look at rows again
-// that others have changed meanwhile, whatever isolation is the default.
+// Begin begins a transaction, in one round trip with the setting. Acts look again at rows that others have changed
+// meanwhile, so it sets the isolation level whatever the default is.
 func (p tied) Begin(ctx context.Context) (pgx.Tx, error) {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
 		return p.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
-	// An id in hex, or *: nothing that could end the literal.
+	// The value is an id in hex, or *: neither can end the literal.
 	return p.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL app.tenant_id = '" + tenant + "'"})
 }
 
-// ask sends a statement behind the setting, in one round trip: what is sent
-// together is one transaction.
+// ask sends a statement after the setting, in one round trip: statements sent together form one transaction.
 func (p tied) ask(ctx context.Context, tenant, sql string, args []any) *tiedRows {
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT set_config('app.tenant_id', $1, true)`, tenant)
@@ -60,7 +57,7 @@ func (p tied) ask(ctx context.Context, tenant, sql string, args []any) *tiedRows
 	return &tiedRows{Rows: rows, results: results}
 }
 
-// Exec is the pool's, tied.
+// Exec is the pool's Exec, tied.
 func (p tied) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
@@ -71,7 +68,7 @@ func (p tied) Exec(ctx context.Context, sql string, args ...any) (pgconn.Command
 	return rows.CommandTag(), rows.Err()
 }
 
-// Query is the pool's, tied.
+// Query is the pool's Query, tied.
 func (p tied) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
@@ -81,7 +78,7 @@ func (p tied) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	return rows, rows.err
 }
 
-// QueryRow is the pool's, tied.
+// QueryRow is the pool's QueryRow, tied.
 func (p tied) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
@@ -90,8 +87,7 @@ func (p tied) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return tiedRow{p.ask(ctx, tenant, sql, args)}
 }
 
-// tiedRows are rows whose transaction ends, and whose connection goes back, once
-// they have been read or are closed.
+// tiedRows are rows whose transaction ends, and whose connection is released, once they have been read or closed.
 type tiedRows struct {
 	pgx.Rows // nil if the batch could not be sent
 	results  pgx.BatchResults
@@ -112,12 +108,12 @@ func (r *tiedRows) Close() {
 		r.keep(r.Rows.Err())
 	}
 	if r.results != nil {
-		r.keep(r.results.Close()) // which is where a commit fails
+		r.keep(r.results.Close()) // this is where a commit fails
 		r.results = nil
 	}
 }
 
-// keep remembers the first error.
+// keep stores the first error.
 func (r *tiedRows) keep(err error) {
 	if r.err == nil {
 		r.err = err
@@ -133,7 +129,7 @@ func (r *tiedRows) CommandTag() pgconn.CommandTag {
 	return r.Rows.CommandTag()
 }
 
-// tiedRow is the first of them.
+// tiedRow is the first row of tiedRows.
 type tiedRow struct{ rows *tiedRows }
 
 func (r tiedRow) Scan(dest ...any) error {
@@ -151,7 +147,7 @@ func (r tiedRow) Scan(dest ...any) error {
 	return r.rows.err
 }
 
-// setTenant is what a BeginQuery ends with in a context that [TiedTo] made.
+// setTenant returns the end of a BeginQuery in a context that [TiedTo] made.
 func setTenant(ctx context.Context) string {
 	if tenant, ok := ctx.Value(tenantKey{}).(string); ok {
 		return "; SET LOCAL app.tenant_id = '" + tenant + "'" // an id in hex, or *
@@ -159,7 +155,7 @@ func setTenant(ctx context.Context) string {
 	return ""
 }
 
-// tiedTo is the tenant of a context that [TiedTo] made; zero is all of them, or no such context.
+// tiedTo returns the tenant of a context that [TiedTo] made; zero means all of them, or no such context.
 func tiedTo(ctx context.Context) (tenant outbox.ID) {
 	if value, ok := ctx.Value(tenantKey{}).(string); ok && value != engine.AllTenants {
 		tenant, _ = outbox.ParseID(value) // as TiedTo wrote it

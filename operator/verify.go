@@ -15,23 +15,22 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// ErrNoAuditChain says that nothing of the audit's chain is seen: the login sees one
-// tenant only, or somebody has emptied the chain.
+// ErrNoAuditChain reports that none of the audit's chain is visible: the login sees one tenant only, or somebody has
+// emptied the chain.
 var ErrNoAuditChain = errors.New("no chain of the audit is seen: connect as the owner or a member of outbox_worker, or set app.tenant_id to *; if you did, somebody has emptied outbox.audit_chain")
 
-// AuditHead is a link of the audit's chain: its number and its hash, which stands for
-// everything that was recorded before it. Keep it where those who can change the
-// database cannot write: a later check against it finds whether all that is still
-// there, see [Operator.VerifyAudit].
+// AuditHead is a link of the audit's chain: its number and its hash, which covers everything that was recorded before
+// it. Store it where those who can change the database cannot write: a later check against it finds out whether all of
+// that still exists, see [Operator.VerifyAudit].
 type AuditHead struct {
 	Seq  int64
 	Hash [sha256.Size]byte
 }
 
-// String is the head as people note it: 1204:5f1c….
+// String returns the head in the form in which people write it down: 1204:5f1c….
 func (h AuditHead) String() string { return fmt.Sprintf("%d:%x", h.Seq, h.Hash) }
 
-// ParseAuditHead reads what [AuditHead.String] wrote.
+// ParseAuditHead parses the result of [AuditHead.String].
 func ParseAuditHead(text string) (h AuditHead, err error) {
 	seq, hash, _ := strings.Cut(text, ":")
 	if h.Seq, err = strconv.ParseInt(seq, 10, 64); err == nil {
@@ -47,16 +46,16 @@ func ParseAuditHead(text string) (h AuditHead, err error) {
 	return h, nil
 }
 
-// AuditCheck is what [Operator.VerifyAudit] found.
+// AuditCheck is the result of [Operator.VerifyAudit].
 type AuditCheck struct {
-	Acts    int64     // that are as they were recorded
+	Acts    int64     // unchanged since they were recorded
 	Trimmed int64     // links before the first one that is kept
-	Head    AuditHead // to be noted elsewhere
-	Broken  int64     // places at which the audit is not what was recorded
+	Head    AuditHead // store it elsewhere
+	Broken  int64     // places at which the audit differs from what was recorded
 	Breaks  []AuditBreak
 }
 
-// AuditBreak is such a place. Of many the first hundred are returned.
+// AuditBreak is such a place. At most a hundred are returned.
 type AuditBreak struct {
 	Seq     int64 // of the link; 0 if there is none
 	AuditID int64 // of the act; 0 if it is not known
@@ -80,13 +79,12 @@ const (
 	maxBreaks = 100
 )
 
-// VerifyAudit goes through the whole audit and its chain, and finds every act that was
-// changed, removed, slipped in or moved since it was recorded, unless all links behind
-// it were made anew as well, or the end was cut off: noted, a head of an earlier
-// check, finds that. The zero head is none.
+// VerifyAudit reads the whole audit and its chain, and finds every act that was changed, removed, inserted or moved
+// since it was recorded, unless all later links were recomputed as well, or the end was cut off. The head noted by an
+// earlier check finds those, too; the zero head means none.
 //
-// The hashes are computed here, so that no function in the database has to be trusted.
-// It reads a page at a time, and holds no snapshot: acts and reapers go on meanwhile.
+// The hashes are computed here, so that no function in the database must be trusted. VerifyAudit reads a page at a
+// time, and holds no snapshot: acts and reapers go on meanwhile.
 func (o *Operator) VerifyAudit(ctx context.Context, noted AuditHead) (AuditCheck, error) {
 	w := chainReader{noted: noted}
 	if err := o.readChain(ctx, &w); err != nil {
@@ -120,7 +118,7 @@ func (o *Operator) readChain(ctx context.Context, w *chainReader) error {
 	return nil
 }
 
-// findUnchained looks for acts that no link is for.
+// findUnchained looks for acts without a link.
 func (o *Operator) findUnchained(ctx context.Context, w *chainReader) error {
 	for after := int64(math.MinInt64); ; {
 		bound, cancel := bounded(ctx)
@@ -140,10 +138,10 @@ func (o *Operator) findUnchained(ctx context.Context, w *chainReader) error {
 	}
 }
 
-// chainReader reads the chain, link by link.
+// A chainReader reads the chain, link by link.
 type chainReader struct {
 	noted AuditHead
-	found bool // the noted link was met
+	found bool // the noted link was found
 	begun bool
 	check AuditCheck // its head is the link before the next one
 }
@@ -159,8 +157,8 @@ func (w *chainReader) step(link sqlgen.ReadAuditChainRow) {
 	before := w.check.Head
 	switch {
 	case link.IsAnchor:
-		// Where the chain begins; or a reaper has trimmed beyond us since the last page,
-		// and that is where it begins now.
+		// This is where the chain begins, or begins now because a reaper has trimmed past this point since the last
+		// page.
 		w.check.Trimmed = link.Seq
 		if link.Seq == 0 && !bytes.Equal(link.Hash, make([]byte, sha256.Size)) {
 			w.broken(0, 0, "the beginning of the chain was changed")
@@ -187,7 +185,7 @@ func (w *chainReader) step(link sqlgen.ReadAuditChainRow) {
 	}
 }
 
-// follows is whether a link is the hash of the one before it and its act.
+// follows reports whether a link is the hash of the previous one and its act.
 func follows(link sqlgen.ReadAuditChainRow, before AuditHead) bool {
 	h := sha256.New()
 	h.Write(before.Hash[:])
@@ -195,7 +193,7 @@ func follows(link sqlgen.ReadAuditChainRow, before AuditHead) bool {
 	return bytes.Equal(h.Sum(nil), link.Hash)
 }
 
-// end says what the noted head finds that the chain itself does not show.
+// end adds what only the comparison with the noted head shows.
 func (w *chainReader) end() {
 	switch {
 	case w.found || w.noted == AuditHead{}:

@@ -12,13 +12,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ErrViewNotFound says that there is no view of the name.
+// ErrViewNotFound reports that there is no view of that name.
 var ErrViewNotFound = errors.New("view not found")
 
-// ErrTooManyViews says that a person, or a tenant, has as many views as they may.
+// ErrTooManyViews reports that a person, or a tenant, has the maximum number of views.
 var ErrTooManyViews = errors.New("too many views")
 
-// MaxViews is how many views a person may have, and as many may be shared in a tenant.
+// MaxViews is how many views a person may have, and how many may be shared in a tenant.
 const MaxViews = 50
 
 const (
@@ -26,11 +26,11 @@ const (
 	maxViewQuery = 4096
 )
 
-// View is a filter that somebody has given a name.
+// View is a filter with a name given by a person.
 type View struct {
-	Name    string // up to 100 bytes; a person has one of a name, and one may be shared
-	Query   string // what it selects, as those who made it write it; up to 4 KiB
-	Shared  bool   // seen by all of the tenant, rather than by its person alone
+	Name    string // up to 100 bytes; unique for a person, and among the shared ones
+	Query   string // the filter, in its author's notation; up to 4 KiB
+	Shared  bool   // visible to all of the tenant rather than only to its person
 	SavedBy string
 	SavedAt time.Time
 }
@@ -46,7 +46,7 @@ func (w View) validate() error {
 }
 
 // Views returns the actor's own views, and then those that are shared in the tenant, each by name. The zero tenant is
-// of those who see all of them. See [Operator.As].
+// for people who see all tenants. See [Operator.As].
 func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -61,8 +61,8 @@ func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) 
 	return views, nil
 }
 
-// SaveView stores a view of the actor, or one that is shared in the tenant, in place of the one of that name. Only that
-// one is shared is an act for the audit. It returns [ErrTooManyViews].
+// SaveView stores a view of the actor, or one that is shared in the tenant, replacing the one of that name. Only
+// sharing one is an act for the audit. It returns [ErrTooManyViews].
 func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -102,7 +102,7 @@ func (o *Operator) DeleteView(ctx context.Context, tenant outbox.ID, name string
 	return nil
 }
 
-// person is whose views they are: the actor's, or nobody's alone.
+// person returns the owner of a view: the actor, or nobody in particular.
 func (o *Operator) person(shared bool) string {
 	if shared {
 		return ""

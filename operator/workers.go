@@ -8,25 +8,24 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
-// Worker is a dispatcher as it last reported itself. It does so every minute;
-// its row is deleted when the dispatcher stops, and an hour after one that was
-// killed was last seen.
+// Worker is a dispatcher as it last reported itself. It reports every minute; its row is deleted when the dispatcher
+// stops, or if it was killed, an hour after it was last seen.
 type Worker struct {
 	Name      string         // as in the leases
 	Version   string         // of its program
-	Queues    map[string]int // and how many jobs of each it runs at once
+	Queues    map[string]int // with how many jobs of each it runs at once
 	Kinds     []string       // with a handler
 	Hearing   bool           // whether wake-ups reach it; otherwise it polls
-	Running   int64          // jobs that it holds leases of
+	Running   int64          // jobs whose leases it holds
 	StartedAt time.Time
 	SeenAt    time.Time
-	Missing   bool // not seen for longer than it takes to be seen twice
+	Missing   bool // not seen for longer than two reports take
 }
 
-// missingAfter is when a dispatcher must have reported itself twice.
+// missingAfter is the time within which a dispatcher reports itself at least twice.
 const missingAfter = 150 * time.Second
 
-// Workers returns the dispatchers that there are, by name.
+// Workers returns the known dispatchers, by name.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -48,17 +47,15 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	return workers, nil
 }
 
-// Unhandled is due jobs of a kind that no dispatcher seen of late has a handler
-// for in their queue.
+// Unhandled describes due jobs of a kind for which no recently seen dispatcher has a handler in their queue.
 type Unhandled struct {
 	Queue  string
 	Kind   string
 	Jobs   int64
-	Oldest time.Time // since when the first of them is due
+	Oldest time.Time // since when the first of them has been due
 }
 
-// Unhandled returns what waits for a handler, the longest first, the first 100. It
-// looks at every due job.
+// Unhandled returns what waits for a handler, the longest first, the first 100. It reads every due job.
 func (o *Operator) Unhandled(ctx context.Context) ([]Unhandled, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -7,28 +7,28 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Args is what a job is to be done with. Kind names what is to be done, the same
-// for every value of the type ("receipt.send"), in 1 to 128 letters, digits and _ . : / -,
-// first a letter or digit; the value itself is stored as JSON.
+// Args are the arguments of a job. Kind names the work to be done and returns the same name for every value of the type
+// ("receipt.send"): 1 to 128 letters, digits and _ . : / -, the first a letter or digit. The value itself is stored as
+// JSON.
 type Args interface{ Kind() string }
 
-// Raw is a job, or an event, whose payload is bytes that are stored exactly as they are
-// given: protobuf, Avro, or JSON that was made elsewhere.
+// Raw is a job, or an event, with a ready-made payload, whose bytes are stored unchanged: protobuf, Avro, or JSON that
+// was encoded elsewhere.
 type Raw struct {
 	KindName    string // what Kind and Topic return
-	Payload     []byte // of at most 4 MiB, as it is stored
-	ContentType string // "" is "application/json"; then Payload must be valid JSON
+	Payload     []byte // at most 4 MiB, stored unchanged
+	ContentType string // "" means "application/json"; Payload must then be valid JSON
 }
 
-// Kind is KindName.
+// Kind returns r.KindName.
 func (r Raw) Kind() string { return r.KindName }
 
-// Topic is KindName.
+// Topic returns r.KindName.
 func (r Raw) Topic() string { return r.KindName }
 
 const contentJSON = engine.ContentJSON
 
-// wording is what the errors of a request call its parts.
+// wording holds the words that errors use for the parts of a request.
 type wording struct{ value, are, options, verb string }
 
 var (
@@ -36,7 +36,7 @@ var (
 	ofEvent = wording{"Event", "is", "EventOptions", "publish"}
 )
 
-// encode returns what is stored of an Args or an Event.
+// encode returns the payload and content type to store for an Args or an Event.
 func encode(args any, w wording) (payload []byte, contentType string, err error) {
 	switch args := args.(type) {
 	case Raw:
@@ -47,7 +47,7 @@ func encode(args any, w wording) (payload []byte, contentType string, err error)
 		contentType = contentJSON
 		if payload, err = json.Marshal(args); err != nil {
 			err = invalid(w.value, "cannot be encoded as JSON: %v", err)
-		} else if !utf8.Valid(payload) { // a json.RawMessage or MarshalJSON is not checked for it
+		} else if !utf8.Valid(payload) { // json.Marshal does not check the output of json.RawMessage and MarshalJSON
 			err = invalid(w.value, "%s not valid UTF-8 as JSON", w.are)
 		}
 	}
@@ -79,7 +79,7 @@ func (r Raw) encode() ([]byte, string, error) {
 	return r.Payload, contentType, nil
 }
 
-// jsonFault says what is wrong and where.
+// jsonFault describes what is wrong with the JSON, and where.
 func jsonFault(payload []byte) string {
 	var v any
 	if err := json.Unmarshal(payload, &v); err != nil {

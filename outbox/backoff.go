@@ -8,16 +8,16 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Backoff is how long a job waits after its first failed attempt, after its second
-// one and so on, and the last of them from then on, without jitter: at most 64 waits,
-// each of 0 to 100 years. It comes before the back-off policy of the job's kind, and
-// after what the handler asks for itself (dispatcher.RetryAfter).
+// A Backoff lists how long a job waits after its first failed attempt, after its second one, and so on; the last wait
+// then repeats. There are at most 64 waits, each of 0 to 100 years, and no jitter is added. A Backoff takes precedence
+// over the back-off policy of the job's kind; a wait that the handler itself asks for (dispatcher.RetryAfter) takes
+// precedence over both.
 type Backoff []time.Duration
 
-// Exponential is the back-off that waits first after the first failed attempt and
-// twice as long after each further one, up to limit. Enqueue refuses a back-off without a limit.
+// Exponential returns a back-off that waits first after the first failed attempt and twice as long after each further
+// one, up to limit. Enqueue refuses a back-off without a limit.
 func Exponential(first, limit time.Duration) Backoff {
-	if limit <= 0 { // a zero that was left out would have all attempts at once
+	if limit <= 0 { // a forgotten limit would otherwise run all attempts at once
 		return Backoff{noLimit}
 	}
 	if first <= 0 || first >= limit {
@@ -33,7 +33,7 @@ func Exponential(first, limit time.Duration) Backoff {
 	return append(b, limit)
 }
 
-// noLimit is the wait of an Exponential without a limit, which validate refuses.
+// noLimit marks an Exponential without a limit, for validate to refuse.
 const noLimit time.Duration = -1
 
 func (b Backoff) validate() error {
@@ -51,9 +51,8 @@ func (b Backoff) validate() error {
 	return nil
 }
 
-// text is the back-off as an array of intervals, in the form that Postgres takes
-// whatever its settings; nil for none. Arrays themselves are not for every driver
-// that [FromSQL] takes.
+// text returns the back-off as an array of intervals, in a form that Postgres accepts whatever its settings, or nil for
+// none. It is text because not every driver that [FromSQL] accepts can send arrays.
 func (b Backoff) text() *string {
 	if len(b) == 0 {
 		return nil

@@ -4,21 +4,20 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Caller is who asked for a job, as far as is known. It is stored in the job's
-// headers (caller-service, caller-user, correlation-id), goes on to its follow-ups and
-// is handed to its handler.
+// Caller identifies who asked for a job, as far as that is known. It is stored in the job's headers (caller-service,
+// caller-user, correlation-id), passed on to the job's follow-ups and handed to its handler.
 type Caller struct {
-	// Service enqueued the job. Over the API it is the name of the token or the JWT,
-	// which no request can change; a producer in Go says what it likes.
+	// Service is the service that enqueued the job. Over the API it is the name of the token or the JWT, which no
+	// request can change; a producer in Go may set anything.
 	Service string
-	// User is for whom, by the word of the service.
+	// User is the user on whose behalf the job was enqueued, as stated by the service.
 	User string
-	// CorrelationID ties together what was set off by the same cause. Over the API it
-	// is X-Correlation-Id, else the request's id.
+	// CorrelationID is shared by everything that the same cause set off. Over the API it is X-Correlation-Id, or else
+	// the request's id.
 	CorrelationID string
 }
 
-// Caller returns who asked for the job, as far as its headers say.
+// Caller returns who asked for the job, as far as its headers record it.
 func (c *Claimed) Caller() Caller {
 	headers := c.Headers()
 	return Caller{Service: headers[engine.HeaderService], User: headers[engine.HeaderUser], CorrelationID: headers[engine.HeaderCorrelationID]}

@@ -9,24 +9,21 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// SaveCheckpoint stores where the handler is, for the next attempt of the job to
-// go on from there: after a crash, a failure, or an interruption. It replaces the
-// checkpoint before. Once it returns nil, the checkpoint survives whatever
-// happens.
+// SaveCheckpoint stores the handler's progress, so that the next attempt of the job can continue from there after a
+// crash, a failure or an interruption. It replaces the previous checkpoint. Once it returns nil, the checkpoint
+// survives whatever happens.
 //
-// It is fenced: it returns [ErrLeaseLost] if the job is no longer this attempt's,
-// and never touches the checkpoint of another. While the database is away it
-// waits for it, until ctx ends; then the checkpoint may be stored, or not. In a
-// Claimed that a test made by hand it is kept nowhere.
+// The call is fenced: it returns [ErrLeaseLost] if the job no longer belongs to this attempt, and never touches another
+// attempt's checkpoint. While the database is unavailable, SaveCheckpoint waits for it until ctx ends; after that, the
+// checkpoint may or may not be stored. For a Claimed that a test made by hand, the checkpoint is discarded.
 //
-// A checkpoint that is not acceptable, one larger than 256 KiB as
-// JSON among them, gets an [*InvalidError].
+// A checkpoint that is not acceptable, such as one larger than 256 KiB as JSON, gets an [*InvalidError].
 func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) error {
 	encoded, err := json.Marshal(checkpoint)
 	if err != nil {
 		return invalid("checkpoint", "cannot be encoded as JSON: %v", err)
 	}
-	if !utf8.Valid(encoded) { // a json.RawMessage or MarshalJSON is not checked for it
+	if !utf8.Valid(encoded) { // json.Marshal does not check the output of json.RawMessage and MarshalJSON
 		return invalid("checkpoint", "is not valid UTF-8 as JSON")
 	}
 	if len(encoded) > engine.MaxCheckpointBytes {
@@ -42,9 +39,9 @@ func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) erro
 	return nil
 }
 
-// LoadCheckpoint returns the job's newest checkpoint, of whichever attempt; found
-// is false if there is none. A checkpoint that was saved as another type, by an
-// earlier version of the program, is an error if JSON cannot decode it into C.
+// LoadCheckpoint returns the job's newest checkpoint, whichever attempt saved it; found is false if there is none. It
+// returns an error if JSON cannot decode the checkpoint into C, as may happen when an earlier version of the program
+// saved it as another type.
 func LoadCheckpoint[C any](ctx context.Context, job *Claimed) (checkpoint C, found bool, err error) {
 	recorder := engine.Of(job).Recorder
 	if recorder == nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// enqueueClaimed stores a job and claims it, in one statement; see
-// migrations/functions/enqueue_claimed.sql. The answer has the columns of ClaimJobs
-// (queries/claim.sql), or no row. The code generator does not know those of a function,
-// and the simple protocol not the types of its arguments.
+// enqueueClaimed stores a job and claims it in one statement; see migrations/functions/enqueue_claimed.sql. The answer
+// has the columns of ClaimJobs (queries/claim.sql), or no row. The statement is written by hand because the code
+// generator does not know a function's columns; the casts are there because the simple protocol does not know the types
+// of the arguments.
 const enqueueClaimed = `SELECT ` + sqlgen.ClaimedColumns + `, place
 FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::integer, $6::interval, $7::text,
 	$8::bytea, $9::text, $10::text, $11::boolean, $12::boolean, $13::text, $14::interval)`
 
-// reserve keeps a worker for the one job that was enqueued, if there is one here, and has
-// the job claimed for it. Any other job of the transaction, also one that has been sent, needs
-// the wake-up that a claimed one does without.
+// reserve reserves a worker of this process for the job if the transaction enqueued exactly one, and makes the
+// statement that stores the job also claim it for that worker. A claimed job needs no wake-up. Any other job of the
+// transaction, including one already sent, does need it, so reserve then returns nil.
 func (t *producerTx) reserve() engine.Reservation {
 	if t.jobs != 1 || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
 		return nil
@@ -32,7 +32,7 @@ func (t *producerTx) reserve() engine.Reservation {
 	return worker
 }
 
-// claimFor has the statement that stores the job claim it for own.
+// claimFor makes the statement that stores the job also claim it for own.
 func (q *queued) claimFor(own engine.Reservation) {
 	job := q.plain
 	worker, ttl := own.Lease()
@@ -43,9 +43,9 @@ func (q *queued) claimFor(own engine.Reservation) {
 	}
 }
 
-// read reads the answer to the statement that stores the job. A refusal is an error; an
-// answer that cannot be read is not, because the job may be stored: then own knows, and
-// a broken connection is the error of whatever is read next.
+// read reads the answer to the statement that stores the job. It returns a refusal as an error. An answer that cannot
+// be read is not an error, because the job may be stored: own then knows, and a broken connection shows as the error of
+// the next read.
 func (q *queued) read(answers pgx.BatchResults) error {
 	if q.own == nil {
 		_, err := answers.Exec()

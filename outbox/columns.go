@@ -6,7 +6,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// row is a job that is to be stored.
+// row is a job ready to be stored.
 type row = engine.Row
 
 type copyColumn struct {
@@ -14,14 +14,14 @@ type copyColumn struct {
 	value func(*row) any
 	in    engine.ColumnSet // 0: always sent
 
-	// How a copyStream encodes it: by itself, or with pgx as a value of this type.
+	// These encode the column for a copyStream: append without pgx, oid with pgx as a value of that type.
 	append func([]byte, *row) []byte
 	oid    uint32
 }
 
-// A column that some job sets is sent for all of them, so its value must be right
-// for those that leave it to the default: run_at is the one that is not known
-// here, so a mixture of jobs with and without it goes by INSERT.
+// copyColumns are the columns that COPY can send. If any job sets a column, it is sent for all of them, so value must
+// return the default for jobs that leave it unset. The default of run_at is not known here, so a mixture of jobs with
+// and without it goes by INSERT.
 var copyColumns = []copyColumn{
 	{name: "id", value: func(r *row) any { return &r.ID }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.ID.Bytes[:]) }},
 	{name: "kind", value: func(r *row) any { return r.Kind }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Kind) }},
@@ -33,7 +33,7 @@ var copyColumns = []copyColumn{
 	{name: "max_attempts", value: func(r *row) any { return r.MaxAttempts }, in: engine.MaxAttemptsColumn, append: func(b []byte, r *row) []byte { return appendInt32(b, r.MaxAttempts) }},
 	{name: "run_at", value: func(r *row) any { return r.RunAt }, in: engine.RunAtColumn, append: func(b []byte, r *row) []byte { return appendTime(b, r.RunAt) }},
 	{name: "timeout", value: func(r *row) any { return r.Timeout }, in: engine.TimeoutColumn, oid: pgtype.IntervalOID},
-	// Of all that is sent only pgx's own COPY makes an array of a text.
+	// Only pgx's own COPY can make an array from a text.
 	{name: "backoff", value: backoffOf, in: engine.BackoffColumn},
 	{name: "key", value: func(r *row) any { return r.Key }, in: engine.KeyColumn, oid: pgtype.TextOID},
 	{name: "content_type", value: func(r *row) any { return r.ContentType }, in: engine.ContentTypeColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.ContentType) }},
@@ -49,7 +49,7 @@ var copyColumns = []copyColumn{
 	{name: "on_lapse", value: func(r *row) any { return r.OnLapse }, in: engine.OnLapseColumn, oid: pgtype.TextOID},
 }
 
-// headersOf is a string and no pointer to one: pgx would quote that as a JSON string.
+// headersOf returns a string rather than a pointer to one, which pgx would quote as a JSON string.
 func headersOf(r *row) any {
 	if r.Headers == nil {
 		return nil
@@ -57,7 +57,7 @@ func headersOf(r *row) any {
 	return *r.Headers
 }
 
-// backoffOf is a string, too: pgx makes an array of it.
+// backoffOf returns a string too, from which pgx makes an array.
 func backoffOf(r *row) any {
 	if r.Backoff == nil {
 		return nil
@@ -65,7 +65,7 @@ func backoffOf(r *row) any {
 	return *r.Backoff
 }
 
-// watchedOf is NULL for false.
+// watchedOf returns NULL for false.
 func watchedOf(r *row) any {
 	if !r.Watched {
 		return nil
@@ -73,7 +73,7 @@ func watchedOf(r *row) any {
 	return true
 }
 
-// streamedOf is 1, the number of the event that the insert stores, and NULL for false.
+// streamedOf returns 1, the number of the event that the insert stores, or NULL for false.
 func streamedOf(r *row) any {
 	if !r.Streamed {
 		return nil

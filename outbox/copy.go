@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// From this many jobs on, COPY beats INSERT: it takes the rows by the thousand, and for
-	// each of the first thousand makes a place that costs as much as storing the row.
+	// COPY beats INSERT from this many jobs on: it takes rows by the thousand, and for each of the first thousand
+	// allocates a slot that costs as much as storing the row.
 	copyFrom = 2000
-	copyStep = 500 // jobs that are made ready while those before are sent
+	copyStep = 500 // jobs that are encoded while the previous ones are sent
 )
 
 type copier interface {
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
-// canCopy reports whether COPY stores the requests as INSERT would. It has no ON
-// CONFLICT and no expression, and a column that it sends has no default: a job
-// without a RunAt is due at the server's now.
+// canCopy reports whether COPY stores the requests as INSERT would. COPY has no ON CONFLICT and no expressions, and a
+// column that it sends gets no default: a job without a RunAt is due at the server's now().
 func canCopy(requests []Request) bool {
 	for i := range requests {
 		o := &requests[i].Options
@@ -36,13 +35,13 @@ func canCopy(requests []Request) bool {
 	return len(requests) >= copyFrom
 }
 
-// copyMany makes rows while another goroutine sends those that are made: it is the
-// server that takes the time, and it need not wait. Args, and what encodes and checks
-// them, run in the caller's goroutine, where a panic is the caller's.
+// copyMany makes rows while another goroutine sends those already made, so that the server, which takes most of the
+// time, need not wait. Args, and the code that encodes and checks them, run in the caller's goroutine, where the caller
+// can recover a panic.
 //
-// What checks payloads takes its time, and what seals them may wait for others: then
-// all rows are made before, outside of the transaction. So they are where no transaction
-// can be begun that takes the first COPY back with the last.
+// Checking payloads takes time, and sealing them may wait for other services. If any request does either, copyMany
+// makes all rows first, outside the transaction. It does the same where it cannot begin a transaction that would roll
+// the first COPY back together with the last.
 func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
 	b, step := newBatcher(requests), copyStep
 	slow := func(r Request) bool { return r.Options.Protect != nil || r.Options.Check != nil }
@@ -56,12 +55,12 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	made, stored := newRowStream(), make(chan error, 1)
 	rows, err := b.next(ctx, made.room(step))
 	if err != nil {
-		return nil, err // and nothing was sent
+		return nil, err // nothing has been sent
 	}
 	go func() {
 		stored <- atomically(ctx, db, channel, func(db DB) error { return storeAll(ctx, db, requests, made) })
 	}()
-	bad := errors.New("the request could not be made") // a panic: the caller knows more
+	bad := errors.New("the request could not be made") // stays set after a panic, which the caller reports
 	defer func() {
 		if bad != nil {
 			made.close(bad)
@@ -71,7 +70,7 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	for ; len(rows) > 0 && err == nil; rows, err = b.next(ctx, made.room(step)) {
 		select {
 		case made.steps <- rows:
-		case err := <-stored: // it waits for no more rows
+		case err := <-stored: // the sender has stopped taking rows
 			bad = nil
 			return nil, notStored(len(requests), err)
 		}
@@ -88,12 +87,11 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	return b.ids, nil
 }
 
-// rowStream is rows on their way from who makes them to who sends them, and back: those
-// that were sent are written over.
+// A rowStream passes rows from their maker to their sender, and back again for reuse.
 type rowStream struct {
 	steps chan []row
 	sent  chan []row
-	err   error // why there are no more, written before steps is closed
+	err   error // why there are no more rows; set before steps is closed
 }
 
 func newRowStream() *rowStream {
@@ -107,10 +105,10 @@ func (s *rowStream) next() ([]row, error) {
 	return nil, s.err
 }
 
-// done says that the rows are not read any more.
+// done returns rows that the sender no longer reads.
 func (s *rowStream) done(rows []row) { s.sent <- rows[:cap(rows)] }
 
-// room is for a step that is to be made.
+// room returns rows for the next step to fill.
 func (s *rowStream) room(step int) []row {
 	select {
 	case rows := <-s.sent:
@@ -123,13 +121,13 @@ func (s *rowStream) room(step int) []row {
 	return *steps.Get().(*[]row)
 }
 
-// steps are those of earlier calls: fresh memory costs more than what is written to it.
+// steps holds rows of earlier calls for reuse: allocating memory costs more than writing the rows to it.
 var steps = sync.Pool{New: func() any {
 	rows := make([]row, copyStep)
 	return &rows
 }}
 
-// keep leaves what was sent to later calls, without what the rows refer to.
+// keep returns the sent rows to the pool, cleared of all that they refer to.
 func (s *rowStream) keep() {
 	for {
 		select {
@@ -149,8 +147,8 @@ func (s *rowStream) close(err error) {
 	close(s.steps)
 }
 
-// storeAll sends the rows by COPY, or all at the end where the connection knows that
-// COPY is refused.
+// storeAll sends the rows by COPY. On a connection known to refuse COPY, it collects them and inserts them all at the
+// end.
 func storeAll(ctx context.Context, db DB, requests []Request, made *rowStream) error {
 	if !refusesCopy(db) {
 		err := copyJobs(ctx, db.(copier), made)
@@ -171,8 +169,8 @@ func storeAll(ctx context.Context, db DB, requests []Request, made *rowStream) e
 	}
 }
 
-// copyJobs sends only the columns that some job needs; the others take their
-// defaults. A COPY ends before the first jobs that need another column.
+// copyJobs sends only the columns that some job needs; the others take their defaults. It ends a COPY before the first
+// jobs that need another column, and begins a new one.
 func copyJobs(ctx context.Context, db copier, made *rowStream) error {
 	source, conn := &copySource{made: made}, pgxConn(db)
 	source.take()
@@ -192,12 +190,12 @@ func copyJobs(ctx context.Context, db copier, made *rowStream) error {
 
 var jobsTable = pgx.Identifier{"outbox", "jobs"}
 
-// copySource is the rows of one COPY after the other.
+// copySource supplies the rows of one COPY after another.
 type copySource struct {
 	made  *rowStream
-	sends engine.ColumnSet // by this COPY, and all after it
-	rows  []row            // of which the first next were sent: at the end of a COPY, those that need another
-	needs engine.ColumnSet // of the rows
+	sends engine.ColumnSet // the columns of this COPY and of all later ones
+	rows  []row            // the first next are sent; at the end of a COPY, the rows that need another one
+	needs engine.ColumnSet // the columns that rows need
 	next  int
 	err   error
 
@@ -205,7 +203,7 @@ type copySource struct {
 	values  []any // reused: pgx encodes a row before it asks for the next
 }
 
-// take is the next rows, or none, in place of those that were sent.
+// take replaces the rows, which have been sent, with the next ones, or with none.
 func (s *copySource) take() {
 	if len(s.rows) > 0 {
 		s.made.done(s.rows)
@@ -217,7 +215,7 @@ func (s *copySource) take() {
 	}
 }
 
-// begin returns the columns of the next COPY, whose first rows are there.
+// begin returns the columns of the next COPY, whose first rows have been taken.
 func (s *copySource) begin() (names []string) {
 	s.sends |= s.needs
 	s.columns = s.columns[:0]

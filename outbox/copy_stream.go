@@ -16,13 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// copyMessage is how much is encoded at a time: what pgconn sends in one message.
+// copyMessage is how many bytes are encoded at a time: the size of the messages that pgconn sends.
 const copyMessage = 64<<10 - 5
 
-// copyStream is the rows of one COPY in Postgres's binary format, for pgconn to read. To
-// pgx each value of each row is an interface whose encoding is looked up, and all of
-// them go through a pipe (docs/benchmarks.md). What only few jobs have is encoded by pgx
-// here, too.
+// copyStream encodes the rows of one COPY in Postgres's binary format, for pgconn to read. It is faster than pgx, which
+// looks up the encoding of each value of each row through an interface and sends them all through a pipe
+// (docs/benchmarks.md). Columns that few jobs set are encoded by pgx here, too.
 type copyStream struct {
 	*copySource
 	reading sync.Mutex
@@ -30,15 +29,15 @@ type copyStream struct {
 
 	types *pgtype.Map
 	bytes []byte
-	read  int  // of the bytes
-	begun bool // beyond the header
+	read  int  // how many of bytes pgconn has read
+	begun bool // the header has been read
 	ended bool
 }
 
 const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00" // no flags, no extension
 
-// pgxConn returns the connection of a transaction of pgx's own, or nil: one of somebody
-// else's may do more in its CopyFrom.
+// pgxConn returns the connection of a transaction if the transaction's type is pgx's own, or else nil: the CopyFrom of
+// another type may do more.
 func pgxConn(db copier) *pgx.Conn {
 	switch tx := db.(type) {
 	case *savepoint:
@@ -55,7 +54,7 @@ func pgxConn(db copier) *pgx.Conn {
 	return nil
 }
 
-// copyTo sends one COPY, and tells pgx's tracer as pgx does.
+// copyTo sends one COPY and calls pgx's tracer as pgx does.
 func (s *copySource) copyTo(ctx context.Context, conn *pgx.Conn, names []string) error {
 	stream := &copyStream{copySource: s, types: conn.TypeMap(), bytes: append(make([]byte, 0, copyMessage), copyHeader...)}
 	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
@@ -69,18 +68,18 @@ func (s *copySource) copyTo(ctx context.Context, conn *pgx.Conn, names []string)
 	return err
 }
 
-// copy returns when nobody reads any more. When the connection breaks, pgconn does not
-// wait for its goroutine that does: it would go on with rows that are the caller's again,
-// or wait for some that nobody makes.
+// copy sends the stream and returns once no goroutine reads it any more. When the connection breaks, pgconn does not
+// wait for its reading goroutine, which would otherwise go on to read rows that belong to the caller again, or wait for
+// rows that are never made.
 func (s *copyStream) copy(ctx context.Context, conn *pgconn.PgConn, sql string) (pgconn.CommandTag, error) {
 	tag, err := conn.CopyFrom(ctx, s, sql)
-	s.reading.Lock() // rows are made until copyTo has returned, so one that waits for them goes on
+	s.reading.Lock() // rows are made until copyTo returns, so a Read that waits for them finishes
 	defer s.reading.Unlock()
 	s.over = true
 	return tag, err
 }
 
-// Read is what pgconn sends.
+// Read returns the bytes that pgconn sends.
 func (s *copyStream) Read(p []byte) (n int, err error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -105,8 +104,7 @@ func (s *copyStream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// encode adds rows until another one like the last would be too much for a message, or
-// there are no more.
+// encode adds rows until another one of the last row's size would exceed a message, or until there are no more.
 func (s *copyStream) encode() (err error) {
 	for took := 0; len(s.bytes)+took <= copyMessage; {
 		before := len(s.bytes)

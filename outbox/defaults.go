@@ -2,13 +2,12 @@ package outbox
 
 import "github.com/posthaste-dev/posthaste/internal/engine"
 
-// Defaulter is what Args are that say how jobs of their kind are run: once, beside
-// the type, instead of wherever one is enqueued.
+// A Defaulter is an Args that supplies the options of its kind's jobs: once, next to the type, instead of at each call
+// that enqueues one.
 type Defaulter interface {
 	Args
-	// DefaultOptions are the options of a job with these arguments: where a producer
-	// leaves a field of its Options to the zero value, this one's counts. It must be
-	// cheap, and is called once or more for each job.
+	// DefaultOptions returns the options of a job with these arguments. They apply to each field that the producer's
+	// Options leave at the zero value. It must be cheap, and is called once or more for each job.
 	DefaultOptions() Options
 }
 

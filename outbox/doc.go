@@ -1,9 +1,8 @@
-// Package outbox stores jobs in the caller's own transaction and defines the
-// vocabulary that every other package shares: job, kind, queue, lease, epoch,
-// status.
+// Package outbox stores jobs in the caller's own transaction and defines the vocabulary that every other package
+// shares: job, kind, queue, lease, epoch, status.
 //
-// The promise: a job exists exactly when the transaction that enqueued it
-// committed. Pass the transaction that makes your business change:
+// The promise: a job exists exactly when the transaction that enqueued it committed. Pass the transaction that makes
+// your business change:
 //
 //	tx, err := pool.Begin(ctx)
 //	…
@@ -11,8 +10,7 @@
 //	_, err = outbox.Enqueue(ctx, tx, SendReceipt{OrderID: 7}, outbox.Options{})
 //	err = tx.Commit(ctx)
 //
-// or let a [Producer] commit, which then wakes the dispatchers once for many
-// commits instead of once for each.
+// or let a [Producer] commit: it then wakes the dispatchers once for many commits instead of once for each.
 //
-// Importing outbox compiles pgx and nothing else; a test says so.
+// Importing outbox compiles pgx and nothing else; a test checks this.
 package outbox

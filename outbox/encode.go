@@ -4,15 +4,16 @@ import (
 	"context"
 )
 
-// Encode checks a request as [Enqueue] does and returns it in a form that can be kept and enqueued
-// later: the arguments are a [Raw] with the bytes that would be stored, and the options have the
-// DefaultOptions of args, if they are a [Defaulter], where opts have the zero value.
+// Encode checks a request as [Enqueue] does and returns it in a form that can be kept and enqueued later: the arguments
+// become a [Raw] with the bytes that would be stored. If args are a [Defaulter], their DefaultOptions fill the fields
+// that opts leave at the zero value.
 //
-// What belongs together is taken together: a producer that says when (RunAt, Delay), what a death does
-// (Key.OnDeath, Key.ParkAfter) or what a full key does (Key.MaxQueued, Key.WhenFull) says all of it.
+// Fields that belong together are filled together: a producer that sets any field of one of these groups sets the whole
+// group: when the job is due (RunAt, Delay), what its death does (Key.OnDeath, Key.ParkAfter), and what a full key does
+// (Key.MaxQueued, Key.WhenFull).
 //
-// A request that is not acceptable gets [*InvalidError]s, joined, and comes back with its options
-// alone. Options.Protect is not: what is sealed is sealed for one job.
+// For a request that is not acceptable, Encode returns its options alone and [*InvalidError]s, joined. It does not
+// accept Options.Protect, because a payload is sealed for one job.
 func Encode(args Args, opts Options) (Request, error) {
 	opts.fillFrom(args)
 	if opts.Protect != nil {

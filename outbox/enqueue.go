@@ -14,28 +14,24 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// DB is what a job can be stored through: a pgx.Tx, *pgx.Conn or *pgxpool.Pool,
-// or a database/sql transaction by [FromSQL]. Only a transaction ties the job to
-// your business change.
+// A DB stores jobs: a pgx.Tx, *pgx.Conn or *pgxpool.Pool, or a database/sql transaction by [FromSQL]. Only a
+// transaction ties the job to your business change.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Enqueue stores a job through db. Pass the [pgx.Tx] that makes your business
-// change: the job then exists exactly when the change does. Dispatchers are woken
-// when it commits.
+// Enqueue stores a job through db and returns its id. Pass the [pgx.Tx] that makes your business change: the job then
+// exists exactly when the change does, and dispatchers wake when it commits.
 //
-// With an idempotency key that was used before by a job of the same tenant and
-// kind, Enqueue changes nothing and returns the first job's id. It waits for a
-// concurrent transaction that is using the key.
+// If a job of the same tenant and kind has already used the idempotency key, Enqueue changes nothing and returns that
+// first job's id. It waits for a concurrent transaction that is using the key.
 //
-// With Key.MaxQueued it is [Submit]: it returns the id of whatever job stands for the
-// request, and a [*QueueFullError] if there is none.
+// With Key.MaxQueued, Enqueue works like [Submit]: it returns the id of the job that stands for the request, or a
+// [*QueueFullError] if there is none.
 //
-// A request that is not acceptable gets [*InvalidError]s, joined, before anything
-// is sent.
+// A request that is not acceptable gets [*InvalidError]s, joined, before anything is sent.
 func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 	return enqueue(ctx, db, args, opts, notifiesAtCommit(db, jobsChannel))
 }
@@ -49,8 +45,8 @@ func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (
 	return id, err
 }
 
-// enqueueAnyway is Enqueue without MaxQueued, with the defaults of args in opts. stored is false where the id is that
-// of the idempotency key's first job.
+// enqueueAnyway is Enqueue without MaxQueued; opts already contain the defaults of args. stored is false if id is that
+// of the first job with the idempotency key.
 func enqueueAnyway(ctx context.Context, db DB, args Args, opts *Options, notify bool) (id ID, stored bool, err error) {
 	if t := engine.Tracing(); t != nil && args != nil {
 		ctx, span := traceEnqueue(ctx, t, args, opts)
@@ -82,7 +78,7 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 		return ID(job.ID.Bytes), q.EnqueueJob(ctx, job)
 	}
 	once := job.Once(idempotencyKey)
-	// The row may be trimmed between the two statements; then the key is free again.
+	// The first job may be trimmed between the two statements; then the key is free again.
 	for range 3 {
 		stored, err := q.EnqueueJobOnce(ctx, once)
 		if err != nil {
@@ -104,14 +100,14 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 	return ID{}, fmt.Errorf("idempotency key %q is held by a job that this transaction cannot see", idempotencyKey)
 }
 
-// newRow validates a request and returns what is to be stored of it, under a new id.
+// newRow validates a request and returns the row to store for it, under a new id.
 func newRow(ctx context.Context, args Args, opts *Options) (row, error) {
 	var made row
 	err := makeRow(ctx, &made, NewID, args, opts)
 	return made, err
 }
 
-// makeRow is newRow in place: rows are large. After an error it has left it as it was.
+// makeRow is newRow into existing memory, because rows are large. On an error it leaves *into unchanged.
 func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *Options) error {
 	if args == nil {
 		return invalid("Args", "is nil")
@@ -163,7 +159,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 	return nil
 }
 
-// accept returns what is to be stored of a request, or every mistake in it.
+// accept returns the payload and headers to store for a request, or every mistake in it.
 func accept(kind string, args Args, opts *Options) (payload Content, headers *string, err error) {
 	errs := opts.validate()
 	if fault := engine.KindFault(kind); fault != "" {

@@ -23,28 +23,26 @@ type Request struct {
 }
 
 const (
-	chunkSize  = 5000     // jobs per INSERT, and
-	chunkBytes = 16 << 20 // of payloads and headers, so that no message grows without bound
+	chunkSize  = 5000     // jobs per INSERT
+	chunkBytes = 16 << 20 // payloads and headers per INSERT, so that no message grows without bound
 )
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the order of the requests, which is also
-// that of the jobs of a key. If one is not acceptable, a [*RequestError] names the first that is not, and nothing is
-// stored. Jobs whose idempotency key was used before are left out and answer with the first job's id.
+// the order of the jobs of a key. If a request is not acceptable, a [*RequestError] names the first such one, and
+// nothing is stored. A request whose idempotency key was used before stores nothing and gets the first job's id.
 //
-// It costs one round trip for every 5 000 jobs or 16 MiB (INSERT). From 2 000 jobs on it is
-// one for all of them (COPY), when db is of pgx, no request has a Delay, an IdempotencyKey
-// or Hold and all or none have a RunAt.
+// EnqueueMany takes one round trip for every 5 000 jobs or 16 MiB (INSERT). From 2 000 jobs on, it takes a single one
+// for all of them (COPY) if db is of pgx, no request has a Delay, an IdempotencyKey or Hold, and all or none have a
+// RunAt.
 //
-// Every request is validated before anything is sent, but for a COPY of jobs of which
-// none has a Check or Protect: there the first are sent while the others are validated
-// and encoded. What was sent before a bad one is taken back, and leaves dead rows.
+// Every request is validated before anything is sent, except in a COPY of jobs that have neither Check nor Protect:
+// there the first jobs are sent while the others are validated and encoded. If a later one is refused, those already
+// sent are rolled back and leave dead rows.
 //
-// Postgres takes COPY from no role that row-level security applies to, which is
-// every one but superusers and those with BYPASSRLS: they go by INSERT, after
-// the first attempt on a connection.
+// Postgres refuses COPY to every role that row-level security applies to, which is all but superusers and roles with
+// BYPASSRLS. Their jobs go by INSERT, after one attempt of COPY on each connection.
 //
-// Given a transaction of pgx, it runs in a savepoint: after an error the
-// transaction is still usable.
+// In a transaction of pgx, EnqueueMany uses a savepoint: after an error the transaction is still usable.
 func EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
 	return enqueueMany(ctx, db, requests, notifiesAtCommit(db, jobsChannel))
 }
@@ -68,7 +66,7 @@ func storeMany(ctx context.Context, db DB, requests []Request, notify bool) ([]I
 		ids, err := copyMany(ctx, db, requests, notify)
 		if !isCopyRefused(err) {
 			return ids, err
-		} // else the savepoint or transaction of this attempt is gone
+		} // the savepoint or transaction of this attempt is gone
 	}
 	b := newBatcher(requests)
 	rows, err := b.all(ctx)
@@ -87,13 +85,13 @@ func storeMany(ctx context.Context, db DB, requests []Request, notify bool) ([]I
 	return b.ids, nil
 }
 
-// oneStatement reports whether the rows are stored by a single statement that has no
-// transaction around it: then it needs none. In a transaction it needs a savepoint.
+// oneStatement reports whether a single statement stores the rows and db has no transaction around it. Such a statement
+// needs no transaction of its own; in a transaction it would need a savepoint.
 func oneStatement(db DB, requests []Request, rows []row) bool {
 	return outsideTx(db) && len(rows) <= chunkSize && size(rows) <= chunkBytes && !slices.ContainsFunc(requests, Request.once)
 }
 
-// outsideTx reports whether db is of pgx and has no transaction around a statement.
+// outsideTx reports whether db is of pgx and runs a statement outside any transaction.
 func outsideTx(db DB) bool {
 	switch db.(type) {
 	case *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn:
@@ -109,10 +107,10 @@ func notStored(jobs int, err error) error {
 	return fmt.Errorf("enqueue %d jobs: %w", jobs, explain(err))
 }
 
-// batcher makes rows of requests, in their order.
+// A batcher makes rows from requests, in their order.
 type batcher struct {
 	requests []Request
-	ids      []ID // of the rows that were made
+	ids      []ID // of the rows made so far
 	newID    func() ID
 }
 
@@ -120,13 +118,12 @@ func newBatcher(requests []Request) *batcher {
 	return &batcher{requests: requests, ids: make([]ID, 0, len(requests)), newID: newIDRun().next}
 }
 
-// all is the rows of all requests.
+// all returns the rows of all requests.
 func (b *batcher) all(ctx context.Context) ([]row, error) {
 	return b.next(ctx, make([]row, len(b.requests)))
 }
 
-// next is the rows of the next requests, in place of those in rows, or of all that are
-// left: none at the end.
+// next makes the rows of the next requests in the memory of rows, as many as fit, and returns them: none at the end.
 func (b *batcher) next(ctx context.Context, rows []row) ([]row, error) {
 	first := len(b.ids)
 	rows = rows[:min(len(rows), len(b.requests)-first)]
@@ -143,7 +140,7 @@ func (b *batcher) next(ctx context.Context, rows []row) ([]row, error) {
 	return rows, nil
 }
 
-// withDefaults leaves the caller's requests as they are.
+// withDefaults fills in the requests' DefaultOptions, in a copy if there are any.
 func withDefaults(requests []Request) []Request {
 	mine := false
 	for i := range requests {
@@ -158,8 +155,8 @@ func withDefaults(requests []Request) []Request {
 	return requests
 }
 
-// atomically runs the statements of one EnqueueMany or PublishMany and the wake-up on a
-// channel, "" for none, so that all or none of them count.
+// atomically runs do, which makes the statements of one EnqueueMany or PublishMany, and the wake-up on the channel
+// notify ("" for none), so that all or none of them take effect.
 func atomically(ctx context.Context, db DB, notify string, do func(DB) error) error {
 	both := func(db DB) error {
 		if err := do(db); err != nil || notify == "" {
@@ -197,14 +194,13 @@ func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows
 	return findFirst(ctx, q, requests, rows, ids)
 }
 
-// insertOrder is the indexes of the requests, those with an idempotency key by
-// their key: each statement takes its keys in the order of their bytes, and so
-// have all statements of one call to, or two calls with the same keys deadlock.
-// Of requests with the same key, the first stays first.
+// insertOrder returns the order in which to insert the requests, as indexes: those with an idempotency key sorted by
+// it. Each statement locks its keys in the order of their bytes; all statements of one call together must do so too, or
+// two calls with the same keys could deadlock. Of requests with the same key, the first stays first.
 //
-// If a job has a [KeyRules.Name], all stay as they were: jobs of a key are ordered as they
-// are stored. Two such calls of several statements that repeat each other's idempotency keys
-// in another order may deadlock, which Postgres ends with an error; a wrong order has none.
+// If any job has a [KeyRules.Name], the order stays unchanged, because the jobs of a key run in the order in which they
+// are stored. Two such calls of several statements that repeat each other's idempotency keys in another order may then
+// deadlock. Postgres ends a deadlock with an error, but nothing would report a wrong order.
 func insertOrder(requests []Request, rows []row) []int {
 	order := make([]int, len(rows))
 	for i := range order {
@@ -215,7 +211,7 @@ func insertOrder(requests []Request, rows []row) []int {
 		slices.SortStableFunc(order, func(a, b int) int {
 			keyA, keyB := requests[a].Options.IdempotencyKey, requests[b].Options.IdempotencyKey
 			if keyA == "" || keyB == "" {
-				return cmp.Compare(len(keyA), len(keyB)) // those without one come first, as they were
+				return cmp.Compare(len(keyA), len(keyB)) // requests without one come first, in their order
 			}
 			return cmp.Or(
 				bytes.Compare(rows[a].TenantID.Bytes[:], rows[b].TenantID.Bytes[:]),
@@ -226,7 +222,7 @@ func insertOrder(requests []Request, rows []row) []int {
 	return order
 }
 
-// chunks divides the rows, in this order, into statements.
+// chunks divides the rows, in this order, into the rows of each statement.
 func chunks(rows []row, order []int) iter.Seq[[]int] {
 	return func(yield func([]int) bool) {
 		for len(order) > 0 {
@@ -244,7 +240,7 @@ func chunks(rows []row, order []int) iter.Seq[[]int] {
 	}
 }
 
-// size is the bytes of what may be large in the rows.
+// size returns the bytes of those fields of the rows that may be large.
 func size(rows []row) (n int) {
 	for i := range rows {
 		n += engine.Size(&rows[i])
@@ -260,8 +256,7 @@ func keysOf(requests []Request, chunk []int) []string {
 	return keys
 }
 
-// findFirst replaces the ids of repeats by those of the jobs that used their
-// idempotency keys first.
+// findFirst replaces the id of each repeated request by that of the job that used its idempotency key first.
 func findFirst(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
 	type used struct {
 		tenant    [16]byte

@@ -7,29 +7,28 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// ErrLeaseLost says that a worker no longer owns the job: its lease lapsed and
-// another took over, its deadline has come, or an operator took the job away. [Claimed.Complete] and
-// [Claimed.Guard] return it; a transaction that gets it must roll back. When the lease is lost while a handler
-// runs, the handler's context ends, and context.Cause of it is ErrLeaseLost. Where it ends for the job's deadline,
-// or because an operator cancelled the job, the cause is dispatcher.ErrDeadline or dispatcher.ErrCancelled.
+// ErrLeaseLost reports that a worker no longer owns the job: its lease lapsed and another worker took the job over, its
+// deadline has passed, or an operator took the job away. [Claimed.Complete] and [Claimed.Guard] return it; a transaction
+// that gets it must roll back. If the lease is lost while a handler runs, the handler's context ends, and context.Cause
+// returns ErrLeaseLost. If the context ends because of the job's deadline or a cancellation, the cause is
+// dispatcher.ErrDeadline or dispatcher.ErrCancelled.
 var ErrLeaseLost = errors.New("lease lost")
 
-// InvalidError says which part of a request is not acceptable, and why.
-// Nothing was sent to the database.
+// InvalidError describes a part of a request that is not acceptable, and why. Nothing was sent to the database.
 type InvalidError struct {
 	Field  string // as written in Go: "Options.Queue", "Args.Kind()"
-	Reason string // to be read after the field's name: "is empty, want …"
+	Reason string // reads on from the field's name: "is empty, want …"
 }
 
-// Error is the field and the reason.
+// Error returns the field and the reason.
 func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
 
-// invalid is here, because internal/invalid imports this package.
+// invalid is declared here because internal/invalid imports this package.
 func invalid(field, format string, args ...any) error {
 	return &InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// RequestError says which request of [EnqueueMany] or [PublishMany] is not acceptable; it wraps its
+// RequestError names the request of [EnqueueMany] or [PublishMany] that is not acceptable; it wraps that request's
 // [*InvalidError]s.
 type RequestError struct {
 	Index int
@@ -39,10 +38,10 @@ type RequestError struct {
 // Error names the request by its index.
 func (e *RequestError) Error() string { return fmt.Sprintf("request %d: %v", e.Index, e.Err) }
 
-// Unwrap is Err.
+// Unwrap returns e.Err.
 func (e *RequestError) Unwrap() error { return e.Err }
 
-// explain adds what to do to an error that every newcomer meets once.
+// explain adds advice to errors that every newcomer meets once.
 func explain(err error) error {
 	switch state := pgsession.State(err); {
 	case state == pgsession.UndefinedTable || state == pgsession.InvalidSchema:

@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// How does one job wait differently between its attempts than its kind says?
+// How do I give one job other waits between its attempts than its kind's?
 func ExampleBackoff() {
 	call := func(ctx context.Context, db outbox.DB, number string) error {
 		_, err := outbox.Enqueue(ctx, db, SendCode{number}, outbox.Options{

@@ -10,11 +10,11 @@ import (
 // PostEntry books an entry of an account.
 type PostEntry struct{ Account string }
 
-// Kind is what the handler is registered for.
+// Kind names the kind that the handler is registered for.
 func (PostEntry) Kind() string { return "ledger.post" }
 
-// DefaultOptions have the entries of an account booked in order. One that cannot be
-// is dealt with by a person within the hour, or the account is set aside.
+// DefaultOptions makes the entries of an account run in order. If one fails for good, a person deals with it within the
+// hour, or the account is parked.
 func (e PostEntry) DefaultOptions() outbox.Options {
 	return outbox.Options{
 		Queue: "ledger", MaxAttempts: 10,
@@ -22,7 +22,7 @@ func (e PostEntry) DefaultOptions() outbox.Options {
 	}
 }
 
-// How do I say once, for a kind, how its jobs are run?
+// How do I set the options of all jobs of a kind in one place?
 func ExampleDefaulter() {
 	post := func(ctx context.Context, db outbox.DB, account string) error {
 		_, err := outbox.Enqueue(ctx, db, PostEntry{account}, outbox.Options{Priority: 10}) // the rest is the kind's

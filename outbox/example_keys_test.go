@@ -8,8 +8,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// How do I have no more than two synchronisations of a customer run at once, in all
-// my processes together, and none twice when its worker dies?
+// How do I run at most two synchronisations of a customer at once, across all my processes, and none twice when its
+// worker dies?
 func ExampleOptions_maxActive() {
 	sync := func(ctx context.Context, db outbox.DB, origin string) error {
 		_, err := outbox.Enqueue(ctx, db, SyncTickets{origin}, outbox.Options{
@@ -20,7 +20,7 @@ func ExampleOptions_maxActive() {
 	_ = sync
 }
 
-// How do I have a job start at a time, or a while from now?
+// How do I start a job at a given time, or a while from now?
 func ExampleOptions_runAt() {
 	remind := func(ctx context.Context, db outbox.DB, at time.Time) error {
 		if _, err := outbox.Enqueue(ctx, db, SendCode{"+49 30 1234567"}, outbox.Options{RunAt: at}); err != nil {
@@ -33,7 +33,7 @@ func ExampleOptions_runAt() {
 	_ = remind
 }
 
-// How does a handler tell the job's user what it met, without failing?
+// How does a handler report what it found to the job's user, without failing?
 func ExampleClaimed_Log() {
 	// given to dispatcher.Handle
 	_ = func(ctx context.Context, job *outbox.Job[SyncTickets]) error {

@@ -11,13 +11,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// OrderPaid is an event: what has happened, in the past tense.
+// OrderPaid is an event: it names what has happened, in the past tense.
 type OrderPaid struct {
 	Order int `json:"order"`
 	Cents int `json:"cents"`
 }
 
-// Topic is order.paid.
+// Topic returns "order.paid".
 func (OrderPaid) Topic() string { return "order.paid" }
 
 // How does a service publish what it has changed?
@@ -30,7 +30,7 @@ func ExamplePublish() {
 	defer pool.Close()
 
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		// The change locks the order's row, and so puts its events in order.
+		// The change locks the order's row, which puts the order's events in order.
 		if _, err := tx.Exec(ctx, `UPDATE orders SET paid = true WHERE id = $1`, 7); err != nil {
 			return err
 		}

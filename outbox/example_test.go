@@ -13,8 +13,7 @@ type SyncTickets struct{ Origin string }
 
 func (SyncTickets) Kind() string { return "tickets.sync" }
 
-// How do I have one synchronisation of each customer at a time, and no more than
-// one waiting behind it?
+// How do I run one synchronisation of each customer at a time, and keep at most one waiting behind it?
 func ExampleSubmit() {
 	request := func(ctx context.Context, tx pgx.Tx, origin string) error {
 		done, err := outbox.Submit(ctx, tx, SyncTickets{origin}, outbox.Options{
@@ -23,14 +22,14 @@ func ExampleSubmit() {
 		if err != nil {
 			return err
 		}
-		fmt.Println(done.Stored, done.ID) // or false and the id of the waiting one, which stands for this request too
+		fmt.Println(done.Stored, done.ID) // false and the id of the waiting job, if that stands for this request
 		return nil
 	}
 	_ = request
 }
 
-// How do I have the changes of each order carried out in the order in which they
-// were committed, and set an order aside when one of its changes fails for good?
+// How do I carry out the changes of each order in the order in which they were committed, and park an order when one of
+// its changes fails for good?
 func ExampleOptions_ordered() {
 	change := func(ctx context.Context, tx pgx.Tx, order int64, args outbox.Args) error {
 		_, err := outbox.Enqueue(ctx, tx, args, outbox.Options{

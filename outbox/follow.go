@@ -8,21 +8,19 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Then adds a job that is stored by the statement which settles this one as
-// succeeded: it exists exactly when that settlement does, also when it is
-// [Claimed.Complete] in the handler's own transaction. When the attempt fails, is
-// snoozed or interrupted, or has lost its lease, nothing is stored; the next attempt
-// adds what it wants anew.
+// Then adds a follow-up: a job that is stored by the same statement that settles this one as succeeded. It exists
+// exactly when that settlement does, also when [Claimed.Complete] settles the job in the handler's own transaction. If
+// the attempt fails, is snoozed or interrupted, or has lost its lease, nothing is stored; the next attempt adds its own
+// follow-ups.
 //
-// The follow-up belongs to this job's tenant and remembers it as its parent. Without
-// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on, but for those of a schedule's
-// tick. An idempotency key, another tenant and Key.MaxQueued are refused: a follow-up exists once as it is. The kind's
-// DefaultOptions may have them for other jobs; a follow-up leaves them out.
+// The follow-up belongs to this job's tenant and records it as its parent. If Options.Headers and Options.Caller are
+// unset, it takes this job's headers, except those of a schedule's tick, so that a trace continues. Then refuses an
+// idempotency key, another tenant and Key.MaxQueued, because a follow-up is always stored, once, as given. It ignores
+// them in the kind's DefaultOptions, where they are meant for other jobs.
 //
-// What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
-// than 100 follow-ups, or than 4 MiB of payloads and headers. Once the handler has returned, or Complete was called,
-// Then is too late and returns an error. It may be called concurrently. Options.Protect has until the attempt's context
-// ends.
+// A request that is not acceptable gets [*InvalidError]s, joined, and adds nothing; the same goes for more than 100
+// follow-ups, or more than 4 MiB of payloads and headers. After the handler has returned or called Complete, Then
+// returns an error. It is safe for concurrent use. Options.Protect has until the attempt's context ends.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	var errs []error
 	if opts.IdempotencyKey != "" {
@@ -34,9 +32,9 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	if !opts.Tenant.IsZero() && opts.Tenant != c.Tenant {
 		errs = append(errs, invalid("Options.Tenant", "is %s, want none: a follow-up belongs to the tenant of its parent, %s", opts.Tenant, c.Tenant))
 	}
-	opts.fillFrom(args) // of which the row has no idempotency key and no MaxQueued
+	opts.fillFrom(args) // the row takes no idempotency key and no MaxQueued from it
 	opts.Tenant = c.Tenant
-	ctx := engine.Of(c).Context // a protector may ask a server, and the attempt's time bounds that
+	ctx := engine.Of(c).Context // a protector may ask a server; the attempt's time bounds that
 	if ctx == nil {
 		ctx = context.Background()
 	}

@@ -14,18 +14,17 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// ID names a job or a tenant: a UUID, for jobs of version 7, so that ids sort by
-// the time of their making. The zero ID names nothing. An ID can be passed to and
-// scanned from a uuid column by pgx and by database/sql.
+// ID identifies a job or a tenant. It is a UUID; those of jobs are of version 7 and sort by the time at which they were
+// made. The zero ID identifies nothing. pgx and database/sql can pass an ID to a uuid column and scan one from it.
 type ID [16]byte
 
 // RootTenant owns the jobs whose Options name no tenant.
 var RootTenant = ID(engine.RootTenant)
 
-// NewID makes an id that no other call, here or elsewhere, makes again.
+// NewID returns a new, globally unique id.
 func NewID() ID { return newID(rand.Reader) }
 
-// newID is a UUID of version 7 (RFC 9562): the time in 60 bits, and 62 random ones.
+// newID returns a UUID of version 7 (RFC 9562): 60 bits of time and 62 random ones.
 func newID(random io.Reader) (id ID) {
 	if _, err := io.ReadFull(random, id[8:]); err != nil {
 		panic(noRandomness(err))
@@ -36,14 +35,14 @@ func newID(random io.Reader) (id ID) {
 	return id
 }
 
-// lastTime is the newest that newTime has returned, the fraction in its last 12 bits.
+// lastTime is the newest time that newTime has returned, the fraction in its last 12 bits.
 var lastTime struct {
 	sync.Mutex
 	time int64
 }
 
-// newTime is the time in milliseconds and steps of 256 nanoseconds, and later than any
-// that it has returned: ids that are made in less than a step run ahead of the clock.
+// newTime returns the time in milliseconds and steps of 256 nanoseconds. Each result is later than all before it: when
+// ids are made faster than one per step, they run ahead of the clock.
 func newTime() (ms, fraction int64) {
 	lastTime.Lock()
 	defer lastTime.Unlock()
@@ -52,17 +51,16 @@ func newTime() (ms, fraction int64) {
 	return lastTime.time >> 12, lastTime.time & 0xfff
 }
 
-// noRandomness is the system's source of it being broken.
+// noRandomness is the message for a system whose source of randomness is broken.
 func noRandomness(err error) string { return fmt.Sprintf("outbox: make an id: %v", err) }
 
-// idRun makes ids that rise, a run of which share the time of the first: looking at the
-// clock and asking for randomness is most of what an id costs. Behind the time they have
-// a counter of 8 bits (RFC 9562, 6.2, method 1) and 54 random ones; the id that follows
-// a run, whichever goroutine makes it, has a later time.
+// An idRun makes rising ids in runs that share the time of their first, because reading the clock and getting random
+// bits is most of the cost of an id. After the time, each id has a counter of 8 bits (RFC 9562, 6.2, method 1) and 54
+// random ones. The id that follows a run, whichever goroutine makes it, has a later time.
 type idRun struct {
 	random *bufio.Reader
 	first  ID
-	made   uint8 // of the run; 0 begins another
+	made   uint8 // in this run; 0 begins a new one
 }
 
 func newIDRun() *idRun { return &idRun{random: bufio.NewReader(rand.Reader)} }
@@ -81,7 +79,7 @@ func (r *idRun) next() ID {
 	return id
 }
 
-// ParseID reads the canonical form, as String writes it; its letters may be upper case.
+// ParseID parses the canonical form that String returns, with letters of either case.
 func ParseID(s string) (ID, error) {
 	if len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
 		var id ID
@@ -93,10 +91,10 @@ func ParseID(s string) (ID, error) {
 	return ID{}, fmt.Errorf("parse id %q: want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab", s)
 }
 
-// IsZero reports whether id names nothing.
+// IsZero reports whether id is the zero ID.
 func (id ID) IsZero() bool { return id == ID{} }
 
-// String is the canonical form: 36 characters, lower case.
+// String returns the canonical form: 36 characters, lower case.
 func (id ID) String() string {
 	text := hex.AppendEncode(make([]byte, 0, 36), id[:4])
 	for at := 4; at < 10; at += 2 {
@@ -105,10 +103,10 @@ func (id ID) String() string {
 	return string(hex.AppendEncode(append(text, '-'), id[10:]))
 }
 
-// MarshalText makes an ID a string in JSON.
+// MarshalText encodes an ID as its canonical form, a string in JSON.
 func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText is ParseID.
+// UnmarshalText parses text as ParseID does.
 func (id *ID) UnmarshalText(text []byte) error {
 	parsed, err := ParseID(string(text))
 	if err == nil {
@@ -129,7 +127,7 @@ func (id *ID) Scan(src any) error {
 	case string:
 		return id.UnmarshalText([]byte(v))
 	case []byte:
-		if len(v) == len(id) { // the uuid itself, not its text
+		if len(v) == len(id) { // the raw 16 bytes rather than the text
 			copy(id[:], v)
 			return nil
 		}

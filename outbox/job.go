@@ -14,44 +14,43 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Claimed is a job as its worker holds it: what is stored, and the lease. Its
-// methods are fenced: they fail with [ErrLeaseLost] once another worker may own
-// the job. A Claimed belongs to one attempt; its fields are not to be changed.
+// Claimed is a job as its worker sees it: the stored job and the lease. Its methods are fenced: they fail with
+// [ErrLeaseLost] once another worker may own the job. A Claimed belongs to one attempt; do not change its fields,
+// except Result and DB.
 type Claimed struct {
 	ID          ID            // of the job, the same in each attempt
-	Tenant      ID            // whose job it is; RootTenant if the producer named none
+	Tenant      ID            // owner of the job; RootTenant if the producer named none
 	Queue       string        // where it waited
-	Kind        string        // what is to be done
+	Kind        string        // the work to be done
 	Priority    int           // higher is more urgent
-	Attempt     int           // from 1; for people. A snooze lowers it again
-	MaxAttempts int           // the attempt of this number is the last
+	Attempt     int           // from 1, for display; a snooze lowers it again
+	MaxAttempts int           // the attempt with this number is the last
 	LostLeases  int           // how many workers died or stalled with this job
-	Epoch       int64         // the fencing token, for whatever else the handler writes to. 0 in package memory
+	Epoch       int64         // the fencing token, for other systems that the handler writes to; 0 in package memory
 	Key         string        // Options.Key.Name; "" for a job without a key
-	Worker      string        // who holds the lease
-	Timeout     time.Duration // of this job; 0 leaves it to its kind
-	Backoff     Backoff       // of this job; nil leaves it to its kind
+	Worker      string        // holder of the lease
+	Timeout     time.Duration // of this job; 0 means its kind's
+	Backoff     Backoff       // of this job; nil means its kind's
 	RunAt       time.Time     // when it became due, by the database's clock
 	CreatedAt   time.Time     // when it was stored, by the database's clock
 	StartedAt   time.Time     // when it was claimed, by the database's clock
-	Deadline    time.Time     // by the database's clock; zero: it has none
+	Deadline    time.Time     // by the database's clock; zero means none
 	ContentType string        // of Payload, such as application/json
 	Payload     []byte        // the arguments as they were stored, or as a protector opened them
 	RawHeaders  []byte        // JSON; see Headers
 
-	// Result is what will be stored with the job if the attempt succeeds. Handlers
-	// registered with dispatcher.HandleResult set it by returning a value; before
-	// Complete they set it here.
+	// Result is stored with the job if the attempt succeeds. Handlers registered with dispatcher.HandleResult set it by
+	// returning a value; a handler that calls Complete sets it here first.
 	Result []byte
 
-	// DB is what [Claimed.Tx] begins its transactions on: the pool that the dispatcher was given.
-	// A handler's own test sets it; nil has Tx fail.
+	// DB begins the transactions of [Claimed.Tx]: the dispatcher sets it to its pool, and a handler's own test sets it
+	// itself. If it is nil, Tx fails.
 	DB Beginner
 
 	attempt
 }
 
-// attempt is what a dispatcher adds for the methods of Claimed.
+// attempt holds what a dispatcher adds for the methods of Claimed.
 type attempt = engine.Seam[engine.Attempt]
 
 // Job is a claimed job with its typed arguments.
@@ -60,30 +59,28 @@ type Job[T any] struct {
 	Args T
 }
 
-// Headers returns what the producer gave as Options.Headers.
+// Headers returns the headers that the producer set as Options.Headers.
 func (c *Claimed) Headers() map[string]string {
 	var headers map[string]string
-	_ = json.Unmarshal(c.RawHeaders, &headers) // stored by outbox.enqueue with other types: not for us
+	_ = json.Unmarshal(c.RawHeaders, &headers) // outbox.enqueue may have stored values of other types; they are skipped
 	return headers
 }
 
-// Complete finishes the job inside the handler's own transaction: it is done
-// exactly when tx commits, so effects in the same database happen exactly once.
-// After [ErrLeaseLost] roll tx back. A handler that called Complete and could not
-// commit returns the error; it is then tried again, unless the transaction has
-// committed and only its answer was lost.
+// Complete finishes the job inside the handler's own transaction: the job is done exactly when tx commits, so effects
+// in the same database happen exactly once. On [ErrLeaseLost], roll tx back. A handler that called Complete and could
+// not commit returns the error; the job is then tried again, unless the transaction has committed and only the answer
+// was lost.
 //
-// At REPEATABLE READ and SERIALIZABLE call [Claimed.Guard] first in tx. Otherwise an
-// extension of the lease (every 5 s by default) after the first statement of tx makes
-// Complete fail with a serialization failure (SQLSTATE 40001), in each attempt that
-// takes as long.
+// At REPEATABLE READ and SERIALIZABLE, call [Claimed.Guard] first in tx. Otherwise, if the lease is extended (every 5 s
+// by default) after the first statement of tx, Complete fails with a serialization failure (SQLSTATE 40001), and does
+// so in every attempt that takes as long.
 //
-// What the handler has reported (Progress, Log) is stored with it. The handler may go on after
-// the commit: that its job is over does not end its context. Where the transaction did not
-// commit, the handler returns: a lease that is lost does not end its context any more.
+// Complete stores the handler's reports (Progress, Log) too. The handler may continue after the commit: its context
+// does not end because the job is finished. If the transaction did not commit, the handler must return: losing the
+// lease no longer ends its context either.
 //
-// It stores c.Result, of at most 4 MiB: set it before. A handler of
-// dispatcher.HandleResult has to, too: the value that it returns comes too late.
+// Complete stores c.Result, of at most 4 MiB, so set it before. This includes handlers of dispatcher.HandleResult: the
+// value that they return comes too late.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		…
@@ -120,7 +117,7 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	return nil
 }
 
-// settle goes by the statement that knows of follow-ups only if there are any.
+// settle uses the statement that stores follow-ups only if there are any.
 func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 	if follow := &engine.Of(&c.attempt).FollowUps; follow.Any() {
 		success := engine.Success{ID: pgvalue.UUID(c.ID), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
@@ -133,17 +130,16 @@ func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 	return len(ids), err
 }
 
-// Guard ties tx to the lease: it fails with [ErrLeaseLost] if the job is no
-// longer this attempt's, and until tx ends nobody else can take the job. Use it
-// for writes on the way (progress, partial results) that only the owner may make.
+// Guard ties tx to the lease. It fails with [ErrLeaseLost] if the job no longer belongs to this attempt; otherwise no
+// one else can take the job until tx ends. Use it for writes during the attempt (progress, partial results) that only
+// the owner may make.
 //
-// tx may outlast the lease, which is extended meanwhile, and may last for as long as the
-// handler may run. Operators who cancel the job wait for tx, and its reports and the
-// job's deadline are late by it: make it short all the same.
+// tx may outlast the lease, which is extended meanwhile, and may last as long as the handler may run. Keep it short all
+// the same: until it ends, operators who cancel the job wait, and the job's reports and deadline are delayed.
 //
-// At REPEATABLE READ and SERIALIZABLE make it the first statement of tx. Later it
-// fails with a serialization failure (SQLSTATE 40001) if the lease was extended after
-// the first one. Once it has returned nil, extensions do not concern tx.
+// At REPEATABLE READ and SERIALIZABLE, make Guard the first statement of tx. A later Guard fails with a serialization
+// failure (SQLSTATE 40001) if the lease was extended after the first statement. Once Guard has returned nil, extensions
+// no longer affect tx.
 func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	if err := c.stored("guard"); err != nil {
 		return err
@@ -158,7 +154,7 @@ func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	return nil
 }
 
-// LogValue leaves the payload out.
+// LogValue returns the fields for a log line, without the payload.
 func (c *Claimed) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("id", c.ID.String()), slog.String("kind", c.Kind), slog.String("queue", c.Queue),

@@ -8,53 +8,49 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// maxKeyQueued bounds what a submission counts.
+// maxKeyQueued bounds how many jobs a submission counts.
 const maxKeyQueued = 100_000
 
-// DeathPolicy says what becomes of the jobs behind an ordered one that is failed
-// or dead. "" makes them wait until somebody retries or dismisses the dead
-// letter.
+// DeathPolicy selects what happens to the jobs behind an ordered one that is failed or dead. With "" they wait until
+// somebody retries or dismisses the dead letter.
 type DeathPolicy string
 
 const (
-	// SkipDead lets them run. If the dead letter is retried, it is next.
+	// SkipDead lets them run. If the dead letter is retried, it goes next.
 	SkipDead DeathPolicy = "skip"
-	// ParkKey sets all jobs of the key aside, together with those still to come,
-	// until an operator unblocks the key; with KeyRules.ParkAfter only if nobody has
-	// dealt with the dead letter by then.
+	// ParkKey parks all jobs of the key, including later ones, until an operator unblocks the key. With
+	// KeyRules.ParkAfter, it does so only if nobody has dealt with the dead letter by then.
 	ParkKey DeathPolicy = "park"
 )
 
-// LapsePolicy says what becomes of a job with a key whose worker died, stalled or
-// could not reach the database for the length of its lease; also if nobody could.
-// "" runs it again, as jobs without a key do.
+// LapsePolicy selects what happens to a job with a key whose lease lapsed because its worker died, stalled or could not
+// reach the database for the length of the lease, including an outage that kept all workers from it. With "" the job
+// runs again, as jobs without a key do.
 type LapsePolicy string
 
 const (
-	// FailStale closes it as [Stale]: nobody knows how far it came, and the next job
-	// of the key makes up for it.
+	// FailStale closes the job as [Stale]: its progress is unknown, and the next job of the key makes up for it.
 	FailStale LapsePolicy = "fail-stale"
-	// BlockLapsed makes it [Dead] and parks the key: a person has to look before
-	// anything else of the key runs.
+	// BlockLapsed makes the job [Dead] and parks the key: a person must look before any other job of the key runs.
 	BlockLapsed LapsePolicy = "block"
 )
 
-// KeyRules bind a job to a key, and say how the jobs of the key run beside each other: the zero
-// rules of a key are that one runs at a time, in any order. Each job carries its own; a key needs
-// no declaration. The zero KeyRules are those of a job without a key.
+// KeyRules bind a job to a key and limit how the jobs of the key run together. Without further rules, the jobs of a key
+// run one at a time, in any order. Each job carries its own rules; a key needs no declaration. The zero KeyRules
+// describe a job without a key.
 type KeyRules struct {
-	// Name is the key, of at most 512 bytes. Jobs of the same tenant, queue and key belong
-	// together. "" is no key, and then no rule may be set.
+	// Name is the key, of at most 512 bytes. Jobs of the same tenant, queue and key belong together. "" means no key,
+	// and then no other rule may be set.
 	Name string
 
-	MaxActive int           // jobs of the key that may run at once, itself included, in all processes; 0 is 1
-	Ordered   bool          // start only as the first of the key's ordered jobs that is not finished, through retries
-	Sequence  int64         // of an ordered job: its position, from 1; 0 is by when the transaction commits
-	OnDeath   DeathPolicy   // of an ordered job: what happens behind it when it is failed or dead; "": they wait
-	ParkAfter time.Duration // with ParkKey: hold up the line for this long first
-	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "": it runs again
-	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 is any number. See Submit
-	WhenFull  DepthPolicy   // what happens to the job if they do already; "": it is not stored
+	MaxActive int           // jobs of the key that may run at once in all processes, this one included; 0 means 1
+	Ordered   bool          // start only as the first unfinished one of the key's ordered jobs, through retries
+	Sequence  int64         // position of an ordered job, from 1; 0 orders by when the transaction commits
+	OnDeath   DeathPolicy   // what happens behind this ordered job if it is failed or dead; "" makes the others wait
+	ParkAfter time.Duration // with ParkKey: how long the jobs behind wait before the key is parked
+	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" runs it again
+	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 means any number. See Submit
+	WhenFull  DepthPolicy   // what happens to the job if MaxQueued already wait; "" does not store it
 }
 
 // validate reports every mistake in the rules of a job, which may have an idempotency key.
@@ -113,12 +109,12 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 	return errs
 }
 
-// into sets what is stored of the key and its rules: NULL for what is not asked for.
+// into sets the row's columns for the key and its rules, with NULL for those that are unset.
 func (k KeyRules) into(row *sqlgen.EnqueueJobParams) {
 	if k.Name == "" {
 		return
 	}
-	row.Key = new(k.Name) // a copy: all of the options would live as long
+	row.Key = new(k.Name) // a copy, so that the row does not keep all of the options alive
 	if k.MaxActive > 1 {
 		row.MaxActive = new(int16(k.MaxActive))
 	}
@@ -137,7 +133,7 @@ func (k KeyRules) into(row *sqlgen.EnqueueJobParams) {
 	}
 }
 
-// fillFrom takes the rules of d for those that are not set. What belongs together is taken together.
+// fillFrom takes from d the rules that are not set. Fields that belong together are taken together.
 func (k *KeyRules) fillFrom(d *KeyRules) {
 	if k.OnDeath == "" && k.ParkAfter == 0 {
 		k.OnDeath, k.ParkAfter = d.OnDeath, d.ParkAfter

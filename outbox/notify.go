@@ -13,25 +13,22 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// NotifyMode says how dispatchers learn of new jobs. With none of them anything
-// is lost: they also poll.
+// NotifyMode selects how dispatchers learn of new jobs. No mode loses jobs, because dispatchers also poll.
 type NotifyMode string
 
 const (
-	// NotifyCoalesced wakes dispatchers after the commit, at most once every few
-	// milliseconds for the whole process. It is the default of a [Producer], which
-	// sees the commit; an enqueue in a transaction that it does not see falls back
-	// to NotifyTransactional.
+	// NotifyCoalesced wakes dispatchers after the commit, at most once every few milliseconds for the whole process. It
+	// is the default of a [Producer], which sees the commit; an enqueue in a transaction that the producer does not see
+	// falls back to NotifyTransactional.
 	NotifyCoalesced NotifyMode = "coalesced"
-	// NotifyTransactional has Postgres deliver the wake-up at commit. NOTIFY takes
-	// a lock on the commits of the whole cluster: with many concurrent producers
-	// they commit one after the other.
+	// NotifyTransactional makes Postgres deliver the wake-up at commit. NOTIFY takes a lock at commit that the whole
+	// cluster shares, so many concurrent producers commit one after the other.
 	NotifyTransactional NotifyMode = "transactional"
-	// NotifyOff leaves it to the dispatchers' poll.
+	// NotifyOff sends no wake-up; dispatchers find the jobs by polling.
 	NotifyOff NotifyMode = "off"
 )
 
-// orDefault is the mode, and coalesced for "".
+// orDefault returns m, or NotifyCoalesced for "".
 func (m NotifyMode) orDefault() (NotifyMode, error) {
 	switch m {
 	case NotifyCoalesced, NotifyTransactional, NotifyOff:
@@ -42,14 +39,13 @@ func (m NotifyMode) orDefault() (NotifyMode, error) {
 	return "", fmt.Errorf("notify mode %q is unknown, want off, transactional or coalesced", string(m))
 }
 
-// coalesceWindow is how long after a NOTIFY the next one waits, and so the most
-// that a wake-up is delayed.
+// coalesceWindow is the pause after each NOTIFY before the next, and so the longest delay of a wake-up.
 const coalesceWindow = 3 * time.Millisecond
 
-// A NOTIFY that fails is sent again until it goes through or notifyGiveUp is over;
-// then the poll covers.
+// A NOTIFY that fails is sent again until it succeeds or notifyGiveUp has passed; after that, dispatchers find the jobs
+// by polling.
 const (
-	notifyTimeout = 2 * time.Second // of one
+	notifyTimeout = 2 * time.Second // per NOTIFY
 	notifyPause   = 200 * time.Millisecond
 	notifyGiveUp  = 5 * time.Second
 )
@@ -58,8 +54,8 @@ const (
 type channels uint8
 
 const (
-	jobsChannel   channels = 1 << iota // to which dispatchers listen
-	eventsChannel                      // to which relays do
+	jobsChannel   channels = 1 << iota // dispatchers listen to it
+	eventsChannel                      // relays listen to it
 )
 
 func (c channels) names() (names []string) {
@@ -72,16 +68,15 @@ func (c channels) names() (names []string) {
 	return names
 }
 
-// coalescer turns any number of wake calls into at most one statement per window,
-// which notifies the channels that they name.
-// It has a leading edge, so that a lone job is picked up at once, and a trailing
-// edge, so that the last job of a burst does not wait for the poll.
+// A coalescer turns any number of wake calls into at most one statement per window, which notifies the channels that
+// the calls name. It sends at the leading edge of a window, so that a lone job is picked up at once, and at the
+// trailing edge, so that the last job of a burst does not wait for the poll.
 type coalescer struct {
 	send func(context.Context, channels) error
 
 	mu       sync.Mutex
 	sending  bool          // a goroutine is sending or waiting out the window
-	due      channels      // named by calls of wake, and not sent since
+	due      channels      // named by calls of wake and not yet sent
 	wakes    uint64        // how often wake was called
 	answered uint64        // how many of these calls need no further NOTIFY
 	progress chan struct{} // closed when answered changes
@@ -95,8 +90,8 @@ func newCoalescer(db DB) *coalescer {
 	}
 }
 
-// wake returns at once. The NOTIFY that answers it starts after this call, so it
-// is sent after the commit that the caller has just made.
+// wake requests a NOTIFY on the channels and returns at once. The NOTIFY starts after this call, and so after the
+// commit that the caller has just made.
 func (c *coalescer) wake(due channels) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,8 +118,7 @@ func (c *coalescer) run() {
 	}
 }
 
-// answer sends one NOTIFY for all calls of wake before it, and as often again as
-// it fails.
+// answer sends one NOTIFY for all earlier calls of wake, and repeats it while it fails.
 func (c *coalescer) answer() {
 	var due channels
 	for start := time.Now(); ; time.Sleep(notifyPause) {
@@ -135,7 +129,7 @@ func (c *coalescer) answer() {
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 		err := c.send(ctx, due)
 		cancel()
-		closed := errors.Is(err, puddle.ErrClosedPool) // for good
+		closed := errors.Is(err, puddle.ErrClosedPool) // permanently
 		if err == nil || closed || time.Since(start) >= notifyGiveUp {
 			c.mu.Lock()
 			c.answered = before
@@ -147,7 +141,7 @@ func (c *coalescer) answer() {
 	}
 }
 
-// flush waits until every wake before it has been answered, whatever comes after.
+// flush waits until every earlier wake has been answered, regardless of later ones.
 func (c *coalescer) flush(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

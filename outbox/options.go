@@ -10,43 +10,42 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Options say how a job is to be run. The zero value is a job of the default
-// queue that is due at once. Args that are a [Defaulter] fill in what is left to the
-// zero value.
+// Options set how a job is run. The zero value describes a job of the default queue that is due at once. If the Args
+// are a [Defaulter], it supplies the fields left at the zero value.
 type Options struct {
-	Queue    string        // "" is "default". 1 to 128 letters, digits and _ . : / -, first a letter or digit
-	Priority int           // higher is more urgent; -32768 to 32767
+	Queue    string        // "" means "default". 1 to 128 letters, digits and _ . : / -, the first a letter or digit
+	Priority int           // from -32768 to 32767; higher is more urgent
 	Delay    time.Duration // due this long after the insert, by the database's clock
-	RunAt    time.Time     // due at this instant; excludes Delay. Zero is at once
-	// MaxAttempts is how often the job is claimed at most; 0 is 25. The attempt that uses up the last one leaves the
-	// job dead. One that waited for a worker in a process that was killed has used one up without having started.
+	RunAt    time.Time     // due at this instant; excludes Delay. Zero means at once
+	// MaxAttempts is the most times that the job is claimed; 0 means 25. If the last attempt fails, the job is dead.
+	// Claims are counted, not starts: a process killed with a job in its buffer uses up an attempt.
 	MaxAttempts int
-	Timeout     time.Duration // of one attempt; 0 is what the kind's handler says, then 5 minutes
-	Backoff     Backoff       // how long it waits between attempts; nil leaves it to the kind's back-off
-	Key         KeyRules      // with a name, what the job may run beside; zero is a job without a key
-	// IdempotencyKey is unique per tenant and kind, at most 512 bytes: a repeat returns the first job's id and changes
-	// nothing.
+	Timeout     time.Duration // of one attempt; 0 means that of the kind's handler, or else 5 minutes
+	Backoff     Backoff       // the waits between attempts; nil means the kind's back-off
+	Key         KeyRules      // limits which jobs it may run alongside; zero means a job without a key
+	// IdempotencyKey is unique per tenant and kind, at most 512 bytes: a repeat changes nothing and returns the first
+	// job's id.
 	IdempotencyKey string
 	Headers        map[string]string // trace context, correlation id …; handed to the handler. At most 64 KiB as JSON
-	Tenant         ID                // zero is RootTenant
-	Caller         Caller            // who asks for it; added to Headers, where they do not say otherwise
-	Check          Checker           // refuses a payload that is not its kind's, before anything is sent; nil is none
-	Protect        Protector         // seals the payload, and the result of its handler; nil stores them as they are
+	Tenant         ID                // zero means RootTenant
+	Caller         Caller            // who asks for the job; added to Headers, which take precedence
+	Check          Checker           // refuses an invalid payload before anything is sent; nil means no check
+	Protect        Protector         // seals the payload and the handler's result; nil stores them unsealed
 
-	// Deadline is the instant from which on the job may not start, run or succeed
-	// any more, by the database's clock: it expires, whatever it is doing. One that
-	// has passed when the job is stored has it expire at once. Zero is never.
+	// Deadline is the instant, by the database's clock, from which the job may no longer start, run or succeed: it
+	// expires in whatever state it is. A deadline that has already passed when the job is stored expires the job at
+	// once. Zero means never.
 	Deadline time.Time
-	// Hold stores the job as created: it is not run before somebody releases it.
+	// Hold stores the job as created: it does not run until somebody releases it.
 	Hold bool
-	// Streamed has each change of the job stored as an event, in the transaction that makes it, for relays to publish
-	// and package lifecycle to read.
+	// Streamed stores each change of the job as an event, in the transaction that makes the change, for relays to
+	// publish and package lifecycle to read.
 	Streamed bool
 
 	watched
 }
 
-// watched is whether somebody waits for the job: its end is announced. Package await sets it.
+// watched marks a job that somebody waits for: its end is announced. Package await sets it.
 type watched = engine.Seam[engine.Watched]
 
 func (o *Options) validate() []error {
@@ -89,7 +88,7 @@ func (o *Options) validate() []error {
 	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))
 	errs = append(errs, validHeaders("Options.Headers", o.Headers)...)
 	if o.Caller != (Caller{}) {
-		// With something between them: the two halves of a character are no text.
+		// The separator keeps two halves of one character from forming valid text together.
 		add(validText("Options.Caller", o.Caller.Service+" "+o.Caller.User+" "+o.Caller.CorrelationID))
 	}
 	return errs
@@ -97,7 +96,7 @@ func (o *Options) validate() []error {
 
 func validHeaders(field string, headers map[string]string) (errs []error) {
 	for name, value := range headers {
-		if name == "" { // brokers and HTTP have no such header
+		if name == "" { // brokers and HTTP have no header without a name
 			errs = append(errs, invalid(field+" name", "is empty"))
 		}
 		for _, err := range []error{validText(field+" name", name), validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value)} {
@@ -109,7 +108,7 @@ func validHeaders(field string, headers map[string]string) (errs []error) {
 	return errs
 }
 
-// headersJSON is nil for no headers.
+// headersJSON returns the headers as JSON, or nil for none.
 func headersJSON(field string, headers map[string]string) (*string, error) {
 	if len(headers) == 0 {
 		return nil, nil
@@ -125,7 +124,7 @@ func headersJSON(field string, headers map[string]string) (*string, error) {
 	return &text, nil
 }
 
-// validName accepts what can be the name of a kind or a queue.
+// validName accepts a valid name of a kind or a queue.
 func validName(field, name string) error {
 	if fault := engine.NameFault(name); fault != "" {
 		return &InvalidError{Field: field, Reason: fault}
@@ -140,7 +139,7 @@ func validKey(field, s string) error {
 	return validText(field, s)
 }
 
-// validText refuses what a Postgres text column cannot hold.
+// validText refuses text that a Postgres text column cannot store.
 func validText(field, s string) error {
 	if i := strings.IndexByte(s, 0); i >= 0 {
 		return invalid(field, "has a NUL at byte %d, which Postgres text cannot hold", i)

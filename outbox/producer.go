@@ -11,9 +11,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// Producer commits transactions that enqueue jobs or publish events and then wakes the
-// dispatchers and relays: once for many commits, outside of them, so that producers never wait for one
-// another. It is safe for concurrent use. Make one for the process.
+// A Producer commits transactions that enqueue jobs or publish events, and then wakes the dispatchers and relays: once
+// for many commits and outside of them, so that producers never wait for one another. It is safe for concurrent use.
+// Make one per process.
 type Producer struct {
 	pool *pgxpool.Pool
 	mode NotifyMode
@@ -22,11 +22,11 @@ type Producer struct {
 	local
 }
 
-// local is the dispatcher of this process, if there is one: see dispatcher.Dispatcher.Attach.
+// local is the dispatcher of this process, if there is one; see dispatcher.Dispatcher.Attach.
 type local = engine.Seam[engine.Local]
 
-// NewProducer makes a producer; mode "" is [NotifyCoalesced]. It panics if there is
-// no such mode: a program with a wrong setting ends when it starts.
+// NewProducer returns a producer; mode "" means [NotifyCoalesced]. It panics on an unknown mode, so that a program with
+// a wrong setting ends when it starts.
 func NewProducer(pool *pgxpool.Pool, mode NotifyMode) *Producer {
 	mode, err := mode.orDefault()
 	if err != nil {
@@ -35,26 +35,23 @@ func NewProducer(pool *pgxpool.Pool, mode NotifyMode) *Producer {
 	return &Producer{pool: pool, mode: mode, wake: newCoalescer(pool)}
 }
 
-// InTx runs fn in a transaction and commits it if fn returns nil; otherwise it
-// rolls back and returns fn's error. Jobs enqueued through the transaction wake
-// dispatchers after the commit, and events published through it wake relays.
+// InTx runs fn in a transaction and commits it if fn returns nil; otherwise it rolls back and returns fn's error. Jobs
+// enqueued through the transaction wake dispatchers after the commit, and events published through it wake relays.
 func (p *Producer) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, p, fn)
 }
 
-// Begin starts a transaction like a pool does. Its Commit wakes dispatchers if
-// jobs were enqueued through it, and relays if events were published.
+// Begin starts a transaction as a pool does. Its Commit wakes dispatchers if jobs were enqueued through it, and relays
+// if events were published.
 //
-// It saves round trips: BEGIN goes with the first statement, and what Enqueue and Publish
-// store, unless it has an idempotency key or is Serial, with the next statement or with
-// COMMIT. A refusal of the database to store it is then the error of that
-// statement, or of Commit.
+// The transaction saves round trips: BEGIN goes with the first statement. Enqueue and Publish send with the next
+// statement or with COMMIT, unless the job has an idempotency key or the event is Serial. If the database refuses to
+// store the job or event, that statement or Commit returns the error.
 func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
 	return p.BeginTx(ctx, pgx.TxOptions{})
 }
 
-// BeginTx is Begin for a transaction of another kind than the role or the database has as
-// its default.
+// BeginTx is Begin with transaction options that differ from the defaults of the role or the database.
 func (p *Producer) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
@@ -63,30 +60,30 @@ func (p *Producer) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, err
 	return &producerTx{producer: p, options: opts, conn: conn, raw: conn.Conn()}, nil
 }
 
-// Enqueue is like the function [Enqueue] with the producer's notify mode: in a
-// transaction that the producer did not begin, coalesced means transactional.
+// Enqueue is the function [Enqueue] with the producer's notify mode. In a transaction that the producer did not begin,
+// coalesced means transactional.
 func (p *Producer) Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 	return enqueue(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
-// EnqueueMany is like the function [EnqueueMany] with the producer's notify mode.
+// EnqueueMany is the function [EnqueueMany] with the producer's notify mode.
 func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
-// Publish is like the function [Publish] with the producer's notify mode: in a
-// transaction that the producer did not begin, coalesced means transactional.
+// Publish is the function [Publish] with the producer's notify mode. In a transaction that the producer did not begin,
+// coalesced means transactional.
 func (p *Producer) Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, error) {
 	return publish(ctx, db, event, opts, p.mode != NotifyOff && notifiesAtCommit(db, eventsChannel))
 }
 
-// Flush waits until the wake-ups for all commits before it have been sent; one that
-// fails for 5 seconds is given up. It returns an error only when ctx ends first.
-// Call it before the process exits and before the pool is closed, with a context that the end of the process has not
-// ended; without it a wake-up may be lost, and the poll covers that.
+// Flush waits until the wake-ups for all earlier commits have been sent; it gives up on one that fails for 5 seconds.
+// It returns an error only if ctx ends first. Call it before the process exits and before the pool is closed, with a
+// context that the end of the process has not cancelled. Without Flush a wake-up may be lost; dispatchers and relays
+// then find the work by polling.
 func (p *Producer) Flush(ctx context.Context) error { return p.wake.flush(ctx) }
 
-// committed wakes those that listen to the channels after a commit that returned err.
+// committed wakes the listeners of the channels after a commit that returned err.
 func (p *Producer) committed(wakes channels, err error) {
 	if !mayHaveCommitted(err) {
 		return
@@ -99,14 +96,14 @@ func (p *Producer) committed(wakes channels, err error) {
 	}
 }
 
-// mayHaveCommitted reports whether a commit that returned err counts, or might:
-// the connection may break before the answer, and a needless wake-up does no harm.
+// mayHaveCommitted reports whether a commit that returned err took effect, or might have: the connection may break
+// before the answer arrives, and a needless wake-up does no harm.
 func mayHaveCommitted(err error) bool {
 	return !pgsession.Refused(err) && !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, pgx.ErrTxClosed)
 }
 
-// notifiesAtCommit reports whether what is stored through db has to carry its own
-// NOTIFY, and tells a producer's transaction whom it has to wake.
+// notifiesAtCommit reports whether a statement through db must send its own NOTIFY. If db is a producer's transaction,
+// it records the channels to wake after the commit instead.
 func notifiesAtCommit(db DB, whom channels) bool {
 	var tx *producerTx
 	switch db := db.(type) {

@@ -10,37 +10,36 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Event is something that has happened. Topic names what, the same for every value of the
-// type ("order.paid"), in 1 to 128 letters, digits and _ . : / -, first a letter or digit;
-// the value itself is stored as JSON. A [Raw] is stored as it is.
+// An Event is something that has happened. Topic names it and returns the same name for every value of the type
+// ("order.paid"): 1 to 128 letters, digits and _ . : / -, the first a letter or digit. The value itself is stored as
+// JSON; a [Raw] is stored unchanged.
 type Event interface{ Topic() string }
 
-// EventOptions say what is published with an event. The zero value is an event of the root
-// tenant that is in no order.
+// EventOptions describe an event. The zero value is an unordered event of the root tenant.
 type EventOptions struct {
-	Key     string            // what it is about: Publish says in which order. At most 512 bytes; "" is in no order
+	Key     string            // orders it among the events of the key: see Publish. At most 512 bytes; "" is unordered
 	Headers map[string]string // trace context, correlation id …; published with it. At most 64 KiB as JSON
-	Tenant  ID                // zero is RootTenant
-	ID      ID                // by which consumers drop repeats; zero is a new one. That it is unique is not checked
-	Check   Checker           // refuses a value that is not its topic's, before anything is sent; nil is none
-	Protect Protector         // seals the payload, for consumers that can open it; nil stores it as it is
+	Tenant  ID                // zero means RootTenant
+	ID      ID                // lets consumers drop repeats; zero means a new one. Uniqueness is not checked
+	Check   Checker           // refuses an invalid value before anything is sent; nil means no check
+	Protect Protector         // seals the payload, for consumers that can open it; nil stores it unsealed
 
-	// Serial makes the transaction wait for every other one that has published an event of
-	// the same tenant and Key with Serial, and has not ended. It needs a Key.
+	// Serial makes the transaction wait for every other unfinished transaction that has published an event of the same
+	// tenant and Key with Serial. It needs a Key.
 	Serial bool
 }
 
-// Publish stores an event through db and returns its ID. Pass the [pgx.Tx] that makes your
-// business change: the event is published exactly when the change commits, to every sink of
-// a relay, at least once, with the same ID.
+// Publish stores an event through db and returns its ID. Pass the [pgx.Tx] that makes your business change: the event
+// is published exactly when the change commits, to every sink of a relay, at least once, with the same ID.
 //
-// Events with the same tenant and Key are published in the order of the transactions that
-// held the lock of what the key stands for: lock it first, as the UPDATE of its row does,
-// and then publish. The transaction that has the lock next publishes after this one has
-// ended, and so its events are behind these in the log; those of one transaction are in the
-// order of its calls. Where transactions share no lock there is no order to preserve. One
-// that has no row to lock sets Serial: then publish first, or read what you publish after
-// it, and take several keys in the same order everywhere, or transactions may deadlock.
+// Events with the same tenant and Key are published in the order of the transactions that held the lock on whatever the
+// key stands for. So take that lock first, as an UPDATE of its row does, and then publish. The next transaction to get
+// the lock publishes after this one has ended, so its events come later in the log; the events of one transaction are
+// in the order of its calls. Where transactions share no lock, there is no order to preserve.
+//
+// A transaction that has no row to lock sets Serial, and Publish takes a lock for it. Publish first in such a
+// transaction, or read what you publish only after that call. Publish several Serial keys in the same order everywhere,
+// or transactions may deadlock.
 //
 // A request that is not acceptable gets [*InvalidError]s, joined, before anything is sent.
 func Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, error) {
@@ -65,7 +64,7 @@ func publishOne(ctx context.Context, db DB, event Event, opts EventOptions, noti
 	}
 	row.Notify = notify
 	switch tx, ok := db.(*producerTx); {
-	case opts.Serial: // it has the lock when Publish returns
+	case opts.Serial: // Publish must take the lock before it returns
 		err = sqlgen.New(db).PublishSerialEvent(ctx, sqlgen.PublishSerialEventParams(row))
 	case ok:
 		err = sqlgen.New(tx.defersEvent(&row)).PublishEvent(ctx, row)
@@ -78,10 +77,10 @@ func publishOne(ctx context.Context, db DB, event Event, opts EventOptions, noti
 	return ID(row.ID.Bytes), nil
 }
 
-// eventRow is an event that is to be stored.
+// eventRow is an event ready to be stored.
 type eventRow = sqlgen.PublishEventParams
 
-// newEvent validates a request and returns what is to be stored of it.
+// newEvent validates a request and returns the row to store for it.
 func newEvent(ctx context.Context, newID func() ID, event Event, opts *EventOptions) (row eventRow, err error) {
 	if event == nil {
 		return row, invalid("Event", "is nil")
@@ -120,7 +119,7 @@ func newEvent(ctx context.Context, newID func() ID, event Event, opts *EventOpti
 		ID: pgvalue.UUID(id), TenantID: pgvalue.UUID(tenant), Topic: topic, ContentType: content.Type, Payload: content.Bytes, Headers: headers,
 	}
 	if opts.Key != "" {
-		row.Key = new(opts.Key) // a copy: all of the options would live as long
+		row.Key = new(opts.Key) // a copy, so that the row does not keep all of the options alive
 	}
 	return row, nil
 }

@@ -19,17 +19,15 @@ type PublishRequest struct {
 	Options EventOptions
 }
 
-// PublishMany stores any number of events, all or none, and returns their ids in the order
-// of the requests, which is their order in the log. If one is not acceptable, a
-// [*RequestError] names the first that is not, and nothing is sent.
+// PublishMany stores any number of events, all or none, and returns their ids in the order of the requests, which is
+// their order in the log. If a request is not acceptable, a [*RequestError] names the first such one, and nothing is
+// sent.
 //
-// It costs one round trip for every 5 000 events or 16 MiB (INSERT), and from 2 000 events on
-// one for all of them (COPY), when db is of pgx and row-level security does not apply to the
-// role. Requests with Serial cost one more: their locks are taken first, in an order that
-// all calls have in common.
+// PublishMany takes one round trip for every 5 000 events or 16 MiB (INSERT). From 2 000 events on, it takes a single
+// one for all of them (COPY) if db is of pgx and row-level security does not apply to the role. Requests with Serial
+// take one more: their locks are acquired first, in an order that all calls share.
 //
-// Given a transaction of pgx, it runs in a savepoint: after an error the transaction is
-// still usable.
+// In a transaction of pgx, PublishMany uses a savepoint: after an error the transaction is still usable.
 func PublishMany(ctx context.Context, db DB, requests []PublishRequest) ([]ID, error) {
 	notify := notifiesAtCommit(db, eventsChannel)
 	if t := engine.Tracing(); t != nil && len(requests) > 0 {
@@ -46,7 +44,7 @@ func PublishMany(ctx context.Context, db DB, requests []PublishRequest) ([]ID, e
 	return publishAll(ctx, db, requests, notify)
 }
 
-// commonTopic is that of all events, "" if there is none.
+// commonTopic returns the topic that all events share, or "".
 func commonTopic(requests []PublishRequest) (topic string) {
 	for i, r := range requests {
 		if r.Event == nil || i > 0 && r.Event.Topic() != topic {
@@ -79,13 +77,13 @@ func publishAll(ctx context.Context, db DB, requests []PublishRequest, notify bo
 			return ids, nil
 		} else if !isCopyRefused(err) {
 			return nil, notPublished(rows, err)
-		} // else the savepoint or transaction of this attempt is gone
+		} // the savepoint or transaction of this attempt is gone
 	}
 	var err error
 	insert := func(db DB) error { return insertEvents(ctx, db, requests, rows, notify) }
 	serial := func(r PublishRequest) bool { return r.Options.Serial }
 	if outsideTx(db) && eventChunk(rows) == len(rows) && !slices.ContainsFunc(requests, serial) {
-		err = insert(db) // one statement, which needs no transaction around it
+		err = insert(db) // one statement needs no transaction around it
 	} else {
 		err = atomically(ctx, db, "", insert)
 	}
@@ -99,7 +97,7 @@ func notPublished(rows []eventRow, err error) error {
 	return fmt.Errorf("publish %d events: %w", len(rows), explain(err))
 }
 
-// holdKeys takes the locks of the requests that are Serial, before their rows have positions.
+// holdKeys takes the locks of the Serial requests, before their rows get positions.
 func holdKeys(ctx context.Context, db DB, requests []PublishRequest, rows []eventRow) error {
 	var tenants []pgtype.UUID
 	var keys []string
@@ -130,7 +128,7 @@ func insertEvents(ctx context.Context, db DB, requests []PublishRequest, rows []
 	return nil
 }
 
-// eventChunk is how many of the rows go into one statement.
+// eventChunk returns how many of the rows go into one statement.
 func eventChunk(rows []eventRow) (n int) {
 	for total := 0; n < min(len(rows), chunkSize); n++ {
 		if total += len(rows[n].Payload) + len(pgvalue.OrZero(rows[n].Headers)); total > chunkBytes && n > 0 {
@@ -140,8 +138,7 @@ func eventChunk(rows []eventRow) (n int) {
 	return n
 }
 
-// eventArrays is the columns of the rows: nil, which is NULL, for one that every row leaves
-// to its default.
+// eventArrays returns the rows as one array per column, nil (NULL) for a column that every row leaves at its default.
 func eventArrays(rows []eventRow) (p sqlgen.PublishEventsParams) {
 	var tenants, keys, types, headers bool
 	for i := range rows {
@@ -175,7 +172,7 @@ var (
 	eventsColumns = []string{"id", "tenant_id", "topic", "key", "content_type", "payload", "headers"}
 )
 
-// copyEvents sends the rows by COPY, unless the connection knows that COPY is refused.
+// copyEvents sends the rows by COPY, unless the connection is known to refuse COPY.
 func copyEvents(ctx context.Context, db DB, requests []PublishRequest, rows []eventRow) error {
 	if refusesCopy(db) {
 		return insertEvents(ctx, db, requests, rows, false)
@@ -185,7 +182,7 @@ func copyEvents(ctx context.Context, db DB, requests []PublishRequest, rows []ev
 	}
 	_, err := db.(copier).CopyFrom(ctx, eventsTable, eventsColumns, pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
 		r := &rows[i]
-		var headers any // a string and no pointer to one: pgx would quote that as a JSON string
+		var headers any // a string rather than a pointer to one, which pgx would quote as a JSON string
 		if r.Headers != nil {
 			headers = *r.Headers
 		}

@@ -6,20 +6,18 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// copyRefused is what a connection remembers of a COPY that Postgres refused,
-// because row-level security applies to the role: to try each time would cost two
-// round trips. A role that changes later to one that may use COPY only misses its
-// speed.
+// copyRefused marks a connection on which Postgres refused COPY because row-level security applies to the role: trying
+// each time would cost two round trips. If the role is later allowed to use COPY, it only misses the speed.
 const copyRefused = "posthaste.copy_refused"
 
-// refusesCopy reports whether the connection of a transaction has refused a COPY
-// before. The map is the connection's, and so as safe to use as that is.
+// refusesCopy reports whether the connection of a transaction has refused a COPY before. The map belongs to the
+// connection, and so is as safe to use as the connection is.
 func refusesCopy(db DB) bool {
 	custom := customData(db)
 	return custom != nil && custom[copyRefused] != nil
 }
 
-// rememberRefusal has the connection remember it, if that is what err says.
+// rememberRefusal marks the connection if err is a refusal of COPY.
 func rememberRefusal(db DB, err error) {
 	if custom := customData(db); custom != nil && isCopyRefused(err) {
 		custom[copyRefused] = true
@@ -38,8 +36,8 @@ func customData(db DB) map[string]any {
 	return nil
 }
 
-// isCopyRefused reports whether err is "COPY FROM not supported with row-level
-// security", as what Postgres does not support at all has this code.
+// isCopyRefused reports whether err is "COPY FROM not supported with row-level security", going by the code of features
+// that Postgres does not support.
 func isCopyRefused(err error) bool {
 	return pgsession.State(err) == "0A000"
 }

@@ -8,18 +8,16 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
-// Progress reports how far the handler is: current of total, in any unit; a total
-// of 0 is one that is not known. The newest report is shown with the job
-// (posthaste jobs show, operator.Progress), also once it is closed.
+// Progress reports how far the handler is: current of total, in any unit; a total of 0 means unknown. The newest report
+// is shown with the job (posthaste jobs show, operator.Progress), also after it is closed.
 //
-// It never waits for the database, so it may be called for every record of a
-// file: reports are stored a few times a second, those of all jobs of the process
-// together, and the last one before the outcome. A message is cut after 500 bytes. What cannot be stored does not
-// fail the job.
+// Progress never waits for the database, so it may be called for every record of a file. Reports are stored a few times
+// a second, those of all jobs of the process together, and the last one before the outcome. A message is cut after 500
+// bytes. A report that cannot be stored does not fail the job.
 //
-// It returns an [*InvalidError] for a negative number, [ErrLeaseLost] once the
-// job is known to be no longer this attempt's, and else the cause of ctx if that
-// has ended: a loop that returns the error stops when it is told to.
+// Progress returns an [*InvalidError] for a negative number, [ErrLeaseLost] once the job is known to belong to this
+// attempt no longer, or else the cause of ctx if that has ended. A loop that returns the error therefore stops when it
+// is asked to.
 func (c *Claimed) Progress(ctx context.Context, current, total int64, message string) error {
 	switch {
 	case current < 0:
@@ -35,10 +33,9 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 	return context.Cause(ctx)
 }
 
-// Log adds a line to the job's own log, of which the newest 200 are
-// kept: for what its user asks about this one job (posthaste jobs logs,
-// operator.Logs). A message is cut after 1000 bytes. It is stored like [Claimed.Progress], and returns the same
-// errors; levels beyond ±1000 are not acceptable.
+// Log adds a line to the job's own log, which keeps the newest 200: use it for answers to a user's questions about this
+// one job (posthaste jobs logs, operator.Logs). A message is cut after 1000 bytes. Log stores lines as
+// [Claimed.Progress] stores reports and returns the same errors; levels beyond ±1000 are not acceptable.
 func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) error {
 	if level < -1000 || level > 1000 {
 		return invalid("level", "is %d, want -1000 to 1000", int(level))

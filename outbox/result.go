@@ -6,15 +6,15 @@ import (
 	"fmt"
 )
 
-// Returns declares what the handler of a kind returns. Embed it in the arguments:
+// Returns declares the result type of a kind's handler. Embed it in the arguments:
 //
 //	type Resize struct {
 //		outbox.Returns[Size]
 //		URL string
 //	}
 //
-// dispatcher.HandleResult then takes only a handler that returns a Size, and
-// await.Enqueue gives a reference whose Wait returns one. It stores nothing.
+// dispatcher.HandleResult then accepts only a handler that returns a Size, and await.Enqueue returns a reference whose
+// Wait returns one. Returns itself stores nothing.
 type Returns[R any] struct{}
 
 func (Returns[R]) returns() (r R) { return r }
@@ -25,10 +25,10 @@ type ResultArgs[R any] interface {
 	returns() R
 }
 
-var _ interface{ returns() struct{} } = Returns[struct{}]{} // as it satisfies ResultArgs, once embedded
+var _ interface{ returns() struct{} } = Returns[struct{}]{} // satisfies ResultArgs once embedded
 
-// CompleteWith is [Claimed.Complete] with the typed result of a kind whose handler
-// returns one: the result is stored with the job exactly when tx commits.
+// CompleteWith is [Claimed.Complete] with the typed result of a kind whose handler returns one: the result is stored
+// with the job exactly when tx commits.
 func CompleteWith[T ResultArgs[R], R any](ctx context.Context, tx DB, job *Job[T], result R) (err error) {
 	if job.Result, err = json.Marshal(result); err != nil {
 		return fmt.Errorf("complete job %s: %w", job.ID, invalid("result", "cannot be encoded as JSON: %v", err))

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// FromSQL lets a database/sql transaction carry jobs:
+// FromSQL returns a [DB] that stores jobs through database/sql:
 //
 //	outbox.Enqueue(ctx, outbox.FromSQL(tx), args, outbox.Options{})
 //
@@ -55,7 +55,7 @@ func (s sqlDB) QueryRow(ctx context.Context, query string, args ...any) pgx.Row 
 	return s.db.QueryRowContext(ctx, query, args...)
 }
 
-// sqlBeginner is a database/sql handle that several statements need a transaction on.
+// sqlBeginner is a database/sql handle on which several statements need a transaction.
 type sqlBeginner interface {
 	inTx(ctx context.Context, do func(DB) error) error
 }
@@ -65,20 +65,20 @@ func (s sqlDB) inTx(ctx context.Context, do func(DB) error) error {
 		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 	})
 	if !ok {
-		return do(s) // a transaction already
+		return do(s) // already a transaction
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 	if err := do(sqlDB{tx}); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
 
-// sqlRows shows *sql.Rows to code that was written for pgx.Rows.
+// sqlRows adapts *sql.Rows to code that was written for pgx.Rows.
 type sqlRows struct{ *sql.Rows }
 
 func (r sqlRows) Close()                                       { _ = r.Rows.Close() }

@@ -6,9 +6,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Status is where a job stands. The database enforces the legal moves
-// (migrations/functions/refuse_move.sql), docs/reference/states.md draws them; a test compares
-// the three.
+// Status is the state of a job. The database enforces the legal moves (migrations/functions/refuse_move.sql) and
+// docs/reference/states.md draws them; a test compares the three.
 type Status string
 
 // Open statuses live in outbox.jobs.
@@ -18,7 +17,7 @@ const (
 	Blocked  Status = "blocked"  // eligible, but its key is at its limit
 	Running  Status = "running"  // leased to one worker
 	Retrying Status = "retrying" // failed recoverably; eligible once run_at has come
-	Failed   Status = "failed"   // failed for good by the handler's word; waits for a person
+	Failed   Status = "failed"   // the handler declared it failed for good; waits for a person
 	Dead     Status = "dead"     // attempts exhausted, or it kept killing its workers; waits for a person
 )
 
@@ -29,7 +28,7 @@ const (
 	Expired   Status = "expired"   // its deadline passed
 	Skipped   Status = "skipped"   // a depth policy replaced it
 	Stale     Status = "stale"     // a keyed job whose lease lapsed under the policy fail-stale
-	Dismissed Status = "dismissed" // a person put a dead letter away
+	Dismissed Status = "dismissed" // a person dismissed a dead letter
 )
 
 var statuses = engine.Statuses[Status]()

@@ -8,53 +8,51 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// DepthPolicy says what happens to a job whose key has Options.Key.MaxQueued jobs
-// waiting already. "" stores nothing.
+// DepthPolicy selects what happens to a job when Options.Key.MaxQueued jobs of its key are already waiting. With "" it
+// is not stored.
 type DepthPolicy string
 
 const (
-	// CoalesceFull stores nothing either: the newest job of the same kind that waits
-	// will do for this request, too. It does not start before this transaction has
-	// ended, so its handler sees what is committed with the request; it starts when it
-	// was to start, which may be later than Options.RunAt. If all that wait are of other
+	// CoalesceFull does not store the job either: the newest waiting job of the same kind stands for this request, too.
+	// That job does not start before this transaction has ended, so its handler sees the data committed with the
+	// request. It keeps its own start time, which may be later than Options.RunAt. If all waiting jobs are of other
 	// kinds, the request is rejected.
 	CoalesceFull DepthPolicy = "coalesce"
-	// ReplaceOldest closes the job that has waited longest as [Skipped] and stores
-	// the new one. A running job is never replaced.
+	// ReplaceOldest closes the job that has waited longest as [Skipped] and stores the new one. A running job is never
+	// replaced.
 	ReplaceOldest DepthPolicy = "replace-oldest"
 )
 
-// Submitted is what [Submit] decided. The request's own job is stored, another job that waits
-// stands for it, or, with a zero ID, the key is full and it was rejected.
+// Submitted is the decision of [Submit]: the request's own job was stored, another waiting job stands for it, or, with
+// a zero ID, the key is full and the request was rejected.
 type Submitted struct {
-	Stored   bool // the request's own job is stored
-	ID       ID   // of its own job, the one it was coalesced into, or the idempotency key's first; zero if rejected
-	Replaced ID   // of the job that was closed to make room; zero if none was
-	Queued   int  // jobs of the key that waited before
+	Stored   bool // the request's own job was stored
+	ID       ID   // the request's own job, the one that stands for it, or the idempotency key's first; zero if rejected
+	Replaced ID   // the job that was closed to make room; zero if none was
+	Queued   int  // how many jobs of the key waited before
 }
 
-// QueueFullError says that a key has as many jobs waiting as the request allows.
-// Nothing was stored, and the caller's transaction is still usable.
+// QueueFullError reports that as many jobs of a key wait as the request allows. Nothing was stored, and the caller's
+// transaction is still usable.
 type QueueFullError struct {
 	Queue, Key string
 	Queued     int
 	MaxQueued  int
 }
 
-// Error says how many jobs wait.
+// Error states how many jobs wait.
 func (e *QueueFullError) Error() string {
 	return fmt.Sprintf("key %q of queue %s has %d jobs waiting, want fewer than %d", e.Key, e.Queue, e.Queued, e.MaxQueued)
 }
 
-// Submit stores a job if fewer than opts.Key.MaxQueued jobs of its key wait, and
-// otherwise does what opts.Key.WhenFull says. Jobs that run, are held or wait for a
-// person are not counted, nor is anything waited for that MaxQueued = 0 stores.
+// Submit stores a job if fewer than opts.Key.MaxQueued jobs of its key wait; otherwise it applies opts.Key.WhenFull. It
+// does not count jobs that run, are held or wait for a person, and does not wait for transactions that store jobs with
+// MaxQueued = 0.
 //
-// It is exact however many producers submit at once, and for that they wait for
-// one another: a producer that submits to a key holds a lock on it until its
-// transaction ends, so submit late in the transaction, and to several keys in the
-// same order everywhere. No worker and no plain Enqueue waits for that lock. The
-// transaction has to be READ COMMITTED, or the error is an [*InvalidError].
+// The count is exact however many producers submit at once, because they wait for one another: a producer that submits
+// to a key holds a lock on it until its transaction ends. So submit late in the transaction, and to several keys in the
+// same order everywhere. No worker and no plain Enqueue waits for that lock. The transaction must be READ COMMITTED;
+// otherwise Submit returns an [*InvalidError].
 func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
 	return submit(ctx, db, args, opts, notifiesAtCommit(db, jobsChannel))
 }

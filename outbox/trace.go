@@ -8,10 +8,10 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Package tracing, if the program uses it, has a span for each call that stores jobs or events, and its trace context
-// stored with them. Otherwise all that is done is to look whether it does.
+// If the program uses package tracing, each call that stores jobs or events gets a span, whose trace context is stored
+// with them. Otherwise a call only checks whether tracing is in use.
 
-// traceEnqueue begins the span of storing a job, and puts its context into the job's headers.
+// traceEnqueue begins the span of storing a job and adds its context to the job's headers.
 func traceEnqueue(ctx context.Context, t engine.Tracer, args Args, opts *Options) (context.Context, engine.Span) {
 	ctx, span := t.Start(ctx, engine.SpanStart{
 		Operation: engine.OpEnqueue, Name: args.Kind(), Destination: queueOf(opts), Count: 1,
@@ -21,8 +21,8 @@ func traceEnqueue(ctx context.Context, t engine.Tracer, args Args, opts *Options
 	return ctx, span
 }
 
-// traceMany is traceEnqueue for many jobs, in a copy of the requests. A request with a trace context of its own, other
-// than the first's, keeps it.
+// traceMany is traceEnqueue for many jobs, in a copy of the requests. A request keeps its own trace context if that
+// differs from the first request's.
 func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (context.Context, engine.Span, []Request) {
 	first := &requests[0].Options
 	s := engine.SpanStart{
@@ -52,7 +52,8 @@ func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (contex
 	return ctx, span, requests
 }
 
-// tracePublish is traceEnqueue for events, whose options it changes: the first's say where the span belongs.
+// tracePublish is traceEnqueue for events. It changes their options; the headers of the first determine the span's
+// parent.
 func tracePublish(ctx context.Context, t engine.Tracer, topic string, all ...*EventOptions) (context.Context, engine.Span) {
 	ctx, span := t.Start(ctx, engine.SpanStart{
 		Operation: engine.OpPublish, Name: topic, Destination: topic, Count: len(all),
@@ -93,7 +94,7 @@ func tenantOf(tenant ID) string {
 	return tenant.String()
 }
 
-// withContext is headers, as they are stored, with a trace context.
+// withContext returns stored headers with a trace context added.
 func withContext(headers *string, trace map[string]string) *string {
 	if trace == nil {
 		return headers

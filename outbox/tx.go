@@ -15,41 +15,39 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// producerTx is a transaction that a [Producer] began. It saves round trips: BEGIN
-// goes with the first statement, and what [Enqueue] and [Publish] store goes with the next
-// statement or with COMMIT. To everybody else that looks like a transaction that
-// does each in its turn: whatever could tell the difference sends them first. From
-// where statements can come that do not pass through it (a savepoint's, those of the
-// connection itself), it keeps nothing back any more: a job that was enqueued
-// before ROLLBACK TO SAVEPOINT would be stored after it.
+// producerTx is a transaction that a [Producer] began. It saves round trips: BEGIN goes with the first statement, and
+// the INSERTs of [Enqueue] and [Publish] go with the next statement or with COMMIT. To everybody else it looks like a
+// transaction that sends each of them in turn, because any call that could tell the difference sends the deferred
+// statements first. Once statements can reach the connection without passing through it (those of a savepoint or of the
+// connection itself), it defers nothing any more: a job enqueued before ROLLBACK TO SAVEPOINT would be stored after it.
 type producerTx struct {
 	producer *Producer
 	options  pgx.TxOptions
 	conn     *pgxpool.Conn // nil once the transaction is over
 	raw      *pgx.Conn
-	tx       pgx.Tx   // nil until BEGIN was sent
-	later    []queued // jobs and events that were not sent yet
+	tx       pgx.Tx   // nil until BEGIN is sent
+	later    []queued // jobs and events not yet sent
 	size     int      // of their payloads
 	wakes    channels
-	jobs     int  // how often something stored jobs, sent or not
-	direct   bool // nothing is kept back any more
+	jobs     int  // how many times jobs were stored, sent or not
+	direct   bool // statements are no longer deferred
 
-	// aborted is the error after which Postgres would refuse everything but
-	// ROLLBACK, of a statement that it refused before it had seen BEGIN.
+	// aborted is set when Postgres refused a statement before it had seen BEGIN: the error after which a transaction
+	// accepts nothing but ROLLBACK.
 	aborted error
 }
 
-// queued is a job or an event on its way.
+// queued is the deferred statement of a job or an event.
 type queued struct {
-	verb, name string // "enqueue" and its kind, "publish" and its topic
+	verb, name string // "enqueue" and the kind, or "publish" and the topic
 	sql        string
 	args       []any
 
-	plain *sqlgen.EnqueueJobParams // the job, if it can start at once, by any worker; nil otherwise
-	own   engine.Reservation       // the worker that it is claimed for in the same statement; nil: none
+	plain *sqlgen.EnqueueJobParams // the job, if any worker can start it at once; nil otherwise
+	own   engine.Reservation       // the worker for which the same statement claims it; nil if none
 }
 
-// What is kept back at most. A thousand jobs one by one thereby cost ten round trips.
+// These limit what is deferred. A thousand jobs enqueued one by one thereby cost ten round trips.
 const (
 	maxLater      = 100
 	maxLaterBytes = 1 << 20
@@ -61,11 +59,12 @@ var errAborted = &pgconn.PgError{
 	Message: "current transaction is aborted, commands ignored until end of transaction block",
 }
 
-// plainColumns are those that outbox.enqueue_claimed stores: a job that sets another is not claimed by its own INSERT.
+// plainColumns are the columns that outbox.enqueue_claimed stores: a job that sets any other is not claimed by its own
+// INSERT.
 const plainColumns = engine.QueueColumn | engine.PriorityColumn | engine.MaxAttemptsColumn | engine.TimeoutColumn | engine.BackoffColumn |
 	engine.ContentTypeColumn | engine.HeadersColumn | engine.WatchedColumn
 
-// defers returns a DB that keeps the INSERT of a job back.
+// defers returns a DB that defers the INSERT of a job.
 func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
 	q := queued{verb: "enqueue", name: job.Kind}
 	if engine.ColumnsOf(job)&^plainColumns == 0 {
@@ -79,7 +78,7 @@ func (t *producerTx) defersEvent(event *eventRow) DB {
 	return &deferral{t, queued{verb: "publish", name: event.Topic}, len(event.Payload)}
 }
 
-// deferral is a producerTx whose Exec is sent later.
+// deferral is a producerTx with an Exec that defers its statement.
 type deferral struct {
 	*producerTx
 	queued queued
@@ -115,8 +114,8 @@ func (t *producerTx) usable() error {
 	return nil
 }
 
-// ahead is a batch of what has to be sent before anything else: BEGIN, if it was
-// not, and what was kept back.
+// ahead returns a batch of the statements that must precede all others: BEGIN, if it is not yet sent, and the deferred
+// ones.
 func (t *producerTx) ahead() (b *pgx.Batch, sent []queued) {
 	b, sent = &pgx.Batch{}, t.later
 	if t.tx == nil {
@@ -129,9 +128,8 @@ func (t *producerTx) ahead() (b *pgx.Batch, sent []queued) {
 	return b, sent
 }
 
-// begin sends the batch, which ahead made, and reads the answers to what ahead put
-// into it. What comes after that in the batch is for the caller to read; the
-// answers have to be closed with [producerTx.end].
+// begin sends the batch that ahead made and reads the answers to ahead's statements. The caller reads the answers to
+// what follows them in the batch, and closes the answers with [producerTx.end].
 func (t *producerTx) begin(ctx context.Context, b *pgx.Batch, sent []queued) (answers pgx.BatchResults, err error) {
 	answers = t.conn.SendBatch(ctx, b)
 	if tx := answers.Tx(); tx != nil {
@@ -149,8 +147,8 @@ func (t *producerTx) begin(ctx context.Context, b *pgx.Batch, sent []queued) (an
 	return answers, err
 }
 
-// end closes answers. A batch that failed before BEGIN got to the server has left
-// no transaction to fail: it is remembered as failed.
+// end closes answers. If the batch failed before BEGIN reached the server, there is no transaction to abort, so end
+// records the failure itself.
 func (t *producerTx) end(answers pgx.BatchResults, err error) error {
 	if closed := answers.Close(); err == nil {
 		err = closed
@@ -161,7 +159,7 @@ func (t *producerTx) end(answers pgx.BatchResults, err error) error {
 	return err
 }
 
-// send sends what has been kept back.
+// send sends the deferred statements.
 func (t *producerTx) send(ctx context.Context) error {
 	if err := t.usable(); err != nil {
 		return err
@@ -174,7 +172,7 @@ func (t *producerTx) send(ctx context.Context) error {
 	return t.end(answers, err)
 }
 
-// Exec sends sql together with what has been kept back.
+// Exec sends sql together with the deferred statements.
 func (t *producerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	if t.tx != nil && len(t.later) == 0 || !batchable(args) {
 		if err := t.send(ctx); err != nil {
@@ -194,8 +192,8 @@ func (t *producerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgc
 	return tag, t.end(answers, err)
 }
 
-// batchable reports whether a statement can go in a batch: one without arguments
-// may be several, and one with options for pgx cannot.
+// batchable reports whether a statement can go in a batch: without arguments, sql may contain several statements, and
+// pgx options among the arguments do not work in a batch.
 func batchable(args []any) bool {
 	if len(args) == 0 {
 		return false
@@ -207,7 +205,7 @@ func batchable(args []any) bool {
 	return true
 }
 
-// Query sends what has been kept back first.
+// Query sends the deferred statements first.
 func (t *producerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := t.send(ctx); err != nil {
 		return failed{err: err}, err
@@ -215,7 +213,7 @@ func (t *producerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Ro
 	return t.tx.Query(ctx, sql, args...)
 }
 
-// QueryRow sends sql together with what has been kept back.
+// QueryRow sends sql together with the deferred statements.
 func (t *producerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if t.tx != nil && len(t.later) == 0 || !batchable(args) {
 		if err := t.send(ctx); err != nil {
@@ -232,7 +230,7 @@ func (t *producerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.
 	return &lastRow{t, answers, err}
 }
 
-// lastRow is the row of the statement that ends a batch.
+// lastRow is the row of the last statement of a batch.
 type lastRow struct {
 	tx      *producerTx
 	answers pgx.BatchResults
@@ -246,7 +244,7 @@ func (r *lastRow) Scan(dest ...any) error {
 	return r.tx.end(r.answers, r.err)
 }
 
-// failed is the rows of a statement that was not sent.
+// failed is the result of a statement that was not sent.
 type failed struct {
 	pgx.Rows
 	err error
@@ -293,8 +291,8 @@ func (t *producerTx) LargeObjects() pgx.LargeObjects {
 	return t.tx.LargeObjects()
 }
 
-// Conn is the connection, with the transaction begun. If that fails, the
-// connection is closed: what is sent on it must not commit by itself.
+// Conn returns the connection, with the transaction begun. If it cannot begin, Conn closes the connection, because
+// statements sent on it must not commit on their own.
 func (t *producerTx) Conn() *pgx.Conn {
 	t.direct = true
 	t.sendNow()
@@ -313,8 +311,7 @@ func (t *producerTx) sendNow() {
 	}
 }
 
-// Begin makes a savepoint. What is enqueued through it, or through t from now on, is not
-// kept back.
+// Begin makes a savepoint. From then on, statements through it or through t are no longer deferred.
 func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	t.direct = true
 	if err := t.send(ctx); err != nil {
@@ -327,8 +324,8 @@ func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	return &savepoint{Tx: tx, of: t}, nil
 }
 
-// Commit sends COMMIT together with what has been kept back, and then wakes
-// dispatchers if anything was enqueued, and relays if anything was published.
+// Commit sends COMMIT together with the deferred statements, and then wakes dispatchers if a job was enqueued, and
+// relays if an event was published.
 func (t *producerTx) Commit(ctx context.Context) error {
 	if t.conn == nil {
 		return pgx.ErrTxClosed
@@ -376,14 +373,14 @@ func (t *producerTx) commit(ctx context.Context) error {
 		}
 	}
 	if err = t.end(answers, err); err != nil && t.tx != nil {
-		_ = t.tx.Rollback(ctx) // or the connection is closed
+		_ = t.tx.Rollback(ctx) // if this fails, release closes the connection
 	}
 	return err
 }
 
-// commitAlone commits a transaction without options that has done nothing but enqueue. What is sent
-// together is one transaction to Postgres, all of it or nothing: BEGIN and COMMIT would
-// say no more. What a deferred trigger refuses is the error of the end.
+// commitAlone commits a transaction without options that contains only deferred statements. Postgres runs statements
+// sent together as one transaction, all or nothing, so BEGIN and COMMIT are not needed. If a deferred trigger refuses
+// something, end returns the error.
 func (t *producerTx) commitAlone(ctx context.Context) error {
 	b := &pgx.Batch{}
 	for _, q := range t.later {
@@ -405,11 +402,11 @@ func (t *producerTx) Rollback(ctx context.Context) error {
 }
 
 func (t *producerTx) release() {
-	t.conn.Release() // which closes the connection if the transaction did not end
+	t.conn.Release() // closes the connection if the transaction did not end
 	t.conn = nil
 }
 
-// savepoint is a transaction within one of a producer.
+// savepoint is a transaction within a producer's transaction.
 type savepoint struct {
 	pgx.Tx
 	of *producerTx

@@ -6,8 +6,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// stored refuses what needs a row. Epochs of stored jobs are above 0 as soon as
-// they are claimed, by a constraint.
+// stored returns an error for a job that has no row. A constraint makes the epoch of a stored job positive as soon as
+// it is claimed.
 func (c *Claimed) stored(act string) error {
 	if c.Epoch > 0 {
 		return nil

@@ -12,21 +12,22 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Now is the worker's clock: time.Now and how far Advance has moved it. Give it to handlers that take a clock.
+// Now returns the worker's clock: time.Now plus the time by which Advance has moved it. Give it to handlers that take a
+// clock.
 func (w *Worker) Now() time.Time { return time.Now().Add(w.ahead) }
 
-// Advance lets so much time pass and does what becomes due meanwhile, in the order in which it does: delayed jobs and
-// retries are worked, schedules fire, jobs expire at their deadlines. It returns what became of each attempt, as
-// [Worker.Drain] does, with which it begins and ends.
+// Advance lets the given time pass and does what becomes due meanwhile, in the order in which it becomes due: delayed
+// jobs and retries run, schedules fire, jobs expire at their deadlines. It drains the worker first and last, and
+// returns the outcome of each attempt, as [Worker.Drain] does.
 //
-// No clock is moved. What is stored becomes older instead: the times of jobs, and of the columns that Config.Columns
-// names, are moved back, so now(), clock_timestamp() and time.Now() say what they always do, and SQL that compares them
-// with these times finds that the time has passed. To a handler it looks as if its job had been stored that much
-// earlier. Ticks of schedules alone are by the calendar of the advanced clock, [Worker.Now]: a nightly job's
-// [schedule.TickOf] is the night that it is for.
+// No clock is moved. Instead, stored data is made older: Advance moves back the times of jobs, and those in the columns
+// that Config.Columns names. now(), clock_timestamp() and time.Now() are unaffected, and SQL that compares them with
+// the stored times finds that the time has passed. To a handler, its job seems to have been stored that much earlier.
+// Only the ticks of schedules follow the calendar of the advanced clock, [Worker.Now]: the [schedule.TickOf] of a
+// nightly job is the night that it is for.
 //
-// Rows of yours that Config.Columns does not name stay as old as they are. So do the history, reports and leases:
-// retention, parked keys and lost leases are not simulated.
+// Rows of yours that Config.Columns does not name keep their age. So do the history, reports and leases: retention,
+// parked keys and lost leases are not simulated.
 func (w *Worker) Advance(d time.Duration) []Outcome {
 	w.t.Helper()
 	if d < 0 {
@@ -37,7 +38,7 @@ func (w *Worker) Advance(d time.Duration) []Outcome {
 		step := end - w.ahead
 		next, err := w.next()
 		if err == nil {
-			step = min(step, max(next, time.Microsecond)) // what the database counts in
+			step = min(step, max(next, time.Microsecond)) // the database's resolution
 			err = w.pass(step)
 		}
 		if err != nil {
@@ -50,7 +51,7 @@ func (w *Worker) Advance(d time.Duration) []Outcome {
 	return all
 }
 
-// next is how long nothing becomes due.
+// next returns how long nothing becomes due.
 func (w *Worker) next() (time.Duration, error) {
 	var seconds *float64
 	err := engineDB{w.db, nil}.QueryRow(context.Background(), `
@@ -79,7 +80,8 @@ func interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
 
-// pass lets time pass in which nothing becomes due but at its end, and does what is due then without a handler.
+// pass lets time pass during which nothing becomes due except at its end, and then does the due work that needs no
+// handler.
 func (w *Worker) pass(d time.Duration) error {
 	d = d.Truncate(time.Microsecond)
 	ctx := context.Background()
@@ -107,7 +109,7 @@ const (
 	moveKeys = `UPDATE outbox.keys SET made_at = made_at - $1::interval, park_at = park_at - $1::interval, parked_at = parked_at - $1::interval`
 )
 
-// moveColumns are the statements for the columns of the test's own.
+// moveColumns returns the statements that move the test's own columns.
 func (w *Worker) moveColumns() (statements []string) {
 	for _, column := range w.config.Columns {
 		path := strings.Split(column, ".")

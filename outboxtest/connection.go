@@ -7,15 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// connection is the one that all share: the test, the code that it tests, and the engine.
+// connection is the one connection that the test, the code under test and the engine share.
 type connection struct {
 	root pgx.Tx        // the test's transaction
-	busy chan struct{} // one slot: a statement is under way
+	busy chan struct{} // one slot: a statement is running
 	over bool          // the test has ended; guarded by busy
 }
 
-// one uses the connection while nobody else does. The end of ctx cancels the statement that is under way, and does not
-// close the connection, as it does to one of a pool's.
+// one uses the connection exclusively. When ctx ends, it cancels the running statement but does not close the
+// connection, as a pool would.
 func (c *connection) one(ctx context.Context, do func(context.Context) error) error {
 	select {
 	case c.busy <- struct{}{}:
@@ -46,7 +46,7 @@ func (c *connection) one(ctx context.Context, do func(context.Context) error) er
 	return err
 }
 
-// saved undoes what do did if it fails.
+// saved runs do in a savepoint and undoes it if it fails.
 func (c *connection) saved(ctx context.Context, do func(context.Context) error) error {
 	if err := c.control(ctx, `SAVEPOINT outboxtest`); err != nil {
 		return err
@@ -57,12 +57,13 @@ func (c *connection) saved(ctx context.Context, do func(context.Context) error) 
 	return c.control(ctx, `RELEASE SAVEPOINT outboxtest`)
 }
 
-// control sends statements that are ours.
+// control executes a statement of the package itself.
 func (c *connection) control(ctx context.Context, sql string) error {
 	return c.root.Conn().PgConn().Exec(ctx, sql).Close()
 }
 
-// forAllTenants makes a savepoint, and returns whose tenant's transaction it is in.
+// forAllTenants makes a savepoint that acts for all tenants, and returns the tenant that the surrounding transaction is
+// bound to.
 func (c *connection) forAllTenants(ctx context.Context) (tenant string, err error) {
 	results, err := c.root.Conn().PgConn().Exec(ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
 	if err != nil {

@@ -16,33 +16,33 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Effects are what [CrashEverywhere] compares: what a handler leaves behind. Jobs that it enqueues and events that it
-// publishes are compared in any case, and the end of its own job.
+// Effects select what [CrashEverywhere] compares of what a handler leaves behind. It always compares the jobs that the
+// handler enqueues, the events that it publishes, and the end of its own job.
 type Effects struct {
-	Tables []string // by name: their rows, without the columns that a sequence, a clock or chance fills by default
-	Ignore []string // more columns that are not compared, as "table.column"
+	Tables []string // by name: their rows, without columns filled by sequences, clocks or chance
+	Ignore []string // columns to leave out, as "table.column"
 
-	// State returns what else there is, in the database or outside of it: what is compared is its JSON. nil is nothing.
+	// State returns further effects, in the database or outside it; CrashEverywhere compares its JSON. nil means none.
 	State func(ctx context.Context, db outbox.DB) (any, error)
-	// Reset forgets what is outside of the database. It is called before each run. nil does nothing.
+	// Reset discards the effects outside the database. CrashEverywhere calls it before each run. nil does nothing.
 	Reset func()
 
 	Options outbox.Options // of the job
 }
 
-// CrashEverywhere looks whether the worker's handler may be killed anywhere. It enqueues the job, has it carried out
-// once without a crash, and then again and again from the same beginning, each time with a process that is killed at
-// the next boundary: before a statement or a COMMIT is executed, or after it was and before its answer has arrived;
-// before and after the result of a step, a checkpoint or the outcome is stored. What was not committed is gone then,
-// and no line of the handler runs any more, no deferred function either. The lease lapses, another process carries the
-// job out to its end, and what both leave behind has to be what the one run without a crash left: see [Effects].
+// CrashEverywhere checks that the worker's handler may be killed anywhere. It enqueues the job and runs it once without
+// a crash. Then it runs the job again and again from the same starting point, each time in a process that is killed at
+// the next boundary: before a statement or a COMMIT is executed, or after its execution and before its answer arrives;
+// before and after the result of a step, a checkpoint or the outcome is stored. The crash discards uncommitted work,
+// and no line of the handler runs after it, not even deferred functions. Then the lease lapses and another process runs
+// the job to its end. The two processes together must leave behind what the run without a crash left: see [Effects].
 //
-// It fails the test once for each boundary at which it is not, with the difference. It returns how many there are. The
-// database is left as it was.
+// CrashEverywhere fails the test once for each boundary at which this does not hold, and shows the difference. It
+// returns the number of boundaries. It restores the database.
 //
-// A crash between two effects outside of the database is found only if a boundary lies between them, such as that of a
+// A crash between two effects outside the database is found only if a boundary lies between them, such as that of a
 // [dispatcher.Step]. A handler that waits for something that the killed one has locked in memory fails the test after
-// ten seconds. Jobs of the worker's that are due already would be carried out, too: drain them before.
+// ten seconds. Other due jobs of the worker would run too: drain them first.
 func CrashEverywhere[T outbox.Args](t testing.TB, w *Worker, args T, effects Effects) (boundaries int) {
 	t.Helper()
 	c := &crashTest{Worker: w, t: t, effects: effects}
@@ -60,7 +60,7 @@ func CrashEverywhere[T outbox.Args](t testing.TB, w *Worker, args T, effects Eff
 	_, clean := c.run(0)
 	for at := 1; ; at++ {
 		where, left := c.run(at)
-		if where == "" { // the handler has no such boundary
+		if where == "" { // the handler has no more boundaries
 			return at - 1
 		}
 		if !slices.Equal(clean, left) {
@@ -76,10 +76,10 @@ type crashTest struct {
 	ctx     context.Context
 	effects Effects
 	id      outbox.ID
-	rows    map[string]string // queries for rows that are compared, by table
+	rows    map[string]string // queries for the rows to compare, by table
 }
 
-// savepoint returns what takes back all that is done until it is called.
+// savepoint makes a savepoint and returns the function that rolls back to it.
 func (c *crashTest) savepoint(name string) (undo func()) {
 	control := func(sql string) {
 		if err := c.db.conn.one(context.Background(), func(ctx context.Context) error { return c.db.conn.control(ctx, sql) }); err != nil {
@@ -90,7 +90,7 @@ func (c *crashTest) savepoint(name string) (undo func()) {
 	return func() { control(fmt.Sprintf("ROLLBACK TO SAVEPOINT %s; RELEASE SAVEPOINT %[1]s", name)) }
 }
 
-// run carries the job out with one crash, or none, and returns where it was and what is left behind.
+// run runs the job with one crash, or none, and returns the place of the crash and what is left behind.
 func (c *crashTest) run(killAt int) (where string, left []string) {
 	c.t.Helper()
 	undo := c.savepoint("outboxtest_run")
@@ -113,7 +113,7 @@ func (c *crashTest) run(killAt int) (where string, left []string) {
 	return where, left
 }
 
-// crash has a process of its own carry the job out and be killed, and returns where; "" if the job was done before.
+// crash runs the job in a process of its own that is killed, and returns the place, or "" if the job was done before.
 func (c *crashTest) crash(killAt int) (where string) {
 	c.t.Helper()
 	l := newLife(killAt)
@@ -134,8 +134,8 @@ func (c *crashTest) crash(killAt int) (where string) {
 		_, err := mortal.Work(c.ctx, flow)
 		ended <- err
 	}()
-	c.t.Cleanup(func() { // one after the other, so that deferred functions of killed handlers do not meet
-		cancel() // what waits goes on, to the next boundary
+	c.t.Cleanup(func() { // one at a time, so that deferred functions of killed handlers do not overlap
+		cancel() // waiting code goes on to the next boundary
 		close(l.released)
 		select {
 		case <-ended:
@@ -159,13 +159,13 @@ func (c *crashTest) crash(killAt int) (where string) {
 	return l.where
 }
 
-// maxAttempts is how often a job is tried again after a crash.
+// maxAttempts is the number of attempts that a job has, for its retries after crashes.
 const maxAttempts = 1000
 
 // hangs is how long a run may take.
 const hangs = 10 * time.Second
 
-// flow is where the job is; false if it is not to be run now.
+// flow returns the flow that the job is in, and false if the job is not due.
 func (c *crashTest) flow() (f dispatcher.InlineFlow, due bool) {
 	c.t.Helper()
 	flows, err := c.dueFlows(c.ctx)
@@ -177,7 +177,8 @@ func (c *crashTest) flow() (f dispatcher.InlineFlow, due bool) {
 	return f, err == nil && slices.Contains(flows, f)
 }
 
-// finish has another process carry the job out, as often as it takes; where there was a crash its lease has lapsed.
+// finish runs the job to its end in another process, in as many attempts as it takes. After a crash, it lets the lease
+// lapse first.
 func (c *crashTest) finish(where string) {
 	c.t.Helper()
 	if where != "" {
@@ -197,7 +198,7 @@ func (c *crashTest) finish(where string) {
 		err := engineDB{c.db, nil}.QueryRow(c.ctx, `SELECT extract(epoch FROM max(run_at) - statement_timestamp())::double precision
 			FROM outbox.jobs WHERE id = $1 AND status IN ('pending', 'retrying')`, c.id).Scan(&waits)
 		if err == nil && waits == nil {
-			return // it is done, or waits for a person
+			return // the job is done, or waits for a person
 		}
 		if err == nil && *waits > 0 {
 			err = c.pass(time.Duration(*waits*1e6+1) * time.Microsecond)
@@ -212,7 +213,7 @@ func (c *crashTest) finish(where string) {
 	c.t.Fatalf("the job does not end")
 }
 
-// workAgain is an attempt without a crash.
+// workAgain runs an attempt without a crash.
 func (c *crashTest) workAgain(flow dispatcher.InlineFlow, where string) {
 	c.t.Helper()
 	ended := make(chan error, 1)
@@ -230,7 +231,7 @@ func (c *crashTest) workAgain(flow dispatcher.InlineFlow, where string) {
 	}
 }
 
-// look is what is left behind, as lines.
+// look returns what is left behind, as lines.
 func (c *crashTest) look() (lines []string, err error) {
 	engine := engineDB{c.db, nil}
 	var end string
@@ -284,7 +285,7 @@ func (c *crashTest) look() (lines []string, err error) {
 	return lines, nil
 }
 
-// otherJobs are those that the job has made.
+// otherJobs returns the jobs that the job has made.
 func (c *crashTest) otherJobs(engine engineDB) (lines []string, err error) {
 	jobs, err := storedJobs(c.ctx, engine, "")
 	if err != nil {
@@ -295,7 +296,7 @@ func (c *crashTest) otherJobs(engine engineDB) (lines []string, err error) {
 			continue
 		}
 		content := oneLine(j.contentType, j.payload)
-		if hooks.MatchString(j.kind) { // it names the attempt
+		if hooks.MatchString(j.kind) { // its key names the attempt
 			content = ""
 		}
 		lines = append(lines, fmt.Sprintf("job %s in queue %s, key %q: %s", j.kind, j.queue, j.key, content))
@@ -306,7 +307,7 @@ func (c *crashTest) otherJobs(engine engineDB) (lines []string, err error) {
 
 var hooks = regexp.MustCompile(`:on_(success|death)$`)
 
-// comparisons are the queries for the rows of tables.
+// comparisons returns the queries for the rows of tables.
 func (c *crashTest) comparisons() (map[string]string, error) {
 	queries := map[string]string{}
 	for _, table := range c.effects.Tables {

@@ -14,27 +14,27 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// DB is a test's database: it stands for the *pgxpool.Pool of production and has its methods, and all that is done
-// through it is in one transaction, which is rolled back when the test ends. What it commits is thereby seen by this
-// test and by nobody else. Make one with [New] or [Within], and hand it to whatever takes a pool by an interface, such
-// as [outbox.Beginner], or begin a transaction on it for what takes a pgx.Tx.
+// A DB is a test's database. It stands for the *pgxpool.Pool of production and has its methods. Everything done through
+// it happens in one transaction, which is rolled back when the test ends, so only this test sees what it commits. Make
+// one with [New] or [Within]. Pass it to code that accepts a pool by an interface, such as [outbox.Beginner], or begin
+// a transaction on it for code that accepts a pgx.Tx.
 //
-// A statement of its own is undone by itself if it fails, and so is a transaction that is rolled back (they are
-// savepoints). It is one connection: a transaction that is begun while another is open waits for the end of that one,
-// and fails after a second. It may be used by several goroutines.
+// A failed statement outside a transaction is undone on its own, and so is a transaction that is rolled back (both are
+// savepoints). There is only one connection: a transaction begun while another is open waits for the other to end, and
+// fails after a second. Several goroutines may use a DB.
 type DB struct {
 	t      testing.TB
 	conn   *connection
-	turn   chan struct{} // one slot: a transaction, or a statement by itself, is open
+	turn   chan struct{} // one slot: a transaction, or a single statement, is open
 	life   atomic.Pointer[life]
 	tenant string // app.tenant_id outside of transactions
 
-	// Used by who has the connection.
+	// The holder of the connection uses these.
 	open   []*tx       // the open transaction and the savepoints in it
-	beside []statement // the engine's, while a transaction is open: they do not end with it
+	beside []statement // the engine's, while a transaction is open: they outlive it
 }
 
-// statement is one with its arguments.
+// statement is a statement with its arguments.
 type statement struct {
 	sql  string
 	args []any
@@ -52,8 +52,8 @@ var (
 		"use the open transaction, or end it first")
 )
 
-// New begins a test's transaction on a pool or connection, and rolls it back when the test ends. The database has the
-// schema (migrate.Up), and jobs that others have committed there are best done: the test sees them, too.
+// New begins a test's transaction on a pool or connection, and rolls it back when the test ends. The database must have
+// the schema (migrate.Up). It is best to have no unfinished jobs committed there, because the test sees them, too.
 func New(t testing.TB, pool outbox.Beginner) *DB {
 	t.Helper()
 	root, err := pool.Begin(context.Background()) // it outlasts t.Context, which ends before the clean-up
@@ -64,7 +64,7 @@ func New(t testing.TB, pool outbox.Beginner) *DB {
 	return Within(t, root)
 }
 
-// Within is [New] for a transaction that the test has begun, and rolls back, itself.
+// Within is [New] for a transaction that the test itself begins and rolls back.
 func Within(t testing.TB, root pgx.Tx) *DB {
 	t.Helper()
 	d := &DB{t: t, conn: &connection{root: root, busy: make(chan struct{}, 1)}, turn: make(chan struct{}, 1)}
@@ -82,7 +82,7 @@ func Within(t testing.TB, root pgx.Tx) *DB {
 	return d
 }
 
-// Begin begins a transaction: a savepoint of the test's. Its Commit makes what it did visible to the rest of the test.
+// Begin begins a transaction: a savepoint in the test's. Its Commit makes its changes visible to the rest of the test.
 func (d *DB) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := d.takeTurn(ctx); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (d *DB) Begin(ctx context.Context) (pgx.Tx, error) {
 	return began, nil
 }
 
-// BeginTx is Begin: a test's transaction has the isolation level with which it began, and writes.
+// BeginTx is Begin: a test's transaction keeps the isolation level with which it began, and is read-write.
 func (d *DB) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return d.Begin(ctx) }
 
 // Exec executes a statement as a transaction of its own.
@@ -107,7 +107,7 @@ func (d *DB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Comm
 	return tag, err
 }
 
-// Query executes a query as a transaction of its own. It has read all rows when it returns.
+// Query executes a query as a transaction of its own. It reads all rows before it returns.
 func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
 	rows.err = d.alone(ctx, sql, func(ctx context.Context) error { return rows.read(d.conn.root.Query(ctx, sql, args...)) })
@@ -129,14 +129,14 @@ func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 	return n, err
 }
 
-// SendBatch executes a batch as a transaction of its own. It has done so when it returns.
+// SendBatch executes a batch as a transaction of its own, before it returns.
 func (d *DB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	results := &batchResults{}
 	results.err = d.alone(ctx, batchName(b), func(ctx context.Context) error { return results.read(d.conn.root.SendBatch(ctx, b), b) })
 	return results
 }
 
-// alone executes one statement as a transaction of its own, a read also beside an open one.
+// alone executes one statement as a transaction of its own; a read may run alongside an open one.
 func (d *DB) alone(ctx context.Context, sql string, do func(context.Context) error) error {
 	if l := d.life.Load(); l != nil {
 		l.at("before", sql)
@@ -160,7 +160,7 @@ func reads(sql string) bool {
 	return strings.HasPrefix(strings.ToUpper(strings.TrimSpace(sql)), "SELECT")
 }
 
-// patience is how long a transaction waits for the end of the one that is open.
+// patience is how long a transaction waits for the open one to end.
 const patience = time.Second
 
 func (d *DB) takeTurn(ctx context.Context) error {

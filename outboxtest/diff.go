@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// diff is two texts by their lines: "-" has what want has and got has not, "+" the other way round.
+// diff compares two texts by lines: "-" marks lines that only want has, "+" those that only got has.
 func diff(want, got []string) string {
-	// common[i][j] is how many lines want[i:] and got[j:] have in common, in their order.
+	// common[i][j] is the number of lines that want[i:] and got[j:] have in common, in order.
 	common := make([][]int, len(want)+1)
 	for i := range common {
 		common[i] = make([]int, len(got)+1)
@@ -40,7 +40,7 @@ func diff(want, got []string) string {
 	return b.String()
 }
 
-// spelled is a payload as lines: JSON with a line for each of its values, in the order of their names.
+// spelled returns a payload as lines: JSON with a line for each of its values, in the order of their names.
 func spelled(contentType string, payload []byte) []string {
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(payload))

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// exampleT is the *testing.T of an example, which has none. It prints what goes wrong.
+// exampleT stands in for the *testing.T that an example does not have. It prints failures.
 type exampleT struct {
 	testing.TB
 	cleanups []func()
@@ -33,7 +33,7 @@ func example() (t *exampleT, pool *pgxpool.Pool, end func()) {
 	}
 }
 
-// failing runs what ends the example's test.
+// failing runs test in a goroutine that a failure may end.
 func (t *exampleT) failing(test func()) {
 	defer func() { _ = recover() }()
 	test()

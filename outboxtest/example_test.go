@@ -22,7 +22,7 @@ type OrderPaid struct{ OrderID int64 }
 
 func (OrderPaid) Topic() string { return "order.paid" }
 
-// placeOrder is what a service does in its transaction.
+// placeOrder stands for the work that a service does in its transaction.
 func placeOrder(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES (7)`); err != nil {
 		return err
@@ -34,7 +34,7 @@ func placeOrder(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// A test has a database of its own, in a transaction of somebody else's.
+// How does a test get a database of its own, in a transaction that nobody else sees?
 func ExampleNew() {
 	t, pool, end := example()
 	defer end()
@@ -54,7 +54,7 @@ func ExampleNew() {
 	// Output: 1 in the test, 0 elsewhere
 }
 
-// A test that begins its transaction itself rolls it back itself.
+// How does a test use a transaction that it begins and rolls back itself?
 func ExampleWithin() {
 	t, pool, end := example()
 	defer end()
@@ -73,7 +73,7 @@ func ExampleWithin() {
 	// Output: receipt.send, attempt 1: succeeded
 }
 
-// Was the receipt asked for, and in which queue?
+// Was the receipt enqueued, and in which queue?
 func ExampleRequireEnqueued() {
 	t, pool, end := example()
 	defer end()
@@ -87,7 +87,7 @@ func ExampleRequireEnqueued() {
 	// Output: pending
 }
 
-// What does a test say that fails?
+// What does a failing test print?
 func ExampleRequireEnqueued_difference() {
 	t, pool, end := example()
 	defer end()
@@ -111,7 +111,7 @@ func ExampleRequireEnqueued_difference() {
 	//     + MaxAttempts: 25
 }
 
-// Which receipts were asked for?
+// Which receipts were enqueued?
 func ExampleEnqueued() {
 	t, pool, end := example()
 	defer end()
@@ -188,7 +188,7 @@ func ExampleWorker_Work() {
 	// receipt.send, attempt 2: failed: order 7 has no address
 }
 
-// What happens until nothing is left to do?
+// What happens until no work is left?
 func ExampleWorker_Drain() {
 	t, pool, end := example()
 	defer end()

@@ -13,23 +13,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// life is that of a process that is to be killed at one of its boundaries. A nil life goes on for ever.
+// life counts the boundaries of a process that is to be killed at one of them. A nil life is never killed.
 type life struct {
 	killAt   int // the boundary, from 1
 	killed   chan struct{}
-	released chan struct{} // closed when the test is over: what stopped may end
+	released chan struct{} // closed when the test is over: stopped goroutines may end
 
 	mu     sync.Mutex
 	passed int
-	where  string // it was killed
+	where  string // the boundary at which it was killed
 }
 
 func newLife(killAt int) *life {
 	return &life{killAt: killAt, killed: make(chan struct{}), released: make(chan struct{})}
 }
 
-// at is a boundary. A goroutine that comes to it when the process is dead, or dies there, stops for the rest of the
-// test, so that nothing that comes after it happens, no deferred function either, and then ends.
+// at marks a boundary. A goroutine that reaches it when the process is dead, or dies there, stops for the rest of the
+// test and then ends, so that nothing after it happens, not even deferred functions.
 func (l *life) at(when, sql string) {
 	if l == nil {
 		return
@@ -49,7 +49,7 @@ func (l *life) at(when, sql string) {
 	}
 }
 
-// alive is a place where a dead process stops and a live one is not killed.
+// alive marks a place where a dead process stops and a live one is not killed.
 func (l *life) alive() {
 	if l == nil {
 		return
@@ -67,7 +67,7 @@ var (
 	blanks    = regexp.MustCompile(`\s+`)
 )
 
-// shortened names a statement: ours by what it does, others by how they begin.
+// shortened names a statement: ours by its effect, others by their beginning.
 func shortened(sql string) string {
 	sql = strings.TrimSpace(sql)
 	if name := queryName.FindStringSubmatch(sql); name != nil {
@@ -83,7 +83,7 @@ func shortened(sql string) string {
 	return sql
 }
 
-// meanings are what the engine's statements do for a handler.
+// meanings describe what the engine's statements do for a handler.
 var meanings = map[string]string{
 	"RecordReports":         "what was reported (a step's result, a checkpoint, progress) is stored",
 	"RecordStep":            "the result of a step is stored in its transaction",
@@ -103,14 +103,14 @@ var meanings = map[string]string{
 	"PublishEvent":          "Publish",
 }
 
-// uneventful are statements of the engine at which it makes no difference whether a process dies.
+// uneventful lists statements of the engine at which a crash makes no difference.
 var uneventful = map[string]bool{
 	"ClaimJobs": true, "ClaimKeyedJobs": true, "FindMovableKeys": true, "PromoteKeys": true, "RegisterDeathHooks": true,
 	"FindSucceeded": true,
 }
 
-// engineDB is the connection for the engine. In production it has others than the handlers: what it stores while a
-// handler has a transaction open stays when that is rolled back, and it acts for all tenants.
+// engineDB is the engine's connection. In production the engine has connections of its own: what it stores while a
+// handler has a transaction open survives that transaction's rollback, and it acts for all tenants.
 type engineDB struct {
 	db   *DB
 	life *life
@@ -127,7 +127,7 @@ func (e engineDB) do(ctx context.Context, sql string, args []any, do func(contex
 		if err != nil {
 			return err
 		}
-		if err := do(ctx); err != nil { // with the rollback the tenant is what it was
+		if err := do(ctx); err != nil { // the rollback restores the tenant
 			return errors.Join(err, e.db.conn.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
 		}
 		if len(e.db.open) > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// field is an option that a test wants to see.
+// field is an option that a test sets.
 type field struct {
 	name, want string
 	got        func(storedJob) string
@@ -22,7 +22,7 @@ func valuesOf(fields []field, value func(field) string) (lines []string) {
 	return lines
 }
 
-// optionFields are those that are set.
+// optionFields returns the options that are set.
 func optionFields(o outbox.Options) (fields []field) {
 	add := func(set bool, name string, want any, got func(storedJob) any) {
 		if set {

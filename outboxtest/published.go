@@ -16,8 +16,8 @@ import (
 )
 
 // RequirePublished fails the test unless the transaction has published an event with this topic and payload, and with
-// what is set in the options: Key, Headers (the event has these among others), Tenant and ID. It returns the first such
-// event's ID. db is a [DB], or any pgx.Tx. The failure shows what was published instead.
+// the fields that are set in the options: Key, Headers (the event must have these among others), Tenant and ID. It
+// returns the ID of the first such event. db is a [DB], or any pgx.Tx. The failure shows what was published instead.
 func RequirePublished[E outbox.Event](t testing.TB, db outbox.DB, want E, opts ...outbox.EventOptions) outbox.ID {
 	t.Helper()
 	if len(opts) > 1 {
@@ -85,7 +85,7 @@ type storedEvent struct {
 	headers     map[string]string
 }
 
-// lines are the payload and the options that are set.
+// lines returns the payload and the options that are set.
 func (e storedEvent) lines(o outbox.EventOptions) []string {
 	lines := spelled(e.contentType, e.payload)
 	if o.Key != "" {
@@ -103,7 +103,7 @@ func (e storedEvent) lines(o outbox.EventOptions) []string {
 	return lines
 }
 
-// storedEvents are those that the transaction has published, in their order.
+// storedEvents returns the events that the transaction has published, in order.
 func storedEvents(ctx context.Context, db outbox.DB) ([]storedEvent, error) {
 	rows, err := db.Query(ctx, `
 		SELECT id, tenant_id, topic, coalesce(key, ''), content_type, payload, coalesce(headers, '{}')::text

@@ -16,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Job is a job that a test's transaction has stored.
+// Job is a job stored by a test's transaction.
 type Job[T any] struct {
 	ID       outbox.ID
 	Args     T
@@ -26,15 +26,15 @@ type Job[T any] struct {
 	Headers  map[string]string
 	Status   outbox.Status
 	RunAt    time.Time // when it is, or was, due
-	Deadline time.Time // zero: it has none
+	Deadline time.Time // zero if it has none
 
 	created time.Time
 	stored  storedJob
 }
 
-// Enqueued returns the jobs of T's kind that the transaction has stored, and not rolled back, in the order in which
-// they were enqueued; those that have been worked, too. db is a [DB], or any pgx.Tx. A payload that does not decode
-// into T fails the test.
+// Enqueued returns the jobs of T's kind that the transaction has stored and not rolled back, in the order in which they
+// were enqueued, including those that have run. db is a [DB], or any pgx.Tx. A payload that does not decode into T
+// fails the test.
 func Enqueued[T outbox.Args](t testing.TB, db outbox.DB) []Job[T] {
 	t.Helper()
 	var zero T
@@ -66,15 +66,14 @@ func Enqueued[T outbox.Args](t testing.TB, db outbox.DB) []Job[T] {
 	return jobs
 }
 
-// RequireEnqueued fails the test unless the transaction has stored a job with this payload, and with what is set in
-// the options; what is left to its zero value there is not compared. Delay and RunAt are met to the second, Headers and
-// Caller if the job has these headers among others. Protect, or that of the DefaultOptions of T, opens the payload. It
-// returns the first such job. db is a [DB], or any pgx.Tx.
+// RequireEnqueued fails the test unless the transaction has stored a job with this payload, and with the fields that
+// are set in the options; fields at the zero value are not compared. Delay and RunAt match to the second; Headers and
+// Caller match if the job has these headers among others. Protect, or the Protect in the DefaultOptions of T, opens the
+// payload. It returns the first such job. db is a [DB], or any pgx.Tx.
 //
-// Compare the rules of a key, Hold and Delay before the job is worked: the rules of one that has closed are not kept,
-// and the others change. Check, Key.MaxQueued and Key.WhenFull are not stored with a job, and fail the test if they are
-// set.
-// The failure shows what was enqueued instead, line by line.
+// Compare the rules of a key, Hold and Delay before the job runs: the rules of a closed job are not kept, and the
+// others change. Check, Key.MaxQueued and Key.WhenFull are not stored with a job; setting them fails the test. The
+// failure shows line by line what was enqueued instead.
 func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...outbox.Options) Job[T] {
 	t.Helper()
 	wanted := expected(t, want, opts)
@@ -107,7 +106,7 @@ func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...
 }
 
 // RequireNotEnqueued fails the test if the transaction has stored a job of T's kind with one of these payloads, or with
-// any if none is given.
+// any payload if none is given.
 func RequireNotEnqueued[T outbox.Args](t testing.TB, db outbox.DB, unwanted ...T) {
 	t.Helper()
 	var zero T
@@ -127,13 +126,14 @@ func RequireNotEnqueued[T outbox.Args](t testing.TB, db outbox.DB, unwanted ...T
 	}
 }
 
-// expectation is a job or an event as lines to compare, and the lines that another one has in their places.
+// expectation is the expected job or event as lines to compare, and a function for the corresponding lines of another
+// one.
 type expectation struct {
 	lines []string
 	of    func(storedJob) []string
 }
 
-// expected is what a test wants of a job.
+// expected returns the expectation of a job.
 func expected(t testing.TB, args outbox.Args, opts []outbox.Options) expectation {
 	t.Helper()
 	if len(opts) > 1 {
@@ -157,7 +157,7 @@ func expected(t testing.TB, args outbox.Args, opts []outbox.Options) expectation
 	}
 }
 
-// plain is what is stored of arguments or of an event, unless it is sealed.
+// plain returns the content that is stored for arguments or an event, before sealing.
 func plain(t testing.TB, what string, value any) outbox.Content {
 	t.Helper()
 	if raw, ok := value.(outbox.Raw); ok {
@@ -170,7 +170,7 @@ func plain(t testing.TB, what string, value any) outbox.Content {
 	return outbox.Content{Type: "application/json", Bytes: payload}
 }
 
-// protectorOf is what seals the payloads of the arguments' kind; nil for none.
+// protectorOf returns the protector that seals the payloads of the arguments' kind, or nil for none.
 func protectorOf(args outbox.Args) outbox.Protector {
 	if kind, ok := args.(outbox.Defaulter); ok {
 		return kind.DefaultOptions().Protect
@@ -178,8 +178,8 @@ func protectorOf(args outbox.Args) outbox.Protector {
 	return nil
 }
 
-// protectorOfZero is protectorOf of arguments that are not known yet. Their DefaultOptions may need what a zero value
-// lacks, and panic: that matters only if the payload is sealed.
+// protectorOfZero is protectorOf for arguments that are not known yet. Their DefaultOptions may need what a zero value
+// lacks, and panic; the error matters only if the payload is sealed.
 func protectorOfZero(args outbox.Args) (p outbox.Protector, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -204,18 +204,18 @@ type storedJob struct {
 	timeout          time.Duration
 	backoff          outbox.Backoff
 	streamed, closed bool
-	rules            outbox.KeyRules // zero for a job that has closed: nothing is kept of them
+	rules            outbox.KeyRules // zero for a closed job, whose rules are not kept
 	idempotencyKey   string
 }
 
-// opened is the payload as it was before a protector, which may be nil, has sealed it, if it did.
+// opened returns the payload as it was before a protector, which may be nil, sealed it, if one did.
 func (s storedJob) opened(p outbox.Protector) outbox.Content {
 	stored := outbox.Content{Type: s.contentType, Bytes: s.payload}
 	if p == nil {
 		return stored
 	}
 	content, err := p.Open(context.Background(), outbox.Part{Tenant: s.tenant, Job: s.id, Column: "payload"}, stored)
-	if err != nil { // it was not sealed, or by another
+	if err != nil { // it was not sealed, or by another protector
 		return stored
 	}
 	return content
@@ -230,8 +230,9 @@ func mustStored(t testing.TB, db outbox.DB, kind string) []storedJob {
 	return stored
 }
 
-// ours is true of a row that this transaction, or a savepoint of it, has written: it is visible, and the transaction
-// that wrote it has not ended. Those that come later than a transaction have higher numbers, which begin again at 0.
+// ours returns a condition that is true of rows written by this transaction or a savepoint in it: they are visible, and
+// the transaction that wrote them has not ended. Transactions that begin later have higher numbers, which wrap around
+// to 0.
 func ours(table string) string {
 	return strings.ReplaceAll(`CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN false
 		WHEN (table.xmin::text::bigint - (pg_current_xact_id_if_assigned()::text::bigint & 4294967295) + 4294967296) % 4294967296 >= 2147483648 THEN false
@@ -239,7 +240,8 @@ func ours(table string) string {
 			+ (table.xmin::text::bigint - (pg_current_xact_id_if_assigned()::text::bigint & 4294967295) + 4294967296) % 4294967296)::text::xid8) = 'in progress' END`, "table", table)
 }
 
-// storedJobs are those of a kind, or of all, that the transaction has stored, in the order in which they were.
+// storedJobs returns the jobs of a kind, or of all kinds, that the transaction has stored, in the order in which it
+// stored them.
 func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, error) {
 	rows, err := db.Query(ctx, `
 		SELECT job.id, job.tenant_id, job.kind, job.queue, coalesce(job.key, ''), job.priority, job.max_attempts, job.payload, job.content_type,
@@ -269,7 +271,7 @@ func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, er
 			&headers, &j.runAt, &j.created, &j.deadline, (*string)(&j.status), &timeout, &waits, &j.streamed, &j.closed,
 			&j.rules.MaxActive, &j.rules.Ordered, &j.rules.Sequence, (*string)(&j.rules.OnDeath), &parkAfter, (*string)(&j.rules.OnLapse), &j.idempotencyKey)
 		if err == nil {
-			_ = json.Unmarshal([]byte(headers), &j.headers) // of other types by outbox.enqueue: not for us
+			_ = json.Unmarshal([]byte(headers), &j.headers) // outbox.enqueue may have stored other types; skip them
 		}
 		j.timeout, j.rules.ParkAfter = time.Duration(timeout)*time.Microsecond, time.Duration(parkAfter)*time.Microsecond
 		for _, wait := range waits {
@@ -283,12 +285,12 @@ func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, er
 	return jobs, nil
 }
 
-// micros is an interval in microseconds, 0 for NULL.
+// micros returns SQL for an interval in microseconds, 0 for NULL.
 func micros(interval string) string {
 	return "coalesce((1000000 * extract(epoch FROM " + interval + "))::bigint, 0)"
 }
 
-// listed is jobs for people, a line each.
+// listed returns jobs in readable form, a line each.
 func listed(jobs []storedJob) string {
 	if len(jobs) == 0 {
 		return "  no jobs\n"
@@ -300,7 +302,7 @@ func listed(jobs []storedJob) string {
 	return b.String()
 }
 
-// oneLine is a payload, cut if it is long.
+// oneLine returns a payload on one line, cut if it is long.
 func oneLine(contentType string, payload []byte) string {
 	text := strings.Join(spelled(contentType, payload), " ")
 	text = blanks.ReplaceAllString(text, " ")

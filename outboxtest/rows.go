@@ -9,19 +9,19 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// rows is rows that have been read, so that the connection is free for others while a handler looks at them.
+// rows holds rows that have been read, so that others can use the connection while a handler looks at them.
 type rows struct {
 	fields []pgconn.FieldDescription
 	values [][][]byte
 	tag    pgconn.CommandTag
 	types  *pgtype.Map
-	at     int // of the row that Next has come to, from 1
+	at     int // the row that Next has reached, from 1
 	err    error
 }
 
 var _ pgx.Rows = (*rows)(nil)
 
-// read takes all rows of an answer.
+// read reads all rows of an answer.
 func (r *rows) read(from pgx.Rows, err error) error {
 	if from == nil {
 		return err
@@ -64,7 +64,7 @@ func (r *rows) RawValues() [][]byte {
 	return r.values[r.at-1]
 }
 
-// Scan fails for good, as that of the driver does.
+// Scan fails for good once it has failed, like the driver's.
 func (r *rows) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err
@@ -105,7 +105,7 @@ func (r *rows) Values() ([]any, error) {
 	return values, nil
 }
 
-// row is the first of rows.
+// row is the first row of rows.
 type row struct{ rows pgx.Rows }
 
 func (r row) Scan(dest ...any) error {
@@ -119,7 +119,7 @@ func (r row) Scan(dest ...any) error {
 	return r.rows.Scan(dest...)
 }
 
-// batchResults is the answers to a batch, which have been read.
+// batchResults holds the answers to a batch, all of them read.
 type batchResults struct {
 	batch   *pgx.Batch
 	answers []*rows
@@ -143,7 +143,7 @@ func (b *batchResults) read(from pgx.BatchResults, batch *pgx.Batch) error {
 			first = answer.err
 		}
 	}
-	for _, q := range batch.QueuedQueries { // the driver's Close would call it again
+	for _, q := range batch.QueuedQueries { // or the driver's Close would call them again
 		fn := q.Fn
 		q.Fn = nil
 		defer func() { q.Fn = fn }()
@@ -180,7 +180,7 @@ func (b *batchResults) QueryRow() pgx.Row { return row{b.next()} }
 
 func (b *batchResults) Tx() pgx.Tx { return nil }
 
-// Close calls the functions of what was not read.
+// Close calls the functions of the queries that were not read.
 func (b *batchResults) Close() error {
 	if b.closed {
 		return b.err
@@ -196,7 +196,7 @@ func (b *batchResults) Close() error {
 	return b.err
 }
 
-// batchName is what a batch is called in reports.
+// batchName returns the name of a batch in reports.
 func batchName(b *pgx.Batch) string {
 	if len(b.QueuedQueries) == 0 {
 		return "an empty batch"

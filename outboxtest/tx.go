@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// tx is a transaction on a [DB], or one within another: a savepoint.
+// tx is a transaction on a [DB], or a savepoint within one.
 type tx struct {
 	db     *DB
 	life   *life
-	outer  *tx // nil: it is a transaction, not a savepoint, to its user
+	outer  *tx // nil if the user sees it as a transaction rather than a savepoint
 	name   string
-	beside int // how many statements of the engine came before it
+	beside int // how many statements of the engine preceded it
 	closed bool
 }
 
@@ -35,7 +35,7 @@ func (d *DB) begin(ctx context.Context, l *life) (began *tx, err error) {
 	return began, err
 }
 
-// abandon rolls back the transaction of a process that is dead.
+// abandon rolls back the transaction of a dead process.
 func (d *DB) abandon() error {
 	return d.conn.one(context.Background(), func(ctx context.Context) error {
 		if len(d.open) == 0 {
@@ -45,7 +45,7 @@ func (d *DB) abandon() error {
 	})
 }
 
-// tenantAgain is the statement that takes what a transaction has set back.
+// tenantAgain returns the statement that restores the tenant after a transaction has changed it.
 func (d *DB) tenantAgain() string {
 	return fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true)`, strings.ReplaceAll(d.tenant, `'`, `''`))
 }
@@ -59,7 +59,7 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	return t.db.begin(ctx, t.life)
 }
 
-// Commit keeps what was done. For the rest of the test it happens at once.
+// Commit keeps the changes, which take effect for the rest of the test at once.
 func (t *tx) Commit(ctx context.Context) error {
 	if t.closed {
 		return pgx.ErrTxClosed
@@ -84,7 +84,7 @@ func (t *tx) Commit(ctx context.Context) error {
 	})
 }
 
-// Rollback takes back what was done.
+// Rollback undoes the changes.
 func (t *tx) Rollback(ctx context.Context) error {
 	t.life.alive()
 	if t.closed {
@@ -93,8 +93,8 @@ func (t *tx) Rollback(ctx context.Context) error {
 	return t.db.conn.one(context.WithoutCancel(ctx), t.undo)
 }
 
-// undo takes back what was done in t, but not what the engine has stored meanwhile: in production that has a connection
-// of its own. The connection is ours.
+// undo undoes the changes made in t, but not what the engine has stored meanwhile: in production the engine has a
+// connection of its own. The caller holds the connection.
 func (t *tx) undo(ctx context.Context) error {
 	again := t.db.beside[t.beside:]
 	t.end()
@@ -107,7 +107,7 @@ func (t *tx) undo(ctx context.Context) error {
 	return err
 }
 
-// end closes t and what is open within it.
+// end closes t and everything open within it.
 func (t *tx) end() {
 	for n, open := range t.db.open {
 		if open == t {
@@ -124,7 +124,7 @@ func (t *tx) end() {
 	}
 }
 
-// do executes a statement of t's.
+// do executes a statement of t.
 func (t *tx) do(ctx context.Context, sql string, do func(context.Context) error) error {
 	t.life.at("before", sql)
 	defer t.life.at("after", sql)
@@ -175,8 +175,8 @@ func (t *tx) Prepare(ctx context.Context, name, sql string) (description *pgconn
 	return description, err
 }
 
-// LargeObjects and Conn are the connection's own: what is done by them is in the test's transaction, and no boundary
-// to [CrashEverywhere].
+// LargeObjects and Conn belong to the connection: work done through them is in the test's transaction, but passes no
+// boundary of [CrashEverywhere].
 func (t *tx) LargeObjects() pgx.LargeObjects { return t.db.conn.root.LargeObjects() }
 
 func (t *tx) Conn() *pgx.Conn { return t.db.conn.root.Conn() }

@@ -17,44 +17,44 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Config is how a worker works. Its zero value works every queue as a dispatcher with a zero Config does.
+// Config configures a worker. Its zero value works every queue as a dispatcher with a zero Config does.
 type Config struct {
 	Queues  []string                 // nil works every queue
-	Timeout time.Duration            // of an attempt; 0 is the dispatcher's 5 minutes
-	Backoff dispatcher.BackoffPolicy // nil is the dispatcher's
+	Timeout time.Duration            // of an attempt; 0 means the dispatcher's 5 minutes
+	Backoff dispatcher.BackoffPolicy // nil means the dispatcher's
 
 	Schedules []schedule.Schedule // to declare
-	// Columns of your own tables that Advance moves back with the jobs, as "table.column": those that are compared with
-	// now() in SQL.
+	// Columns lists columns of your own tables that Advance moves back together with the jobs, as "table.column": those
+	// that SQL compares with now().
 	Columns []string
 
 	Logger *slog.Logger // nil logs nothing
 }
 
-// Worker works the jobs of a test's transaction with the dispatcher's own statements and decisions. Make one with
-// [NewWorker]. It is for one goroutine.
+// A Worker runs the jobs of a test's transaction with the dispatcher's own statements and decisions. Make one with
+// [NewWorker]. Only one goroutine may use it.
 type Worker struct {
 	t      testing.TB
 	db     *DB
 	mux    *dispatcher.Mux
 	config Config
 	inline *dispatcher.Inline
-	ahead  time.Duration // by how much Advance was called
+	ahead  time.Duration // by how much Advance has moved the clock
 }
 
-// Outcome is what became of an attempt at a job.
+// Outcome is the outcome of an attempt at a job.
 type Outcome struct {
 	ID      outbox.ID
 	Kind    string
 	Queue   string
 	Attempt int           // from 1
-	Status  outbox.Status // of the job since then
-	Err     error         // what the handler returned; nil for a success
-	Result  []byte        // of a job that succeeded, as it is stored; nil for none
-	DueIn   time.Duration // of one that is still to run: how long it waits from then on
+	Status  outbox.Status // of the job after the attempt
+	Err     error         // the handler's error; nil for a success
+	Result  []byte        // of a job that succeeded, as stored; nil for none
+	DueIn   time.Duration // how long a job that will run again waits from then on
 }
 
-// String is for people: "receipt.send, attempt 2: retrying in 15s: connection refused".
+// String returns the outcome in readable form: "receipt.send, attempt 2: retrying in 15s: connection refused".
 func (o Outcome) String() string {
 	s := fmt.Sprintf("%s, attempt %d: %s", o.Kind, o.Attempt, o.Status)
 	if o.DueIn > 0 {
@@ -66,7 +66,7 @@ func (o Outcome) String() string {
 	return s
 }
 
-// NewWorker makes a worker that has the handlers and hooks of the mux. A mistake in mux or config fails the test.
+// NewWorker returns a worker with the handlers and hooks of the mux. A mistake in mux or config fails the test.
 func NewWorker(t testing.TB, db *DB, mux *dispatcher.Mux, config Config) *Worker {
 	t.Helper()
 	w := &Worker{t: t, db: db, mux: mux, config: config}
@@ -84,8 +84,8 @@ func NewWorker(t testing.TB, db *DB, mux *dispatcher.Mux, config Config) *Worker
 	return w
 }
 
-// longLease is that of a worker that extends none. The database's clock goes on while a test is looked at in a
-// debugger.
+// longLease is the lease of a worker, which does not extend it. The database's clock goes on while a test is stopped in
+// a debugger.
 const longLease = time.Hour
 
 // start makes the engine of a process.
@@ -95,7 +95,7 @@ func (w *Worker) start(ctx context.Context, l *life) (*dispatcher.Inline, error)
 	})
 }
 
-// inTx is a transaction of the test kit's own, for all tenants.
+// inTx runs do in a transaction of the test kit itself, for all tenants.
 func (w *Worker) inTx(do func(pgx.Tx) error) error {
 	ctx := context.Background()
 	return pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
@@ -106,9 +106,9 @@ func (w *Worker) inTx(do func(pgx.Tx) error) error {
 	})
 }
 
-// Work works the most urgent due job, and returns what became of it. If the kind's jobs are handled together it works a
-// batch of them, and returns what became of the first: jobs of one tenant and priority, of which a dispatcher mixes
-// several. If no job is due that may run, the test fails.
+// Work runs the most urgent due job and returns its outcome. If its kind is handled in batches, Work runs a batch of
+// jobs of one tenant and priority (a dispatcher mixes several) and returns the outcome of the first. If no due job may
+// run, the test fails.
 func (w *Worker) Work() Outcome {
 	w.t.Helper()
 	ended := w.workOne()
@@ -118,11 +118,11 @@ func (w *Worker) Work() Outcome {
 	return ended[0]
 }
 
-// most is how many jobs a Drain or an Advance works before it gives up: there is always another one.
+// most is how many jobs a Drain or an Advance runs before it concludes that they never end.
 const most = 100_000
 
-// Drain works jobs until none is due that may run, those that handlers enqueue, hooks and retries without a wait too,
-// and returns what became of each attempt, in order. Kinds without a handler stay.
+// Drain runs jobs until no due job may run, including jobs that handlers enqueue, hooks and retries without a wait. It
+// returns the outcome of each attempt, in order. Jobs of kinds without a handler stay.
 func (w *Worker) Drain() (all []Outcome) {
 	w.t.Helper()
 	for {
@@ -136,7 +136,7 @@ func (w *Worker) Drain() (all []Outcome) {
 	}
 }
 
-// workOne works the most urgent job that may run, if there is one.
+// workOne runs the most urgent job that may run, if there is one.
 func (w *Worker) workOne() []Outcome {
 	w.t.Helper()
 	ctx := context.Background()
@@ -160,7 +160,7 @@ func (w *Worker) workOne() []Outcome {
 	return nil
 }
 
-// passOnFailNow ends the test if a handler wanted that: in the handler's goroutine it ended just that.
+// passOnFailNow ends the test if a handler called FailNow, which ended only the handler's own goroutine.
 func (w *Worker) passOnFailNow(outcomes []Outcome) {
 	for _, o := range outcomes {
 		if coded, ok := errors.AsType[interface {
@@ -172,11 +172,11 @@ func (w *Worker) passOnFailNow(outcomes []Outcome) {
 	}
 }
 
-// commitOrder has what happens to jobs at a commit happen now: a test has none.
+// commitOrder makes what happens to jobs at a commit happen now, because a test has no commit.
 const commitOrder = `SET CONSTRAINTS outbox.jobs_take_position, outbox.freed_keys_move_on IMMEDIATE;
 	SET CONSTRAINTS outbox.jobs_take_position, outbox.freed_keys_move_on DEFERRED`
 
-// dueFlows are those with due jobs, the most urgent first.
+// dueFlows returns the flows with due jobs, the most urgent first.
 func (w *Worker) dueFlows(ctx context.Context) ([]dispatcher.InlineFlow, error) {
 	if err := w.db.conn.one(ctx, func(ctx context.Context) error { return w.db.conn.control(ctx, commitOrder) }); err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (w *Worker) dueFlows(ctx context.Context) ([]dispatcher.InlineFlow, error) 
 	})
 }
 
-// outcomes asks the database what became of jobs.
+// outcomes queries the outcomes of jobs.
 func (w *Worker) outcomes(ctx context.Context, ends []dispatcher.InlineEnd) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(ends))
 	for n, end := range ends {
@@ -221,7 +221,7 @@ func (w *Worker) outcomes(ctx context.Context, ends []dispatcher.InlineEnd) ([]O
 	return outcomes, nil
 }
 
-// openJobs lists what is not done, for a failure.
+// openJobs lists the unfinished jobs, for a failure message.
 func (w *Worker) openJobs() string {
 	jobs, err := storedJobs(context.Background(), engineDB{w.db, nil}, "")
 	if err != nil {

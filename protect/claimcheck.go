@@ -10,30 +10,29 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ClaimCheckType is the content type of what a [ClaimCheck] put elsewhere.
+// ClaimCheckType is the content type of references stored by a [ClaimCheck].
 const ClaimCheckType = SealedPrefix + "claim-check+json"
 
-// Store keeps contents by name: a bucket, a shared folder ([Dir]). Names are of
-// hexadecimal digits, hyphens and slashes. It has to be safe for concurrent use.
+// A Store keeps contents by name: a bucket, a shared folder ([Dir]). Names consist of hexadecimal digits, hyphens and
+// slashes. A Store must be safe for concurrent use.
 //
-// Nothing is ever deleted: content is stored before the transaction commits, so
-// what a rollback left cannot be told from what is about to commit. Give the store
-// a rule that deletes what is older than the longest retention of jobs.
+// Nothing is ever deleted: content is stored before the transaction commits, so content left by a rollback looks the
+// same as content about to be committed. Give the store a rule that deletes whatever is older than the longest
+// retention of jobs.
 type Store interface {
-	Put(ctx context.Context, name string, content []byte) error // repeated with the same content
+	Put(ctx context.Context, name string, content []byte) error // may be repeated with the same content
 	Get(ctx context.Context, name string) ([]byte, error)
 }
 
-// ClaimCheck puts content that is large into a store, and a reference to it with
-// its SHA-256 into the job.
+// A ClaimCheck puts large content into a store, and a reference with the content's SHA-256 into the job.
 type ClaimCheck struct {
 	Store    Store
-	Above    int              // bytes that stay in the database; 0 is 64 KiB
-	MaxBytes int              // that a job may have; 0 is 64 MiB
-	Inner    outbox.Protector // seals first and opens last, for example a Keyring; nil for none
+	Above    int              // up to this many bytes stay in the database; 0 means 64 KiB
+	MaxBytes int              // largest content of a job; 0 means 64 MiB
+	Inner    outbox.Protector // seals first and opens last, for example a Keyring; nil means none
 }
 
-// TooLargeError says that content is larger than a [ClaimCheck] takes.
+// TooLargeError reports that content is larger than a [ClaimCheck] accepts.
 type TooLargeError struct{ Bytes, MaxBytes int }
 
 func (e *TooLargeError) Error() string {
@@ -47,8 +46,7 @@ type reference struct {
 	Type   string `json:"type"`
 }
 
-// Seal stores large content. It returns a [*TooLargeError] for content beyond
-// MaxBytes, and what the store returns.
+// Seal stores large content. It returns a [*TooLargeError] for content beyond MaxBytes, or the store's error.
 func (c *ClaimCheck) Seal(ctx context.Context, of outbox.Part, content outbox.Content) (outbox.Content, error) {
 	above, limit := c.Above, c.MaxBytes
 	if above == 0 {
@@ -78,14 +76,14 @@ func (c *ClaimCheck) Seal(ctx context.Context, of outbox.Part, content outbox.Co
 	return outbox.Content{Type: ClaimCheckType, Bytes: text}, err
 }
 
-// place begins the names of a part: a reference that was copied from another job
-// is refused.
+// place returns the prefix of the names that belong to a part. A reference copied from another job has another prefix
+// and is refused.
 func place(of outbox.Part) string {
 	return fmt.Sprintf("%s/%s/%s-", of.Tenant, of.Job, of.Column)
 }
 
-// Open fetches what Seal stored and compares it with what the job says of it. The
-// error wraps [ErrUnreadable] if it is something else.
+// Open fetches the content that Seal stored and compares it with the reference in the job. If they differ, the error
+// wraps [ErrUnreadable].
 func (c *ClaimCheck) Open(ctx context.Context, of outbox.Part, content outbox.Content) (outbox.Content, error) {
 	if content.Type == ClaimCheckType {
 		var err error

@@ -12,14 +12,14 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/durable"
 )
 
-// Dir is a [Store] in a folder that all processes share. Files are written beside
-// their place, synced and renamed, so that none is ever there in part.
+// Dir is a [Store] in a folder that all processes share. Each file is written next to its destination, synced and
+// renamed, so that a file at its destination is always complete.
 type Dir struct {
 	root    *os.Root
 	folders durable.Folders
 }
 
-// OpenDir opens a folder, and makes it if it is not there.
+// OpenDir opens a folder, creating it if necessary.
 func OpenDir(folder string) (*Dir, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -31,10 +31,10 @@ func OpenDir(folder string) (*Dir, error) {
 	return &Dir{root: root, folders: durable.Folders{Root: root}}, nil
 }
 
-// Close gives the folder up.
+// Close closes the folder.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// Put stores content under name. When it returns nil, a power cut takes neither the content nor the name.
+// Put stores content under name. Once it returns nil, the content and its name survive a power cut.
 func (d *Dir) Put(ctx context.Context, name string, content []byte) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package protect has two ways to store something else than a job's payload: a
-// [Keyring] encrypts it, a [ClaimCheck] puts it elsewhere when it is large.
+// Package protect offers two ways to store a job's content in another form: a [Keyring] encrypts it, and a [ClaimCheck]
+// moves it elsewhere when it is large.
 //
 //	ring, err := protect.NewKeyring(protect.Key{ID: "2026-11", Secret: secret})
 //	id, err := outbox.Enqueue(ctx, tx, args, outbox.Options{Protect: ring})

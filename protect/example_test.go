@@ -77,7 +77,7 @@ func ExampleNewKeyring_rotation() {
 	// both in one:    false true
 }
 
-func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // yours is better
+func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // replace with your own
 
 // How do I enqueue a job of 20 MB?
 func ExampleClaimCheck() {

@@ -12,15 +12,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// SealedType is the content type of what a [Keyring] encrypted.
+// SealedType is the content type of content encrypted by a [Keyring].
 const SealedType = SealedPrefix + "sealed"
 
-// ErrUnreadable says that content was not sealed for this place by any key of the
-// ring, or was changed since.
+// ErrUnreadable reports that no key of the ring sealed the content for this place, or that the content was changed
+// since.
 var ErrUnreadable = errors.New("content cannot be opened")
 
-// Key is 256 bits that encrypt the keys of contents, and the name by which they
-// find it again. Names are not secret.
+// A Key is 256 bits that encrypt the keys of contents, with an ID by which sealed content names the key that opens it.
+// IDs are not secret.
 type Key struct {
 	ID     string // 1 to 64 bytes
 	Secret [32]byte
@@ -30,15 +30,13 @@ type Key struct {
 func (k Key) String() string   { return "key " + k.ID }
 func (k Key) GoString() string { return k.String() }
 
-// Keyring encrypts with AES-256-GCM: each content with a key of its own, and that
-// key with the ring's current one. Tenant, job and column are authenticated, so
-// that content that is moved to another row or column does not open. A key may
-// seal 2^32 contents.
+// A Keyring encrypts with AES-256-GCM: it encrypts each content with a key of its own, and that key with the ring's
+// current one. It authenticates tenant, job and column, so content that is moved to another row or column does not
+// open. A key may seal 2^32 contents.
 //
-// To rotate takes two rollouts, since a process opens only what is sealed by a
-// key of its ring: first every process gets the new key among the old ones, and
-// only then the new key becomes the current one. The old keys stay until nothing
-// that they sealed is left.
+// Rotation takes two rollouts, because a process opens only content sealed by a key of its ring: first give every
+// process the new key among the old ones, and only then make the new key the current one. Keep the old keys until none
+// of the content that they sealed is left.
 //
 // A Keyring is safe for concurrent use.
 type Keyring struct {
@@ -46,7 +44,7 @@ type Keyring struct {
 	keys    map[string]cipher.AEAD
 }
 
-// NewKeyring makes a ring that seals with current and opens with all keys.
+// NewKeyring returns a ring that seals with current and opens with all keys.
 func NewKeyring(current Key, old ...Key) (*Keyring, error) {
 	r := &Keyring{current: current.ID, keys: map[string]cipher.AEAD{}}
 	for i, k := range append([]Key{current}, old...) {
@@ -67,16 +65,16 @@ func NewKeyring(current Key, old ...Key) (*Keyring, error) {
 	return r, nil
 }
 
-// invalid is not internal/invalid's: that one is built on package outbox, as this package is, in the same layer.
+// invalid duplicates internal/invalid, which imports package outbox and so lies in the same layer as this package.
 func invalid(field, format string, args ...any) error {
 	return fmt.Errorf("protect: %w", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
 }
 
-// gcm takes 32 bytes.
+// gcm returns AES-256-GCM with a key of 32 bytes.
 func gcm(key []byte) cipher.AEAD {
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		panic(err) // of a key of another length
+		panic(err) // only for a key of another length
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
@@ -89,8 +87,8 @@ func gcm(key []byte) cipher.AEAD {
 //
 //	magic, length of the key's ID, ID, nonce, sealed content key, sealed content
 //
-// and the plain content in it is the length of its type, the type, and its bytes.
-// The content key is used once, so its nonce is zero.
+// and the plain content in it is the length of its type, the type, and its bytes. Each content key is used once, so its
+// nonce is zero.
 const (
 	magic     = "\x00ph\x01"
 	keySize   = 32
@@ -121,8 +119,8 @@ func (r *Keyring) Seal(_ context.Context, of outbox.Part, plain outbox.Content) 
 	return outbox.Content{Type: SealedType, Bytes: sealed}, nil
 }
 
-// Open decrypts what Seal made for the same part. Content of another type comes
-// back as it is. The error wraps [ErrUnreadable].
+// Open decrypts content that Seal sealed for the same part. It returns content of another type unchanged. The error
+// wraps [ErrUnreadable].
 func (r *Keyring) Open(_ context.Context, of outbox.Part, sealed outbox.Content) (outbox.Content, error) {
 	if sealed.Type != SealedType {
 		return sealed, nil
@@ -165,8 +163,8 @@ func parse(sealed []byte) (id string, nonce, wrapped, body []byte, err error) {
 	return string(sealed[head : head+n]), rest[:nonceSize], rest[nonceSize : nonceSize+keySize+tagSize], rest[nonceSize+keySize+tagSize:], nil
 }
 
-// associated is what is authenticated with the content. The parts before the ID
-// have a fixed length but the column, which a NUL ends.
+// associated returns the data that is authenticated with the content. The fields before the ID have a fixed length,
+// except the column, which a NUL ends.
 func associated(of outbox.Part, keyID string) []byte {
 	about := make([]byte, 0, len(magic)+32+len(of.Column)+1+len(keyID))
 	about = append(about, magic...)

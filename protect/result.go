@@ -10,23 +10,23 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// SealedPrefix is how the content type of what a protector made begins.
+// SealedPrefix begins the content type of everything that a protector sealed.
 const SealedPrefix = "application/vnd.posthaste."
 
-// SealedError says that a job succeeded with a result that a [outbox.Protector] sealed, and
-// that there was none to open it, or one that does not know this kind of seal. Give
-// await.Config the protector, or open what is stored by [OpenResult].
+// SealedError reports that a job succeeded with a result that a [outbox.Protector] sealed, and that there was no
+// protector to open it, or only one that does not know this kind of seal. Give await.Config the protector, or open the
+// stored result with [OpenResult].
 type SealedError struct {
 	ID          outbox.ID
-	ContentType string // says which kind of protector; begins with [SealedPrefix]
+	ContentType string // identifies the kind of protector; begins with [SealedPrefix]
 }
 
 func (e *SealedError) Error() string {
 	return fmt.Sprintf("the result of job %s is sealed (%s): it needs await.Config.Protect, or protect.OpenResult", e.ID, e.ContentType)
 }
 
-// SealResult has p seal the result of a job, as dispatcher.Protect does for a handler that returns.
-// What p leaves alone stays as it is, for everybody to read; so do no result and one that is sealed.
+// SealResult seals the result of a job with p, as dispatcher.Protect does when a handler returns. A result that p
+// leaves alone is returned unchanged, readable by everybody; so are an empty result and one that is already sealed.
 func SealResult(ctx context.Context, p outbox.Protector, tenant, job outbox.ID, result []byte) ([]byte, error) {
 	if len(result) == 0 || bytes.HasPrefix(result, []byte(engine.FrameMagic)) {
 		return result, nil
@@ -41,15 +41,15 @@ func SealResult(ctx context.Context, p outbox.Protector, tenant, job outbox.ID, 
 	return engine.Frame(sealed.Type, sealed.Bytes), nil
 }
 
-// SealedResult is the content type that a protector gave the stored result of a job
-// when it sealed it, which begins with [SealedPrefix]; "" if none did.
+// SealedResult returns the content type that a protector gave the stored result of a job when it sealed it, which
+// begins with [SealedPrefix], or "" if the result is not sealed.
 func SealedResult(stored []byte) (contentType string) {
 	contentType, _, _ = engine.Unframe(stored)
 	return contentType
 }
 
-// OpenResult has p open the stored result of a job. One that was not sealed comes
-// back as it is; an [*SealedError] is that p does not know this kind of seal.
+// OpenResult opens the stored result of a job with p. It returns an unsealed result unchanged, and a [*SealedError] if
+// p does not know this kind of seal.
 func OpenResult(ctx context.Context, p outbox.Protector, tenant, job outbox.ID, stored []byte) ([]byte, error) {
 	contentType, content, framed := engine.Unframe(stored)
 	if !framed {
@@ -63,7 +63,7 @@ func OpenResult(ctx context.Context, p outbox.Protector, tenant, job outbox.ID, 
 		return nil, fmt.Errorf("open the result of job %s: %w", job, err)
 	}
 	if strings.HasPrefix(plain.Type, SealedPrefix) {
-		// By another: to decode it as the handler's would be worse than to fail.
+		// Another protector sealed it: decoding the seal as the handler's result would be worse than failing.
 		return nil, fmt.Errorf("the protector leaves it as it is: %w", &SealedError{ID: job, ContentType: plain.Type})
 	}
 	return plain.Bytes, nil

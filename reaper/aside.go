@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// asideFor is how long a job or a key is left alone that the database refuses to change. What a trigger refuses today
-// it may take tomorrow.
+// asideFor is how long the reaper leaves a job or a key alone after the database refused to change it. A trigger may
+// accept tomorrow what it refuses today.
 const asideFor = time.Minute
 
-// aside holds what is left alone, and until when. It is not safe for concurrent use.
+// aside holds the names that are left alone, and until when. It is not safe for concurrent use.
 type aside[Name comparable] map[Name]time.Time
 
 func (a aside[Name]) add(name Name) { a[name] = time.Now().Add(asideFor) }
 
-// forget forgets what is not to be left alone any more at a time. A pass that gives the time of its beginning meets
-// what is refused once, however long it takes.
+// forget drops the names that are no longer left alone at a time. A pass that gives the time of its beginning meets
+// each refused name once, however long it takes.
 func (a aside[Name]) forget(at time.Time) {
 	maps.DeleteFunc(a, func(_ Name, until time.Time) bool { return !at.Before(until) })
 }
 
-// names returns what is left alone at a time, nil for nothing.
+// names returns the names that are left alone at a time, or nil for none.
 func (a aside[Name]) names(at time.Time) []Name {
 	a.forget(at)
 	return slices.Collect(maps.Keys(a))
 }
 
-// refusals counts what the database refuses, each by itself, of what one statement was to do.
+// refusals counts the items of a statement that the database refuses individually.
 type refusals struct {
 	refused, done int
-	first         []any // what the first one was, and why, as attributes of a line
+	first         []any // the first refused item and the reason, as attributes of a log line
 }
 
 func (r *refusals) add(err error, what ...any) {
@@ -41,7 +41,7 @@ func (r *refusals) add(err error, what ...any) {
 	}
 }
 
-// log writes one line, however many are refused: a trigger may refuse all there are.
+// log writes one line, however many are refused: a trigger may refuse all of them.
 func (r *refusals) log(ctx context.Context, log *slog.Logger, message string) {
 	if r.refused > 0 {
 		log.ErrorContext(ctx, message, append([]any{slog.Int("refused", r.refused), slog.Duration("again_in", asideFor)}, r.first...)...)

@@ -11,47 +11,46 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// sight is what the passes over the leases know of outages. A worker extends a lease
-// every third of it; while the database is away, crashes and recovers, stands still, or
-// has the table of the jobs locked, nobody can, and what lapses then says nothing
-// about workers. A reaper cannot make its passes either, and so knows:
+// sight is what the passes over the leases know of outages. A worker extends a lease after every third of its length.
+// While the database is unavailable, crashes and recovers, hangs, or has the table of the jobs locked, no worker can,
+// so a lease that lapses then says nothing about its worker. A reaper cannot make its passes either, and thus knows of
+// the outage:
 //
 //	reaper     pass        pass fails   …fails    pass
 //	database        |------- away -------|
 //	leases               lapse  lapse             lapse, whose workers had no time yet
 //	judged          |------ in the outage -------|-- patience for workers --|
 //
-// All times are the database's. Of our own clock we only use how long we slept: a
-// process that was stopped, or whose machine was suspended, has not waited for the database, and is no outage to others.
-// (A wall clock that is set ahead passes for a sleep, and hides an outage that ends with that very pass.)
-// But a database whose clock jumps ahead was away, as far as leases are concerned.
+// All times are the database's. From the reaper's own clock only the time that it slept is used: a process that was
+// stopped, or whose machine was suspended, has not waited for the database, and that is no outage to others. (A wall
+// clock that is set ahead counts as sleep, and hides an outage that ends with that very pass.) But a database whose
+// clock jumps ahead counts as having been away, as far as leases are concerned.
 //
-// A reaper that starts knows of no outage, but that it cannot make its first pass: then
-// whatever it finds lapsed when it can is of that outage. So a job that kills its process, reaper
-// and all, is still bounded.
+// A reaper that starts knows of no outage unless its first pass fails; then every lapsed lease that it finds on its
+// first success counts as part of it. So a job that kills its process, reaper included, is still bounded.
 type sight struct {
-	seen   time.Time // the database's time of the latest answer; zero: none yet
-	sent   time.Time // by our clock: when what it answered was sent
-	asked  time.Time // by our clock: when the first statement after that was sent; zero: none was
-	failed bool      // and one has failed
+	seen   time.Time // the database's time of the latest answer; zero if there is none yet
+	sent   time.Time // by our clock: when the statement that it answered was sent
+	asked  time.Time // by our clock: when the first statement after that was sent; zero if none was
+	failed bool      // a statement has failed since
 
-	// Of the latest outage: leases that lapse from, until, of jobs that were claimed before its end.
+	// These describe the latest outage: leases that lapse from from until until belong to it, if their jobs were
+	// claimed before end.
 	from, until, end time.Time
 	always           bool // from is the beginning of time
 }
 
 const (
-	// blindPatience is how long the database is away at least: a lease of 6 s that is
-	// extended every third does not lapse in a shorter time, and one failed pass is
-	// no outage.
+	// blindPatience is the shortest absence of the database that counts as an outage: a lease of 6 s that is extended
+	// every third does not lapse in a shorter time, and one failed pass is no outage.
 	blindPatience = 3 * time.Second
-	// recoverPatience is what workers have at least to find that the database is back and
-	// to extend their leases. A worker gives a lease up a tenth before it lapses, which is
-	// less than half of any outage in which it could.
+	// recoverPatience is the least time that workers have to find that the database is back and to extend their leases.
+	// A worker gives a lease up a tenth before it lapses, which is less than half of any outage in which it could
+	// lapse.
 	recoverPatience = 10 * time.Second
 )
 
-// ask notes that a statement is sent, and has it judge by what is known.
+// ask records that a statement is sent, and sets its parameters by what is known of outages.
 func (s *sight) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
 	if s.asked.IsZero() {
 		s.asked = now
@@ -73,16 +72,16 @@ func (s *sight) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
 	}
 }
 
-// blindSince is since when, by the database's clock, it has perhaps been away.
+// blindSince returns the time, by the database's clock, since when it may have been away.
 func (s *sight) blindSince() time.Time {
 	if s.failed {
 		return s.seen
 	}
-	return s.seen.Add(clock.Elapsed(s.sent, s.asked)) // until then we slept, or the machine was suspended
+	return s.seen.Add(clock.Elapsed(s.sent, s.asked)) // until then the reaper slept, or the machine was suspended
 }
 
-// fail notes that a statement has failed. A refusal is an answer, though it does not say what the time is: as far as is
-// known we slept until it came.
+// fail records that a statement has failed. A refusal is an answer without the database's time: as far as is known, the
+// reaper slept until it came.
 func (s *sight) fail(err error) {
 	switch {
 	case !pgsession.IsRefusal(err):
@@ -92,8 +91,8 @@ func (s *sight) fail(err error) {
 	}
 }
 
-// answer notes when a statement was sent and what the database's time was, and returns
-// how long an outage was that has ended with it; 0 for none.
+// answer records when a statement was sent and what the database's time was. It returns how long the outage that ended
+// with it lasted, or 0 for none.
 func (s *sight) answer(sent, dbNow time.Time) (away time.Duration) {
 	first := s.seen.IsZero()
 	if first {

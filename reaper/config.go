@@ -16,44 +16,40 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Config is how a reaper works. Its zero value is a sane production setup.
+// Config configures a reaper. Its zero value is a sane production setup.
 type Config struct {
-	// Keep is how long closed jobs are kept, and with them their idempotency keys and
-	// results; at least 24 h. 0 is 30 days, and 14 days for those that succeeded. Where all that a day of the
-	// history holds is beyond its retention, the day is dropped at once, unless it is
-	// yesterday: up to a day late, or two. Elsewhere jobs are deleted row by row, which
-	// costs much more.
+	// Keep is how long closed jobs are kept, together with their idempotency keys and results; at least 24 h. 0 means
+	// 30 days, and 14 days for those that succeeded. When everything in a day of the history is beyond its retention,
+	// the whole day is dropped, unless it is yesterday: up to a day late, or two. Otherwise jobs are deleted row by
+	// row, which costs much more.
 	Keep time.Duration
-	// KeepByStatus replaces Keep for the given outcomes, at least 24 h; 0 deletes at
-	// the next pass.
-	// Failed and Dead are the dead letters, which Keep does not concern: without an
-	// entry here they are removed after 90 days in which nobody did anything about
-	// them.
+	// KeepByStatus replaces Keep for the given statuses, at least 24 h; 0 deletes at the next pass. Keep does not apply
+	// to the dead letters, Failed and Dead: without an entry here they are removed after 90 days in which nobody dealt
+	// with them.
 	KeepByStatus map[outbox.Status]time.Duration
-	// KeepByQueue replaces both for the jobs of a queue, outcome by outcome.
+	// KeepByQueue replaces both for the jobs of a queue, status by status.
 	KeepByQueue map[string]map[outbox.Status]time.Duration
-	// KeepEvents is how long events are kept, at least 24 h; 0 is 7 days. They go with their
-	// day, as those of the history do.
+	// KeepEvents is how long events are kept, at least 24 h; 0 means 7 days. They are dropped by the day, like those of
+	// the history.
 	KeepEvents time.Duration
-	// LoseUnread drops days of events that a sink has not read to their end; they are counted.
-	// Otherwise such a day stays until the sink has.
+	// LoseUnread drops days of events that a sink has not finished reading, and counts the lost events. Otherwise such
+	// a day stays until the sink has read it.
 	LoseUnread bool
-	// KeepInbox is how long inbox.Once remembers a message; 0 is 14 days.
+	// KeepInbox is how long inbox.Once remembers a message; 0 means 14 days.
 	KeepInbox time.Duration
-	// KeepAudit is how long it is known who did what, at least 30 days; 0 is 365 days.
+	// KeepAudit is how long the audit trail is kept, at least 30 days; 0 means 365 days.
 	KeepAudit time.Duration
 
-	// Wake says that jobs were stored: one with a deadline may be among them. A
-	// receive is a hint; any number may be lost, and nil is never. Not the channel
-	// that a dispatcher receives from.
+	// Wake receives when jobs were stored, any of which may have a deadline. A receive is a hint; any number may be
+	// lost. Nil never wakes. Do not use the channel that a dispatcher receives from.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake is currently reliable. Nil means it never is. While it
-	// is not, the reaper queries for deadlines every 0.8 s.
+	// Hearing reports whether Wake is currently reliable. Nil means that it never is. While it is not, the reaper
+	// queries for deadlines every 0.8 s.
 	Hearing func() bool
 
-	HistoryAhead int // days for which the history and the events have partitions ready; 0 is 7
-	// DepthInterval is the time between samples of the queues' depth; 0 is 30 s. It is longer if a sample
-	// takes more than a fiftieth of it.
+	HistoryAhead int // days for which the history and the events have partitions ready; 0 means 7
+	// DepthInterval is the time between samples of the queues' depth; 0 means 30 s. It grows if a sample takes more
+	// than a fiftieth of it.
 	DepthInterval time.Duration
 
 	Logger     *slog.Logger          // nil logs nothing
@@ -71,7 +67,7 @@ const (
 	minKeepAudit           = 30 * day // the database refuses less
 	defaultAhead           = 7
 	maxAhead               = 366
-	minKeep                = 24 * time.Hour // results are promised for so long
+	minKeep                = 24 * time.Hour // how long results are guaranteed
 )
 
 func (c Config) withDefaults() Config {
@@ -145,7 +141,7 @@ func validKeeps(field string, keeps map[outbox.Status]time.Duration) (errs []err
 
 func isDeadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }
 
-// retention is how long an outcome is kept, in queues without one of their own.
+// retention returns how long a status is kept in queues without a retention of their own.
 func (c Config) retention(status outbox.Status) time.Duration {
 	if keep, ok := c.KeepByStatus[status]; ok {
 		return keep
@@ -153,7 +149,7 @@ func (c Config) retention(status outbox.Status) time.Duration {
 	return c.Keep
 }
 
-// longestRetention is that of the closed jobs that are kept longest.
+// longestRetention returns the longest retention of any closed jobs.
 func (c Config) longestRetention() time.Duration {
 	var longest time.Duration
 	for _, status := range closedStatuses() {

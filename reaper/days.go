@@ -13,16 +13,16 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// days are the partitions of the history and of the events.
+// days manages the partitions of the history and of the events.
 type days struct {
 	chores  chores
-	ahead   int // how many are made before they begin
+	ahead   int // how many are created before they begin
 	metrics *metrics
 	log     *slog.Logger
 }
 
-// ensure keeps the partitions of the history and the events ahead, so that no
-// settlement and no producer ever finds that its day has none.
+// ensure creates partitions of the history and the events in advance, so that every settlement and every producer finds
+// one for its day.
 func (d days) ensure(ctx context.Context) (time.Duration, error) {
 	var made int32
 	err := d.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
@@ -38,17 +38,14 @@ func (d days) ensure(ctx context.Context) (time.Duration, error) {
 	return backoff.Jitter(partitionInterval), nil
 }
 
-// drop drops a day of the history or of the events, unless somebody is reading it
-// or another reaper is at it, or, if it is not to lose them, a sink has yet to read its
-// events; dropped says whether it is gone.
+// drop drops a day of the history or of the events. dropped is false if somebody is reading the day, if another reaper
+// is dropping it, or, unless lose is set, if a sink has yet to read its events.
 //
-// A drop needs the partition and its parent for itself alone, and everyone else
-// who wants a lock while it waits for one waits behind it. So it waits a tenth of
-// a second for each. It takes the partition first: a report that reads the day
-// stops it there, where no settlement comes. For the parent it waits only for
-// statements that are under way; they insert into another day and are done in
-// milliseconds. A transaction that locked the parent and waits for the partition
-// is in a deadlock with us, which our giving up resolves.
+// A drop needs exclusive locks on the partition and its parent, and while it waits for a lock, everyone else who wants
+// one waits behind it. So it waits a tenth of a second for each. It locks the partition first: a report that reads the
+// day stops it there, where no settlement comes. For the parent it waits only for running statements; they insert into
+// another day and finish within milliseconds. A transaction that locked the parent and waits for the partition is in a
+// deadlock with the drop, which the drop resolves by giving up.
 func (d days) drop(ctx context.Context, name string, lose bool) (dropped bool, err error) {
 	err = d.chores.inTx(ctx, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		alone, err := sqlgen.New(tx).TryTrimLock(ctx)

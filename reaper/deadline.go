@@ -15,30 +15,29 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// How often the reaper looks for jobs whose deadline has come. Where nothing has a
-// deadline and notifications arrive, the passes over the leases, which look a little
-// ahead and now and then far back, are all there is. Where deadlines are in use, or
-// we are deaf, one that nobody has announced is found by the poll.
+// These set how often the reaper looks for jobs whose deadline has passed. Where nothing has a deadline and
+// notifications arrive, the passes over the leases suffice, which look a little ahead and now and then far back. Where
+// deadlines are in use, or the listener is deaf, the poll finds those that nobody has announced.
 const (
 	deadlineIdle    = 10 * time.Minute
-	deadlineSlow    = time.Minute            // instead, where looking far back takes long
-	deadlinePoll    = 800 * time.Millisecond // while we are deaf, or one was seen lately:
+	deadlineSlow    = time.Minute            // replaces deadlineIdle where looking far back takes long
+	deadlinePoll    = 800 * time.Millisecond // while deaf, or after a deadline was seen, for:
 	deadlineMemory  = time.Minute
-	wholeLook       = 7                      // every so many looks is far back, unless
+	wholeLook       = 7                      // one in so many looks goes far back, unless
 	wholeLookCost   = 20 * time.Millisecond  // the latest one took longer
 	deadlineSpacing = 500 * time.Millisecond // between passes, however many wake-ups arrive
-	// deadlinePatience is how long a running job is left to its worker, which stops
-	// the handler by itself and keeps what it says.
+	// deadlinePatience is how long a running job stays with its worker, which stops the handler on its own and records
+	// the handler's error.
 	deadlinePatience = 300 * time.Millisecond
-	deadlineBatch    = 500 // jobs; fewer after a statement that took too long
-	// lookAhead is how far ahead deadlines and leases are looked for: to the next pass over the
-	// leases. Further ahead there may be any number of entries of jobs that are done.
+	deadlineBatch    = 500 // jobs per statement; fewer after one that took too long
+	// lookAhead is how far ahead the reaper looks for deadlines and leases: to the next pass over the leases. Further
+	// ahead there may be any number of entries of finished jobs.
 	lookAhead = quietInterval + expireJitter/2
 )
 
-// closer closes the jobs whose deadlines have come. Its passes use the same
-// two kinds of spans as those over the leases, and for the same reason: a held
-// snapshot keeps the index entry of every job that had a deadline. It is for one goroutine.
+// A closer closes the jobs whose deadlines have passed. Its passes use the same two kinds of spans as those over the
+// leases, and for the same reason: a held snapshot keeps the index entry of every job that had a deadline. Only one
+// goroutine may use it.
 type closer struct {
 	db        *sqlgen.Queries
 	promoter  *promoter
@@ -51,19 +50,19 @@ type closer struct {
 	scan  scan
 	aside aside[pgtype.UUID]
 	next  time.Time // when to make the next pass
-	ended time.Time // the last one
-	seen  time.Time // when there was a deadline last
+	ended time.Time // when the last pass ended
+	seen  time.Time // when a deadline was last seen
 	batch int32
 }
 
-// deadlines is what the passes over the deadlines and those over the leases know of them together.
+// deadlines is shared by the passes over the deadlines and those over the leases.
 type deadlines struct {
-	// passed is the database's time before which, but for an overlap, no deadline is
-	// left. The passes over the leases move it, too, when they find none.
+	// passed is the database's time before which no deadline is left, except within an overlap. The passes over the
+	// leases advance it, too, when they find none.
 	passed atomic.Pointer[time.Time]
-	cheap  atomic.Bool    // to look far back
-	sooner chan time.Time // by our clock: a pass over the leases has seen a deadline
-	looks  int            // of the passes over the leases, which alone use it
+	cheap  atomic.Bool    // whether looking far back is cheap
+	sooner chan time.Time // by our clock: when a deadline that a pass over the leases saw falls due
+	looks  int            // count of the passes over the leases, which alone use it
 }
 
 func newDeadlines() *deadlines { return &deadlines{sooner: make(chan time.Time, 1)} }
@@ -78,8 +77,7 @@ func (c *closer) expire(ctx context.Context) (time.Duration, error) {
 	return 0, err
 }
 
-// await sleeps until the next pass. A wake-up says that jobs were stored,
-// and some may have a deadline.
+// await sleeps until the next pass. A wake-up means that jobs were stored, and some may have a deadline.
 func (c *closer) await(ctx context.Context) bool {
 	wake := c.wake
 	timer := time.NewTimer(0)
@@ -107,8 +105,7 @@ func (c *closer) await(ctx context.Context) bool {
 	}
 }
 
-// pass closes every job whose deadline has come, and sets the time of the
-// next pass.
+// pass closes every job whose deadline has passed, and sets the time of the next pass.
 func (c *closer) pass(ctx context.Context) error {
 	if passed := c.deadlines.passed.Load(); passed != nil {
 		c.scan.passed = *passed
@@ -139,7 +136,7 @@ func (c *closer) pass(ctx context.Context) error {
 	if !cheap {
 		wait = deadlineSlow
 	}
-	if !whole { // the rest, as soon as it is affordable
+	if !whole { // look at the rest as soon as that is affordable
 		wait = max(c.scan.sweepAfter.Sub(now), deadlinePoll)
 	}
 	if now.Sub(c.seen) < deadlineMemory || !c.hearing() {
@@ -149,8 +146,8 @@ func (c *closer) pass(ctx context.Context) error {
 	return nil
 }
 
-// span closes the jobs whose deadline lies within the span, and returns
-// what it cost to look for them, and what the last statement returned.
+// span closes the jobs whose deadline lies within the span. It returns the cost of looking for them, and the result of
+// the last statement.
 func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
 	params := sqlgen.ExpireDeadlinesParams{
 		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap), Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: c.batch,
@@ -172,11 +169,12 @@ func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sql
 		if last.Closed < int64(params.MaxJobs) {
 			return cost, last, nil
 		}
-		params.FromDeadline = last.Reached // what lies before is closed, or locked by somebody
+		params.FromDeadline = last.Reached // the jobs before it are closed, or locked by others
 	}
 }
 
-// close is one statement, and what follows for the keys of what it closed. It returns how long the statement took, too.
+// close executes one statement, and moves on the keys of the jobs that it closed. It also returns how long the
+// statement took.
 func (c *closer) close(ctx context.Context, params sqlgen.ExpireDeadlinesParams) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
@@ -195,8 +193,8 @@ func (c *closer) close(ctx context.Context, params sqlgen.ExpireDeadlinesParams)
 	return row, took, nil
 }
 
-// apart closes the jobs of a statement that was refused in ever smaller parts. Those that are refused by themselves are
-// left alone for a while. It returns the refusal if that got nowhere.
+// apart closes the jobs of a refused statement in ever smaller parts. It leaves jobs that are refused individually
+// alone for a while. If it makes no progress, it returns the refusal.
 func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams, cause error) error {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	found, err := c.db.FindLateJobs(bound, sqlgen.FindLateJobsParams{
@@ -232,9 +230,8 @@ func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams,
 	return err
 }
 
-// lookFrom is where a pass over the leases begins to look for a deadline: from
-// where the last one has come to, and now and then from the beginning, for what was
-// stored or committed after its deadline and not announced.
+// lookFrom returns where a pass over the leases begins to look for a deadline: where the last one ended, or now and
+// then the beginning, for jobs that were stored or committed after their deadline without an announcement.
 func (d *deadlines) lookFrom() pgtype.Timestamptz {
 	d.looks++
 	if d.looks%wholeLook == 0 && d.cheap.Load() {
@@ -246,16 +243,16 @@ func (d *deadlines) lookFrom() pgtype.Timestamptz {
 	return always
 }
 
-// noteHearing has the polling begin if it has to: we may have become deaf since the
-// last pass over the deadlines.
+// noteHearing starts the polling if it is needed: the listener may have become deaf since the last pass over the
+// deadlines.
 func (d *deadlines) noteHearing(hearing bool) {
 	if !hearing {
 		d.hurry(time.Now())
 	}
 }
 
-// noteLook takes what a pass over the leases saw from lookFrom on: the first
-// deadline, in so many seconds, or none within lookAhead of the database's now.
+// noteLook records what a pass over the leases saw from lookFrom on: the first deadline, due in the given number of
+// seconds, or none within lookAhead of the database's now.
 func (d *deadlines) noteLook(dbNow time.Time, seconds float64) {
 	if math.IsInf(seconds, 1) {
 		d.advance(dbNow)
@@ -264,15 +261,15 @@ func (d *deadlines) noteLook(dbNow time.Time, seconds float64) {
 	d.hurry(after(time.Now(), seconds))
 }
 
-// hurry has the next pass over the deadlines begin by then.
+// hurry makes the next pass over the deadlines begin by the given time.
 func (d *deadlines) hurry(by time.Time) {
 	select {
 	case d.sooner <- by:
-	default: // one is waiting; the next look tells again
+	default: // one is waiting; the next look reports again
 	}
 }
 
-// advance moves passed forward; two goroutines do.
+// advance moves passed forward. Two goroutines call it.
 func (d *deadlines) advance(to time.Time) {
 	for {
 		passed := d.passed.Load()
@@ -282,8 +279,8 @@ func (d *deadlines) advance(to time.Time) {
 	}
 }
 
-// after is so many seconds from now, and a moment more, so that the database's
-// clock has come there, too; far away for infinity.
+// after returns now plus the given seconds and a moment more, so that the database's clock has reached that time, too;
+// for infinity, it returns a time far away.
 func after(now time.Time, seconds float64) time.Time {
 	if seconds > deadlineIdle.Seconds() {
 		return now.Add(deadlineIdle)

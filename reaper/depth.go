@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	maxKinds    = 100 // with a gauge of their own, and as many queues
-	depthShare  = 50  // a sample may take this part of the time
+	maxKinds    = 100 // of kinds with a gauge each; the same limit applies to queues
+	depthShare  = 50  // a sample may take one part in so many of the time
 	sampleTurn  = depthTimeout + statementTimeout + 10*time.Second
-	seenOfLate  = 150 * time.Second // a dispatcher that was not seen for longer is not counted on
+	seenOfLate  = 150 * time.Second // a dispatcher not seen for longer does not count
 	sampleChore = "sample"
-	forgetAfter = 30 * time.Minute // PosthasteNoReaper waits for as long
+	forgetAfter = 30 * time.Minute // also the time that PosthasteNoReaper waits
 )
 
-// sample is what one reaper counts, and all show. EndSample stores it in this form.
+// sample is what one reaper counts and all show. EndSample stores it in this form.
 type sample struct {
 	Depth  []sqlgen.SampleDepthRow
 	Server struct {
@@ -38,36 +38,36 @@ type sample struct {
 	}
 }
 
-// sampler shows what waits. It is for one goroutine.
+// A sampler publishes the depth of the queues. Only one goroutine may use it.
 type sampler struct {
 	chores   chores
 	interval time.Duration
 	gauges   depthGauges
 }
 
-// sample counts what waits, or shows what another reaper has counted. Counting reads the whole table, so one of
-// all processes does it, and the more there is the longer it is until the next time.
+// sample counts the waiting jobs, or shows another reaper's count. Counting reads the whole table, so only one of all
+// processes does it, and the longer a count takes, the longer the pause before the next.
 //
-// Whose turn it is the database says, in the row of the chore:
+// The database decides whose turn it is, in the row of the chore:
 //
 //	A   takes the turn, free_at = +45 s    counts, at most 35 s      ends it: found, free_at = +20 s
 //	B                  the turn is taken: shows what was found                     takes the next turn
 //
-// Two that look at once want the same row: the second waits until the first has committed, sees the row as it
-// is then, and takes nothing. If A dies, its turn is over after 45 s; so it is if A stands still, and then what A
-// stores when it wakes is refused, because free_at is B's. So no count is overwritten by an older one.
+// Two reapers that look at once want the same row: the second waits until the first has committed, sees the row as it
+// is then, and takes nothing. If A dies, its turn is over after 45 s. The same happens if A hangs; when A then wakes
+// and stores its count, the store is refused, because free_at is B's. So an older count never overwrites a newer one.
 //
 // A shows its count at once, and B at its next look: half a minute later, or a minute if both look at the same time.
 func (s *sampler) sample(ctx context.Context) (time.Duration, error) {
 	turn, err := s.takeTurn(ctx)
 	if err == nil && turn.Turn.Valid {
 		err = s.count(ctx, turn.Turn)
-	} else if err == nil && turn.Found != nil { // else the first turn has not ended yet
+	} else if err == nil && turn.Found != nil { // otherwise the first turn has not ended yet
 		err = s.show(turn.Found, time.Duration(turn.AgeSeconds*float64(time.Second)))
 	}
 	if err != nil {
 		s.gauges.forget()
-		if isTimeout(err) { // to try again soon would spend what was to be saved
+		if isTimeout(err) { // an early retry would spend the time that is to be saved
 			_ = backoff.Sleep(ctx, backoff.Jitter(s.interval))
 		}
 		return 0, fmt.Errorf("sample the depth: %w", err)
@@ -99,7 +99,7 @@ func (s *sampler) count(ctx context.Context, turn pgtype.Timestamptz) error {
 	if err != nil {
 		return err
 	}
-	// Each process looks after three quarters of the interval at the earliest: one of them finds it free then.
+	// Each process looks after three quarters of the interval at the earliest; one of them then finds the turn free.
 	rest := max(s.interval*7/10, depthShare*took)
 	var stored [][]byte
 	err = s.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
@@ -121,17 +121,17 @@ func (s *sampler) show(stored []byte, age time.Duration) error {
 	return nil
 }
 
-// depthGauges shows samples. A kind or queue that has vanished is shown as 0 once, so that a graph of it goes down, and
-// then no more. A sink that was removed is not shown as 0, which would mean that nobody publishes to it.
+// depthGauges shows samples. A kind or queue that has vanished is shown as 0 once, so that its graph falls, and is then
+// removed. A removed sink is not shown as 0, which would mean that nobody publishes to it.
 type depthGauges struct {
 	metrics       *metrics
-	kinds, queues map[string]bool // shown; false: it went before the latest sample
+	kinds, queues map[string]bool // shown; false: gone before the latest sample
 	sinks         map[string]bool // shown
-	taken         time.Time       // what is shown; zero before the first sample
+	taken         time.Time       // time of the shown sample; zero before the first one
 }
 
-// forget shows what a process shows that has not sampled yet, once no sample was to be had for longer than one takes to
-// come: what stands still in a process that is cut off would outweigh what the others see.
+// forget clears the gauges of a process if no sample has been available for longer than one takes to come. Otherwise
+// the stale values of a process that is cut off would outweigh what the others see.
 func (g *depthGauges) forget() {
 	if !g.taken.IsZero() && time.Since(g.taken) > forgetAfter {
 		g.set(sample{}, time.UnixMilli(0))
@@ -186,7 +186,7 @@ func (g *depthGauges) setSinks(s sample) {
 			owned = 1
 		}
 		g.metrics.sinkOwned.WithLabelValues(sink.Name).Set(owned)
-		g.metrics.eventsLost.WithLabelValues(sink.Name) // from 0 on: a rate sees no first value
+		g.metrics.eventsLost.WithLabelValues(sink.Name) // starts at 0, because a rate ignores a first value
 	}
 	for name := range g.sinks {
 		if !sinks[name] {
@@ -216,7 +216,8 @@ func (m *metrics) setQueue(row sqlgen.SampleDepthRow) {
 	}
 }
 
-// fade sets the gauges of what is not shown any more to 0, or removes them the next time. It returns what is shown.
+// fade sets the gauges of names that are no longer shown to 0, or the next time removes them. It returns the names that
+// are shown.
 func fade(before, now map[string]bool, gauges ...*prometheus.GaugeVec) map[string]bool {
 	for name, there := range before {
 		if now[name] {

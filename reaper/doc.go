@@ -1,7 +1,6 @@
-// Package reaper does what no living worker will do: it takes jobs away from
-// workers that died, closes jobs whose deadline has come, keeps the partitions of the history and the events ahead,
-// trims what is beyond its retention, samples how deep the queues are, and ends listeners that have
-// stopped reading.
+// Package reaper does the work that no living worker does: it takes jobs away from workers that died, closes jobs whose
+// deadline has passed, creates the partitions of the history and the events in advance, trims data beyond its
+// retention, samples the depth of the queues, and ends listeners that have stopped reading.
 //
 //	            every      what                              statements a minute
 //	expire      4.75 s     lapsed leases → retrying, dead, cancelled          13, or 27: see below
@@ -12,20 +11,26 @@
 //	partition   1 h        history and events, HistoryAhead days                  0
 //	trim        1 h        history, events, dead letters, attempts, inbox …    0
 //
-// While Config.Hearing says no, and for a minute after a deadline was seen, deadlines
-// are looked for every 0.8 s. While it says no, or it takes long to look ahead for leases that are about to lapse,
-// lapsed leases are looked for every 2.25 s.
+// While Config.Hearing returns false, and for a minute after a deadline was seen, the reaper looks for deadlines every
+// 0.8 s. It looks for lapsed leases every 2.25 s while Config.Hearing returns false, or while looking ahead for leases
+// that are about to lapse takes long.
 //
-// It runs in every process and has no leader: whatever two reapers do at once,
-// they skip each other's rows or find nothing left to do.
+// The reaper runs in every process and has no leader: two reapers that act at once skip each other's rows or find
+// nothing left to do.
 //
-// Guarantees: the jobs of a worker that dies run again within three seconds after their leases have lapsed, or five of
-// leases of less than two seconds (as a rule at once: a lease that is about to lapse is waited for), by the database's
-// clock and at their old place in the queue, but for one that has lost leases before, which waits for 1 s to a minute
-// more; a job whose deadline has come is closed within a second, whatever it was doing, and however many had a deadline
-// and are done (5 s if it was stored less than that before, its notification was lost though Config.Hearing says yes,
-// and it is the first deadline in a minute); a job that keeps killing its workers ends dead; an outage of Postgres
-// spends no attempts; nothing that an open job needs is trimmed, but dead letters that nobody has done anything about
-// for 90 days are removed; an idempotency key is free again exactly when its job is gone. What trims, counts or scans
-// at length takes a small, fixed part of the time, however large the tables have grown.
+// Guarantees:
+//
+//   - The jobs of a worker that dies run again within three seconds after their leases have lapsed, or five for
+//     leases of less than two seconds. As a rule they run at once, because the reaper waits for a lease that is about
+//     to lapse. They keep their old place in the queue by the database's clock, except that a job that has lost leases
+//     before waits for 1 s to a minute more.
+//   - A job whose deadline has passed is closed within a second, whatever state it was in, and however many finished
+//     jobs had a deadline. It takes 5 s if the job was stored less than 5 s before its deadline, its notification was
+//     lost although Config.Hearing returns true, and it is the first deadline in a minute.
+//   - A job that keeps killing its workers ends dead.
+//   - Outages of Postgres spend no attempts.
+//   - Nothing that an open job needs is trimmed, but dead letters that nobody has dealt with for 90 days are removed.
+//   - An idempotency key becomes free exactly when its job is gone.
+//   - Chores that trim, count or scan at length take a small, fixed part of the time, however large the tables have
+//     grown.
 package reaper

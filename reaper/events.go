@@ -13,9 +13,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-const countPositions = 200_000 // of which one statement counts the events
+const countPositions = 200_000 // positions whose events one statement counts
 
-// eventTrimmer drops days of events.
+// An eventTrimmer drops days of events.
 type eventTrimmer struct {
 	batches batches
 	days    days
@@ -24,15 +24,15 @@ type eventTrimmer struct {
 	log     *slog.Logger
 }
 
-// trim drops the days of the events that are beyond their retention. A day that a sink
-// has not read stays, or is lost for that sink: Config.LoseUnread says which.
+// trim drops the days of events that are beyond their retention. If a sink has not read such a day, Config.LoseUnread
+// decides whether it stays or is lost for that sink.
 func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	var days []sqlgen.ListEventDaysRow
 	err := t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
 		days, err = q.ListEventDays(ctx, pgvalue.Interval(t.config.KeepEvents))
 		return err
 	})
-	if pgsession.State(err) == pgsession.UndefinedTable { // another reaper dropped one meanwhile
+	if pgsession.State(err) == pgsession.UndefinedTable { // another reaper dropped a day meanwhile
 		return backoff.Jitter(dropInterval), nil
 	}
 	if err != nil {

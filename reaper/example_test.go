@@ -10,8 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/reaper"
 )
 
-// How long are closed jobs and dead letters kept? For as long as you say, by outcome
-// and by queue.
+// How do I set how long closed jobs and dead letters are kept, by status and by queue?
 func Example_retention() {
 	keep := func(ctx context.Context, pool *pgxpool.Pool) error {
 		const day = 24 * time.Hour
@@ -20,7 +19,7 @@ func Example_retention() {
 			KeepByQueue:  map[string]map[outbox.Status]time.Duration{"mail": {outbox.Succeeded: 2 * day}},
 		})
 		if err != nil {
-			return err // each field that is not acceptable
+			return err // names each field that is not acceptable
 		}
 		return r.Run(ctx) // app.Run does it for you, by app.Config.KeepByStatus and KeepByQueue
 	}

@@ -21,28 +21,26 @@ import (
 
 const (
 	expireBatch = 500
-	// A pass begins 2 to 2.5 s after the last: the jobs of a dead worker wait no
-	// longer, and an idle process asks no more than it must. It begins after 4.5 to 5 s
-	// if the last one looked so far ahead and saw no lease that lapses: then none does
-	// meanwhile, but for a shorter one that was taken since.
+	// A pass begins 2 to 2.5 s after the last one, so that the jobs of a dead worker wait no longer and an idle process
+	// queries no more than it must. It begins after 4.5 to 5 s if the last pass looked that far ahead and saw no lease
+	// that lapses: then none lapses meanwhile, except a shorter one that was taken since.
 	expireInterval = 2250 * time.Millisecond
 	quietInterval  = 4750 * time.Millisecond
 	expireJitter   = 500 * time.Millisecond
-	// A pass waits for a lease that is about to lapse, so that its job runs again that
-	// much earlier; live workers extend theirs long before. The entries of the index
-	// in which it is looked for are those that the next pass has to go through; where
-	// that takes long, a pass does it once, not twice.
+	// A pass waits for a lease that is about to lapse, so that its job runs again that much earlier; live workers
+	// extend theirs long before. The look ahead reads index entries that the next pass must read again; where reading
+	// them takes long, passes do not look ahead.
 	lapseMargin   = 100 * time.Millisecond // at most: processes do not all come at once
 	lapseSpacing  = 250 * time.Millisecond // between passes, however many leases lapse
 	lapseLookCost = 20 * time.Millisecond
 )
 
-// expirer takes jobs away from workers whose leases have lapsed. It is for one goroutine.
+// An expirer takes jobs away from workers whose leases have lapsed. Only one goroutine may use it.
 type expirer struct {
 	db        *sqlgen.Queries
 	promoter  *promoter
-	deadlines *deadlines // for which its statement looks, too
-	sweeper   *sweeper   // which sweeps only if a pass has seen keys
+	deadlines *deadlines // its statement looks for these, too
+	sweeper   *sweeper   // sweeps only if a pass has seen keys
 	hearing   func() bool
 	metrics   *metrics
 	log       *slog.Logger
@@ -50,9 +48,9 @@ type expirer struct {
 	scan       scan
 	sight      sight
 	aside      aside[pgtype.UUID]
-	batch      int32   // jobs a statement; fewer after one that did not end in time
-	lapsesIn   float64 // seconds, from the last look on; infinite if no lease lapses soon
-	looksAhead bool    // the last pass was cheap enough for that
+	batch      int32   // jobs per statement; fewer after one that did not end in time
+	lapsesIn   float64 // seconds from the last look; infinite if no lease lapses soon
+	looksAhead bool    // the last pass was cheap enough to look ahead
 }
 
 // expire makes one pass over the leases.
@@ -62,7 +60,7 @@ func (e *expirer) expire(ctx context.Context) (time.Duration, error) {
 	hearing := e.hearing()
 	e.deadlines.noteHearing(hearing)
 	wait := expireInterval
-	if looked && hearing { // deaf, we are the ones who find deadlines
+	if looked && hearing { // while deaf, the closer finds the deadlines
 		wait = quietInterval
 	}
 	wait += rand.N(expireJitter) - expireJitter/2
@@ -90,12 +88,11 @@ func (e *expirer) pass(ctx context.Context) error {
 	return nil
 }
 
-// rowCost is what a lapsed lease may take of a statement's time before the rest
-// counts as the cost of looking for it.
+// rowCost is how much of a statement's time a lapsed lease may take; the rest counts as the cost of looking for leases.
 const rowCost = 100 * time.Microsecond
 
-// span expires every lease that lapsed within the span, and returns what
-// it cost to look for them and the database's time of the last look.
+// span expires every lease that lapsed within the span. It returns the cost of looking for them and the database's time
+// of the last look.
 func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
 	params := sqlgen.ExpireLeasesParams{
 		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap),
@@ -127,14 +124,14 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 			params.FromLease = slices.MinFunc(left, byLease).LeaseExpiresAt
 		case len(rows) < int(params.MaxJobs):
 			return cost, now, nil
-		default: // what lies before the last of them is expired or locked by somebody
+		default: // everything before the last of them is expired, or locked by others
 			params.FromLease = slices.MaxFunc(rows, byLease).LeaseExpiresAt
 		}
 	}
 }
 
-// take is one statement. It returns the jobs that it took away, and those that it left for the next one, the
-// database's time, and how long it took.
+// take executes one statement. It returns the jobs that it took away, those that it left for the next one, the
+// database's time, and how long the statement took.
 func (e *expirer) take(ctx context.Context, params sqlgen.ExpireLeasesParams) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
@@ -162,8 +159,8 @@ func (e *expirer) take(ctx context.Context, params sqlgen.ExpireLeasesParams) (r
 	return rows, now, took, nil
 }
 
-// apart takes the jobs of a statement that was refused in ever smaller parts. Those that are refused by themselves are
-// left alone for a while. It returns the refusal if that got nowhere.
+// apart takes the jobs of a refused statement in ever smaller parts. It leaves jobs that are refused individually alone
+// for a while. If it makes no progress, it returns the refusal.
 func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, cause error) error {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	found, err := e.db.FindLapsedLeases(bound, sqlgen.FindLapsedLeasesParams{
@@ -198,15 +195,14 @@ func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, c
 	return err
 }
 
-// isTaken reports whether a statement has done what it could with the job, and did not leave it for the next one.
+// isTaken reports whether a statement has finished with the job rather than left it for the next one.
 func isTaken(row sqlgen.ExpireLeasesRow) bool { return row.Status != string(outbox.Running) }
 
 func byLease(a, b sqlgen.ExpireLeasesRow) int {
 	return a.LeaseExpiresAt.Time.Compare(b.LeaseExpiresAt.Time)
 }
 
-// report counts what a statement did, and logs one line for each worker
-// and one for each job that is dead.
+// report counts a statement's results, and logs one line for each worker and one for each dead job.
 func (e *expirer) report(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
 	workers := map[string]int{}
 	for _, row := range rows {

@@ -15,23 +15,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const trimBlocks = 128 // of the history, which hold some thousand rows
+const trimBlocks = 128 // of the history, which hold a few thousand rows
 
-// historyTrimmer removes closed jobs. It is for one goroutine.
+// A historyTrimmer removes closed jobs. Only one goroutine may use it.
 type historyTrimmer struct {
 	batches batches
 	days    days
 	config  Config
 	metrics *metrics
 
-	trimmed map[string]int64            // how many of the retentions have been read for, by day
+	trimmed map[string]int64            // how many retentions each day has been read for
 	counted map[string]map[string]int64 // jobs by outcome in days that wait to be dropped
 }
 
-// trim drops the days of which everything is beyond its retention, and deletes
-// what is from the others. A day that all of a retention's rows are beyond need not
-// be read again for it: nothing is added to days that are over. How many
-// retentions those are is remembered for the life of the process.
+// trim drops the days in which everything is beyond its retention, and deletes such rows from the others. Once all rows
+// of a retention in a day are beyond it, the day need not be read for it again, because nothing is added to past days.
+// The process remembers how many retentions those are.
 func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	rules := t.config.rules(outbox.Status.Closed)
 	days, err := t.list(ctx, rules.shorter(t.config.longestRetention()))
@@ -69,8 +68,8 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	return wait, nil
 }
 
-// dropIfPast drops a day if nothing in it is within its retention any more. What it
-// learns by reading the day is remembered while the drop has to wait.
+// dropIfPast drops a day if everything in it is beyond its retention. If the drop must wait, the result of reading the
+// day is remembered.
 func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (past, dropped bool, err error) {
 	jobs, known := t.counted[day.Name]
 	if !known {
@@ -93,7 +92,7 @@ func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryP
 	return true, true, nil
 }
 
-// countDay counts a day's jobs by outcome. It stops where it finds one that stays.
+// countDay counts a day's jobs by status. It stops at the first job that stays.
 func (t *historyTrimmer) countDay(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (jobs map[string]int64, past bool, err error) {
 	jobs = map[string]int64{}
 	params := sqlgen.CountDayParams{
@@ -117,7 +116,7 @@ func (t *historyTrimmer) countDay(ctx context.Context, day sqlgen.ListHistoryPar
 	return jobs, true, nil
 }
 
-// freeKeys frees the idempotency keys of a day that is to be dropped.
+// freeKeys frees the idempotency keys of a day that is about to be dropped.
 func (t *historyTrimmer) freeKeys(ctx context.Context, day sqlgen.ListHistoryPartitionsRow) error {
 	var any bool
 	err := t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
@@ -140,8 +139,7 @@ func (t *historyTrimmer) freeKeys(ctx context.Context, day sqlgen.ListHistoryPar
 	return nil
 }
 
-// trimDay reads one day from end to end, a few blocks at a time, and deletes
-// what is beyond its retention.
+// trimDay reads one day from end to end, a few blocks at a time, and deletes rows beyond their retention.
 func (t *historyTrimmer) trimDay(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) error {
 	params := sqlgen.TrimHistoryParams{
 		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant,
@@ -166,8 +164,8 @@ func (t *historyTrimmer) trimDay(ctx context.Context, day sqlgen.ListHistoryPart
 	return nil
 }
 
-// list returns the days of the history and which of the retentions that
-// are shorter than the longest they are beyond.
+// list returns the days of the history, and for each day which of the retentions that are shorter than the longest it
+// is beyond.
 func (t *historyTrimmer) list(ctx context.Context, shorter []pgtype.Interval) (days []sqlgen.ListHistoryPartitionsRow, err error) {
 	err = t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
 		days, err = q.ListHistoryPartitions(ctx, pgvalue.Interval(t.config.longestRetention()), shorter)

@@ -20,9 +20,9 @@ import (
 const (
 	sweepInterval = 2 * time.Second
 	sweepPage     = 500
-	sweepShare    = 19 // times what a sweep took, the next one is that far away
-	// A key that is found stuck is looked at again after this: as a rule the
-	// process that freed a slot is about to promote the next job.
+	sweepShare    = 19 // the next sweep follows after so many times the duration of the last
+	// sweepPatience is after how long the sweep looks again at a key that it found stuck: usually the process that
+	// freed a slot is about to promote the next job.
 	sweepPatience = 250 * time.Millisecond
 	everySlot     = engine.MaxKeyActive
 )
@@ -46,21 +46,20 @@ type keyName struct {
 
 func (k *keys) name(i int) keyName { return keyName{k.tenants[i], k.queues[i], k.names[i]} }
 
-// sweeper moves on the keys that nobody else has.
+// A sweeper moves on the keys that no other process moves on.
 type sweeper struct {
 	db       *sqlgen.Queries
 	promoter *promoter
 	metrics  *metrics
 	keyed    atomic.Bool // there are or were keys to sweep, as the last pass over the leases saw
-	keysPage int32       // keys that one statement looks at
+	keysPage int32       // keys that one statement examines
 }
 
-// sweep looks at every key and promotes where a slot is free: the process
-// that freed it died before it had promoted the next job, or a head has been
-// dead for long enough. It forgets keys that no open job bears. This is what
-// makes keys correct; that the others promote at once makes them fast.
+// sweep examines every key and promotes jobs where a slot is free: the process that freed it died before it had
+// promoted the next job, or a head has been dead for long enough. It forgets keys that no open job bears. The sweep
+// makes keys correct; prompt promotion by the others makes them fast.
 func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
-	if !s.keyed.Load() { // so that an idle process asks nothing
+	if !s.keyed.Load() { // an idle process queries nothing
 		return backoff.Jitter(sweepInterval), nil
 	}
 	var stuck, idle keys
@@ -126,7 +125,7 @@ func (s *sweeper) forget(ctx context.Context, k keys) error {
 	return nil
 }
 
-// promoter promotes what waits for keys.
+// A promoter promotes jobs that wait for keys.
 type promoter struct {
 	db  *sqlgen.Queries
 	log *slog.Logger
@@ -135,9 +134,8 @@ type promoter struct {
 	aside aside[keyName]
 }
 
-// promote moves keys on, wakes the dispatchers for what it promoted, and returns
-// how many jobs that was. Keys that the database refuses to move on are left alone for
-// a while, and hold up no other.
+// promote moves keys on, wakes the dispatchers for the jobs that it promoted, and returns how many those were. Keys
+// that the database refuses to move on are left alone for a while and delay no others.
 func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
 	var tally refusals
 	for page := range slices.Chunk(p.notAside(k), sweepPage) {
@@ -160,7 +158,7 @@ func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted 
 	return promoted, err
 }
 
-// notAside returns which of the keys are not left alone now.
+// notAside returns the indexes of the keys that are not left alone now.
 func (p *promoter) notAside(k keys) (at []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +171,7 @@ func (p *promoter) notAside(k keys) (at []int) {
 	return at
 }
 
-// some is one statement, on some of the keys.
+// some executes one statement, on some of the keys.
 func (p *promoter) some(ctx context.Context, k keys, at []int, patient bool) (promoted int, err error) {
 	move := sqlgen.PromoteKeysParams{Patient: patient}
 	for _, i := range at {
@@ -183,7 +181,7 @@ func (p *promoter) some(ctx context.Context, k keys, at []int, patient bool) (pr
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := p.db.PromoteKeys(bound, move)
-	// The next sweep sees what is locked.
+	// The next sweep handles locked ones.
 	rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
 	if len(rows) > 0 {
 		_ = p.db.Notify(bound, []string{engine.Channel}) // a hint
@@ -191,10 +189,9 @@ func (p *promoter) some(ctx context.Context, k keys, at []int, patient bool) (pr
 	return len(rows), err
 }
 
-// moveOn promotes what waited behind jobs that have expired. One that waited had no
-// slot, but may have been the head of its line, or promoted and not yet claimed. Most
-// were neither, so it looks before it locks, like the promoter of a dispatcher. If
-// that fails, the sweep does it.
+// moveOn promotes jobs that waited behind expired ones. An expired job that waited had no slot, but may have been the
+// head of its line, or promoted and not yet claimed. Most were neither, so the statement looks before it locks, like
+// the promoter of a dispatcher. If moveOn fails, the sweep does the work.
 func (p *promoter) moveOn(ctx context.Context, freed keys) {
 	if len(freed.names) == 0 {
 		return
@@ -218,11 +215,10 @@ func (p *promoter) moveOn(ctx context.Context, freed keys) {
 	}
 }
 
-// lapsed gives the slots of lapsed leases to the next jobs of their keys.
-// If that fails, the sweep does it.
+// lapsed gives the slots of lapsed leases to the next jobs of their keys. If it fails, the sweep does the work.
 func (p *promoter) lapsed(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
 	var freed keys
-	at := map[keyName]int{} // a key is named once
+	at := map[keyName]int{} // each key is listed once
 	for _, row := range rows {
 		if row.Key == "" {
 			continue

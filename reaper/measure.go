@@ -13,22 +13,24 @@ import (
 )
 
 const (
-	measuredParts = 100              // tenants' kinds in queues that are measured by themselves
-	measureLag    = 10 * time.Second // after the end of a minute: what began in it has committed, as a rule
+	measuredParts = 100              // of tenants' kinds in queues; only the largest are measured individually
+	measureLag    = 10 * time.Second // after the end of a minute, when most transactions begun in it have committed
 )
 
 // measurer counts for charts.
 type measurer struct{ chores chores }
 
-// measure counts, once a minute, what is open and what has happened since the last count, for charts. All reapers try
-// it, and one does it: the others find the lock held, or the minute counted.
+// measure counts, once a minute and for charts, the open jobs and the events since the last count. All reapers try it,
+// and one does it: the others find the lock held, or the minute counted.
 //
 // Suppose that two try at the same moment. B may ask for the lock while A holds it: B gives up and tries the next
-// minute. Or B gets it after A has committed. A statement sees what had committed when it began, and B asks what is
-// due in a later statement than the one that took the lock, so it sees A's count, and nothing is due. Were B to ask in
-// the statement that takes the lock, that could have begun before A committed, and would count what A has counted.
+// minute. Or B gets it after A has committed. A statement sees what had committed when it began, and B asks what is due
+// in a later statement than the one that took the lock, so it sees A's count, and nothing is due. If B asked in the
+// statement that takes the lock, that statement could have begun before A committed, and would count again what A has
+// counted.
 //
-// A count that takes long is rarer: then it has several minutes at once, and all that happened in them.
+// A count that takes long is made less often: then it covers several minutes at once, and everything that happened in
+// them.
 func (m measurer) measure(ctx context.Context) (time.Duration, error) {
 	var took time.Duration
 	err := m.chores.inTx(ctx, depthTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -45,14 +47,14 @@ func (m measurer) measure(ctx context.Context) (time.Duration, error) {
 	return wait, nil
 }
 
-// untilNextMeasure is how long it is until the next minute can be counted. By our clock: the database's decides what
-// is due, and one that is asked too early is asked again a minute later.
+// untilNextMeasure returns the time until the next minute can be counted. It uses the reaper's clock: the database's
+// decides what is due, and a query that comes too early is repeated a minute later.
 func untilNextMeasure(now time.Time) time.Duration {
 	next := now.Add(-measureLag).Truncate(time.Minute).Add(time.Minute + measureLag)
 	return next.Sub(now) + backoff.Jitter(2*time.Second)
 }
 
-// measure counts in a transaction what is due, and returns how long that took; nothing if nothing is due.
+// measure counts what is due in a transaction and returns how long that took, or 0 if nothing is due.
 func measure(ctx context.Context, tx pgx.Tx, lag time.Duration) (took time.Duration, err error) {
 	q := sqlgen.New(tx)
 	if locked, err := q.TryMeasureLock(ctx); err != nil || !locked {

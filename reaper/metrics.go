@@ -8,9 +8,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// metrics are the reaper's. job_queue_depth and its label are fixed by those who
-// watch it (docs/operate/operations.md); the others are outbox_reaper_, or outbox_queue_ for what
-// a queue has. Every process shows the same sample: take the maximum of the gauges, not the sum.
+// metrics are the reaper's. Monitoring relies on the name job_queue_depth and its label (docs/operate/operations.md).
+// The others begin with outbox_reaper_, or with outbox_queue_ for properties of a queue. Every process shows the same
+// sample: aggregate the gauges by maximum, not by sum.
 type metrics struct {
 	expired     prometheus.Counter
 	dead        prometheus.Counter
@@ -36,7 +36,7 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	f := promauto.With(reg) // nil registers nowhere, and still counts
+	f := promauto.With(reg) // with nil, metrics count but are not registered
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -87,7 +87,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// countTrimmed makes the counters of what is removed beyond its retention.
+// countTrimmed makes the counters of rows removed beyond their retention.
 func (m *metrics) countTrimmed(f promauto.Factory) {
 	trimmed := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "outbox_reaper_rows_trimmed_total",

@@ -17,26 +17,26 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// How often things are done; each wait is drawn from three quarters to five
-// quarters of these, so that many processes spread.
+// These are the intervals of the chores. Each wait is drawn from three quarters to five quarters of its interval, so
+// that many processes spread out.
 const (
 	watchInterval     = 32 * time.Second
-	suspectInterval   = 10 * time.Second // between looks at listeners that were found waiting
+	suspectInterval   = 10 * time.Second // between looks at listeners found waiting
 	partitionInterval = time.Hour
 	trimInterval      = time.Hour
 	firstDepth        = 10 * time.Second // after the start
-	dropInterval      = time.Minute      // until a partition that could not be dropped is tried again
+	dropInterval      = time.Minute      // before retrying to drop a partition
 )
 
-// Reaper cleans up after workers. Make it with [New].
+// A Reaper cleans up after workers. Make one with [New].
 type Reaper struct {
 	config    Config
-	user      *pgxpool.Pool // reset on failover, together with our own
+	user      *pgxpool.Pool // reset on failover, together with the reaper's own
 	metrics   *metrics
 	log       *slog.Logger
 	deadlines *deadlines
 	started   atomic.Bool
-	health    atomic.Pointer[error] // of the latest pass over the leases
+	health    atomic.Pointer[error] // result of the latest pass over the leases
 
 	// Made by Run.
 	leases   *pgxpool.Pool // two connections, with plans that do not depend on statistics
@@ -51,10 +51,9 @@ type Reaper struct {
 	measurer measurer
 }
 
-// New checks config and registers the metrics. The reaper opens three connections
-// of its own to the same database, so that handlers that use up pool cannot keep
-// leases from being expired; pool itself is only read for its settings, and reset
-// when the database turns out to be read-only after a failover.
+// New validates config and registers the metrics. The reaper opens three connections of its own to the same database,
+// so that handlers that exhaust pool cannot keep leases from expiring. It uses pool only for its settings, and resets
+// it when the database turns out to be read-only after a failover.
 func New(pool *pgxpool.Pool, config Config) (*Reaper, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -72,9 +71,8 @@ func New(pool *pgxpool.Pool, config Config) (*Reaper, error) {
 	return r, nil
 }
 
-// Ready returns nil while the database answers and can be written to, by the
-// latest pass over the leases, and otherwise what is wrong. It is safe for
-// concurrent use.
+// Ready returns nil while the database answers and accepts writes, by the latest pass over the leases, and otherwise
+// the reason. It is safe for concurrent use.
 func (r *Reaper) Ready() error {
 	if !r.started.Load() {
 		return errors.New("not started")
@@ -82,9 +80,8 @@ func (r *Reaper) Ready() error {
 	return *r.health.Load()
 }
 
-// Run works until ctx ends and then returns nil; statements that are under way
-// are cut off, which loses nothing. It may be called once. It returns early only
-// for an error that a retry cannot mend.
+// Run works until ctx ends and then returns nil; it cuts off running statements, which loses nothing. It may be called
+// once. It returns early only for an error that no retry can fix.
 func (r *Reaper) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return fmt.Errorf("reaper: %w", backoff.ErrRanBefore)
@@ -105,8 +102,8 @@ func (r *Reaper) Run(ctx context.Context) error {
 	working.Go(func() { again.repeat(ctx, "partition", r.days.ensure, rare) })
 	working.Go(func() { again.repeat(ctx, "watch", r.watchdog.watch, rare) })
 	working.Go(func() { again.repeat(ctx, "trim", r.trimmer.trim, rare) })
-	// A sample reads the whole table. Not at once: a process that has just started
-	// has jobs to claim, and many that start together would all read it together.
+	// A sample reads the whole table, so it does not run at once: a process that has just started has jobs to claim,
+	// and many that start together would all read it together.
 	working.Go(func() {
 		_ = backoff.Sleep(ctx, backoff.Jitter(min(firstDepth, r.config.DepthInterval)))
 		again.repeat(ctx, "depth", r.sampler.sample, rare)
@@ -120,7 +117,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	return nil
 }
 
-// expire makes a pass over the leases, and notes for Ready whether it went well.
+// expire makes a pass over the leases, and records for Ready whether it succeeded.
 func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
 	wait, err := r.expirer.expire(ctx)
 	r.health.Store(&err)

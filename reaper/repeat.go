@@ -10,14 +10,14 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// repeater repeats chores, a goroutine for each. It is the place where the reaper's errors are logged and waited out.
+// A repeater repeats chores, each in its own goroutine. It logs the reaper's errors and retries after them.
 type repeater struct {
-	leave      func(error) // the server, if the error says that it is read-only
+	leave      func(error) // leaves the server if the error shows that it is read-only
 	log        *slog.Logger
 	complaints outage.Complaints
 }
 
-// repeat does a chore until ctx ends, each time after the wait that the chore asks for.
+// repeat runs a chore until ctx ends, waiting each time as long as the chore asks.
 func (r *repeater) repeat(ctx context.Context, name string, chore func(context.Context) (time.Duration, error), retry backoff.Backoff) {
 	for ctx.Err() == nil {
 		wait, err := chore(ctx)
@@ -37,8 +37,8 @@ func (r *repeater) repeat(ctx context.Context, name string, chore func(context.C
 	}
 }
 
-// complaint is what an error is logged as: while the server is out of reach
-// every chore fails of the same cause, which is logged once for all of them.
+// complaint returns the log message for an error: while the server is unreachable, every chore fails for the same
+// reason, which is logged once for all of them.
 func complaint(chore string, err error) string {
 	if pgsession.State(err) == "" {
 		return "no answer"
@@ -46,5 +46,5 @@ func complaint(chore string, err error) string {
 	return chore
 }
 
-// budget keeps what is long to a tenth of the time: it rests for so many times as long as it took.
+// budget limits long chores to a tenth of the time: a chore rests for so many times as long as it took.
 const budget = 9

@@ -12,8 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// rules are how long each outcome is kept: in any queue, which is the
-// empty text, and in those that differ.
+// rules map each queue, and "" for all others, to how long each status is kept.
 type rules struct {
 	statuses []string
 	queues   []string
@@ -35,8 +34,8 @@ func (c Config) rules(concerned func(outbox.Status) bool) (r rules) {
 	return r
 }
 
-// shorter are the retentions below the longest, each once, and none at all: a row that
-// is not kept does not wait until its day is over.
+// shorter returns the retentions below the longest, each once. A retention of zero counts as shorter even if it is the
+// longest, because a row that is not kept does not wait until its day is over.
 func (r rules) shorter(longest time.Duration) (keeps []pgtype.Interval) {
 	for _, keep := range r.keeps {
 		if (longest == 0 || keep != pgvalue.Interval(longest)) && !slices.Contains(keeps, keep) {

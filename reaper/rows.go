@@ -14,9 +14,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-var trimBatch int32 = 5000 // rows; tests need fewer
+var trimBatch int32 = 5000 // tests need fewer
 
-// rowTrimmer removes row by row what does not go with its day: dead letters, and what lies beside the jobs.
+// A rowTrimmer removes row by row what is not dropped with its day: dead letters, and the rows that accompany jobs.
 type rowTrimmer struct {
 	batches batches
 	config  Config
@@ -28,7 +28,7 @@ func (t rowTrimmer) trim(ctx context.Context) error {
 	return errors.Join(t.deadLetters(ctx), t.attempts(ctx), t.inbox(ctx), t.reports(ctx), t.workers(ctx), t.leaseExtensions(ctx), t.audit(ctx), t.measures(ctx), t.operations(ctx))
 }
 
-// deadLetters removes those that nobody has done anything about.
+// deadLetters removes the dead letters that nobody has dealt with.
 func (t rowTrimmer) deadLetters(ctx context.Context) error {
 	rules := t.config.rules(isDeadLetter)
 	params := sqlgen.TrimDeadLettersParams{
@@ -75,8 +75,7 @@ func (t rowTrimmer) inbox(ctx context.Context) error {
 	})
 }
 
-// keepWorkers is how long the row of a dispatcher that was killed stays for people to
-// see.
+// keepWorkers is how long the row of a killed dispatcher stays visible.
 const keepWorkers = time.Hour
 
 func (t rowTrimmer) workers(ctx context.Context) error {
@@ -95,20 +94,18 @@ func (t rowTrimmer) leaseExtensions(ctx context.Context) error {
 }
 
 func (t rowTrimmer) audit(ctx context.Context) error {
-	// The oldest first: as long as whole batches are old.
+	// Delete the oldest first, while whole batches are old.
 	return t.batches.all(ctx, "audit", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		trimmed, err = q.TrimAudit(ctx, pgvalue.Interval(t.config.KeepAudit), trimBatch)
 		return trimmed, trimmed, err
 	})
 }
 
-// reportsBatch is fewer than trimBatch: each of these jobs may have 200 lines and
-// as many steps.
+// reportsBatch is smaller than trimBatch: each of these jobs may have 200 lines and as many steps.
 const reportsBatch = 200
 
-// reports deletes what jobs have reported that are in the history no more. It
-// looks only at those that are older than the longest retention: the others are
-// open, or closed since.
+// reports deletes the reports of jobs that the history no longer holds. It examines only jobs older than the longest
+// retention: the others are open, or were closed since.
 func (t rowTrimmer) reports(ctx context.Context) error {
 	params := sqlgen.TrimReportsParams{
 		AfterCreatedAt: always, AfterJobID: pgtype.UUID{Valid: true},
@@ -137,7 +134,7 @@ func (t rowTrimmer) operations(ctx context.Context) error {
 
 const (
 	keepMeasures = 14 * day
-	trimMinutes  = 60 // at once
+	trimMinutes  = 60 // per statement
 )
 
 func (t rowTrimmer) measures(ctx context.Context) error {

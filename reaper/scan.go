@@ -8,45 +8,42 @@ import (
 
 // scan remembers where passes over the lapsed leases have to look.
 //
-// The index of the leases keeps a dead entry for every job that was claimed since
-// vacuum last could remove them. Usually that is not long ago, a pass over all of
-// it is free, and every pass is one. While some snapshot is held it is not, and
-// every process would read a growing heap of entries every two seconds. Then
+// The index of the leases keeps a dead entry for every job that was claimed since vacuum could last remove them.
+// Usually that is not long ago, so a pass over the whole index costs nothing, and every pass covers it. While some
+// snapshot is held, the dead entries stay, and every process would read a growing heap of them every two seconds. Then
 // there are two kinds of passes:
 //
 //	near   from where the last complete pass ended, less an overlap, to now
 //	sweep  everything before that; it takes a tenth of the time at most, and is
 //	       made in slices, from the youngest to the oldest, when it is long
 //
-// Nothing is missed. A lease is found by a near pass when it lapses, whatever its
-// length, because lapsing means that its time comes to lie between the end of the
-// last pass and the database's now; both are readings of the database's clock, and
-// when that was set back, the pass begins at the clock rather than at the
-// position. What a near pass had to leave (the row was locked, the lease extended
-// beside it, or the claim committed only after its lease had lapsed) is found again
-// within the overlap, and after that by the sweep.
+// No lease is missed. A near pass finds a lease when it lapses, whatever its length, because lapsing means that its
+// time comes to lie between the end of the last pass and the database's now. Both are readings of the database's clock,
+// and if that was set back, the pass begins at the clock rather than at the position. If a near pass had to leave a
+// lease (the row was locked, the lease was extended concurrently, or the claim committed only after its lease had
+// lapsed), later passes find it within the overlap, and after that the sweep does.
 type scan struct {
-	passed     time.Time     // the database's time of the last complete pass; zero: none
-	sweepAfter time.Time     // by our clock: no sweep before
-	slice      time.Duration // of a sweep; 0: all at once, together with the near pass
-	left       time.Time     // the sweep's slices have come down to here; zero: a new one begins
-	swept      time.Duration // what the slices of this sweep have cost so far
+	passed     time.Time     // the database's time of the last complete pass; zero if none
+	sweepAfter time.Time     // by our clock: no sweep before this time
+	slice      time.Duration // length of a sweep's slice; 0 sweeps all at once, together with the near pass
+	left       time.Time     // how far down the sweep's slices have come; zero begins a new sweep
+	swept      time.Duration // the cost of this sweep's slices so far
 }
 
-// span is a range of times at which leases lapse.
+// span is a range of lapse times.
 type span struct {
 	from, before pgtype.Timestamptz
-	near, sweep  bool // what it counts as; both: all at once
+	near, sweep  bool // which kinds of pass it counts as; both: all at once
 }
 
 const (
 	overlap = 5 * time.Second
-	// From here on a pass over everything is made in slices: well below a
-	// statement's deadline, so that one that grows never gets there.
+	// slowSweep is the cost from which a pass over everything is made in slices: well below a statement's deadline, so
+	// that a growing pass never reaches it.
 	slowSweep  = time.Second
 	quickSlice = 100 * time.Millisecond
 	firstSlice = time.Hour
-	horizon    = 400 * 24 * time.Hour // what lapsed earlier is one slice
+	horizon    = 400 * 24 * time.Hour // leases that lapsed earlier form one slice
 )
 
 var (
@@ -54,7 +51,7 @@ var (
 	never  = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 )
 
-// spans is what to look at now.
+// spans returns the spans to examine now.
 func (s *scan) spans(now time.Time) []span {
 	affordable := !now.Before(s.sweepAfter)
 	if affordable && s.slice == 0 {
@@ -78,8 +75,7 @@ func (s *scan) spans(now time.Time) []span {
 	return []span{near, sweep}
 }
 
-// note records what a span cost and the database's time of its last look, or the
-// error that ended it half-way.
+// note records what a span cost and the database's time of its last look, or the error that ended it half-way.
 func (s *scan) note(done span, cost time.Duration, dbNow, now time.Time, err error) {
 	if done.sweep {
 		s.sweepAfter = now.Add(budget * cost)

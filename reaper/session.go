@@ -11,17 +11,17 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// statementTimeout bounds every statement but one: a stalled connection must not
-// stop the reaper. depthTimeout is for the one that reads a whole table.
+// statementTimeout limits every statement but one, so that a stalled connection does not stop the reaper. depthTimeout
+// is for the one that reads a whole table.
 const (
 	statementTimeout = 5 * time.Second
 	depthTimeout     = 30 * time.Second
 )
 
-// The passes over leases and deadlines scan one index for a known number of rows. The
-// chores are of the other kind: how best to read much is for the planner to say, by the very
-// minute that is asked for (it is at the end of a long history: a plan for any minute reads
-// all of it), but not with more processes than the one whose time we measure.
+// openPools opens the connections. Passes over leases and deadlines scan one index for a known number of rows. The
+// chores differ: the planner must decide how best to read much data, by the very minute that is asked for (it is at the
+// end of a long history: a plan for any minute reads all of it), but with no more processes than the one whose time we
+// measure.
 func openPools(ctx context.Context, user *pgxpool.Pool) (leases *pgxpool.Pool, on chores, err error) {
 	leases, err = pgsession.Open(ctx, user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second, ByIndex: true})
 	if err != nil {
@@ -40,7 +40,7 @@ func openPools(ctx context.Context, user *pgxpool.Pool) (leases *pgxpool.Pool, o
 // chores is the connection for everything that can wait. Callers wait for their turn.
 type chores struct{ pool *pgxpool.Pool }
 
-// do runs statements, which have so much time from their turn on.
+// do runs statements, which have timeout from their turn on.
 func (c chores) do(ctx context.Context, timeout time.Duration, do func(context.Context, *sqlgen.Queries) error) error {
 	return c.turn(ctx, timeout, func(ctx context.Context, conn *pgxpool.Conn) error { return do(ctx, sqlgen.New(conn)) })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// trimmer removes what is beyond its retention.
+// A trimmer removes data beyond its retention.
 type trimmer struct {
 	chores  chores
 	history *historyTrimmer
@@ -25,16 +25,15 @@ func newTrimmer(on chores, d days, config Config, m *metrics, log *slog.Logger) 
 	return trimmer{on, history, eventTrimmer{b, d, config, m, log}, rowTrimmer{b, config, m, log}}
 }
 
-// trim removes what is beyond its retention. Two reapers may do it at once: they
-// meet the same rows in the same order, and the second finds them gone. A table
-// that cannot be trimmed does not keep the others from it. That nothing is left to trim is
-// noted in the database: where it is not for days, doctor says so, whatever the reason.
+// trim removes data beyond its retention. Two reapers may do it at once: they meet the same rows in the same order, and
+// the second finds them gone. A table that cannot be trimmed does not keep trim from the others. When nothing is left
+// to trim, trim records that in the database: if that does not happen for days, doctor reports it, whatever the reason.
 func (t trimmer) trim(ctx context.Context) (time.Duration, error) {
 	wait, err := t.history.trim(ctx)
 	waitEvents, failed := t.events.trim(ctx)
 	wait = min(wait, waitEvents)
 	err = errors.Join(err, failed, t.rows.trim(ctx))
-	if err != nil || wait < trimInterval/2 { // a day that is past could not be dropped
+	if err != nil || wait < trimInterval/2 { // a past day could not be dropped
 		return wait, err
 	}
 	return wait, t.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
@@ -48,7 +47,7 @@ type batches struct {
 	metrics *metrics
 }
 
-// all repeats a statement until it finds less than a batch to look at.
+// all repeats a statement until it finds less than a batch to examine.
 func (b batches) all(ctx context.Context, table string, batch int64, statement func(context.Context, *sqlgen.Queries) (trimmed, lookedAt int64, err error)) error {
 	for lookedAt := batch; lookedAt >= batch; {
 		err := b.one(ctx, table, func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
@@ -62,7 +61,7 @@ func (b batches) all(ctx context.Context, table string, batch int64, statement f
 	return nil
 }
 
-// one runs a statement once and then leaves the database alone, which keeps it to a tenth of the time.
+// one runs a statement once and then pauses, which limits trimming to a tenth of the time.
 func (b batches) one(ctx context.Context, table string, statement func(context.Context, *sqlgen.Queries) (trimmed int64, err error)) error {
 	var trimmed int64
 	var took time.Duration

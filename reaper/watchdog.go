@@ -19,14 +19,14 @@ const (
 	vanishedAfter = 30 * time.Second // and an idle transaction a job whose lease has lapsed
 )
 
-// suspect is a listener that the server waited for when we last looked.
+// suspect is a listener for which the server was waiting at the last look.
 type suspect struct {
 	pid     int32
 	started pgtype.Timestamptz
-	seen    time.Time // first, and waiting at every look since
+	seen    time.Time // when it was first seen waiting, as it has been at every look since
 }
 
-// watchdog ends sessions that hold others up. It is for one goroutine.
+// A watchdog ends wedged listeners and stuck transactions. Only one goroutine may use it.
 type watchdog struct {
 	chores   chores
 	metrics  *metrics
@@ -34,18 +34,16 @@ type watchdog struct {
 	suspects []suspect
 }
 
-// watch ends our own listeners that have stopped reading: a process that is
-// stopped or swapped out, or behind a connection that swallows everything. No
-// timeout of the server applies to them, and while they wait inside of the
-// transaction that delivers, vacuum removes nothing in the whole database.
+// watch ends our own listeners that have stopped reading: their process is stopped or swapped out, or the connection
+// swallows everything. No timeout of the server applies to them, and while the server waits for them inside the
+// transaction that delivers notifications, vacuum removes nothing in the whole database.
 //
-// Postgres tells since when they wait only if it is inside of a transaction. The
-// others are ended if we find them waiting at every look for half a minute; a
-// listener that reads is hardly ever found so once.
+// Postgres shows since when the server waits only if it is inside a transaction. Other listeners are ended if every
+// look for half a minute finds them waiting; a listener that reads is hardly ever found so even once.
 //
-// It also ends the transactions of handlers whose process, or the way to it, is gone: the passes over the leases skip
-// rows that are locked. Sessions that we open are ended by the kernel before this (internal/pgsession). Users' own pools
-// may lack that, poolers may keep it from us, and it does not help while an answer is on its way.
+// It also ends the transactions of handlers whose process, or the connection to it, is gone: the passes over the leases
+// skip rows that are locked. The kernel ends sessions that we open earlier (internal/pgsession). Users' own pools may
+// lack these settings, poolers may hide the client, and keepalives do not help while an answer is on its way.
 func (w *watchdog) watch(ctx context.Context) (time.Duration, error) {
 	if err := w.terminate(ctx, wedgedAfter, vanishedAfter); err != nil {
 		return 0, err

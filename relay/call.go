@@ -11,36 +11,36 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// hangGrace is how long after the end of its context a sink's call may take to return.
+// hangGrace is how long a sink's call may take to return after its context has ended.
 const hangGrace = 2 * time.Second
 
-// errHangs is the outcome of messages that are not sent because an earlier call of the sink has not returned: what it
-// still sends would come behind them.
+// errHangs is the outcome of messages that are not sent because an earlier call of the sink has not returned: whatever
+// that call still sends would arrive behind them.
 var errHangs = errors.New("the sink has not returned from an earlier call, although its time is over")
 
-// caller calls a sink. A publisher has one, and nobody else calls its sink.
+// A caller calls a sink. Each publisher has one, and nothing else calls its sink.
 //
-// Sinks carry out one call after the other, and the time of a call runs while it waits for others. So a call waits
-// here, before its time begins: those who wait for turn get it in the order in which they came. Of the held messages,
-// each of which is a call, the one that has heldTurn waits for turn, so that the owner's batch waits for one of them
-// at most, however many there are, and for a probe or two.
+// Sinks execute calls one after the other, and the time of a call runs while it waits for others. So a call waits here,
+// before its time begins: waiting calls get turn in the order in which they came. Each held message is a call of its
+// own; only the one that has heldTurn waits for turn. So the owner's batch waits for at most one held message, however
+// many there are, and for a probe or two.
 type caller struct {
 	name     string
 	sink     Sink
 	metrics  *sinkMetrics
-	turn     chan struct{} // full while the sink is called
-	heldTurn chan struct{} // full while a held message is published or waits for turn
+	turn     chan struct{} // full while the sink is being called
+	heldTurn chan struct{} // full while a held message is being published or waits for turn
 	hanging  atomic.Int64  // calls that have not returned in time
-	counted  atomic.Int64  // of the messages that the broker has dropped
+	counted  atomic.Int64  // messages that the broker has dropped
 }
 
 func newCaller(name string, sink Sink, metrics *sinkMetrics) caller {
 	return caller{name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1), heldTurn: make(chan struct{}, 1)}
 }
 
-// bounded has a sink do something, once it is its turn, until its time is over or ctx ends, and returns the sink's
-// answer. A sink that does not return soon after, or panics, has a fault, which becomes an error; one that does not
-// return is not called again until it has.
+// bounded calls do once it is the caller's turn, until timeout has passed or ctx ends, and returns the sink's answer.
+// If the sink panics or does not return soon after that, bounded returns an error; a sink that has not returned is not
+// called again until it has.
 func bounded[T any](ctx context.Context, c *caller, timeout time.Duration, do func(context.Context) T) (answer T, err error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -94,8 +94,8 @@ type outgoing struct {
 	index int
 }
 
-// deliver returns an outcome for each message. A sink that panics, does not return, or returns another number
-// of outcomes has a fault: then nothing is known of any.
+// deliver publishes messages and returns an outcome for each. If the sink panics, does not return, or returns the wrong
+// number of outcomes, the outcome of every message is unknown.
 func (c *caller) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) []error {
 	if len(messages) == 0 {
 		return nil
@@ -120,7 +120,7 @@ func (c *caller) deliver(ctx context.Context, messages []outgoing, timeout time.
 	return outcomes
 }
 
-// trace begins the span of a batch, if the program uses package tracing, and returns what ends it.
+// trace begins the span of a batch, if the program uses package tracing, and returns the function that ends it.
 func (c *caller) trace(ctx context.Context, batch []Message) (context.Context, func(outcomes []error)) {
 	t := engine.Tracing()
 	if t == nil {
@@ -146,7 +146,7 @@ func (c *caller) trace(ctx context.Context, batch []Message) (context.Context, f
 	}
 }
 
-// probe is the sink's Probe.
+// probe calls the sink's Probe.
 func (c *caller) probe(ctx context.Context) error {
 	answer, err := bounded(ctx, c, publishTimeout, c.sink.Probe)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *caller) probe(ctx context.Context) error {
 	return answer
 }
 
-// dropped is how many messages the broker has dropped as repeats.
+// dropped returns how many messages the broker has dropped as repeats.
 func (c *caller) dropped() int64 {
 	if d, ok := c.sink.(Deduplicator); ok {
 		return d.Duplicates()

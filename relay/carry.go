@@ -17,24 +17,24 @@ import (
 const (
 	heldAttempts    = 5
 	heldConcurrency = 8
-	heldLinger      = 30 * time.Second          // how long the dispatcher stays when nothing is held any more
-	heldGrace       = publishTimeout / 2        // for messages that are under way at a stop
-	heldOutage      = 10 * 365 * 24 * time.Hour // no outage spends attempts, as none of a sink loses messages
-	heldTimeout     = 10 * time.Minute          // of which nearly all is for waiting until it is a message's turn
+	heldLinger      = 30 * time.Second          // how long the dispatcher runs on after the last held message
+	heldGrace       = publishTimeout / 2        // for messages in progress at a stop
+	heldOutage      = 10 * 365 * 24 * time.Hour // outages spend no attempts, because no outage of a sink loses messages
+	heldTimeout     = 10 * time.Minute          // nearly all of it is for waiting for the message's turn
 )
 
 // heldWaits are the waits between attempts.
 var heldWaits = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// carrier carries out the jobs of a sink that is ours.
+// A carrier runs the jobs of a sink that this process owns.
 type carrier struct {
 	*publisher
 	o *ownership
 }
 
-// run carries out the sink's jobs, for as long as there are any but dead letters and those that wait for one, and the
-// sink is not stopped. So a sink that has nothing to be tried again needs no dispatcher, and a process that publishes
-// to a sink deals with what it refuses.
+// run runs the sink's jobs while there are any besides dead letters and jobs that wait for one, and the sink is not
+// stopped. So a sink without messages to retry needs no dispatcher, and a process that publishes to a sink also handles
+// the messages that the sink refuses.
 func (c *carrier) run(ctx context.Context) {
 	for c.o.awaitHeld(ctx, true) == nil {
 		working, stop := context.WithCancel(ctx)
@@ -54,8 +54,7 @@ func (c *carrier) run(ctx context.Context) {
 	}
 }
 
-// lingers waits a little if messages are to be published, and reports whether there is still nothing
-// to carry out.
+// lingers waits a little if messages are to be published, and reports whether there is still nothing to run.
 func (c *carrier) lingers(ctx context.Context) bool {
 	o := c.o
 	o.mu.Lock()
@@ -84,7 +83,7 @@ func (c *carrier) dispatch(ctx context.Context) error {
 	return d.Run(ctx)
 }
 
-// publishHeld publishes the message that a job is.
+// publishHeld publishes the message that a job holds.
 func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	defer c.o.carried()
 	if err := c.checkHeld(ctx, job); err != nil {
@@ -97,8 +96,8 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	return c.give(ctx, m, job.Key != "" && r.OnRefused == Skip)
 }
 
-// give publishes a message when it is its turn. Those behind one that skips wait for its attempts only, and an outage
-// spends none.
+// give publishes a message when it is its turn. With skips, later messages of its key wait only for its attempts; an
+// outage spends none.
 func (c *carrier) give(ctx context.Context, m Message, skips bool) error {
 	select {
 	case c.heldTurn <- struct{}{}:
@@ -116,7 +115,7 @@ func (c *carrier) give(ctx context.Context, m Message, skips bool) error {
 		return dispatcher.WithCode(refused.Code, err)
 	}
 	if away, ok := errors.AsType[*UnavailableError](err); ok {
-		if away.Code == CodeNoDestination && skips { // for an hour, or its message is behind one that was refused
+		if away.Code == CodeNoDestination && skips { // for an hour, or its message is behind a refused one
 			return dispatcher.WithCode(away.Code, err)
 		}
 		if away.Code == CodeNoDestination || away.Code == CodeFull {
@@ -124,17 +123,17 @@ func (c *carrier) give(ctx context.Context, m Message, skips bool) error {
 		}
 		return dispatcher.Unavailable(dispatcher.WithCode(away.Code, err), 0)
 	}
-	if errors.Is(err, ErrMaybeAway) && !skips { // others are tried all the same
+	if errors.Is(err, ErrMaybeAway) && !skips { // try others all the same
 		return dispatcher.TargetUnavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
-	if ctx.Err() != nil || c.probe(ctx) != nil { // it is not the message's fault
+	if ctx.Err() != nil || c.probe(ctx) != nil { // the message is not at fault
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
 	return dispatcher.WithCode(CodeUnanswered, err)
 }
 
-// checkHeld refuses a job that hold has not made: a login that stores one against the rule of [engine.KindFault], as
-// the schema's owner may, could publish by it what it likes.
+// checkHeld refuses a job that hold has not made. A login that can store one against the rule of [engine.KindFault], as
+// the schema's owner can, could otherwise publish anything through it.
 func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -148,7 +147,7 @@ func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	return nil
 }
 
-// messageOfJob is the message that hold has made a job of, and its route.
+// messageOfJob returns the message from which hold made a job, and its route.
 func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
 	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload, Headers: job.Headers()}
 	about, err := engine.ParseHeldEvent(e.Headers[engine.HeaderHeld])

@@ -15,52 +15,50 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
-// Config is what a relay publishes, and how.
+// Config sets what a relay publishes, and how.
 type Config struct {
 	Sinks []SinkConfig
 
-	// Source is the attribute of CloudEvents that says whose events these are, a URI
-	// reference; "" is "posthaste". Two databases that publish to one place have two.
+	// Source is the CloudEvents attribute that names the origin of the events, a URI reference; "" means "posthaste".
+	// Two databases that publish to one place need two sources.
 	Source string
-	// LeaseTTL is how long after its owner's last word a sink is taken over; 0 is 5 s. At
-	// least 1 s, and 5 min at most.
+	// LeaseTTL is how long after its owner's last sign of life a sink is taken over; 0 means 5 s. At least 1 s, and
+	// at most 5 min.
 	LeaseTTL time.Duration
-	// FailoverRewind is how far back a sink begins when positions come from another timeline
-	// than before, and the event that was published last is not there any more: what was
-	// published within this time before the failover, and up to twice of it, is published again,
-	// with the same ids; 0 is 5 min. A switchover that loses nothing repeats nothing.
+	// FailoverRewind is how far back a sink goes when positions come from a different timeline than before and the
+	// event published last no longer exists. Events published within this time before the failover, or up to twice of
+	// it, are published again, with the same ids; 0 means 5 min. A switchover without loss repeats nothing.
 	FailoverRewind time.Duration
-	// MaxHeld is how many open jobs of a sink there may be: messages that it has refused, those
-	// behind them of the same key, and dead letters. Beyond it the sink stands still; 0 is 10,000.
+	// MaxHeld limits the open jobs of a sink: messages that it has refused, later messages of the same keys, and dead
+	// letters. Beyond it the sink stops; 0 means 10,000.
 	MaxHeld int
-	// PollInterval is the time between looks at the log while Wake can be relied on; 0 is
-	// 5 s. While it cannot, it is 100 ms.
+	// PollInterval is the time between looks at the log while Wake is reliable; 0 means 5 s. While it is not, the
+	// interval is 100 ms.
 	PollInterval time.Duration
 
-	// Wake says that events were stored. A receive is a hint; any number may be lost, and
-	// nil is never.
+	// Wake receives when events were stored. A receive is a hint; any number may be lost. Nil never wakes.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake is currently reliable. Nil means it never is.
+	// Hearing reports whether Wake is currently reliable. Nil means that it never is.
 	Hearing func() bool
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 
-	now      func() time.Time // nil is time.Now
-	beat     time.Duration    // in which an owner says at least once that it lives; 0 is a third of LeaseTTL
-	patience time.Duration    // after which a batch without an answer is unknown; 0 is publishTimeout
-	// outage is the waits between trials of a sink that is away; the zero value is about 1 s, 2 s, 4 s … 30 s.
+	now      func() time.Time // nil means time.Now
+	beat     time.Duration    // longest time between an owner's signs of life; 0 means a third of LeaseTTL
+	patience time.Duration    // after which a batch without an answer is unknown; 0 means publishTimeout
+	// outage is the waits between trials of an unavailable sink; the zero value means about 1 s, 2 s, 4 s … 30 s.
 	outage backoff.Backoff
 }
 
-// SinkConfig is a sink with its name and routes. The name is that of the cursor: under
-// another name it begins with the oldest event that is kept. It has 1 to 122 letters, digits
-// and _ . : / -, because jobs have the kind relay:NAME.
+// SinkConfig is a sink with its name and routes. The name identifies the cursor: under a new name the sink begins with
+// the oldest event that is kept. It has 1 to 122 letters, digits and _ . : / -, because the sink's jobs have the kind
+// relay:NAME.
 type SinkConfig struct {
 	Name    string
 	Sink    Sink
 	Routes  []Route
-	MaxHeld int // 0 is that of [Config]
+	MaxHeld int // 0 means that of [Config]
 }
 
 const (
@@ -95,7 +93,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// CheckName returns an [*outbox.InvalidError] if no sink may have the name.
+// CheckName returns an [*outbox.InvalidError] if the name is not valid for a sink.
 func CheckName(sink string) error {
 	if sink == "" {
 		return invalid.Field("Sinks", "has one without a name")

@@ -11,57 +11,56 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// cursor is how far a sink has come in the log: every event up to top is published, but for
-// those at the holes. It is a value: methods return another cursor.
+// A cursor is how far a sink has come in the log: every event up to top is published, except those at the holes. It is
+// a value: methods return a new cursor.
 //
-// A hole is a run of positions that were given out and at which no event could be seen. The
-// transaction that took them runs still, or it was rolled back, or the event was seen and
-// the broker has not accepted it. Whatever can be seen is published at once, in the order
-// of positions, with the events at holes before newer ones. That keeps the order of a key:
+// A hole is a run of positions that were given out but at which no event was visible. Either the transaction that took
+// them is still running, or it was rolled back, or the event was visible and the broker has not accepted it. Whatever
+// is visible is published at once, in the order of positions, with the events at holes before newer ones. That keeps
+// the order of a key:
 //
 //	transaction A    locks the key, takes 7, commits
 //	transaction B                                    has the lock, takes 9, commits
 //	reader                    sees 8 (of another key): 7 is a hole        sees 7 and 9
 //
-// Where the two transactions lock the same row before they publish, B's position is higher,
-// and nobody sees 9 before 7 can be seen. So all that a reader must do is to look at the
-// holes with a snapshot that is no older than the one with which it saw newer events.
+// If the two transactions lock the same row before they publish, B's position is higher, and nobody sees 9 before 7 is
+// visible. So a reader only has to look at the holes with a snapshot that is no older than the one with which it saw
+// newer events.
 //
-// A hole is closed for good when it is known that nobody will fill it. Each transaction has
-// its number before it takes a position (the default of outbox.events.position says so).
-// So those that may fill a hole have numbers below one that is given out after the hole was
-// noticed. Once all transactions below that number have ended, a look at the hole that
-// finds nothing is the last. And while as many of them run as at the last look, none of them
-// has ended since, so that there is nothing new to be seen: a transaction that is open for an
-// hour costs no look at its holes.
+// A hole is closed for good once it is certain that nobody will fill it. Each transaction has its number before it
+// takes a position (by the default of outbox.events.position). So the transactions that may fill a hole have numbers
+// below any number that is given out after the hole was noticed. Once all transactions below that number have ended,
+// the next look at the hole that finds nothing is the last. And while as many of them run as at the last look, none of
+// them has ended since, so there is nothing new to see: a transaction that is open for an hour costs no look at its
+// holes.
 //
-// Events that share a position, as EventsAfter says that they may, are read together, and the
-// cursor passes it when all of them are published.
+// Events may share a position (see EventsAfter). They are read together, and the cursor passes the position when all of
+// them are published.
 //
-// Holes that lie apart are stored with each step, so there is a limit to them: see maxHoles.
+// Separate holes are stored with each step, so their number is limited: see maxHoles.
 type cursor struct {
 	top   int64
-	holes []hole    // in order, apart from each other, up to top
-	topID outbox.ID // of the event at top, by which it is known again after a failover; zero: the database knows
+	holes []hole    // in order, separate, up to top
+	topID outbox.ID // id of the event at top, by which it is recognised after a failover; zero: the database knows it
 }
 
 // hole is the positions low to high.
 type hole struct {
 	low, high int64
-	// before is above the numbers of all transactions that may fill it; 0 is not known yet.
+	// before is above the numbers of all transactions that may fill the hole; 0 means not yet known.
 	before int64
-	// running is how many of those ran shortly before the last look; -1 is that there was none since before is known.
+	// running is how many of those ran shortly before the last look; -1 means no look since before became known.
 	running int
 }
 
-// maxHoles is how many holes a sink has before it reads nothing newer and waits for those transactions. Beside one
-// that is open for long, each that is rolled back leaves one: 50 a second are 30,000 in ten minutes. To store so many
-// as this takes 450 ms of the server and 790 kB of WAL each time, and a tenth of that for a tenth: see storePause. In
-// memory a look costs some milliseconds. Tests have a lower limit.
+// maxHoles limits the holes of a sink; beyond it the sink reads nothing newer and waits for the transactions. While one
+// transaction stays open, each one that is rolled back leaves a hole: 50 a second make 30,000 in ten minutes. Storing
+// the maximum takes 450 ms of the server and 790 kB of WAL each time, and a tenth of the holes a tenth of that: see
+// storePause. In memory a look takes some milliseconds. Tests set a lower limit.
 var maxHoles = 100_000
 
-// past returns the cursor once events are published, whose positions do not fall. Of events that share top, the one
-// that was stored last is known again: a failover loses that first.
+// past returns the cursor after events were published, whose positions do not fall. Of events that share top, topID is
+// that of the one stored last: a failover loses that one first.
 func (c cursor) past(published []Event) cursor {
 	next := c.after(positions(published))
 	var newest time.Time
@@ -73,7 +72,7 @@ func (c cursor) past(published []Event) cursor {
 	return next
 }
 
-// after returns the cursor once events are published, whose positions rise.
+// after returns the cursor after events were published, whose positions are in ascending order.
 func (c cursor) after(published []int64) cursor {
 	n, _ := slices.BinarySearch(published, c.top+1)
 	next := cursor{top: c.top, holes: without(c.holes, published[:n]), topID: c.topID}
@@ -86,8 +85,8 @@ func (c cursor) after(published []int64) cursor {
 	return next
 }
 
-// without returns holes without some positions, which rise. What it returns can be
-// appended to, and holes stays as it is.
+// without returns holes without some positions, which are in ascending order. The result can be appended to; holes
+// itself is unchanged.
 func without(holes []hole, filled []int64) []hole {
 	if len(filled) == 0 {
 		return slices.Clip(holes)
@@ -111,8 +110,8 @@ func without(holes []hole, filled []int64) []hole {
 	return left
 }
 
-// numbered returns the cursor with a bound for holes that have none: a transaction has got
-// this number after the cursor was made.
+// numbered returns the cursor with a bound for the holes that have none: a transaction got the number xid after the
+// cursor was made.
 func (c cursor) numbered(xid int64) cursor {
 	holes := slices.Clone(c.holes)
 	for i := range holes {
@@ -128,8 +127,7 @@ func (c cursor) isNumbered() bool {
 	return !slices.ContainsFunc(c.holes, func(h hole) bool { return h.before == 0 })
 }
 
-// mayBeFilled are the holes that may have got an event since the last look, given the
-// transactions that run.
+// mayBeFilled returns the holes that may have received an event since the last look, given the running transactions.
 func (c cursor) mayBeFilled(now snapshot) (holes []hole) {
 	running := now.below()
 	for _, h := range c.holes {
@@ -140,9 +138,8 @@ func (c cursor) mayBeFilled(now snapshot) (holes []hole) {
 	return holes
 }
 
-// looked returns the cursor after a look at those of its holes that mayBeFilled has named,
-// up to a position, that has found nothing at them: holes that nobody can fill any more are
-// closed.
+// looked returns the cursor after a look, up to a position, at the holes that mayBeFilled returned. The look found
+// nothing at them, so those that nobody can fill any more are closed.
 func (c cursor) looked(before snapshot, examined int64) cursor {
 	left := make([]hole, 0, len(c.holes))
 	running := before.below()
@@ -157,20 +154,20 @@ func (c cursor) looked(before snapshot, examined int64) cursor {
 	return cursor{c.top, left, c.topID}
 }
 
-// snapshot is the numbers of the transactions that run, in order, up to next; of those from
-// there on nothing is known: they may run.
+// snapshot holds the numbers of the running transactions, in order, up to next; transactions from next on must be
+// assumed to run.
 type snapshot struct {
 	next    int64
 	running []int64
 }
 
-// runningBelow is how many transactions below a number may run.
+// runningBelow returns how many transactions below a number may be running.
 func (s snapshot) runningBelow(xid int64) int {
 	n, _ := slices.BinarySearch(s.running, xid)
 	return n + int(max(0, xid-s.next))
 }
 
-// below is runningBelow for holes in order: those that were noticed together have the same number.
+// below is runningBelow for holes in order; it uses that holes noticed together have the same number.
 func (s snapshot) below() func(xid int64) int {
 	last, n := int64(0), 0
 	return func(xid int64) int {
@@ -181,7 +178,7 @@ func (s snapshot) below() func(xid int64) int {
 	}
 }
 
-// parseSnapshot reads a pg_snapshot, such as 10:20:10,14,15.
+// parseSnapshot parses a pg_snapshot, such as 10:20:10,14,15.
 func parseSnapshot(text string) (s snapshot, err error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {
@@ -204,7 +201,7 @@ func parseSnapshot(text string) (s snapshot, err error) {
 	return s, nil
 }
 
-// bounds are the holes as the database has them.
+// bounds returns the holes in the form that the database stores.
 func (c cursor) bounds() (lows, highs []int64) {
 	lows, highs = make([]int64, len(c.holes)), make([]int64, len(c.holes))
 	for i, h := range c.holes {
@@ -213,7 +210,7 @@ func (c cursor) bounds() (lows, highs []int64) {
 	return lows, highs
 }
 
-// cursorOf is the cursor that the database has.
+// cursorOf returns the cursor for the values that the database stores.
 func cursorOf(top int64, lows, highs []int64) cursor {
 	c := cursor{top: top}
 	for i := range lows {
@@ -222,7 +219,7 @@ func cursorOf(top int64, lows, highs []int64) cursor {
 	return c
 }
 
-// positions is how many positions the holes have.
+// positions returns how many positions the holes have.
 func (c cursor) positions() (n int64) {
 	for _, h := range c.holes {
 		n += h.high - h.low + 1

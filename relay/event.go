@@ -24,44 +24,43 @@ type Event struct {
 	ID          outbox.ID
 	Tenant      outbox.ID
 	Topic       string
-	Key         string // "": in no order
+	Key         string // "" means in no order
 	ContentType string
 	Payload     []byte
 	Headers     map[string]string
 
 	bytes  int    // what it counts for in a page: its payload and headers
-	fault  error  // why no message can be made of it
+	fault  error  // why no message can be made from it
 	replay string // the replay that publishes it again; "" if none does
 	again  bool   // under a new id
 	made   *envelopes
 }
 
-// page is what one look at the log has found: events at holes first, then newer ones.
+// page is the result of one look at the log: events at holes first, then newer ones.
 type page struct {
 	events []Event
-	full   bool // there may be more at once
-	// before is the cursor that it was read from, and after the one once all of it is published.
+	full   bool // more may be available at once
+	// before is the cursor that the page was read from, after the one once all of it is published.
 	before, after cursor
 }
 
 // log reads the log.
 type log struct {
 	pool     *pgxpool.Pool
-	timeline string  // where the cursor's positions come from
-	shared   *shared // with other sinks; nil if there is none
+	timeline string  // the origin of the cursor's positions
+	shared   *shared // with other sinks; nil if there are no others
 }
 
-// maxPageBytes is about how much a page holds, besides one event.
+// maxPageBytes is the approximate size of a page; a single event may exceed it.
 const maxPageBytes = 8 << 20
 
-// read returns what can be published from c on, at most as many events from holes and as
-// many newer ones.
+// read returns the events after c that can be published: up to most from holes and up to most newer ones.
 //
-// The holes are looked at with a snapshot that is newer than the one of the newer events,
-// and than the one that says which transactions run: see cursor.
+// It looks at the holes with a snapshot that is newer than that of the newer events, and newer than the one that lists
+// the running transactions: see cursor.
 //
-// From another timeline nothing is read: a failover may have lost positions that the cursor
-// has passed, and what is given out there now would be skipped.
+// It reads nothing from another timeline: a failover may have lost positions that the cursor has passed, and events
+// that get those positions now would be skipped.
 func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, errSlow)
 	defer cancel()
@@ -76,7 +75,7 @@ func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 			return page{}, readFailed(ctx, err)
 		}
 		examined := c.top
-		if isFull(late, most) { // there may be more at holes, which newer ones must not overtake
+		if isFull(late, most) { // holes may have more, which newer ones must not overtake
 			found.events, found.full, examined = nil, true, late[len(late)-1].Position
 		}
 		found.events = append(late, found.events...)
@@ -86,7 +85,7 @@ func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 	return found, nil
 }
 
-// errSlow is that the time of a read did not suffice.
+// errSlow reports that a read did not finish in time.
 var errSlow = fmt.Errorf("the page has not come in %s", statementTimeout)
 
 func readFailed(ctx context.Context, err error) error {
@@ -96,7 +95,8 @@ func readFailed(ctx context.Context, err error) error {
 	return fmt.Errorf("read the log: %w", err)
 }
 
-// newer returns events behind the cursor and whether there may be more, and which transactions run, if there are holes.
+// newer returns events after the cursor and whether there may be more. If there are holes, it also returns the running
+// transactions.
 func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, full bool, running snapshot, err error) {
 	if len(c.holes) >= maxHoles {
 		_, running, err = l.look(ctx, c, 0)
@@ -118,7 +118,7 @@ func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, full
 	return newer, full, running, err
 }
 
-// look asks for at most so many events behind the cursor, and after that which transactions run, if there are holes.
+// look queries up to most events after the cursor. If there are holes, it then queries the running transactions.
 func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
 	var batch pgx.Batch
 	batch.Queue("SELECT outbox.timeline()").QueryRow(func(row pgx.Row) error {
@@ -148,12 +148,12 @@ func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, runni
 		})
 	}
 	if err := errors.Join(l.pool.SendBatch(ctx, &batch).Close(), err); err != nil {
-		return nil, running, err // others would find events of a look that has failed, and look again at once, for ever
+		return nil, running, err // others would take the events of a failed look, and look again at once, forever
 	}
 	return newer, running, nil
 }
 
-// atHoles returns events that have come to holes.
+// atHoles returns events that have appeared at holes.
 func (l log) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
 	lows, highs := cursor{holes: holes}.bounds()
 	rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes)
@@ -164,12 +164,12 @@ func (l log) atHoles(ctx context.Context, holes []hole, most int) ([]Event, erro
 	return events(rows)
 }
 
-// isFull reports whether a look has ended before it had read everything.
+// isFull reports whether a look ended before it had read everything.
 func isFull(found []Event, most int) bool {
 	return len(found) >= most || bytesOf(found) >= maxPageBytes
 }
 
-// bytesOf is what events count for in a page, as the statement that has cut it counts.
+// bytesOf returns what events count for in a page. It counts as the statement that cuts the page does.
 func bytesOf(events []Event) (n int) {
 	for i := range events {
 		n += events[i].bytes
@@ -199,7 +199,7 @@ func (l log) number(ctx context.Context, c cursor) (cursor, error) {
 // events reads rows of the log.
 func events(rows pgx.Rows) (all []Event, err error) {
 	for rows.Next() {
-		if len(all) == cap(all) && len(all) >= 32 { // there will be a page
+		if len(all) == cap(all) && len(all) >= 32 { // there will be a full page
 			all = slices.Grow(all, maxBatch)
 		}
 		var e Event
@@ -223,8 +223,8 @@ func events(rows pgx.Rows) (all []Event, err error) {
 	return all, rows.Err()
 }
 
-// parseHeaders reads a JSON object of texts. Most have neither escapes nor anything else in them, and are read without
-// a decoder, which would take a third of the time that an event takes.
+// parseHeaders parses a JSON object of strings. Most contain neither escapes nor anything else special, and are parsed
+// without a decoder, which would take a third of the time that an event takes.
 func parseHeaders(object []byte) (headers map[string]string, err error) {
 	if headers, ok := parsePlain(string(object)); ok {
 		return headers, nil
@@ -233,7 +233,7 @@ func parseHeaders(object []byte) (headers map[string]string, err error) {
 	return headers, err
 }
 
-// parsePlain reads an object as jsonb is printed, {"a": "b", "c": "d"}, if nothing in it is escaped.
+// parsePlain parses an object in the form in which jsonb is printed, {"a": "b", "c": "d"}, if nothing in it is escaped.
 func parsePlain(object string) (headers map[string]string, ok bool) {
 	rest, opened := strings.CutPrefix(object, "{")
 	rest, closed := strings.CutSuffix(rest, `"}`)

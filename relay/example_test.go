@@ -82,7 +82,7 @@ func ExampleCheckTopics() {
 	// Output: 1 no route has invoice.sent: it would be published nowhere
 }
 
-// What does a route make of an event?
+// What does a route turn an event into?
 func ExampleNewMapper() {
 	mapper, err := relay.NewMapper(relay.Route{Destination: "shop.{topic}.{key|token}"}, "/shop")
 	if err != nil {

@@ -18,69 +18,65 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A message that a sink refuses becomes a job, and so does every later message of its key for
-// as long as there is such a job. One transaction stores the jobs and moves the cursor past
-// them. The jobs of a key are ordered, by their positions in the log; carry.go carries them
-// out. Other keys go on by the cursor.
+// If a sink refuses a message, that message becomes a job, and so does every later message of its key while such a job
+// is open. One transaction stores the jobs and moves the cursor past them. The jobs of a key are ordered by their
+// positions in the log; carry.go runs them. Other keys go on by the cursor.
 //
-// Order of a key. Only the sink's owner makes these jobs, and it knows which there are: it reads
-// them when it becomes the owner, adds those that it makes, and leaves out those that a look at
-// the database finds closed. A job is closed when its message is stored by the broker, or when
-// an operator has decided that it never will be:
+// Order of a key. Only the sink's owner makes these jobs, and it knows which exist: it reads them when it becomes the
+// owner, adds those that it makes, and removes those that a look at the database finds closed. A job is closed when the
+// broker has stored its message, or when an operator has decided that it never will:
 //
 //	owner        2 of the key: there is job 1, so 2 becomes a job    look: both closed    3 by the cursor
 //	job 1, 2                                        1 published, 2 published
 //
-// A look says something of the jobs that it has seen only. One that is made while it runs stays
-// open in the owner's mind until the next look:
+// A look concerns only the jobs that it has seen. A job that is made during a look counts as open until the next look:
 //
 //	look         begins, sees job 1 closed             ends: forgets job 1, and knows nothing of 2
 //	owner                                  makes job 2
 //
-// An owner that is killed, or whose transaction fails, leaves neither job nor cursor behind: the
-// next one publishes the page again, and what is refused is refused again. One that is paused and
-// replaced meanwhile stores nothing, because the transaction moves the cursor, too, and so has
-// the fence of [ownership]. The transaction has the lock of the sink's row until it commits:
-// what the next owner reads after it has got the sink is complete.
+// An owner that is killed, or whose transaction fails, leaves neither job nor cursor behind: the next owner publishes
+// the page again, and the same messages are refused again. An owner that is paused and replaced meanwhile stores
+// nothing, because the transaction also moves the cursor, and so carries the fence of [ownership]. The transaction
+// holds the lock on the sink's row until it commits, so the jobs that the next owner reads after it has got the sink
+// are complete.
 //
 //	A (paused)   publishes 1..9, 5 is refused                              stores job 5: not ours any more
 //	B                                          owns, publishes 1..9, 5 is refused, stores job 5
 //
-// After a failover the sink goes back, and meets events again that are jobs or were. An event
-// becomes a job of a sink once: its ID is the job's idempotency key, which is kept as long as the
-// job's history. So what an operator has dismissed does not come back, and a job that is open
-// keeps its place. Those of its key that the cursor had published before it may become jobs now:
-// they are repeats, and in order before it. An operator who moves the sink back wants it to be
-// published again, to a broker that may have lost it, and one who removes the sink may have
-// another broker under its name: they free the IDs of closed jobs.
+// After a failover the sink goes back and meets events again that are or were jobs. An event becomes a job of a sink
+// only once: its ID is the job's idempotency key, which is kept as long as the job's history. So a message that an
+// operator has dismissed does not come back, and an open job keeps its place. Earlier events of its key, which the
+// cursor had published, may become jobs now: they are repeats, ordered before it. An operator who moves the sink back
+// wants its events published again, to a broker that may have lost them, and one who removes the sink may give its name
+// to another broker: both acts free the IDs of closed jobs.
 //
-// These transactions wait for the disk, which others of the relay do not: a job that a crash
-// could lose would leave a key that is blocked without one, and a message that is lost.
+// Unlike the relay's other transactions, these wait for the disk. If a crash lost such a job, its key would be blocked
+// without a job, and the message lost.
 
-// mostLookPause is how much later than usual a look at many held messages may be.
+// mostLookPause is how much later than usual a look at many held messages may come.
 const mostLookPause = 20 * time.Second
 
 // tenantKey is a key of a tenant.
 type tenantKey struct {
 	tenant outbox.ID
-	key    string // not ""
+	key    string // never ""
 }
 
-// held is which messages of a sink are jobs.
+// held tracks which messages of a sink are jobs.
 type held struct {
 	jobs    map[[16]byte]heldJob
-	keys    map[tenantKey]int // how many jobs block it; not 0
-	open    int               // jobs that are
-	carried time.Time         // when this process has carried one out last
+	keys    map[tenantKey]int // how many jobs block each key; never 0
+	open    int               // how many jobs are open
+	carried time.Time         // when this process last ran one
 }
 
 type heldJob struct {
 	key    tenantKey
-	blocks bool // others of the key wait for it
-	open   bool // it is to be carried out: it is no dead letter, and waits for none
+	blocks bool // later messages of the key wait for it
+	open   bool // it is to run: it is not a dead letter, and waits for none
 }
 
-// set adds a job, or changes it.
+// set adds or changes a job.
 func (h *held) set(id [16]byte, j heldJob) {
 	h.forget(id)
 	h.jobs[id] = j
@@ -92,8 +88,8 @@ func (h *held) set(id [16]byte, j heldJob) {
 	}
 }
 
-// add adds a job that was just made. Whether one behind others of its key is to be carried out is for the next look:
-// they may be dead letters.
+// add adds a newly made job. If other jobs of its key precede it, the next look decides whether it is to run: they may
+// be dead letters.
 func (h *held) add(id [16]byte, key tenantKey) {
 	h.set(id, heldJob{key, key.key != "", h.keys[key] == 0})
 }
@@ -112,14 +108,14 @@ func (h *held) forget(id [16]byte) {
 	}
 }
 
-// heldEvent is an event that is to become a job.
+// heldEvent is an event that is about to become a job.
 type heldEvent struct {
 	*Event
 	route *route
 }
 
-// job is what is stored of it. It is not validated as a producer's jobs are: what the log has,
-// a job can have, and a few headers more.
+// job returns the row to store for the job. It does not validate it as a producer's jobs are validated: a job can hold
+// what the log holds, and a few more headers.
 func (e *heldEvent) job(kind string) (sqlgen.EnqueueJobParams, error) {
 	about := engine.HeldEvent{ID: e.ID.String(), Topic: e.Topic, Position: e.Position, At: e.At}
 	headers := map[string]string{}
@@ -147,14 +143,14 @@ func (e *heldEvent) job(kind string) (sqlgen.EnqueueJobParams, error) {
 	return row, nil
 }
 
-// isBlocked reports whether messages of the key have to become jobs, because others of it are.
+// isBlocked reports whether messages of the key must become jobs because earlier ones are.
 func (o *ownership) isBlocked(k tenantKey) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.held.keys[k] > 0
 }
 
-// isAnyHeld reports whether messages are jobs.
+// isAnyHeld reports whether any messages are jobs.
 func (o *ownership) isAnyHeld() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -167,15 +163,15 @@ func (o *ownership) isAnyBlocked() bool {
 	return len(o.held.keys) > 0
 }
 
-// room is how many messages may become jobs.
+// room returns how many more messages may become jobs.
 func (o *ownership) room() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.publisher.maxHeld - len(o.held.jobs)
 }
 
-// hold stores that the sink has come to c, with so many messages published, and makes jobs of
-// others: all of that or nothing.
+// hold stores in one transaction that the sink has come to c, with the given number of messages published, and the jobs
+// made from events.
 func (o *ownership) hold(ctx context.Context, c cursor, published int, events []heldEvent) error {
 	p := o.publisher
 	kind := engine.HeldKind(p.name)
@@ -230,7 +226,7 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	return nil
 }
 
-// noteHeld takes what hold has stored: the cursor, the step, and the jobs that messages have become.
+// noteHeld applies what hold has stored: the cursor, the step, and the jobs made from messages.
 func (o *ownership) noteHeld(c cursor, s *step, made []sqlgen.KeepHeldRow) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -246,8 +242,7 @@ func (o *ownership) noteHeld(c cursor, s *step, made []sqlgen.KeepHeldRow) {
 	}
 }
 
-// lookAtHeld finds out which of the sink's jobs are closed, and which do not block their keys
-// any more.
+// lookAtHeld finds out which of the sink's jobs are closed, and which no longer block their keys.
 func (o *ownership) lookAtHeld(ctx context.Context) error {
 	p := o.publisher
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
@@ -270,7 +265,7 @@ func (o *ownership) lookAtHeld(ctx context.Context) error {
 	return nil
 }
 
-// lookPause is the time between two looks. A look returns all held messages, and while this process carries out none,
+// lookPause returns the time between two looks. A look returns all held messages, and while this process runs none,
 // only people change them.
 func (h *held) lookPause() time.Duration {
 	if time.Since(h.carried) < 2*lookInterval {
@@ -279,7 +274,7 @@ func (h *held) lookPause() time.Duration {
 	return lookInterval + min(time.Duration(len(h.jobs))*time.Millisecond, mostLookPause)
 }
 
-// carried notes that this process has carried out one of the jobs.
+// carried records that this process has run one of the jobs.
 func (o *ownership) carried() {
 	o.mu.Lock()
 	o.held.carried = time.Now()
@@ -287,8 +282,8 @@ func (o *ownership) carried() {
 	o.poke()
 }
 
-// lookIfDue is lookAtHeld, at most once a second, and while there are such jobs. An error that
-// says nothing of the connection is logged: the next look may do better.
+// lookIfDue calls lookAtHeld at most once a second, and only while there are such jobs. It logs an error that does not
+// concern the connection, because the next look may succeed.
 func (o *ownership) lookIfDue(ctx context.Context) error {
 	o.mu.Lock()
 	due := len(o.held.jobs) > 0 && time.Since(o.lookedAtHeld) > o.held.lookPause()
@@ -307,8 +302,8 @@ func (o *ownership) lookIfDue(ctx context.Context) error {
 	return err
 }
 
-// awaitHeld returns nil once the sink has jobs to carry out, or, with false, once it has none, or
-// is paused. It fails once ctx has ended.
+// awaitHeld returns nil once the sink has jobs to run, or, if some is false, once it has none or is paused. It fails
+// once ctx has ended.
 func (o *ownership) awaitHeld(ctx context.Context, some bool) error {
 	for ctx.Err() == nil {
 		o.mu.Lock()

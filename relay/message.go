@@ -12,26 +12,26 @@ import (
 	"unicode/utf8"
 )
 
-// Mapper makes messages as a relay does, of what is not in its log.
+// A Mapper makes messages as a relay does, from events that are not in its log.
 type Mapper struct {
 	route  route
 	source string
 }
 
-// NewMapper returns the mapper of a route, whose topics it does not look at. Source is as in [Config].
+// NewMapper returns the mapper of a route, ignoring the route's topics. Source is as in [Config].
 func NewMapper(r Route, source string) (*Mapper, error) {
 	r.Topics = []string{"*"}
 	compiled, err := compile(r)
 	return &Mapper{compiled, cmp.Or(source, defaultSource)}, err
 }
 
-// Message returns what is to be published. Its error is a [*RefusedError].
+// Message returns the message to publish for an event. Its error is a [*RefusedError].
 func (m *Mapper) Message(e *Event) (Message, error) { return messageOf(e, &m.route, m.source) }
 
-// messageOf is what is published of an event by a route.
+// messageOf returns the message that a route publishes for an event.
 //
-// Attributes of CloudEvents have the names of its HTTP binding, ce-id and so on; a sink
-// spells names and values as the binding of its protocol says.
+// CloudEvents attributes have the names of the HTTP binding, ce-id and so on; a sink writes names and values as the
+// binding of its protocol requires.
 func messageOf(e *Event, r *route, source string) (Message, error) {
 	if e.fault != nil {
 		return Message{}, &RefusedError{CodeRefused, e.fault}
@@ -48,7 +48,7 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 	return m, err
 }
 
-// envelopes are the messages that were made of an event, by content mode and without a destination.
+// envelopes caches the messages made from an event, by content mode and without a destination.
 type envelopes [3]atomic.Pointer[Message]
 
 func (e *envelopes) of(mode CloudEvents) *atomic.Pointer[Message] {
@@ -61,7 +61,7 @@ func (e *envelopes) of(mode CloudEvents) *atomic.Pointer[Message] {
 	return &e[0]
 }
 
-// envelope is the event's message without a destination. Sinks that share the event share it.
+// envelope returns the event's message without a destination. Sinks that share the event share it.
 func (e *Event) envelope(mode CloudEvents, source string) (Message, error) {
 	if e.made == nil || e.replay != "" {
 		return e.makeEnvelope(mode, source)
@@ -104,7 +104,7 @@ func (e *Event) makeEnvelope(mode CloudEvents, source string) (m Message, err er
 	return m, nil
 }
 
-// messageID is the event's ID, or in a replay under new ids that and the replay's.
+// messageID returns the event's ID, or in a replay under new ids that ID with the replay's.
 func (e *Event) messageID() string {
 	if e.again {
 		return e.ID.String() + "/" + e.replay
@@ -112,9 +112,8 @@ func (e *Event) messageID() string {
 	return e.ID.String()
 }
 
-// appendAttributes appends the attributes of CloudEvents 1.0, with the extensions
-// partitionkey and sequence. A sequence has leading zeros, so that texts compare as numbers
-// do.
+// appendAttributes appends the attributes of CloudEvents 1.0, with the extensions partitionkey and sequence. A sequence
+// has leading zeros, so that it sorts as text as it does as a number.
 func appendAttributes(headers []Header, e *Event, id, source string) []Header {
 	headers = append(headers,
 		Header{"ce-specversion", "1.0"},
@@ -137,7 +136,7 @@ func sequence(position int64) string {
 	return zeros[len(digits):] + digits
 }
 
-// structured is an event in the JSON format of CloudEvents.
+// structured returns an event in the JSON format of CloudEvents.
 func structured(e *Event, id, source string) ([]byte, error) {
 	fields := map[string]any{"datacontenttype": e.ContentType}
 	for _, name := range []string{"traceparent", "tracestate"} {
@@ -156,7 +155,7 @@ func structured(e *Event, id, source string) ([]byte, error) {
 	if err != nil || !asJSON {
 		return body, err
 	}
-	// The encoder would take spaces out of the payload: its bytes stay as they are.
+	// The encoder would remove spaces from the payload; appended like this, its bytes are unchanged.
 	return slices.Concat(body[:len(body)-1], []byte(`,"data":`), e.Payload, []byte("}")), nil
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are those of all sinks. A sink's gauges are 0 in a process that does not own it:
-// take the maximum over processes, not the sum.
+// metrics are those of all sinks. A sink's gauges are 0 in a process that does not own it: aggregate over processes by
+// maximum, not by sum.
 type metrics struct {
 	published, failures, refused, dropped, rewinds *prometheus.CounterVec
 	replayed, duplicates                           *prometheus.CounterVec
@@ -18,7 +18,7 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	f := promauto.With(reg) // nil registers nowhere, and still counts
+	f := promauto.With(reg) // with nil, metrics count but are not registered
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"sink"}, labels...))
 	}
@@ -84,7 +84,7 @@ func (m *sinkMetrics) refuse(code string) { m.refused.WithLabelValues(code).Inc(
 
 func (m *sinkMetrics) failed(code string) { m.failures.WithLabelValues(code).Inc() }
 
-// stored notes what the database knew when the cursor was stored.
+// stored records what the database knew when the cursor was stored.
 func (m *sinkMetrics) stored(s *step) {
 	m.lagEvents.Set(float64(max(0, s.row.Last-s.cursor.top)))
 	m.holes.Set(float64(s.cursor.positions()))
@@ -106,7 +106,7 @@ func (m *sinkMetrics) held(h *held) {
 	m.heldKeys.Set(float64(len(h.keys)))
 }
 
-// forget is for a process that does not own the sink any more.
+// forget resets the gauges in a process that no longer owns the sink.
 func (m *sinkMetrics) forget() {
 	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages, m.heldKeys} {
 		g.Set(0)

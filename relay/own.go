@@ -26,56 +26,56 @@ var (
 
 const (
 	statementTimeout = 5 * time.Second
-	releasePause     = 2 * time.Second        // between two looks whether the owner has left the sink
-	leastStorePause  = 10 * time.Millisecond  // between two stores of the cursor
-	storePausePer    = 20 * time.Microsecond  // and hole
-	resumePause      = 500 * time.Millisecond // between two looks whether a sink is resumed that a NOTIFY asks for
-	lookInterval     = time.Second            // between looks for the oldest event that is not published
+	releasePause     = 2 * time.Second        // between two checks whether the owner has left the sink
+	leastStorePause  = 10 * time.Millisecond  // shortest time between two stores of the cursor
+	storePausePer    = 20 * time.Microsecond  // added per hole
+	resumePause      = 500 * time.Millisecond // between two checks, prompted by NOTIFY, whether a sink was resumed
+	lookInterval     = time.Second            // between looks for the oldest unpublished event
 )
 
-// ownership is a sink of which this process is the owner: how far it has come, which
-// keep stores, and until when the lease is ours. Its methods are safe for concurrent use.
+// ownership is a sink that this process owns: how far it has come, which keep stores, and until when this process has
+// the lease. Its methods are safe for concurrent use.
 type ownership struct {
 	publisher *publisher
-	conn      connection // on which the sink was owned, and the cursor is stored
+	conn      connection // the connection on which the sink was taken and its cursor is stored
 	epoch     int64
-	timeline  string        // where positions come from
-	changed   chan struct{} // has something when there is more to store
+	timeline  string        // the origin of positions
+	changed   chan struct{} // receives when there is more to store
 	replays   chan *replayPage
 
-	suspicions suspicions // of the goroutine that publishes
+	suspicions suspicions // used only by the publishing goroutine
 
-	storing sync.Mutex // the cursor: what one goroutine has stored is not overwritten with what another knew before
+	storing sync.Mutex // serializes stores, so that none overwrites what another stored with older knowledge
 
 	mu           sync.Mutex
 	cursor       cursor
-	kept         int64     // the top of the cursor that was stored last
-	published    int64     // since it was stored
-	looked       time.Time // for the oldest event that is not published
-	away         *away     // nil while the broker takes messages
-	missing      *string   // destinations, as suspicions say it; nil once that is stored
-	until        time.Time // the end of the lease, by our clock
+	kept         int64     // top of the cursor stored last
+	published    int64     // since the last store
+	looked       time.Time // when it last looked for the oldest unpublished event
+	away         *away     // nil while the broker accepts messages
+	missing      *string   // destinations, in the form of suspicions; nil once stored
+	until        time.Time // end of the lease, by our clock
 	paused       bool
-	alone        string // the replay that runs and stops what is new; "" if there is none
+	alone        string // the running replay that stops new events; "" if none
 	held         held
 	lookedAtHeld time.Time
 	turned       chan struct{} // closed when paused, alone or held changes
 }
 
-// away is why a sink stands still, and since when.
+// away describes why a sink is stopped, and since when.
 type away struct {
 	since         time.Time
 	code, message string
 }
 
-// connection is what an ownership does with one of a pool.
+// connection is the part of a pool's connection that an ownership uses.
 type connection interface {
 	sqlgen.DBTX
 	Begin(context.Context) (pgx.Tx, error)
 	Release()
 }
 
-// own waits until this process is the owner of the sink.
+// own waits until this process owns the sink.
 func (p *publisher) own(ctx context.Context) (*ownership, error) {
 	for {
 		if err := p.awaitLapse(ctx, sqlgen.New(p.pool)); err != nil {
@@ -91,7 +91,7 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 	}
 }
 
-// take makes this process the owner of a sink that nobody has.
+// take makes this process the owner of a sink that has none.
 func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 	sent := time.Now()
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
@@ -130,7 +130,7 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 		held:       held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
 	}
 	switch row.AwayCode {
-	case "", CodeGaps, CodeReplay: // what the broker has no part in, this owner finds out by itself
+	case "", CodeGaps, CodeReplay: // the broker has no part in it; this owner finds out for itself
 	default:
 		o.away = &away{time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode, row.AwayMessage}
 	}
@@ -143,7 +143,7 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 	return o, o.lookAtHeld(ctx)
 }
 
-// awaitLapse waits for as long as another process has the sink.
+// awaitLapse waits while another process owns the sink.
 func (p *publisher) awaitLapse(ctx context.Context, q *sqlgen.Queries) error {
 	for {
 		seconds, err := p.lapsesIn(ctx, q)
@@ -159,8 +159,7 @@ func (p *publisher) awaitLapse(ctx context.Context, q *sqlgen.Queries) error {
 	}
 }
 
-// lapsesIn returns in how many seconds the sink can be had. One that is not known any more is
-// made known again.
+// lapsesIn returns in how many seconds the sink becomes free. It declares a sink again whose row is gone.
 func (p *publisher) lapsesIn(ctx context.Context, q *sqlgen.Queries) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -174,8 +173,8 @@ func (p *publisher) lapsesIn(ctx context.Context, q *sqlgen.Queries) (float64, e
 	return seconds, nil
 }
 
-// awaitRelease waits, and less if there was a NOTIFY: a process that leaves a sink notifies.
-// Those that publish events do, too, and hence the pause.
+// awaitRelease waits for up to most, and less after a NOTIFY: a process that leaves a sink notifies. Publishers of
+// events do so too, hence the pause.
 func (p *publisher) awaitRelease(ctx context.Context, most time.Duration) error {
 	pause := time.NewTimer(min(most, releasePause))
 	defer pause.Stop()
@@ -195,7 +194,7 @@ func (p *publisher) awaitRelease(ctx context.Context, most time.Duration) error 
 	return nil
 }
 
-// current is how far the sink has come.
+// current returns how far the sink has come.
 func (o *ownership) current() cursor {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,7 +208,7 @@ func (o *ownership) hasKept(position int64) bool {
 	return o.kept >= position
 }
 
-// move has keep store that the sink has come to c with so many messages.
+// move makes keep store that the sink has come to c with the given number of messages.
 func (o *ownership) move(c cursor, published int) {
 	o.mu.Lock()
 	o.cursor, o.published = c, o.published+int64(published)
@@ -217,7 +216,7 @@ func (o *ownership) move(c cursor, published int) {
 	o.poke()
 }
 
-// count has keep store that one more message is published.
+// count makes keep store that one more message was published.
 func (o *ownership) count() {
 	o.mu.Lock()
 	o.published++
@@ -225,7 +224,7 @@ func (o *ownership) count() {
 	o.poke()
 }
 
-// stand has keep store why the sink stands still; nil is that it does not.
+// stand makes keep store why the sink is stopped; nil means that it is not.
 func (o *ownership) stand(why *away) {
 	o.mu.Lock()
 	o.away = why
@@ -233,7 +232,8 @@ func (o *ownership) stand(why *away) {
 	o.poke()
 }
 
-// keepMissing has keep store for how long destinations are missing: the next owner does not wait for another hour.
+// keepMissing makes keep store for how long destinations have been missing, so that the next owner does not wait for
+// another hour.
 func (o *ownership) keepMissing(missing string) {
 	o.mu.Lock()
 	o.missing = &missing
@@ -241,14 +241,14 @@ func (o *ownership) keepMissing(missing string) {
 	o.poke()
 }
 
-// outage is why and since when the sink stands still, nil if it does not.
+// outage returns why and since when the sink is stopped, or nil if it is not.
 func (o *ownership) outage() *away {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.away
 }
 
-// wait has keep store that the sink waits for transactions that are open, or that it does not any more.
+// wait makes keep store whether the sink waits for open transactions.
 func (o *ownership) wait(waits bool) {
 	if !waits {
 		o.stand(nil)
@@ -266,16 +266,16 @@ func (o *ownership) poke() {
 	}
 }
 
-// isOurs reports whether the lease lasts, by our clock. After the machine was suspended another process may have the sink;
-// for a wall clock that was set ahead the sink is owned anew.
+// isOurs reports whether this process still has the lease, by its own clock. After a suspension of the machine another
+// process may have the sink; if the wall clock was set ahead, the sink is only owned again.
 func (o *ownership) isOurs() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return clock.Elapsed(o.until, time.Now()) < 0
 }
 
-// keep stores what move and stand say, extends the lease and looks at the held messages, until ctx ends or the sink is
-// not ours any more.
+// keep stores what move and stand set, extends the lease and looks at the held messages, until ctx ends or this process
+// loses the sink.
 func (o *ownership) keep(ctx context.Context) error {
 	beat := o.publisher.config.beat
 	heartbeat := time.NewTimer(beat)
@@ -302,19 +302,18 @@ func (o *ownership) keep(ctx context.Context) error {
 	}
 }
 
-// storePause is the time between two stores of the cursor. Beside a held snapshot each version of the row makes the
-// next one slower, and each has all holes: with these pauses the server spends a fifth of a core on them at most, and
-// after a crash what was published within a beat is published again at most.
+// storePause returns the time between two stores of the cursor. While an old snapshot is held, each version of the row
+// makes the next one slower, and each version contains all holes. With these pauses the server spends at most a fifth
+// of a core on them, and after a crash at most the messages of one beat are published again.
 func (o *ownership) storePause() time.Duration {
 	holes := time.Duration(len(o.current().holes))
 	return min(leastStorePause+holes*storePausePer, o.publisher.config.beat)
 }
 
-// store stores the cursor, and tries again for as long as the lease lasts. After an error of
-// the connection it does not: the server may have crashed, and have lost what was committed
-// without waiting for the disk. Then the cursor in memory is ahead of the log, and the one in
-// the database is not. Others of this process may have met that error, and the server answer
-// again, so an ownership stores on the connection that it began with, and ends with it:
+// store stores the cursor, and retries while the lease lasts, but not after an error of the connection: the server may
+// have crashed and lost what was committed without waiting for the disk. Then the cursor in memory is ahead of the log,
+// and the one in the database is not. Other sinks of this process may have met that error, and the server may answer
+// again, so an ownership stores on the connection with which it began, and ends with it:
 //
 //	another sink                     meets the error, connects anew
 //	server           crashes, loses 7, is back                       gives 7 out again
@@ -341,8 +340,8 @@ func (o *ownership) store(ctx context.Context) error {
 	}
 }
 
-// spellInASCII makes why the sink stands still fit for every encoding of a database. It returns
-// false if it is.
+// spellInASCII makes the reason for which the sink is stopped storable in every database encoding. It returns false if
+// it already is.
 func (o *ownership) spellInASCII() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -356,8 +355,8 @@ func (o *ownership) spellInASCII() bool {
 	return changed
 }
 
-// storeOnce goes on after the end of ctx, though not beyond that of the lease. A statement that is given up may come to
-// the server all the same, and late:
+// storeOnce continues after ctx has ended, but not beyond the lease. An abandoned statement may still reach the server,
+// and late:
 //
 //	keep     stores 0, is given up                                  the server stores 0
 //	leave                            stores 2: the last batch                            leaves the sink
@@ -386,7 +385,7 @@ func (o *ownership) storeOnce(ctx context.Context) error {
 // step is one move of the cursor in the database.
 type step struct {
 	cursor    cursor
-	published int64 // of ownership's
+	published int64 // of the ownership
 	away      *away
 	params    sqlgen.AdvanceSinkParams
 	sent      time.Time
@@ -395,7 +394,7 @@ type step struct {
 	waits     pgtype.Interval       // for how long that waits; NULL: there is none, or nobody has looked
 }
 
-// step is the one to where the sink is; the lease lasts until then.
+// step returns the step to the sink's current position; once stored, the lease lasts until until.
 func (o *ownership) step() (_ *step, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -431,7 +430,7 @@ func (s *step) advance(ctx context.Context, q *sqlgen.Queries) error {
 	return nil
 }
 
-// look asks for how long events wait, where that is due.
+// look queries for how long events have waited, when that is due.
 func (s *step) look(ctx context.Context, q *sqlgen.Queries) (err error) {
 	if !s.looks {
 		return nil
@@ -443,7 +442,7 @@ func (s *step) look(ctx context.Context, q *sqlgen.Queries) (err error) {
 	return nil
 }
 
-// stored notes that a step is stored. The caller has the lock.
+// stored records that a step was stored. The caller holds the lock.
 func (o *ownership) stored(s *step) {
 	if s.looks {
 		o.looked = s.sent
@@ -462,13 +461,13 @@ func (o *ownership) stored(s *step) {
 	o.publisher.metrics.held(&o.held)
 }
 
-// turn wakes those who wait for paused, alone or held to change. The caller has the lock.
+// turn wakes goroutines that wait for paused, alone or held to change. The caller holds the lock.
 func (o *ownership) turn() {
 	close(o.turned)
 	o.turned = make(chan struct{})
 }
 
-// stands reports whether nothing new is to be published. The caller has the lock.
+// stands reports whether new events must not be published. The caller holds the lock.
 func (o *ownership) stands() bool { return o.paused || o.alone != "" }
 
 // isLive reports whether new events are to be published.
@@ -478,8 +477,8 @@ func (o *ownership) isLive() bool {
 	return !o.stands()
 }
 
-// awaitPause returns nil once nothing new is to be published, because an operator has paused the sink or a replay stops
-// it, or, with false, once it is not paused.
+// awaitPause returns nil once no new events are to be published, because an operator has paused the sink or a replay
+// stops them, or, if paused is false, once the sink is not paused.
 func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 	for {
 		o.mu.Lock()
@@ -492,7 +491,7 @@ func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-turned:
-		case <-o.publisher.wakeIf(!paused): // a resume notifies, and so do those who publish
+		case <-o.publisher.wakeIf(!paused): // a resume notifies, and so do publishers
 			o.poke()
 			select {
 			case <-ctx.Done():
@@ -503,7 +502,7 @@ func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 	}
 }
 
-// leave stores the cursor and lets another process have the sink at once.
+// leave stores the cursor and releases the sink to other processes at once.
 func (o *ownership) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
 	defer cancel()

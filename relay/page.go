@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	unansweredLimit    = 4         // times that a message alone is unknown until another one is tried
-	noDestinationLimit = time.Hour // until messages to a destination that there is not are refused
+	unansweredLimit    = 4         // how often a message alone may be unknown before another one is tried
+	noDestinationLimit = time.Hour // before messages to a missing destination are refused
 )
 
-// delivery is a page of the log on its way to the sink.
+// delivery is a page of the log that is being sent to the sink.
 type delivery struct {
 	*publisher
 	o      *ownership
@@ -26,21 +26,20 @@ type delivery struct {
 
 	rest      []int  // events that are not done, in order
 	done      []bool // accepted, not for this sink, dropped, or held
-	held      []int  // that become jobs, in order
+	held      []int  // events that become jobs, in order
 	published int
 	refused   int
 
-	blocks  keys     // besides what o says: a message of it is among held
+	blocks  keys     // in addition to those in o: keys with a message among held
 	failure *failure // why it does not go on
 }
 
-// send publishes a page and moves the cursor past what the sink has accepted, what became a job,
-// and what is not for the sink.
+// send publishes a page and moves the cursor past the events that the sink has accepted, those that became jobs, and
+// those that are not for the sink.
 //
-// A page is published in passes. Each ends, of a key, at the first message that is not accepted.
-// If that was refused, it becomes a job together with those behind it, and whatever else was not
-// tried is in the next pass. So of the messages of a key that become jobs none is behind one
-// that nobody knows to be stored.
+// A page is published in passes. For each key, a pass ends at the first message that is not accepted. If that one was
+// refused, it and the later messages of its key become jobs; everything else that was not tried goes into the next
+// pass. So no message that becomes a job is behind one of its key whose outcome is unknown.
 func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 	d := &delivery{publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)), rest: make([]int, len(read.events))}
 	for i := range d.rest {
@@ -75,13 +74,13 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 	if d.failure == nil {
 		return nil
 	}
-	if ctx.Err() != nil { // the sink is another process's: nothing is known of what was under way
+	if ctx.Err() != nil { // another process owns the sink: the messages in progress are unknown
 		return context.Cause(ctx)
 	}
 	return d.failure
 }
 
-// store moves the cursor, and makes jobs.
+// store moves the cursor and makes the jobs.
 func (d *delivery) store(ctx context.Context, read page) error {
 	if len(d.held) > 0 {
 		events := make([]heldEvent, len(d.held))
@@ -105,7 +104,7 @@ func (d *delivery) store(ctx context.Context, read page) error {
 	return nil
 }
 
-// cursor is the one behind what is done.
+// cursor returns the cursor after the events that are done.
 func (d *delivery) cursor(read page) cursor {
 	if !slices.Contains(d.done, false) {
 		return read.after
@@ -119,7 +118,7 @@ func (d *delivery) cursor(read page) cursor {
 	return read.before.past(slices.DeleteFunc(slices.Clone(d.events), func(e Event) bool { return left[e.Position] }))
 }
 
-// keys are those of some events that have one. Its zero value is none.
+// keys is the set of keys of some events. Its zero value is empty.
 type keys map[tenantKey]bool
 
 func (k *keys) add(e *Event) {
@@ -136,7 +135,7 @@ func (k keys) has(e *Event) bool { return len(k) > 0 && e.Key != "" && k[keyOf(e
 
 func keyOf(e *Event) tenantKey { return tenantKey{e.Tenant, e.Key} }
 
-// pass gives the sink what can be given to it.
+// pass sends the sink the messages that can be sent to it.
 func (d *delivery) pass(ctx context.Context) {
 	batch := d.batch(ctx)
 	began := time.Now()
@@ -152,7 +151,7 @@ func (d *delivery) pass(ctx context.Context) {
 			d.done[m.index] = true
 			d.published++
 			d.o.suspicions.reached(m)
-		case failed.has(e): // it repeats the outcome of the one before it, or was not tried
+		case failed.has(e): // repeats the outcome of the one before it, or was not tried
 		default:
 			failed.add(e)
 			if errors.Is(err, ErrNotTried) {
@@ -170,7 +169,7 @@ func (d *delivery) pass(ctx context.Context) {
 	}
 }
 
-// judge deals with a message that was not accepted.
+// judge handles a message that was not accepted.
 func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool) {
 	away, isAway := errors.AsType[*UnavailableError](err)
 	refused, isRefused := errors.AsType[*RefusedError](err)
@@ -191,10 +190,10 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	d.refuse(ctx, m.index, refused)
 }
 
-// batch is the messages that can be given to the sink together. What has to become a job does.
+// batch returns the messages that can be sent to the sink together. It turns events that must become jobs into jobs.
 func (d *delivery) batch(ctx context.Context) []outgoing {
 	batch := make([]outgoing, 0, len(d.rest))
-	var waits keys // for one before it, of which the outcome is not known
+	var waits keys // for an earlier message whose outcome is unknown
 	blocked := d.o.isAnyBlocked()
 	s := &d.o.suspicions
 	for _, i := range d.rest {
@@ -241,8 +240,8 @@ func asRefused(err error) *RefusedError {
 	return &RefusedError{CodeRefused, err}
 }
 
-// refuse deals with a message that the sink refuses. It reports whether later ones of its key
-// need not wait for it to be dealt with.
+// refuse handles a message that the sink refuses. It reports whether later messages of its key need not wait until the
+// refusal is dealt with.
 func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) bool {
 	e := &d.events[i]
 	d.metrics.refuse(refused.Code)
@@ -260,7 +259,7 @@ func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) boo
 	return true
 }
 
-// refuseUnanswered has the message that is unknown again and again be refused, after another one was accepted.
+// refuseUnanswered makes a message that is unknown again and again a refused one, after another one was accepted.
 func (d *delivery) refuseUnanswered(ctx context.Context) {
 	s := &d.o.suspicions
 	if !s.apart {
@@ -274,8 +273,8 @@ func (d *delivery) refuseUnanswered(ctx context.Context) {
 	s.forget()
 }
 
-// hold has an event become a job, if there may be one more; cause is why, if it is not those
-// before it.
+// hold turns an event into a job, if there is room for one more. cause is the reason, or nil if the reason is earlier
+// events of its key.
 func (d *delivery) hold(i int, cause *RefusedError) bool {
 	e := &d.events[i]
 	if len(d.held) < d.o.room() {
@@ -295,28 +294,29 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 	return false
 }
 
-// suspicions are what an owner remembers of messages and destinations that fail by themselves.
+// suspicions records messages and destinations that fail on their own.
 //
-// A message that is alone and unknown again and again may break the sink; or the sink takes no message, although Probe
-// succeeds, as a receiver that answers 500 to each, or hangs behind a load balancer. So another one is tried alone, of
-// another key. If it is accepted, the first one is to blame, and is refused. If it is not, the sink stands still, and
-// nothing becomes a job; the next trial is with yet another one, because the one before may break the sink, too. A
-// message that breaks the sink and has none of another key behind it stops it until there is one: nobody else waits.
-// How far behind it another one may be is what can be read in anotherTime.
+// A message that is unknown again and again when sent alone may break the sink. Or the sink accepts no message although
+// Probe succeeds: a receiver may answer 500 to each, or hang behind a load balancer. So another message, of another
+// key, is tried alone. If it is accepted, the first one is at fault, and is refused. If it is not, the sink is stopped,
+// and nothing becomes a job; the next trial uses yet another message, because the previous one may break the sink, too.
+// If a message breaks the sink and no message of another key follows it, the sink stays stopped until there is one;
+// nobody else is waiting. How far ahead the search for another message reaches is limited by what can be read in
+// anotherTime.
 type suspicions struct {
-	probed  bool   // the sink has answered just now
-	id      string // of the message that was unknown last, when the sink had answered
+	probed  bool   // the sink has just answered
+	id      string // of the last message that was unknown although the sink had answered
 	err     error  // why
-	unknown int    // how many times in a row it was
-	apart   bool   // another one is tried, and neither it nor those of its key
-	others  int    // how many times that was done
+	unknown int    // how many times in a row it was unknown
+	apart   bool   // another message is tried, of another key
+	others  int    // how many times another was tried
 
 	now     func() time.Time
-	since   map[string]time.Time // that destinations are not there
-	changed bool                 // since it was given to the ownership, which has it stored
+	since   map[string]time.Time // since when destinations have been missing
+	changed bool                 // since it was last given to the ownership to store
 }
 
-// unanswered notes that a message was alone in its batch and is unknown, if the sink has answered just now.
+// unanswered records that a message was alone in its batch and is unknown, if the sink has just answered.
 func (s *suspicions) unanswered(id string, err error) {
 	if !s.probed || s.apart {
 		return
@@ -329,12 +329,12 @@ func (s *suspicions) unanswered(id string, err error) {
 	s.unknown++
 }
 
-// forget forgets the message that was unknown.
+// forget drops the message that was unknown.
 func (s *suspicions) forget() { s.id, s.err, s.unknown, s.apart, s.others = "", nil, 0, false, 0 }
 
-// missing notes that a destination is not there, and returns for how long it was not. If there are as many as are
-// remembered, a new one takes the place of one whose messages are refused by now, or is not remembered yet. It takes no
-// other's place: if a page had more of them than are remembered, each would be forgotten before its hour is over.
+// missing records that a destination is missing, and returns for how long it has been. If the record is full, a new
+// destination replaces one whose messages are refused by now, or is not recorded yet. It replaces no other: if a page
+// had more missing destinations than the record holds, each would be dropped before its hour is over.
 func (s *suspicions) missing(destination string) time.Duration {
 	since, known := s.since[destination]
 	if known {
@@ -350,7 +350,7 @@ func (s *suspicions) missing(destination string) time.Duration {
 	return 0
 }
 
-// load takes what the owner before had stored.
+// load restores what the previous owner stored.
 func (s *suspicions) load(missing string) error {
 	var ages map[string]float64
 	if err := json.Unmarshal([]byte(missing), &ages); err != nil {
@@ -365,19 +365,19 @@ func (s *suspicions) load(missing string) error {
 	return nil
 }
 
-// missingNow is what load takes: for how many seconds destinations are missing. Names are quoted as in Go, so that
-// every database can store them.
+// missingNow returns what load restores: for how many seconds each destination has been missing. Names are quoted as in
+// Go, so that every database can store them.
 func (s *suspicions) missingNow() string {
 	ages := make(map[string]float64, len(s.since))
 	for destination, since := range s.since {
 		quoted := strconv.QuoteToASCII(destination)
 		ages[quoted[1:len(quoted)-1]] = s.now().Sub(since).Seconds()
 	}
-	object, _ := json.Marshal(ages) // texts and numbers
+	object, _ := json.Marshal(ages) // cannot fail: strings and numbers
 	return string(object)
 }
 
-// reached notes that a message was accepted.
+// reached records that a message was accepted.
 func (s *suspicions) reached(m *outgoing) {
 	if _, was := s.since[m.Destination]; was {
 		delete(s.since, m.Destination)

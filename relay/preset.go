@@ -10,29 +10,29 @@ import (
 	"github.com/posthaste-dev/posthaste/lifecycle"
 )
 
-// Preset names destinations, headers and bodies that others have agreed on: a route that has one needs neither topics
-// nor a destination. But for PresetDebezium they are for the events of streamed jobs (package lifecycle).
+// A Preset supplies destinations, headers and bodies in a format that other systems define: a route with a preset needs
+// neither topics nor a destination. All but PresetDebezium are for the events of streamed jobs (package lifecycle).
 type Preset string
 
 const (
-	// PresetPosthaste publishes what is stored.
+	// PresetPosthaste publishes events as they are stored.
 	PresetPosthaste Preset = "posthaste"
-	// PresetTrellis publishes what Trellis does: its subjects, and JobEventWire as the body.
+	// PresetTrellis publishes in Trellis's format: its subjects, and JobEventWire as the body.
 	PresetTrellis Preset = "trellis"
-	// PresetDebezium publishes what Debezium's outbox event router does, of all topics: to outbox.event.TOPIC, with the
-	// header id, which is the event's, and without attributes of CloudEvents. The header type is that of the view
+	// PresetDebezium publishes all topics as Debezium's outbox event router does: to outbox.event.TOPIC, with the
+	// event's id as the header id, and without CloudEvents attributes. The header type is that of the view
 	// outbox.debezium_events: the producer's own, or the topic.
 	PresetDebezium Preset = "debezium"
 )
 
-// presets are the destinations.
+// presets maps each preset to its destination.
 var presets = map[Preset]string{
 	PresetPosthaste: "posthaste.jobs.{tenant}.{queue|token}.{kind|token}.{key|token}.{event}",
 	PresetTrellis:   "trellis.jobs.{queue|token}.{kind|token}.{key|token}.{event}",
 	PresetDebezium:  "outbox.event.{topic|kafka}",
 }
 
-// withPreset fills in what the route leaves to its preset.
+// withPreset fills in the fields that the route leaves to its preset.
 func (r Route) withPreset() (Route, error) {
 	if r.Preset == "" {
 		return r, nil
@@ -56,7 +56,7 @@ func (r Route) withPreset() (Route, error) {
 	return r, nil
 }
 
-// asPreset returns the event as the route's preset publishes it.
+// asPreset returns the event in the form of the route's preset.
 func (r *route) asPreset(e *Event) (*Event, error) {
 	switch r.Preset {
 	case PresetDebezium:
@@ -75,7 +75,7 @@ func (r *route) asPreset(e *Event) (*Event, error) {
 	return &changed, err
 }
 
-// asDebezium is the event with the headers of Debezium's outbox event router.
+// asDebezium returns the event with the headers of Debezium's outbox event router.
 func asDebezium(e *Event) *Event {
 	changed := *e
 	changed.made = nil
@@ -91,7 +91,7 @@ func asDebezium(e *Event) *Event {
 	return &changed
 }
 
-// jobField is a placeholder's value of an event of a streamed job.
+// jobField returns the function that fills in a placeholder from an event of a streamed job.
 func jobField(name string) func(*Event) (string, error) {
 	return func(e *Event) (string, error) {
 		event, ok := strings.CutPrefix(e.Topic, "job.")

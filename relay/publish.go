@@ -20,16 +20,16 @@ import (
 
 const (
 	maxBatch       = 1000
-	publishTimeout = 10 * time.Second       // after which a batch without an answer is unknown
-	numberInterval = 500 * time.Millisecond // between looks at holes that nobody has to fill
-	maxReason      = 4 << 10                // bytes that are stored of why a sink stands still
-	anotherTime    = 10 * time.Second       // for which a trial looks for a message of another key
+	publishTimeout = 10 * time.Second       // time after which a batch without an answer is unknown
+	numberInterval = 500 * time.Millisecond // between looks at holes that perhaps nobody will fill
+	maxReason      = 4 << 10                // bytes stored of the reason for which a sink is stopped
+	anotherTime    = 10 * time.Second       // how long a trial searches for a message of another key
 )
 
-// errUnfinished is that the time of a batch did not suffice for all of it: the rest is read again, and published next.
+// errUnfinished reports that there was not enough time for a whole batch: the rest is read again and published next.
 var errUnfinished = errors.New("the sink has accepted a part of the batch, and has not tried the rest")
 
-// publisher publishes to one sink whenever this process owns it.
+// A publisher publishes to one sink whenever this process owns it.
 type publisher struct {
 	caller
 	routes  []route
@@ -39,13 +39,13 @@ type publisher struct {
 	pool    *pgxpool.Pool
 	user    *pgxpool.Pool // reset on failover, too
 	shared  *shared       // nil if there is no other sink
-	most    int           // events of a page
-	inTime  int           // events of a page that comes in time, as far as is known
+	most    int           // events per page
+	inTime  int           // events of a page that can be read in time, as far as is known
 	log     *slog.Logger
 
 	wake       chan struct{} // events were stored
-	heldWake   chan struct{} // jobs were made of some
-	released   chan struct{} // the same, for those who wait for the sink: an owner that leaves it notifies
+	heldWake   chan struct{} // events became jobs
+	released   chan struct{} // like wake, for awaiting the sink: an owner that leaves it notifies
 	complaints outage.Complaints
 }
 
@@ -68,10 +68,10 @@ func (p *publisher) run(ctx context.Context) {
 		}
 		p.complain(ctx, "sink not owned", err)
 		if pgsession.State(err) == "" && !errors.Is(err, errNotOurs) {
-			p.pool.Reset() // the other connections are as good as broken: no answer would come for minutes
+			p.pool.Reset() // the other connections are probably broken too, and would not answer for minutes
 		}
 		pgsession.LeaveReadOnly(err, p.pool, p.user)
-		_ = retry.Wait(ctx) // that ctx has ended is seen above
+		_ = retry.Wait(ctx) // the end of ctx is handled above
 	}
 }
 
@@ -81,8 +81,8 @@ func (p *publisher) complain(ctx context.Context, message string, err error) {
 	}
 }
 
-// publish works for as long as the sink is ours, and returns why it is not any more. When ctx
-// ends, what is under way is still published, and its outcome stored.
+// publish works while this process owns the sink, and returns why it no longer does. When ctx ends, it still publishes
+// the batch in progress and stores its outcome.
 func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	ours, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
@@ -104,7 +104,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 
 	err := p.work(reading, ours, o)
 	stop()
-	carrying.Wait() // while the lease is extended
+	carrying.Wait() // the lease is still extended
 	end(err)
 	replaying.Wait()
 	if lost := <-kept; lost != nil {
@@ -116,14 +116,14 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	return err
 }
 
-// work publishes whatever comes, until ctx ends or the database fails; what it has read goes
-// on for as long as the sink is ours.
+// work publishes events as they come, until ctx ends or the database fails; it finishes what it has read while this
+// process owns the sink.
 //
-// A batch that has no answer in time is not tried again as it was, and a page that was not read in time is not read
-// again: it may be too much for the time. Pages are half as large then, also of the next ownership, and twice as large
-// after each that was published.
+// It does not send a batch again unchanged if no answer came in time, and does not read a page again unchanged if it
+// was not read in time: either may be too large for the time. Pages are then half as large, also under the next
+// ownership, and grow to twice the size after each one that is published.
 //
-// An outage that the owner before has met goes on until a trial ends it, and the first one is made at once.
+// An outage that the previous owner met goes on until a trial ends it; the first trial comes at once.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 	if why := o.outage(); why != nil {
 		if err := p.outlast(ctx, ours, o, &failure{code: why.code, err: errors.New(why.message)}); err != nil {
@@ -167,7 +167,7 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 	return context.Cause(ctx)
 }
 
-// replayAlone publishes replays, and nothing new, until none wants that any more or the sink is paused.
+// replayAlone publishes replays and no new events, until no replay stops new events any more or the sink is paused.
 func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 	defer o.stand(nil)
 	for said := ""; ; {
@@ -191,15 +191,15 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 	}
 }
 
-// outlast waits until the sink takes messages again. It tries with one message, then with
-// ten. If it ends before, what is stored of the outage is left to the next owner.
+// outlast waits until the sink accepts messages again. It tries with one message, then with ten. If it is ended before,
+// the stored outage passes to the next owner.
 func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
 	_, _ = p.complaints.Due("sink stands still", began)
 	retry := p.config.outage
 	wait := retry.Next()
-	if why := o.outage(); why != nil { // of the owner before
+	if why := o.outage(); why != nil { // from the previous owner
 		began, wait = why.since, 0
 	}
 	for ; ; wait = retry.Next() {
@@ -224,7 +224,7 @@ func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *fa
 	}
 }
 
-// rest waits, and says every ten seconds that the sink stands still.
+// rest waits, and logs every ten seconds that the sink is stopped.
 func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failure) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -244,7 +244,7 @@ func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failu
 	}
 }
 
-// trial asks whether the sink can be published to, and publishes a little.
+// trial probes whether the sink can be published to, and publishes a little.
 func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	if err := p.probe(ctx); err != nil {
 		return failureOf(err)
@@ -264,8 +264,8 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	return nil
 }
 
-// tryAnother publishes a message apart from the one that is unknown again and again and from those of its key. If the
-// page with one does not come in time, the next trial reads smaller ones.
+// tryAnother publishes a message other than the one that is unknown again and again and those of its key. If the page
+// with such a message is not read in time, the next trial reads smaller ones.
 func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 	s := &o.suspicions
 	found, err := p.readAnother(ctx, o)
@@ -285,9 +285,9 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 	return err
 }
 
-// readAnother reads a page from where the sink is. If that has nothing apart from the message that is unknown and those
-// of its key, it reads on, for anotherTime, up to a page that has: then it returns that message and what is apart.
-// Whatever lies between is a hole, and is read again.
+// readAnother reads a page from the sink's position. If it contains nothing but the unknown message and messages of its
+// key, readAnother reads on, for up to anotherTime, until a page contains others: then it returns the unknown message
+// with those others. Everything in between becomes a hole, and is read again.
 func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error) {
 	events := log{p.pool, o.timeline, nil} // nobody else reads so far ahead
 	began := time.Now()
@@ -305,7 +305,7 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 	if slices.ContainsFunc(first.events, isApart) {
 		return first, nil
 	}
-	// What shares a position comes along or stays behind together, as the cursor passes it.
+	// Events that share a position are taken or left together, because the cursor passes positions.
 	beside := slices.DeleteFunc(slices.Clone(first.events), func(e Event) bool { return e.Position != unknown.Position })
 	for read := first; read.full && time.Since(began) < anotherTime; {
 		if read, err = events.read(ctx, read.after, p.inTime); err != nil {
@@ -323,9 +323,8 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 	return first, nil
 }
 
-// stretch publishes pages of the log, one after the other, while the next one is read: so
-// many pages if there are any, and with 0 until ctx ends or the sink is paused. Then the page
-// that is under way is published to its end.
+// stretch publishes pages of the log one after the other, reading the next one meanwhile. It publishes up to pages
+// pages, or with 0 goes on until ctx ends or the sink is paused. It then finishes the page in progress.
 func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -363,8 +362,8 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 		if live {
 			err = send(ours, p, o, page)
 		}
-		// What is read already is read again, this page too if it was not sent: were the sink live again by now, the
-		// next one would have the cursor pass this one.
+		// Pages that were already read are read again, including this one if it was not sent: if the sink became live
+		// again by now, the next page would make the cursor pass this one.
 		if err != nil || !live || !o.isLive() {
 			stop()
 		}
@@ -375,12 +374,12 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 	return err
 }
 
-// follow reads the log from where the sink is.
+// follow reads the log from the sink's position.
 func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, found chan<- page) error {
 	c := o.current()
 	events := log{p.pool, o.timeline, p.shared}
 	var numbered time.Time
-	waited := false // for transactions that are open
+	waited := false // for open transactions
 	defer func() {
 		if waited {
 			o.wait(false)
@@ -416,8 +415,8 @@ func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, f
 	return nil
 }
 
-// awaitEvents waits until events may have been stored, and, if there are holes, until it is
-// time to look whether they can be closed. It returns false once ctx has ended.
+// awaitEvents waits until events may have been stored, or, if there are holes, until it is time to check whether they
+// can be closed. It returns false once ctx has ended.
 func (p *publisher) awaitEvents(ctx context.Context, holes bool) bool {
 	wait := p.config.PollInterval
 	if !p.config.Hearing() {
@@ -437,7 +436,7 @@ func (p *publisher) awaitEvents(ctx context.Context, holes bool) bool {
 	return true
 }
 
-// wakeIf returns the channel of wake-ups, or one that never has any.
+// wakeIf returns the channel of wake-ups, or a channel that never receives.
 func (p *publisher) wakeIf(yes bool) <-chan struct{} {
 	if yes {
 		return p.wake
@@ -445,7 +444,7 @@ func (p *publisher) wakeIf(yes bool) <-chan struct{} {
 	return nil
 }
 
-// named says which event an outcome is about, for those that are about one.
+// named adds the event's identity to an outcome that concerns a single event.
 func named(e *Event, err error) error {
 	if _, ok := errors.AsType[*UnavailableError](err); ok {
 		return err
@@ -453,12 +452,12 @@ func named(e *Event, err error) error {
 	return fmt.Errorf("event %s, topic %s, position %d: %w", e.ID, e.Topic, e.Position, err)
 }
 
-// failure is why a sink stands still.
+// failure is the reason for which a sink is stopped.
 type failure struct {
 	code     string
 	err      error
-	unknown  bool // the sink did not say what became of a message
-	messages int  // if unknown, how many there were in the batch
+	unknown  bool // the outcome of a message is unknown
+	messages int  // if unknown, how many messages the batch had
 }
 
 func (f *failure) Error() string { return f.code + ": " + f.err.Error() }

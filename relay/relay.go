@@ -19,15 +19,15 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Channel is the channel of NOTIFY on which publishers say that there are events.
+// Channel is the NOTIFY channel on which publishers announce events.
 const Channel = engine.EventsChannel
 
-// connsPerSink are those that read the log, store the cursor, make jobs of what is refused, and work
-// off a replay, and one more: connections that have gone silent are closed late, and until then
-// there has to be one for the sink's next owner.
+// connsPerSink is one connection each for reading the log, storing the cursor, making jobs from refused messages, and
+// working off a replay, and one more: a connection that has gone silent is closed late, and until then the sink's next
+// owner needs one.
 const connsPerSink = 5
 
-// Relay publishes events to sinks. Make it with [New].
+// A Relay publishes events to sinks. Make one with [New].
 type Relay struct {
 	config     Config
 	user       *pgxpool.Pool
@@ -37,8 +37,8 @@ type Relay struct {
 	declared   atomic.Bool
 }
 
-// New checks config and registers the metrics. The relay opens connections of its own, up to
-// five for a sink, to the database of pool, which is only read for its settings.
+// New validates config and registers the metrics. The relay opens its own connections, up to five per sink, to the
+// database of pool, which it uses only for its settings.
 func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -52,7 +52,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	owner := fmt.Sprintf("%.40s-%d-%08x", cmp.Or(host, "host"), os.Getpid(), rand.Uint32())
 	all := newMetrics(config.Registerer)
 	for _, s := range config.Sinks {
-		routes, _ := compileAll(s.Routes) // validate has looked
+		routes, _ := compileAll(s.Routes) // validate has checked them
 		r.publishers = append(r.publishers, &publisher{
 			caller: newCaller(s.Name, s.Sink, all.of(s.Name)),
 			routes: routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner, config: &r.config, shared: r.shared,
@@ -63,8 +63,8 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	return r, nil
 }
 
-// Ready returns nil while the relay works. That a sink is away is no reason: it goes on by
-// itself, and "posthaste relay list" and the metrics show it. Ready is safe for concurrent use.
+// Ready returns nil while the relay works. An unavailable sink does not make it unready: the relay recovers on its own,
+// and "posthaste relay list" and the metrics show the outage. Ready is safe for concurrent use.
 func (r *Relay) Ready() error {
 	if !r.declared.Load() {
 		return errors.New("the database has not answered yet")
@@ -72,8 +72,8 @@ func (r *Relay) Ready() error {
 	return nil
 }
 
-// Run publishes until ctx ends and then returns nil; sinks are left to other processes, and
-// closed. It may be called once.
+// Run publishes until ctx ends and then returns nil; it releases its sinks to other processes and closes them. It may
+// be called once.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return fmt.Errorf("relay: %w", backoff.ErrRanBefore)
@@ -101,7 +101,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// declare makes the sinks known. It returns false once ctx has ended.
+// declare stores the sinks' rows. It returns false once ctx has ended.
 func (r *Relay) declare(ctx context.Context, pool *pgxpool.Pool) bool {
 	var retry backoff.Backoff
 	for _, p := range r.publishers {
@@ -145,7 +145,7 @@ func (r *Relay) handOn(ctx context.Context) {
 
 func (r *Relay) closeSinks() {
 	for _, p := range r.publishers {
-		if p.hanging.Load() > 0 { // Close is called after everything
+		if p.hanging.Load() > 0 { // Close must come after all calls
 			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", errHangs))
 			continue
 		}

@@ -15,80 +15,79 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A replay publishes events again that the sink has passed by. It is a row of outbox.replays
-// with a position of its own, which the sink's owner works off beside the cursor:
+// A replay publishes events again that the sink has passed. It is a row of outbox.replays with a position of its own,
+// which the sink's owner works off alongside the cursor:
 //
-//   - The goroutine that publishes takes its pages between those of the log, so that a sink is
-//     never called twice at once. They are small: a new event waits for one of them at most.
-//   - It never passes the cursor, and leaves out what is at the cursor's holes: that is
-//     published first by the one who moves the cursor, who does not know of replays.
-//   - Its position is stored after each page, fenced by the sink's owner and epoch. An owner
-//     that is killed between the two leaves a page that the next one publishes once more.
-//   - Replays take turns by page: see [replayer.run]. A failure of a page keeps its replay, and nothing
-//     else. Whether the sink is away is found by those who publish new events. What the sink
-//     refuses is counted and passed by, and so is what has no destination, and a message that is unknown again and
-//     again when it is alone, although the sink answers: see [replayer.doubt].
-//   - One that stops what is new waits until the cursor has passed its last event: all that is
-//     meant is published by then, and nothing else is until it has ended. Of transactions that
-//     were open then, events come after it.
+//   - The publishing goroutine takes its pages between those of the log, so a sink is never called twice at once. The
+//     pages are small: a new event waits for at most one of them.
+//   - It never passes the cursor, and leaves out events at the cursor's holes: the goroutine that moves the cursor
+//     publishes those first, without regard to replays.
+//   - Its position is stored after each page, fenced by the sink's owner and epoch. If an owner is killed between the
+//     two, the next owner publishes that page once more.
+//   - Replays take turns by page: see [replayer.run]. A page that fails delays its own replay and nothing else;
+//     publishing new events detects whether the sink is unavailable. Messages that the sink refuses are counted and
+//     skipped. So are messages without a destination, and a message that is unknown again and again when sent alone
+//     although the sink answers: see [replayer.doubt].
+//   - A replay that stops new events waits until the cursor has passed its last event: by then everything that it
+//     covers is published, and nothing else is published until it has ended. Events of transactions that were open then
+//     come after it.
 
-// HeaderReplay is the header that a message of a replay has; its value is the replay's id.
+// HeaderReplay is the header that marks a message of a replay; its value is the replay's id.
 const HeaderReplay = "posthaste-replay"
 
 const (
 	replayPageEvents = 100
 	replayPageBytes  = 1 << 20
-	replayPositions  = 10_000 // that one look goes through at most, for events that are meant
+	replayPositions  = 10_000 // how many positions one look searches for matching events
 	beginPause       = 200 * time.Millisecond
 )
 
-// A Deduplicator is a sink whose broker drops messages that repeat an ID. Its methods are safe
-// for concurrent use.
+// A Deduplicator is a sink whose broker drops messages that repeat an ID. Its methods are safe for concurrent use.
 type Deduplicator interface {
-	// Duplicates is how many messages the broker has dropped so far, as far as it says so.
+	// Duplicates returns how many messages the broker has dropped so far, as far as it reports them.
 	Duplicates() int64
-	// Remembers is for how long the broker remembers IDs, at the destination where it is longest
-	// of those that were published to; 0 is not known.
+	// Remembers returns how long the broker remembers IDs: the longest time of all destinations that were published to;
+	// 0 means unknown.
 	Remembers() time.Duration
 }
 
 // errStopped ends a replay that is not to go on.
 var errStopped = errors.New("the replay was stopped")
 
-// replay is one that is worked off.
+// replay is a replay in progress.
 type replay struct {
 	id             outbox.ID
 	position, last int64
 	perSecond      float64
 	again          bool
-	stopLive       bool            // nothing new is to be published once it has begun
-	begun          bool            // of one with stopLive
-	done           []int64         // of the events behind position: those of a page that has failed
-	counts         counts          // what is not stored
-	most           int             // events of the next page
-	unknown        int             // times in a row that a message was unknown when it was alone, and the sink answers
-	gone           map[string]bool // destinations of which that was the answer
-	passed         bool            // one was passed by for that, and none was accepted since
-	due            time.Time       // of the next page
+	stopLive       bool            // once it has begun, no new events are published
+	begun          bool            // for a replay with stopLive
+	done           []int64         // published events after position, of a page that failed
+	counts         counts          // not yet stored
+	most           int             // events in the next page
+	unknown        int             // how often in a row a message alone was unknown although the sink answered
+	gone           map[string]bool // destinations that were answered so
+	passed         bool            // a message was skipped for that, and none accepted since
+	due            time.Time       // when the next page is due
 	retry          backoff.Backoff
 }
 
-// counts are of messages: repeated are those that the broker has dropped.
+// counts counts messages; repeated are those that the broker has dropped.
 type counts struct{ published, refused, repeated int64 }
 
-// replayer works off the replays of a sink, for as long as it is ours.
+// A replayer works off the replays of a sink while this process owns it.
 type replayer struct {
 	*publisher
 	o         *ownership
 	running   map[outbox.ID]*replay
-	remembers time.Duration // as it is stored
+	remembers time.Duration // as stored
 }
 
 func newReplayer(p *publisher, o *ownership) *replayer {
 	return &replayer{publisher: p, o: o, running: map[outbox.ID]*replay{}}
 }
 
-// replayPage is a page of a replay on its way to the sink.
+// replayPage is a page of a replay that is being sent to the sink.
 type replayPage struct {
 	*publisher
 	o      *ownership
@@ -98,8 +97,8 @@ type replayPage struct {
 	ended  chan error
 }
 
-// run works off replays until ctx ends. They take turns by page: the next page is of
-// the one that has been due the longest, so that one with a low rate, or one that fails, keeps no other waiting.
+// run works off replays until ctx ends. They take turns by page: the next page belongs to the replay that has been due
+// the longest, so that a replay with a low rate, or one that fails, delays no other.
 func (p *replayer) run(ctx context.Context) {
 	var looked time.Time
 	var retry backoff.Backoff
@@ -142,16 +141,15 @@ func (p *replayer) run(ctx context.Context) {
 	}
 }
 
-// stopLive has nothing new published while a replay runs that has begun and wants that.
+// stopLive stops new events while a replay runs that has begun and demands it.
 //
 //	replayer     begun, stopLive              a page of the replay
 //	stretch                      page of new events: isLive?
 //
-// The goroutine that publishes looks before each page, so that none is sent behind the first one of the replay. The
-// next owner of the sink knows from the beginning of a replay that stops what is new and has begun: the cursor has
-// passed its last event, which was stored before the replay began. A failover that has put the cursor back is the
-// exception: then the replay waits again until the sink has come to where it was, and new events may come with
-// that.
+// The publishing goroutine checks before each page, so it sends none behind the first page of the replay. The next
+// owner of the sink knows from the start of such a replay, which stops new events and has begun: the cursor has passed
+// its last event, which was stored before the replay began. The exception is a failover that has put the cursor back:
+// then the replay waits again until the sink has come to where it was, and new events may be published along the way.
 func (p *replayer) stopLive() {
 	alone := ""
 	for _, r := range p.running {
@@ -168,7 +166,8 @@ func (p *replayer) stopLive() {
 	}
 }
 
-// nextReplay returns the replay that has been due the longest; if none is due, for how long to wait, so much at most.
+// nextReplay returns the replay that has been due the longest. If none is due, it returns how long to wait, at most
+// most.
 func nextReplay(running map[outbox.ID]*replay, most time.Duration) (next *replay, wait time.Duration) {
 	for _, r := range running {
 		if next == nil || r.due.Before(next.due) {
@@ -184,7 +183,7 @@ func nextReplay(running map[outbox.ID]*replay, most time.Duration) (next *replay
 	return next, 0
 }
 
-// look adds the replays that the sink has been asked for, and leaves out those that do not run any more.
+// look adds newly requested replays, and drops those that no longer run.
 func (p *replayer) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -218,22 +217,22 @@ func (p *replayer) look(ctx context.Context) error {
 	return nil
 }
 
-// turn publishes the next page of a replay, stores how far it has come, and says when the page after that is due. Of a
-// page that fails it remembers what was published: that is read again with the rest, and left out.
+// turn publishes the next page of a replay, stores how far it has come, and sets when the following page is due. If a
+// page fails, turn remembers which of its messages were published; when the page is read again, it leaves those out.
 func (p *replayer) turn(ctx context.Context, r *replay) error {
 	if r.stopLive && !r.begun {
-		if !p.o.hasKept(r.last) { // what it waits for is new to the sink
+		if !p.o.hasKept(r.last) { // the events that it waits for are new to the sink
 			r.due = time.Now().Add(beginPause)
 			return nil
 		}
 		r.begun = true
-		return nil // run stops what is new, and calls again
+		return nil // run stops new events, and calls again
 	}
 	page, examined, err := p.read(ctx, r)
 	switch {
 	case err != nil:
 		return err
-	case examined <= r.position: // the cursor comes first
+	case examined <= r.position: // the cursor must come first
 		r.due = time.Now().Add(time.Second)
 		return nil
 	}
@@ -285,14 +284,15 @@ func (r *replay) add(c counts) {
 	r.counts.repeated += c.repeated
 }
 
-// doubt deals with a page of which it is unknown what became of a message, and returns why the replay waits, if it
-// does. The next page is half as large as what was sent: it may have been too much for the time, or one of its messages
-// breaks the receiver. A message that is alone is passed by once it was unknown again and again while the sink answers:
-// a replay that stops what is new would wait for it for ever, and everybody else for the replay. The next one is not,
-// until the sink has accepted another: a receiver that fails at all of them is away, whatever it answers.
+// doubt handles a page with a message whose outcome is unknown, and returns why the replay waits, if it does. The next
+// page is half as large as the one that was sent, which may have been too much for the time, or may contain a message
+// that breaks the receiver. A message that is sent alone is skipped once it was unknown again and again while the sink
+// answered: otherwise a replay that stops new events would wait for it forever, and everybody else for the replay. The
+// next such message is not skipped until the sink has accepted another: a receiver that fails at all of them is
+// unavailable, whatever it answers.
 //
-// So is a message passed by whose destination is missing each time, as it may be for a moment while the leader of a
-// stream is elected. Others to that destination then follow it at once.
+// A message is also skipped if its destination is missing each time; it may be missing for a moment while the leader of
+// a stream is elected. Other messages to that destination are then skipped at once.
 func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *failure) error {
 	r.most = max(1, f.messages/2)
 	missing := f.code == CodeNoDestination
@@ -313,8 +313,7 @@ func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *fa
 	return nil
 }
 
-// read returns the next page, and the position up to which there is no other event of
-// the replay.
+// read returns the next page, and the position up to which there is no other event of the replay.
 func (p *replayer) read(ctx context.Context, r *replay) (page *replayPage, examined int64, err error) {
 	c := p.o.current()
 	examined = min(r.position+replayPositions, r.last, c.top)
@@ -356,16 +355,16 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// store stores how far a replay has come, and what it waits for, if it does.
+// store stores how far a replay has come, and what it waits for, if anything.
 func (p *replayer) store(ctx context.Context, r *replay, position int64, failure error) error {
 	params := sqlgen.AdvanceReplayParams{
 		ID: pgvalue.UUID(r.id), Owner: p.owner, Epoch: p.o.epoch, Position: position,
 		Published: r.counts.published, Refused: r.counts.refused, Repeated: r.counts.repeated,
 	}
 	if failure != nil {
-		params.Failure = new(pgvalue.ASCII(pgvalue.Text(failure.Error(), maxReason), maxReason)) // for any database
+		params.Failure = new(pgvalue.ASCII(pgvalue.Text(failure.Error(), maxReason), maxReason)) // fits any encoding
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // what is published is stored
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // store what was published
 	defer cancel()
 	rows, err := sqlgen.New(p.pool).AdvanceReplay(ctx, params)
 	switch {
@@ -376,7 +375,7 @@ func (p *replayer) store(ctx context.Context, r *replay, position int64, failure
 	}
 	r.counts = counts{}
 	r.position = position
-	// What lies beyond stays: the next page may be shorter than the one that failed.
+	// Keep those beyond position: the next page may be shorter than the one that failed.
 	r.done = slices.DeleteFunc(r.done, func(done int64) bool { return done <= position })
 
 	return nil
@@ -390,11 +389,9 @@ func (page *replayPage) sendIfOurs(ctx, ours context.Context) error {
 	return page.send(ours)
 }
 
-// send publishes a page. Of its events those are left that have no outcome: then
-// it returns why.
+// send publishes a page. If events without an outcome remain, it returns why.
 //
-// Each pass deals with one message at least, or is the last: a key's messages behind one that
-// was refused are in the next pass.
+// Each pass settles at least one message, or is the last: a key's messages behind a refused one go into the next pass.
 func (page *replayPage) send(ctx context.Context) error {
 	if err := page.passHeld(ctx); err != nil {
 		return err
@@ -438,9 +435,9 @@ func (page *replayPage) send(ctx context.Context) error {
 	return nil
 }
 
-// passHeld leaves out messages that are jobs: they wait for one of their key that was refused, or
-// were refused themselves, and are published in their order once that is settled. The owner alone
-// makes such jobs, between two pages, so that none can be made before this page is sent.
+// passHeld leaves out messages that are jobs. They were refused, or wait for a refused one of their key, and are
+// published in order once that is settled. Only the owner makes such jobs, between two pages, so none can be made
+// before this page is sent.
 func (page *replayPage) passHeld(ctx context.Context) error {
 	if len(page.events) == 0 || !page.o.isAnyHeld() {
 		return nil
@@ -457,8 +454,8 @@ func (page *replayPage) passHeld(ctx context.Context) error {
 	return nil
 }
 
-// messages are those of a page. What is not for the sink, or of which none can be
-// made, is done.
+// messages returns the messages of a page. Events that are not for the sink, or from which no message can be made, are
+// done.
 func (page *replayPage) messages() (messages []outgoing) {
 	for i := range page.events {
 		e := &page.events[i]
@@ -490,8 +487,8 @@ func (c cursor) isHole(position int64) bool {
 	return found
 }
 
-// nextPage waits for what is to be published next: a page of the log, or one of a replay; in turns
-// if there are both. more is false once there is no more of the log.
+// nextPage waits for the next page to publish, from the log or from a replay, and alternates if there are both. more is
+// false once the log has no more.
 func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (read page, again *replayPage, more bool) {
 	if replayed {
 		select {

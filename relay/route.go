@@ -9,39 +9,36 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Route says which events go to a sink, and under which name. Of the routes of a sink the
-// first that has the event's topic applies; an event that none has is not for the sink.
+// A Route selects events for a sink and sets how they are published. Of a sink's routes, the first that matches the
+// event's topic applies; an event that no route matches is not for the sink.
 type Route struct {
-	// Topics are patterns: a topic itself, "order.*" for the topics that begin with "order.",
-	// or "*" for every topic.
+	// Topics are patterns: a topic itself, "order.*" for the topics that begin with "order.", or "*" for every topic.
 	Topics []string
-	// Destination is a template: text with the placeholders {topic}, {tenant}, {key}, {id}
-	// and {header.NAME}, and {queue}, {kind} and {event} of events of jobs, each with a filter
-	// if wanted: |token makes one token of a NATS subject, |kafka a name of a Kafka topic, |path
-	// a segment of a URL's path, |hash(N) a number below N. "" is "{topic}".
+	// Destination is a template: text with the placeholders {topic}, {tenant}, {key}, {id} and {header.NAME}, and for
+	// events of jobs {queue}, {kind} and {event}. Each may have a filter: |token makes one token of a NATS subject,
+	// |kafka a name of a Kafka topic, |path a segment of a URL's path, |hash(N) a number below N. "" means "{topic}".
 	Destination string
-	// CloudEvents is how the attributes of CloudEvents 1.0 go with a message; "" is Binary.
+	// CloudEvents sets how messages carry the attributes of CloudEvents 1.0; "" means Binary.
 	CloudEvents CloudEvents
-	// OnRefused is what becomes of a message that the sink refuses; "" is Hold.
+	// OnRefused sets what happens to a message that the sink refuses; "" means Hold.
 	OnRefused OnRefused
-	// Preset has the events of streamed jobs under names that others know; "" is none.
+	// Preset publishes the events of streamed jobs in a format that other systems know; "" means none.
 	Preset Preset
 }
 
-// OnRefused says what becomes of a message that a sink refuses, and of those behind it of its
-// key. But for Drop it becomes a job, which is tried a few times and is a dead letter then; it
-// can be replayed, as it is or with another payload, and dismissed, as others. Messages without
-// a key hold up nothing.
+// OnRefused sets what happens to a message that a sink refuses, and to later messages of its key. Except with Drop, the
+// message becomes a job, which is tried a few times and then becomes a dead letter; like others, it can be replayed,
+// unchanged or with another payload, and dismissed. Messages without a key delay no others.
 type OnRefused string
 
 const (
-	Hold OnRefused = "hold" // those behind it wait until somebody has replayed or dismissed the dead letter
-	Skip OnRefused = "skip" // those behind it wait while it is tried, and not for the dead letter
-	Park OnRefused = "park" // the key is parked, until somebody unblocks it
-	Drop OnRefused = "drop" // it is counted, and gone
+	Hold OnRefused = "hold" // later ones wait until somebody has replayed or dismissed the dead letter
+	Skip OnRefused = "skip" // later ones wait while it is tried, but not for the dead letter
+	Park OnRefused = "park" // the key is parked until somebody unblocks it
+	Drop OnRefused = "drop" // it is counted and discarded
 )
 
-// onDeath is what the job of a message has of it.
+// onDeath returns the death policy of the message's job.
 func (o OnRefused) onDeath() *string {
 	switch o {
 	case Park:
@@ -61,13 +58,13 @@ const (
 	Off        CloudEvents = "off"        // no attributes: the producer's headers only
 )
 
-// Validate returns [*outbox.InvalidError]s, joined, for what is wrong with a route.
+// Validate returns the mistakes in a route as [*outbox.InvalidError]s, joined.
 func (r Route) Validate() error {
 	_, err := compile(r)
 	return err
 }
 
-// route is a Route that was found to be right.
+// route is a validated Route.
 type route struct {
 	Route
 	destination template
@@ -119,7 +116,7 @@ func checkPattern(pattern string) error {
 	return invalid.Field("Topics", "pattern %q: want a topic, one that ends in .* or *", pattern)
 }
 
-// has reports whether the route is for the topic.
+// has reports whether the route matches the topic.
 func (r *route) has(topic string) bool {
 	for _, pattern := range r.Topics {
 		if prefix, open := strings.CutSuffix(pattern, "*"); pattern == topic || open && strings.HasPrefix(topic, prefix) {
@@ -129,7 +126,7 @@ func (r *route) has(topic string) bool {
 	return false
 }
 
-// routeOf returns the first of the routes that has the topic, nil if none has.
+// routeOf returns the first of the routes that matches the topic, or nil.
 func routeOf(routes []route, topic string) *route {
 	for i := range routes {
 		if routes[i].has(topic) {
@@ -139,7 +136,7 @@ func routeOf(routes []route, topic string) *route {
 	return nil
 }
 
-// compileAll reads the routes of a sink.
+// compileAll validates and compiles the routes of a sink.
 func compileAll(routes []Route) ([]route, error) {
 	if len(routes) == 0 {
 		return nil, errors.New("no route: nothing would be published")

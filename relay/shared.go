@@ -8,71 +8,71 @@ import (
 	"time"
 )
 
-// What is kept for other sinks at most. One that is further behind reads for itself, and nobody waits for it. With less
-// sinks that read as fast as they can would lose each other whenever one of them does not run for a while.
+// These limit what is kept for other sinks. A sink that is further behind reads for itself, and no other waits for it.
+// With lower limits, sinks that read as fast as they can would lose each other whenever one of them pauses for a while.
 const (
 	maxLooks     = 16
 	maxLookBytes = 2 * maxPageBytes
 )
 
-// lookLife is for how long.
+// lookLife is how long a look is kept.
 var lookLife = time.Second
 
-// shared is what the sinks of a process have read of the log in the last moments. One of them looks for what is newer
-// than its position; those that come to a position within what it has found, or to the same one while it looks, take
-// that. So sinks that are at the end of the log, or that go through it side by side, read it once, and the messages of
-// an event are made once. Cursors, leases and holes stay each sink's own: only newer events are shared.
+// shared holds what the sinks of a process have read of the log in the last moments. One sink looks for events newer
+// than its position; others that reach a position within its result, or the same position while it looks, use that
+// result. So sinks that are at the end of the log, or that go through it together, read it once, and each event is
+// turned into messages once. Cursors, leases and holes remain each sink's own: only newer events are shared.
 //
-// Whether there is more. A look that was not full has seen all events that were said to be stored before it began, and
-// no others:
+// Whether there is more. A look that was not full has seen all events that were announced before it began, and no
+// others:
 //
 //	sink A    looks behind 6 ...              sees 7; at the end
 //	event                         8, wakes A and B
 //	sink B                                           takes 7 from A; at the end?
 //
-// B has used up its wake-up, and would sleep. So the look says how many wake-ups there were when it began, and those
-// that take from it look again if there were more since.
+// B has used up its wake-up and would sleep. So each look records how many wake-ups there were when it began, and a
+// sink that uses its result looks again if there were more since.
 //
-// Holes. A sink looks at its holes, and for the transactions that run, once it has the newer events. They were seen
-// with a snapshot that is no newer than if it had read them itself, which is all that the comment of cursor asks for.
+// Holes. A sink looks at its holes, and for running transactions, once it has the newer events. They were seen with a
+// snapshot that is no newer than if the sink had read them itself, which is all that the comment of cursor demands.
 //
-// Failovers and crashes. Events are of the timeline that the look has checked, and a cursor of another one gets none of
-// them. After a crash of the server there may be other events at the same positions, if commits did not wait for the
+// Failovers and crashes. Events belong to the timeline that the look has checked, and a cursor of another timeline gets
+// none of them. After a crash of the server, the same positions may hold other events, if commits did not wait for the
 // disk:
 //
 //	sink A    looks behind 6, sees 7
 //	server                             crashes, loses 7, gives 7 out again
 //	sink B                                                                    owns, from 6 on: takes A's 7?
 //
-// A sink that begins anew forgets what was read before, for all of them.
+// A sink that begins anew therefore discards earlier results, for all sinks.
 type shared struct {
-	wakes atomic.Int64 // how many there were: counted before sinks are woken
+	wakes atomic.Int64 // how many wake-ups there were: counted before sinks are woken
 
 	mu    sync.Mutex
-	looks []*look // the newest last
+	looks []*look // newest last
 }
 
-// look is what one sink has found behind a position.
+// look is the result of one sink's query for events after a position.
 type look struct {
 	timeline string
 	top      int64
 	began    time.Time
-	wakes    int64 // of shared, when it began
+	wakes    int64 // the count of shared when the look began
 	done     chan struct{}
 
-	// bytes is what events count for; 0 while the look runs. It is of shared's lock, for trim adds them up
+	// bytes is what events count for; 0 while the look runs. The lock of shared guards it, because trim adds it up
 	// meanwhile.
 	bytes int
 
-	// once done is closed
+	// Valid once done is closed.
 	events []Event
 	full   bool
 	err    error
 }
 
-// newer returns the events of a timeline behind a position, at most maxBatch, and whether there may be more. If nobody
-// has them it calls read, which returns all there are or a full page. Events are other sinks', too: they are not to be
-// changed.
+// newer returns the events of a timeline after a position, at most maxBatch, and whether there may be more. If no look
+// has them, it calls read, which returns all events or a full page. The events are shared with other sinks and must not
+// be changed.
 func (s *shared) newer(ctx context.Context, timeline string, top int64, read func() ([]Event, error)) ([]Event, bool, error) {
 	for {
 		l, isOurs := s.find(timeline, top)
@@ -86,13 +86,13 @@ func (s *shared) newer(ctx context.Context, timeline string, top int64, read fun
 		case <-ctx.Done():
 			return nil, false, ctx.Err()
 		}
-		if l.err == nil { // or it was another's context that has ended
+		if l.err == nil { // otherwise, the context of another sink may have ended
 			return l.events[l.behind(top):], l.full || l.wakes != s.wakes.Load(), nil
 		}
 	}
 }
 
-// find returns a look that has events behind a position or is about to, or a new one, which the caller carries out.
+// find returns a look that has events after a position or is about to, or a new one, which the caller executes.
 func (s *shared) find(timeline string, top int64) (l *look, isOurs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *shared) find(timeline string, top int64) (l *look, isOurs bool) {
 	return l, true
 }
 
-// trim forgets the oldest looks, down to what is kept. The caller has the lock.
+// trim drops the oldest looks until the limits are met. The caller holds the lock.
 func (s *shared) trim() {
 	n, bytes := len(s.looks), 0
 	for n > 0 && len(s.looks)-n < maxLooks && bytes < maxLookBytes {
@@ -118,7 +118,7 @@ func (s *shared) trim() {
 	s.looks = slices.Delete(s.looks, 0, n)
 }
 
-// has reports whether a look has the first event behind a position. The caller has shared's lock.
+// has reports whether a look has the first event after a position. The caller holds shared's lock.
 func (l *look) has(top int64) bool {
 	select {
 	case <-l.done:
@@ -128,13 +128,13 @@ func (l *look) has(top int64) bool {
 	}
 }
 
-// behind is the index of the first event behind a position.
+// behind returns the index of the first event after a position.
 func (l *look) behind(top int64) int {
 	n, _ := slices.BinarySearchFunc(l.events, top+1, func(e Event, position int64) int { return int(e.Position - position) })
 	return n
 }
 
-// end lets others have what a look has found.
+// end makes the result of a look available to other sinks.
 func (s *shared) end(l *look) {
 	bytes := bytesOf(l.events)
 	l.full = len(l.events) >= maxBatch || bytes >= maxPageBytes
@@ -146,12 +146,12 @@ func (s *shared) end(l *look) {
 	defer s.mu.Unlock()
 	l.bytes = bytes
 	close(l.done)
-	if len(l.events) == 0 { // it says nothing of what comes next, or has failed
+	if len(l.events) == 0 { // empty or failed: it says nothing of what comes next
 		s.looks = slices.DeleteFunc(s.looks, func(other *look) bool { return other == l })
 	}
 }
 
-// forget has sinks read for themselves what was read so far.
+// forget discards earlier results, so that sinks read for themselves.
 func (s *shared) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

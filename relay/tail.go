@@ -12,18 +12,17 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// TailConfig says where a tail begins: at the end of the log, if nothing else is said.
+// TailConfig sets where a tail begins: by default at the end of the log.
 type TailConfig struct {
-	Sink  string          // with the first event that waits for this sink, or
-	Since time.Time       // with events that were stored from then on
-	Wake  <-chan struct{} // has something when events were stored; nil polls
-	// Interval is the time between looks at the log; 0 is 1 s.
+	Sink  string          // begin with the first event that waits for this sink, or
+	Since time.Time       // begin with events stored from then on
+	Wake  <-chan struct{} // receives when events were stored; nil polls
+	// Interval is the time between looks at the log; 0 means 1 s.
 	Interval time.Duration
 }
 
-// Tail yields the events of the log as a sink sees them, until ctx ends: as soon as their
-// transactions have committed, those of a key in order. It stores nothing. An error is the last
-// that it yields.
+// Tail yields the events of the log as a sink sees them, until ctx ends: as soon as their transactions have committed,
+// those of a key in order. It stores nothing. If it yields an error, that is the last value.
 func Tail(ctx context.Context, pool *pgxpool.Pool, config TailConfig) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		t := tail{config: config, yield: yield}
@@ -91,7 +90,7 @@ func (t *tail) begin(ctx context.Context, q *sqlgen.Queries) (cursor, error) {
 	if err != nil || !t.config.Since.IsZero() {
 		return cursor{top: top}, err
 	}
-	// What can be seen by now is passed by. Gaps among it may be of transactions that are open.
+	// Events that are visible by now are passed. Gaps among them may belong to open transactions.
 	c := cursor{top: max(0, top-maxBatch)}
 	for full := true; full; {
 		read, err := t.log.read(ctx, c, maxBatch)
@@ -103,7 +102,7 @@ func (t *tail) begin(ctx context.Context, q *sqlgen.Queries) (cursor, error) {
 	return c, nil
 }
 
-// await waits until there may be more.
+// await waits until there may be more events.
 func (t *tail) await(ctx context.Context) {
 	interval := t.config.Interval
 	if interval == 0 {

@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// template makes the destination of an event's message: text with placeholders such as
-// {topic} and {key|token}.
+// A template makes the destination of an event's message: text with placeholders such as {topic} and {key|token}.
 type template struct {
 	text  string
 	parts []part
@@ -23,10 +22,10 @@ type part struct {
 	name   string // of the placeholder
 	value  func(*Event) (string, error)
 	filter func(string) string
-	hashes bool // the filter
+	hashes bool // the filter is |hash
 }
 
-// parseTemplate reads a template. Errors name the place.
+// parseTemplate parses a template. Its errors name the place of the mistake.
 func parseTemplate(text string) (template, error) {
 	t := template{text: text}
 	rest := text
@@ -111,7 +110,7 @@ func parseFilter(text string) (func(string) string, error) {
 	return nil, fmt.Errorf("|%s is no filter: there are |token, |kafka, |path and |hash(N)", text)
 }
 
-// Token makes one token of a NATS subject, as |token does in a template: dots, wildcards and spaces become _.
+// Token returns s as one token of a NATS subject, as |token does in a template: dots, wildcards and spaces become _.
 func Token(s string) string {
 	if s == "" {
 		return "_"
@@ -124,7 +123,7 @@ func Token(s string) string {
 	}, s)
 }
 
-// kafkaName makes a name of a topic.
+// kafkaName returns s as a valid topic name.
 func kafkaName(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -136,12 +135,14 @@ func kafkaName(s string) string {
 	return s[:min(len(s), 249)]
 }
 
-// spells reports whether a filter spells a placeholder otherwise. |hash does not: it is there to make one of many.
+// spells reports whether a filter encodes the value of a placeholder. |hash does not count: it is there to map many
+// values to one.
 func (t *template) spells(placeholder string) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil && !p.hashes })
 }
 
-// pathSegment makes one segment of a URL's path. Some servers read %2F as a slash, so there is none.
+// pathSegment returns s as one segment of a URL's path. It never contains %2F, because some servers read that as a
+// slash.
 func pathSegment(s string) string {
 	if name, _, _ := strings.Cut(s, ";"); s == "" || name == "." || name == ".." {
 		s = "_" + s
@@ -154,8 +155,8 @@ func pathSegment(s string) string {
 	}, s))
 }
 
-// Unfiltered are the placeholders of the destination for which an event may have any text, and which no filter spells,
-// but for one at its beginning: that is as if the event had the destination.
+// Unfiltered returns the destination's placeholders that an event may fill with any text and that no filter encodes. It
+// leaves out one at the beginning: that counts as if the event set the destination.
 func (r Route) Unfiltered() (all []string) {
 	t, err := parseTemplate(cmp.Or(r.Destination, "{topic}"))
 	if err != nil {
@@ -169,8 +170,8 @@ func (r Route) Unfiltered() (all []string) {
 	return all
 }
 
-// Destinations are the names that a route's template gives, as far as they are known before there is an event: a * is
-// for what events fill in.
+// Destinations returns the names that the route's templates produce, as far as they are known without an event: a *
+// stands for what events fill in.
 func (r Route) Destinations() (all []string) {
 	r, unknown := r.withPreset()
 	t, err := parseTemplate(cmp.Or(r.Destination, "{topic}"))

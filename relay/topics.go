@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// TopicError is what is wrong with a topic, given the routes of all sinks.
+// TopicError is a mistake in a topic, given the routes of all sinks.
 type TopicError struct {
 	Index  int // of the topic
 	Reason string
 }
 
-// CheckTopics returns what is wrong with topics: that no route of any sink has them, or that
-// they share a destination with another one because a filter makes one name of
-// both, such as |token of order.paid and order_paid. Routes that are not valid have no topic.
+// CheckTopics returns the mistakes in topics: no route of any sink matches the topic, or the topic shares a destination
+// with another one because a filter maps both to one name, as |token does for order.paid and order_paid. Invalid routes
+// match no topic.
 func CheckTopics(topics []string, sinks map[string][]Route) (mistakes []TopicError) {
 	routed := map[string]bool{}
 	for _, sink := range slices.Sorted(maps.Keys(sinks)) {
@@ -22,7 +22,7 @@ func CheckTopics(topics []string, sinks map[string][]Route) (mistakes []TopicErr
 		if err != nil {
 			continue
 		}
-		first := map[string]string{} // the topic with a destination
+		first := map[string]string{} // the topic with each destination
 		for i, topic := range topics {
 			r := routeOf(routes, topic)
 			if r == nil {
@@ -31,7 +31,7 @@ func CheckTopics(topics []string, sinks map[string][]Route) (mistakes []TopicErr
 			routed[topic] = true
 			name, err := r.destination.fill(&Event{Topic: topic, Key: "key"})
 			if err != nil || !r.destination.spells("topic") {
-				continue // with a header, by its hash, or one destination for several topics, as it is meant
+				continue // depends on a header or its hash, or deliberately maps several topics to one destination
 			}
 			if other, taken := first[name]; taken && other != topic {
 				mistakes = append(mistakes, TopicError{i, fmt.Sprintf("%s and %s have the same destination in sink %s, %s", other, topic, sink, name)})

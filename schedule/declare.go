@@ -18,24 +18,23 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// declarer stores the program's schedules. It is for one goroutine.
+// A declarer stores the program's schedules. Only one goroutine may use it.
 type declarer struct {
 	declared []declaration
 	pool     *pgxpool.Pool
-	firer    *firer // reports what had to be fired first
+	firer    *firer // reports schedules that were fired first
 	log      *slog.Logger
 }
 
-// declare stores what the program declared, in one transaction.
+// declare stores the program's schedules in one transaction.
 //
-// Two processes may declare at once, and others fire meanwhile. The rows are
-// locked in one order, so that nobody deadlocks; a firing skips them. A schedule
-// whose timing is about to change and that is due by the old one is fired first:
-// the declaration that was in effect at the time of a tick decides about it. If the database refuses its job, that
-// tick is lost: the change must not wait for what it may mend.
+// Two processes may declare at once, and others fire meanwhile. The rows are locked in one order, so that no two
+// declarations deadlock; a firing skips locked rows. If a schedule's timing is about to change and it is due by the old
+// one, it is fired first: the declaration in effect at the time of a tick governs that tick. If the database refuses
+// its job, that tick is lost, because the change may be what repairs the schedule and must not wait.
 //
-// A schedule that somebody has made by the API, a command or SQL becomes the program's: what is deployed does what its
-// code says, whatever the database had before.
+// A schedule that somebody created by the API, a command or SQL becomes the program's: deployed code takes effect
+// whatever the database had before.
 func (d *declarer) declare(ctx context.Context) error {
 	if len(d.declared) == 0 {
 		return nil
@@ -70,7 +69,7 @@ func (d *declarer) declare(ctx context.Context) error {
 	return nil
 }
 
-// noteTakeover says so if a declaration has replaced a schedule that somebody had made.
+// noteTakeover logs that a declaration has replaced a schedule that somebody had created.
 func (d *declarer) noteTakeover(ctx context.Context, c change, before []row) {
 	for _, r := range before {
 		if r.SetBy != nil && r.TenantID == c.declared.params.TenantID && r.Name == c.declared.params.Name {
@@ -80,17 +79,17 @@ func (d *declarer) noteTakeover(ctx context.Context, c change, before []row) {
 	}
 }
 
-// declareTimeout is what one declaration may add to the transaction's time.
+// declareTimeout is the time that each declaration adds to the transaction's limit.
 const declareTimeout = 20 * time.Millisecond
 
-// change is a declaration that was not stored yet as it is.
+// A change is a declaration that differs from what is stored.
 type change struct {
 	declared declaration
 	stored   sqlgen.DeclareScheduleRow
 }
 
-// lock locks what is there of the declared schedules and only then looks
-// at the clock: it may have waited for another process that fires or declares.
+// lock locks the stored rows of the declared schedules and only then reads the clock, because it may have waited for
+// another process that fires or declares.
 func (d *declarer) lock(ctx context.Context, tx pgx.Tx) (now time.Time, rows []row, err error) {
 	q := sqlgen.New(tx)
 	var tenants []pgtype.UUID
@@ -132,8 +131,9 @@ func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Tim
 	return firings, nil
 }
 
-// fireBefore fires a due schedule that is about to change. If nobody could, it stores nothing and returns why as
-// refused, and the transaction can go on. What somebody has locked is an error: it can be fired later.
+// fireBefore fires a due schedule that is about to change. If the schedule cannot be fired, fireBefore stores nothing
+// and returns the reason as refused, and the transaction can go on. If another transaction has locked what it needs, it
+// returns an error: the schedule can be fired later.
 func fireBefore(ctx context.Context, tx pgx.Tx, r row, now time.Time) (f firing, refused, err error) {
 	if f, refused = plan(r, now); refused != nil {
 		return f, refused, nil
@@ -170,7 +170,7 @@ func (d *declarer) store(ctx context.Context, tx pgx.Tx, now time.Time) (changed
 	return changed, nil
 }
 
-// movesTicks reports whether the program declares another timing than is stored.
+// movesTicks reports whether the declared timing differs from the stored one.
 func (d *declarer) movesTicks(r row) bool {
 	stored, err := timingOf(r)
 	for _, own := range d.declared {
@@ -181,14 +181,14 @@ func (d *declarer) movesTicks(r row) bool {
 	return false
 }
 
-// declaration is a schedule that was found acceptable.
+// A declaration is a schedule that passed validation.
 type declaration struct {
 	schedule Schedule
 	params   sqlgen.DeclareScheduleParams
 }
 
-// accept returns the declarations in the order in which they are locked. Its error
-// names every mistake; two schedules of one name are one.
+// accept returns the declarations in the order in which they are locked. The errors name every mistake, including two
+// schedules of the same name.
 func accept(schedules []Schedule) (declared []declaration, errs []error) {
 	for _, s := range schedules {
 		p, err := s.params()

@@ -20,18 +20,18 @@ import (
 )
 
 var (
-	// ErrExists says that the tenant has a schedule of the name already.
+	// ErrExists reports that the tenant already has a schedule of that name.
 	ErrExists = errors.New("there is a schedule of this name already")
-	// ErrDeclared says that a schedule is a program's, which would declare it again as it was with its next start.
+	// ErrDeclared reports that a program owns the schedule and would declare it again unchanged at its next start.
 	ErrDeclared = errors.New("a program declares it in its code (app.Config.Schedules): change it there")
 )
 
-// Edit says what of a schedule is to be otherwise. A nil field stays as it is, or in a new schedule is the default.
-// The zero value of what a field points to is the default again, and an empty Payload is {}. Those of the jobs mean
-// what they mean in [Options].
+// An Edit lists changes to a schedule. A nil field leaves its part unchanged, or at the default in a new schedule. A
+// pointer to the zero value restores the default, and an empty Payload means {}. The fields for the schedule's jobs
+// mean the same as in [Options].
 type Edit struct {
 	Cron  *string        // a cron expression in Zone; replaces an interval
-	Zone  *string        // of the expression; UTC if it never had one
+	Zone  *string        // of the expression; UTC if never set
 	Every *time.Duration // replaces an expression
 
 	Kind        *string
@@ -43,7 +43,7 @@ type Edit struct {
 	MaxAttempts *int
 	Timeout     *time.Duration
 	Backoff     outbox.Backoff
-	Headers     map[string]string // all of them
+	Headers     map[string]string // replaces all of them
 	Hold        *bool
 	Streamed    *bool
 	Deadline    *time.Duration
@@ -58,20 +58,20 @@ type Edit struct {
 	Missed      *Missed
 	MissedLimit *int
 
-	// Caller is who asks for the jobs from now on, as far as it is known. It replaces what Headers say of it.
+	// Caller identifies who asks for the jobs from now on, as far as that is known. It replaces the caller in Headers.
 	Caller outbox.Caller
-	// Check refuses a payload that is not its kind's; nil is none.
+	// Check refuses an invalid payload; nil means no check.
 	Check outbox.Checker
 }
 
-// New is a new schedule of a tenant, made of the edit's fields and of defaults. Validate returns the mistakes.
+// New returns a new schedule of a tenant, made from the edit's fields and defaults. Validate returns the mistakes.
 func (e Edit) New(tenant outbox.ID, name string) Schedule {
 	return e.on(definition{opts: Options{Tenant: tenant}}).schedule(name, e.Check)
 }
 
-// CreateIn stores a schedule in a transaction as one that somebody has made, and returns its next tick: from then on
-// it is by's, until a program declares one of the name. Its error names every mistake, or is [ErrExists]. It is for
-// package operator.
+// CreateIn stores a schedule in a transaction as created by a person or service and returns its next tick: from then on
+// it belongs to by, until a program declares one of that name. Its error names every mistake, or is [ErrExists]. It
+// exists for package operator.
 func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time.Time, err error) {
 	p, err := s.params()
 	if err != nil {
@@ -85,13 +85,13 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 	return s.storeFor(ctx, tx, p, by, clock.Time, ErrExists)
 }
 
-// ChangeIn changes a schedule in a transaction and returns its next tick; false if there is none of the name. Its error
-// names every mistake, or is [ErrDeclared]. It is for package operator.
+// ChangeIn changes a schedule in a transaction and returns its next tick, and false if there is no schedule of that
+// name. Its error names every mistake, or is [ErrDeclared]. It exists for package operator.
 //
-// The lock on the row makes it wait for a firing that is under way, which has then moved the schedule to its next
-// tick. A tick that is due and that nobody has begun to fire is fired first, if the timing is to change: it was a tick
-// by the timing that held when it came. If the database refuses its job, the tick is lost.
-// Firings that begin meanwhile skip the row, and find what was stored.
+// The row lock makes it wait for a firing in progress, which has then moved the schedule to its next tick. If the
+// timing is to change and a tick is due that no process has begun to fire, ChangeIn fires it first, because it came
+// under the old timing. If the database refuses the tick's job, the tick is lost. Firings that begin meanwhile skip the
+// row and later find the stored change.
 func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error) {
 	q := sqlgen.New(tx)
 	locked, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
@@ -109,7 +109,7 @@ func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, b
 	if err != nil {
 		return next, true, err
 	}
-	clock, err := q.ReadClock(ctx) // later than that of the statement that waited for the lock
+	clock, err := q.ReadClock(ctx) // later than the clock of the statement that waited for the lock
 	if err != nil {
 		return next, true, fmt.Errorf("read the clock: %w", err)
 	}
@@ -123,7 +123,8 @@ func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, b
 	return cmp.Or(next, r.NextAt.Time.UTC()), true, err
 }
 
-// storeFor stores a schedule as by's and returns its next tick. If nothing was to be changed it returns unchanged.
+// storeFor stores a schedule as belonging to by and returns its next tick. If there is nothing to change, it returns
+// the error that the caller passed as unchanged.
 func (s Schedule) storeFor(ctx context.Context, tx pgx.Tx, p sqlgen.DeclareScheduleParams, by string, now time.Time, unchanged error) (next time.Time, err error) {
 	if next, err = s.timing.next(now); err != nil {
 		return next, err
@@ -139,7 +140,7 @@ func (s Schedule) storeFor(ctx context.Context, tx pgx.Tx, p sqlgen.DeclareSched
 	return stored[0].NextAt.Time.UTC(), sqlgen.New(tx).NotifySchedulers(ctx)
 }
 
-// definition is what a schedule is made of, besides its name.
+// definition is everything that makes up a schedule except its name.
 type definition struct {
 	expression, zone string
 	every            time.Duration
@@ -160,11 +161,11 @@ func definitionOf(r row) definition {
 			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(r.OnDeath)), ParkAfter: pgvalue.Duration(r.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(r.OnLapse)),
 		},
 	}
-	_ = json.Unmarshal(r.Headers, &d.opts.Headers) // stored by hand with other types: not for us
+	_ = json.Unmarshal(r.Headers, &d.opts.Headers) // SQL may have stored values of other types; they are skipped
 	return d
 }
 
-// on is the definition with the edit made.
+// on returns the definition with the edit applied.
 func (e Edit) on(d definition) definition {
 	switch {
 	case e.Cron != nil && e.Every != nil:
@@ -211,7 +212,8 @@ func (e Edit) on(d definition) definition {
 	return d
 }
 
-// headers are those of a schedule with the edit made. Nobody may have another's name under a payload of his own.
+// headers returns the headers of the edited schedule. It keeps a payload from running under the name of a caller who
+// did not set it.
 func (e Edit) headers(stored map[string]string) map[string]string {
 	headers := stored
 	if e.Headers != nil {

@@ -20,13 +20,13 @@ type SyncTickets struct{ Origin string }
 
 func (SyncTickets) Kind() string { return "tickets.sync" }
 
-// How do I have a job carried out at seven on weekdays?
+// How do I run a job at seven on weekdays?
 func Example() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(_ context.Context, job *outbox.Job[SalesReport]) error {
 		day := time.Now()
 		if tick, ok := schedule.TickOf(job.Claimed); ok {
-			day = tick.At // also when it is carried out late, or again
+			day = tick.At // the same day if it runs late, or again
 		}
 		fmt.Println("sales in the", job.Args.Region, "until", day)
 		return nil
@@ -65,7 +65,7 @@ func ExampleSchedule_Next() {
 	// 2026-03-30 00:30:00 +0000 UTC
 }
 
-// What does a mistake look like?
+// How does a mistake show?
 func ExampleSchedule_Validate() {
 	fmt.Println(schedule.Cron("backup", "61 2 * * *", "Europe/Berlin", SalesReport{}, schedule.Options{}).Validate())
 	fmt.Println(schedule.Cron("backup", "0 0 30 2 *", "Europe/Berlin", SalesReport{}, schedule.Options{}).Validate())

@@ -12,11 +12,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
-// field is one of the five of a cron expression.
+// field is one of the five fields of a cron expression.
 type field struct {
-	name     string // as InvalidError.Field says it
+	name     string // as it appears in InvalidError.Field
 	min, max int
-	names    []string // of the values from min on
+	names    []string // of the values, from min on
 }
 
 var cronFields = [...]field{
@@ -43,14 +43,13 @@ var shorthands = map[string]string{
 	"@hourly":  "0 * * * *",
 }
 
-// maxExpressionBytes is more than it takes to list every value of every field. Each
-// part of an expression is looked at many times before the next tick is found.
+// maxExpressionBytes is more than listing every value of every field takes. The search for the next tick reads each
+// part of an expression many times.
 const maxExpressionBytes = 500
 
-// parseFields returns the five fields of an expression, in the form that gronx
-// reads. It is stricter than gronx, which looks at a part of an expression only
-// when the time before it has come: what it lets through today it may refuse
-// tomorrow.
+// parseFields returns the five fields of an expression in the form that gronx reads. It is stricter than gronx, which
+// examines a part of an expression only when the time before it has come, and so may refuse tomorrow what it accepts
+// today.
 func parseFields(expression string) (string, error) {
 	if full, ok := shorthands[expression]; ok {
 		return full, nil
@@ -71,7 +70,7 @@ func parseFields(expression string) (string, error) {
 	return strings.Join(texts, " "), errors.Join(errs...)
 }
 
-// check says what is wrong with a field.
+// check returns what is wrong with a field.
 func (f field) check(text string, index int) error {
 	for part := range strings.SplitSeq(text, ",") {
 		if special(part, index) {
@@ -123,7 +122,7 @@ func (f field) orName() string {
 	return " nor one of " + strings.Join(f.names, " ")
 }
 
-// special is what days know besides numbers: L, the last day of the month; 15W,
+// special reports whether part is one of the forms that days allow besides numbers: L, the last day of the month; 15W,
 // the weekday nearest to the 15th; 5L, the last Friday; 5#2, the second one.
 func special(part string, index int) bool {
 	day := func(text string, f field) bool { _, err := f.value(text); return err == nil }
@@ -141,9 +140,8 @@ func special(part string, index int) bool {
 	return isNth && len(nth) == 1 && nth >= "1" && nth <= "5" && day(name, cronFields[index])
 }
 
-// isSteady reports whether an expression goes by real time: it ticks in every hour
-// of the day, or its minutes begin with *. What ticks so often neither catches up
-// when the clocks go forward nor rests when they go back.
+// isSteady reports whether an expression follows real time: it ticks in every hour of the day, or its minutes begin
+// with *. An expression that ticks so often neither catches up when the clocks go forward nor pauses when they go back.
 func isSteady(fields string) bool {
 	texts := strings.Fields(fields)
 	return strings.HasPrefix(texts[minuteField], "*") || everyHour(texts[hourField])
@@ -153,7 +151,7 @@ func everyHour(text string) bool {
 	hours := gronx.SegmentChecker{}
 	for hour := range 24 {
 		hours.SetRef(time.Date(2000, 1, 1, hour, 0, 0, 0, time.UTC))
-		if due, err := hours.CheckDue(text, hourField+1); err != nil || !due { // gronx counts seconds first
+		if due, err := hours.CheckDue(text, hourField+1); err != nil || !due { // gronx puts seconds first
 			return false
 		}
 	}

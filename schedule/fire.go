@@ -19,21 +19,21 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// lateAfter is when a tick that nobody fired counts as missed.
+// lateAfter is how late a tick may be fired before it counts as missed.
 const lateAfter = time.Minute
 
 // row is a stored schedule that the transaction has locked.
 type row = sqlgen.LockDueSchedulesRow
 
-// firing is what becomes of a due schedule.
+// A firing is the plan for a due schedule.
 type firing struct {
 	row   row
-	ticks []time.Time // to enqueue a job for, in order
+	ticks []time.Time // the ticks to enqueue a job for, in order
 	next  time.Time
-	ahead time.Duration // how far the clock by which it is due is ahead of the database's: 0, but for FireIn
+	ahead time.Duration // how far the clock by which it is due is ahead of the database's: 0, except in FireIn
 }
 
-// plan is a firing at an instant of the database's clock.
+// plan returns the firing of a schedule at an instant of the database's clock.
 func plan(r row, now time.Time) (firing, error) {
 	timing, err := timingOf(r)
 	if err != nil {
@@ -53,7 +53,7 @@ func plan(r row, now time.Time) (firing, error) {
 	if f.next, err = timing.next(now); err != nil {
 		return firing{}, err
 	}
-	// A schedule that SQL has made is due at its Since, which is no tick.
+	// A schedule created by SQL becomes due at its Since, which is no tick.
 	if at := r.NextAt.Time; len(f.ticks) == 0 && r.Since.Time.Before(at) && !at.After(now) {
 		if f.ticks, err = timing.stands(at, f.next); err != nil {
 			return firing{}, err
@@ -62,35 +62,34 @@ func plan(r row, now time.Time) (firing, error) {
 	if len(f.ticks) > 0 && Missed(r.Missed) == Skip && now.Sub(f.ticks[0]) >= lateAfter {
 		f.ticks = nil
 	}
-	if most := max(maxFiringBytes/max(len(r.Payload), 1), 1); len(f.ticks) > most { // the others come next
+	if most := max(maxFiringBytes/max(len(r.Payload), 1), 1); len(f.ticks) > most { // the next round takes the others
 		f.ticks, f.next = f.ticks[:most], f.ticks[most]
 	}
 	return f, nil
 }
 
-// Bounds of what one transaction enqueues, so that it fits into its time.
+// These bound what one transaction enqueues, so that it finishes within its time limit.
 const (
 	maxFirings     = 100
-	maxFiringTicks = 1000 // and those of one schedule
+	maxFiringTicks = 1000 // of one schedule
 	maxFiringBytes = 16 << 20
 )
 
-// size is what the jobs of a firing are to a transaction.
+// size returns how many ticks and payload bytes a firing adds to its transaction.
 func (f firing) size() (ticks, bytes int) { return len(f.ticks), len(f.ticks) * len(f.row.Payload) }
 
 func timingOf(r row) (timing, error) {
 	if r.Every.Valid {
 		return newInterval(pgvalue.Duration(r.Every))
 	}
-	return newCron(*r.Expression, *r.TimeZone) // one of both, by a constraint
+	return newCron(*r.Expression, *r.TimeZone) // a constraint ensures that one of them is set
 }
 
-// requests are the jobs of a firing. The idempotency key guards a tick where the
-// schedule's row does not: when the database's clock has been set back, or the
-// schedule was deleted and declared again.
+// requests returns the jobs of a firing. The idempotency key guards a tick where the schedule's row does not: after the
+// database's clock has been set back, or the schedule deleted and declared again.
 func (f firing) requests() (requests []outbox.Request) {
 	var headers map[string]string
-	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
+	_ = json.Unmarshal(f.row.Headers, &headers) // SQL may have stored values of other types; they are skipped
 	opts := outbox.Options{
 		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: pgvalue.Duration(f.row.Timeout), Backoff: pgvalue.Durations(f.row.Backoff),
 		Tenant: f.row.TenantID.Bytes, Hold: pgvalue.OrZero(f.row.Hold), Streamed: pgvalue.OrZero(f.row.Streamed),
@@ -111,8 +110,7 @@ func (f firing) requests() (requests []outbox.Request) {
 	return requests
 }
 
-// store enqueues the jobs of firings and moves the schedules on, in the
-// transaction that has locked them.
+// store enqueues the jobs of firings and advances their schedules, in the transaction that has locked them.
 func store(ctx context.Context, tx pgx.Tx, firings []firing) error {
 	var requests []outbox.Request
 	var p sqlgen.AdvanceSchedulesParams
@@ -133,21 +131,21 @@ func store(ctx context.Context, tx pgx.Tx, firings []firing) error {
 	return sqlgen.New(tx).AdvanceSchedules(ctx, p)
 }
 
-// firer fires what is due. It is for one goroutine.
+// A firer fires due schedules. Only one goroutine may use it.
 type firer struct {
 	pool    *pgxpool.Pool
 	metrics *metrics
 	log     *slog.Logger
 	refused map[string]aside // see setAside
-	turned  time.Time        // when pages began that leave tenants out
+	turned  time.Time        // when pages that leave tenants out last began
 }
 
-// fire fires what is due, up to maxFirings at a time, and returns how many
-// schedules it moved on. While more is due, pages follow once a second that leave out the tenants that the pages
-// before were mostly about: however many schedules one has, those of others are not late. To find those, the index is
-// read over all that is due, which is why it is not done each time.
+// fire fires up to maxFirings due schedules and returns how many it advanced. While more are due, it follows up once a
+// second with pages that leave out the tenants that dominated the earlier pages, so that one tenant's many schedules do
+// not delay those of others. Finding the others means scanning the index over everything that is due, which is why it
+// is not done each time.
 func (f *firer) fire(ctx context.Context) (fired int, err error) {
-	passed := []string{} // never nil, which would be NULL
+	passed := []string{} // not nil, which would be NULL
 	for {
 		n, crowd, err := f.page(ctx, passed)
 		fired += n
@@ -162,12 +160,12 @@ func (f *firer) fire(ctx context.Context) (fired int, err error) {
 }
 
 const (
-	turnEvery = time.Second // between the beginnings of pages that leave tenants out
-	maxPassed = 10          // tenants; beyond them no such page follows
+	turnEvery = time.Second // between the starts of pages that leave tenants out
+	maxPassed = 10          // how many tenants may be left out; beyond that, no such page follows
 )
 
-// page fires up to maxFirings. If the database refuses one of them, or somebody has locked
-// what one of them would store, they are fired one by one, and that one is set aside.
+// page fires up to maxFirings schedules. If the database refuses one of them, or another transaction has locked rows
+// that one of them would store, page fires them one by one and sets that one aside.
 func (f *firer) page(ctx context.Context, passed []string) (fired int, crowd []string, err error) {
 	firings, more, first, err := f.some(ctx, maxFirings, passed)
 	if more {
@@ -191,7 +189,7 @@ func (f *firer) page(ctx context.Context, passed []string) (fired int, crowd []s
 	return fired, nil, nil
 }
 
-// crowdOf is the tenants of a tenth of the firings or more.
+// crowdOf returns the tenants that account for a tenth of the firings or more.
 func crowdOf(firings []firing) (tenants []string) {
 	count := map[string]int{}
 	for _, done := range firings {
@@ -205,7 +203,7 @@ func crowdOf(firings []firing) (tenants []string) {
 	return tenants
 }
 
-// some is one transaction. It returns what it fired, whether more may be due, and the first schedule that it locked.
+// some runs one transaction. It returns what it fired, whether more may be due, and the first schedule that it locked.
 func (f *firer) some(ctx context.Context, most int32, passed []string) (firings []firing, more bool, first *row, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -214,7 +212,7 @@ func (f *firer) some(ctx context.Context, most int32, passed []string) (firings 
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
 		}
-		if most == 1 { // one by one: however many are locked, those behind them have their turn
+		if most == 1 { // one by one: the schedules behind locked ones get their turn, however many are locked
 			if _, err := tx.Exec(bound, `SET LOCAL lock_timeout = '100ms'`); err != nil {
 				return err
 			}
@@ -227,7 +225,7 @@ func (f *firer) some(ctx context.Context, most int32, passed []string) (firings 
 			}
 			if ticks >= maxFiringTicks || bytes >= maxFiringBytes {
 				more = true
-				break // the others stay due
+				break // the others remain due
 			}
 			planned, err := plan(r, r.Now.Time)
 			if err != nil {
@@ -255,7 +253,7 @@ func (f *firer) some(ctx context.Context, most int32, passed []string) (firings 
 	return firings, more, first, nil
 }
 
-// report counts and logs a firing that is committed.
+// report counts and logs a committed firing.
 func (f *firer) report(ctx context.Context, done firing) {
 	f.metrics.fired.Add(float64(len(done.ticks)))
 	if len(done.ticks) > 0 {
@@ -265,9 +263,9 @@ func (f *firer) report(ctx context.Context, done firing) {
 		slog.Int("jobs", len(done.ticks)), slog.Time("next_at", done.next))
 }
 
-// setAside leaves a schedule alone for a while: an expression or a zone that this
-// build does not know, a job that the database refuses, an idempotency key that
-// a transaction of a producer's holds. It stays due, and another process may know better.
+// setAside pauses a schedule that cannot be fired now: this build does not know its expression or zone, the database
+// refuses its job, or a producer's transaction holds its idempotency key. It stays due, and another process may be able
+// to fire it.
 func (f *firer) setAside(ctx context.Context, r row, err error) {
 	was := f.refused[nameOf(r)]
 	next := aside{pause: asideFor}
@@ -284,19 +282,19 @@ func (f *firer) reportRefused(ctx context.Context, r row, err error) {
 	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
 }
 
-// aside is a schedule that is left alone for a while.
+// aside is a paused schedule.
 type aside struct {
 	until time.Time
-	pause time.Duration // the latest one; it grows while what the schedule would store is locked
+	pause time.Duration // the latest pause, which grows while the rows that the schedule would store are locked
 }
 
 const (
-	asideFor    = 20 * time.Second // well below lateAfter: what is late only is tried again while it is no missed tick
-	asideLocked = 5 * time.Second  // the first pause of one that is locked; each further one is twice as long
+	asideFor    = 20 * time.Second // well below lateAfter: a late tick is tried again before it is missed
+	asideLocked = 5 * time.Second  // the first pause of a locked schedule; each further one is twice as long
 )
 
-// aside is what is set aside now. It is never nil, which would be NULL. How long a schedule was set aside is forgotten
-// some time after it has fired.
+// aside returns the schedules that are paused now, never nil, which would be NULL. It forgets the length of a
+// schedule's pauses some time after the schedule has fired.
 func (f *firer) aside() []string {
 	names := []string{}
 	for name, aside := range f.refused {
@@ -310,7 +308,8 @@ func (f *firer) aside() []string {
 	return names
 }
 
-// asideLeft is how long it takes until one that is set aside is tried again; for ever if none is.
+// asideLeft returns how long it takes until a paused schedule is tried again, or the longest Duration if none is
+// paused.
 func (f *firer) asideLeft() time.Duration {
 	left := time.Duration(math.MaxInt64)
 	for _, aside := range f.refused {
@@ -321,11 +320,11 @@ func (f *firer) asideLeft() time.Duration {
 	return left
 }
 
-// nameOf is what the queries compare: tenant and name.
+// nameOf returns what the queries compare: tenant and name.
 func nameOf(r row) string { return outbox.ID(r.TenantID.Bytes).String() + " " + r.Name }
 
-// isOutage reports whether a statement failed because of the connection, the
-// server or our rights, and not because of what was to be stored, or of who has locked that.
+// isOutage reports whether a statement failed because of the connection, the server or our rights, rather than because
+// of the data to be stored or a lock on it.
 func isOutage(err error) bool {
 	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		return false

@@ -13,7 +13,7 @@ import (
 )
 
 // DeclareIn stores schedules in a transaction, as a [Scheduler] does when it starts, by a clock that is ahead of the
-// database's by so much. It is for package outboxtest; its error names every mistake.
+// database's by the given duration. Its error names every mistake. It exists for package outboxtest.
 func DeclareIn(ctx context.Context, tx pgx.Tx, ahead time.Duration, schedules ...Schedule) error {
 	declared, errs := accept(schedules)
 	if err := errors.Join(errs...); err != nil {
@@ -27,9 +27,9 @@ func DeclareIn(ctx context.Context, tx pgx.Tx, ahead time.Duration, schedules ..
 	return err
 }
 
-// FireIn fires the schedules that are due, in a transaction, as a [Scheduler] does, by a clock that is ahead of the
-// database's by so much: the times of ticks, and when they come next, are by that clock, and the deadlines of jobs by
-// the database's, which judges them. It returns how many jobs it enqueued. It is for package outboxtest.
+// FireIn fires the due schedules in a transaction, as a [Scheduler] does, by a clock that is ahead of the database's by
+// the given duration. Ticks and next ticks follow that clock; the deadlines of jobs follow the database's, which
+// enforces them. FireIn returns how many jobs it enqueued. It exists for package outboxtest.
 func FireIn(ctx context.Context, tx pgx.Tx, ahead time.Duration) (jobs int, err error) {
 	rows, err := tx.Query(ctx, `SELECT tenant_id, name FROM outbox.schedules
 		WHERE paused_at IS NULL AND next_at <= statement_timestamp() + $1::interval`, pgtype.Interval{Microseconds: ahead.Microseconds(), Valid: true})

@@ -14,7 +14,7 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	f := promauto.With(reg) // nil registers nowhere, and still counts
+	f := promauto.With(reg) // with nil, metrics count but are not registered
 	return &metrics{
 		fired: f.NewCounter(prometheus.CounterOpts{
 			Name: "outbox_scheduler_ticks_total", Help: "Ticks of schedules that this process enqueued a job for.",

@@ -16,24 +16,21 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Schedule is a declaration: when to enqueue which job. Make it with [Cron] or
-// [Every].
+// A Schedule declares when to enqueue which job. Make one with [Cron] or [Every].
 type Schedule struct {
 	name   string
 	timing timing
 	args   outbox.Args
 	opts   Options
-	check  outbox.Checker // of the payload; nil is none
-	err    error          // of the timing
+	check  outbox.Checker // of the payload; nil means no check
+	err    error          // a mistake in the timing
 }
 
-// Cron declares a schedule by a cron expression: minute, hour, day of month, month
-// and day of week, in the zone of an IANA name. As usual, a day has to match both
-// day fields if one of them begins with *, else one of them is enough. Months and
-// days have names (JAN, MON); of a month, L is the last day and 15W the weekday
-// nearest to the 15th; of the days of a week, FRIL is the last in the month and
-// FRI#2 the second. @hourly, @daily, @weekly, @monthly and @yearly stand for
-// themselves.
+// Cron declares a schedule by a cron expression: minute, hour, day of month, month and day of week, in the zone with
+// the given IANA name. As usual, a day must match both day fields if one of them begins with *; otherwise matching one
+// of them is enough. Months and days have names (JAN, MON). For the day of the month, L is the last day and 15W the
+// weekday nearest to the 15th; for the day of the week, FRIL is the last Friday of the month and FRI#2 the second.
+// @hourly, @daily, @weekly, @monthly and @yearly replace a whole expression.
 //
 // Validate returns mistakes, and so does app.Run before it starts anything.
 func Cron(name, expression, zone string, args outbox.Args, opts Options) Schedule {
@@ -41,48 +38,47 @@ func Cron(name, expression, zone string, args outbox.Args, opts Options) Schedul
 	return Schedule{name: name, timing: timing, args: args, opts: opts, err: err}
 }
 
-// Every declares a schedule that ticks at the multiples of interval since the
-// beginning of 1970 in UTC: every six hours is at 00:00, 06:00, 12:00 and 18:00.
-// An interval is at least a second and of whole milliseconds.
+// Every declares a schedule that ticks at the multiples of interval since the beginning of 1970 in UTC: every six hours
+// means 00:00, 06:00, 12:00 and 18:00. An interval is at least a second and a whole number of milliseconds.
 func Every(name string, interval time.Duration, args outbox.Args, opts Options) Schedule {
 	timing, err := newInterval(interval)
 	return Schedule{name: name, timing: timing, args: args, opts: opts, err: err}
 }
 
-// Missed says what becomes of ticks that no process was there to fire. They are
-// noticed when a process is there again.
+// Missed selects what happens to ticks that came while no process ran to fire them. They are noticed when a process
+// runs again.
 type Missed string
 
-// What becomes of missed ticks.
+// These are the policies for missed ticks.
 const (
 	Once Missed = "once" // one job, for the latest of them
-	Skip Missed = "skip" // none, unless the latest is less than a minute ago: that is late, not missed
-	All  Missed = "all"  // a job for each of the latest MissedLimit, in their order
+	Skip Missed = "skip" // none, unless the latest is less than a minute old and so merely late
+	All  Missed = "all"  // a job for each of the latest MissedLimit ticks, in their order
 )
 
-// Options say how a schedule's jobs are to be run; the first ones are those of
-// [outbox.Options]. The zero value is a job of the default queue.
+// Options set how a schedule's jobs are run; the first fields are those of [outbox.Options]. The zero value describes
+// jobs of the default queue.
 type Options struct {
 	Queue       string
 	Priority    int
 	MaxAttempts int
 	Timeout     time.Duration
 	Backoff     outbox.Backoff
-	// Key must be without Sequence and MaxQueued: a Deadline keeps jobs that nobody runs from piling up.
+	// Key must not set Sequence and MaxQueued; use a Deadline to keep jobs from piling up while no worker runs.
 	Key     outbox.KeyRules
-	Headers map[string]string // "schedule" and "scheduled_for" are taken
+	Headers map[string]string // "schedule" and "scheduled_for" are reserved
 	Tenant  outbox.ID
 	Hold    bool
-	// Streamed has each change of the jobs stored as an event; false is what the kind's DefaultOptions say.
+	// Streamed stores each change of the jobs as an event; false leaves it to the kind's DefaultOptions.
 	Streamed bool
 
-	// Deadline is how long after its tick a job expires, whenever it was enqueued: one
-	// for a tick that was missed for longer expires at once. 0 is never. With the
-	// interval of the schedule no two of its jobs wait.
+	// Deadline is how long after its tick a job expires, whenever it was enqueued: a job for a tick that was missed for
+	// longer expires at once. 0 means never. If Deadline equals the interval of the schedule, no two of its jobs wait
+	// at once.
 	Deadline time.Duration
 
-	Missed      Missed // "" is Once
-	MissedLimit int    // of All: 1 to 1000; 0 is 10
+	Missed      Missed // "" means Once
+	MissedLimit int    // of All: 1 to 1000; 0 means 10
 }
 
 const (
@@ -91,26 +87,26 @@ const (
 	maxDeadline        = 100 * 365 * 24 * time.Hour
 )
 
-// Name is the schedule's, unique within its tenant.
+// Name returns the schedule's name, which is unique within its tenant.
 func (s Schedule) Name() string { return s.name }
 
-// Tenant is whose the schedule and its jobs are.
+// Tenant returns the tenant that owns the schedule and its jobs.
 func (s Schedule) Tenant() outbox.ID { return cmp.Or(s.opts.Tenant, outbox.RootTenant) }
 
-// Job is the kind and the queue of its jobs, if [Schedule.Validate] accepts it.
+// Job returns the kind and the queue of the schedule's jobs, if [Schedule.Validate] accepts it.
 func (s Schedule) Job() (kind, queue string) {
 	p, _ := s.params()
 	return p.Kind, p.Queue
 }
 
-// Validate tells every mistake, as [*outbox.InvalidError]s that name the field:
-// "expression.hour", "zone", "Options.Queue".
+// Validate returns every mistake, as [*outbox.InvalidError]s that name the field: "expression.hour", "zone",
+// "Options.Queue".
 func (s Schedule) Validate() error {
 	_, err := s.params()
 	return s.named(err)
 }
 
-// named says which schedule an error is about, if there is one: a program declares many.
+// named adds the schedule's name to an error, if there is one: a program declares many.
 func (s Schedule) named(err error) error {
 	if err == nil {
 		return nil
@@ -118,7 +114,7 @@ func (s Schedule) named(err error) error {
 	return fmt.Errorf("schedule %q: %w", s.name, err)
 }
 
-// Next is the schedule's first tick after an instant.
+// Next returns the schedule's first tick after an instant.
 func (s Schedule) Next(after time.Time) (time.Time, error) {
 	if s.err != nil {
 		return time.Time{}, s.err
@@ -129,7 +125,7 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 	return s.timing.next(after)
 }
 
-// params is the schedule as it is stored, without its times.
+// params returns the schedule in stored form, without its times.
 func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	errs := []error{s.err}
 	if fault := engine.NameFault(s.name); fault != "" {
@@ -140,9 +136,9 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	job.Check = s.check
 	kept, err := outbox.Encode(s.args, job)
 	o := kept.Options
-	o.IdempotencyKey = "" // the kind's: each tick has its own
+	o.IdempotencyKey = "" // of the kind; each tick has its own
 	if s.opts.Key.MaxQueued == 0 {
-		o.Key.MaxQueued = 0 // the kind's: for producers, which would get the error
+		o.Key.MaxQueued = 0 // of the kind; meant for producers, which would get the error
 	}
 	errs = append(errs, storable(o))
 	if err = errors.Join(append(errs, err)...); err != nil {
@@ -176,14 +172,14 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	if len(o.Headers) > 0 {
 		text, err := json.Marshal(o.Headers)
 		if err != nil {
-			return p, err // a map of strings: cannot be
+			return p, err // unreachable for a map of strings
 		}
 		p.Headers = new(string(text))
 	}
 	return p, nil
 }
 
-// job is the options of the schedule's jobs.
+// job returns the options of the schedule's jobs.
 func (o Options) job() outbox.Options {
 	if o.Tenant.IsZero() {
 		o.Tenant = outbox.RootTenant
@@ -194,12 +190,13 @@ func (o Options) job() outbox.Options {
 	}
 }
 
-// maxHeadersBytes leaves room in a job for the headers of its tick, with a name of 128 bytes, and of its trace.
+// maxHeadersBytes leaves room in a job for the headers of its tick, with a name of 128 bytes, and for those of its
+// trace.
 const maxHeadersBytes = engine.MaxHeadersBytes - 1<<10
 
-// storable refuses headers that are the schedule's own, or leave no room for those, and what its options or the kind's
-// DefaultOptions may have asked for and a schedule cannot keep: that is about one job,
-// or decided when it is enqueued. When a job is due, the schedule says.
+// storable refuses headers that the schedule itself sets, and headers that leave no room for those. It also refuses
+// what the options or the kind's DefaultOptions may contain that a schedule cannot store, because it concerns one job
+// or is decided at enqueue. When a job is due, the schedule determines.
 func storable(o outbox.Options) error {
 	var errs []error
 	refuse := func(set bool, field string) {
@@ -215,7 +212,7 @@ func storable(o outbox.Options) error {
 			errs = append(errs, invalid.Field("Options.Headers", "have %q, which every job of a schedule carries already", name))
 		}
 	}
-	all, _ := json.Marshal(engine.Caller(o.Caller).AddTo(o.Headers)) // a map of strings: cannot fail
+	all, _ := json.Marshal(engine.Caller(o.Caller).AddTo(o.Headers)) // cannot fail for a map of strings
 	if n := len(all); n > maxHeadersBytes && n <= engine.MaxHeadersBytes {
 		errs = append(errs, invalid.Field("Options.Headers", "are %d bytes as JSON, want at most %d: each tick adds its own", n, maxHeadersBytes))
 	}
@@ -238,7 +235,7 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// intervals is NULL for none.
+// intervals returns nil, which is NULL, for an empty back-off.
 func intervals(b outbox.Backoff) (waits []pgtype.Interval) {
 	for _, wait := range b {
 		waits = append(waits, pgvalue.Interval(wait))
@@ -246,7 +243,7 @@ func intervals(b outbox.Backoff) (waits []pgtype.Interval) {
 	return waits
 }
 
-// orNull is NULL for the zero value.
+// orNull returns nil, which is NULL, for the zero value.
 func orNull[T comparable](v T) *T {
 	if v == *new(T) {
 		return nil

@@ -18,36 +18,34 @@ import (
 )
 
 const (
-	// A look at the table every so often finds what timers cannot know of and no
-	// notification has said: a schedule that another process has declared, or somebody
-	// made, changed or resumed. It is, give
-	// or take a quarter, well before a tick of such a one is missed: see lateAfter.
+	// A poll of the table finds schedules that timers cannot know of and that no notification has announced: schedules
+	// that another process has declared, or that somebody has created, changed or resumed. The interval, give or take a
+	// quarter, is well below the delay after which a tick counts as missed: see lateAfter.
 	pollInterval = 40 * time.Second
-	// When another process is firing what is due, we look again after this, should
-	// it not succeed.
+	// While another process fires what is due, the scheduler looks again after this interval, in case that process
+	// fails.
 	yieldInterval = 250 * time.Millisecond
 )
 
-// WakePayload is the payload of notifications that say that a schedule was declared, made, changed or resumed.
+// WakePayload is the payload of notifications that a schedule was declared, created, changed or resumed.
 const WakePayload = "schedules"
 
-// Config is how a scheduler works. Its zero value fires what others declared.
+// Config configures a scheduler. Its zero value fires the schedules that others declared.
 type Config struct {
 	Schedules []Schedule // to declare
 
-	// Wake makes the scheduler look at the table. nil leaves that to its poll, of 40 seconds give or take a quarter.
-	// A listener sets it for notifications of WakePayload on the jobs' channel.
+	// Wake makes the scheduler look at the table. If it is nil, the scheduler relies on its poll every 40 seconds, give
+	// or take a quarter. A listener sets it for notifications of WakePayload on the jobs' channel.
 	Wake <-chan struct{}
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 }
 
-// Scheduler declares the program's schedules and fires whatever is due. Make it
-// with [New].
+// A Scheduler declares the program's schedules and fires all that are due. Make one with [New].
 type Scheduler struct {
 	declared []declaration
-	user     *pgxpool.Pool // reset on failover, together with our own
+	user     *pgxpool.Pool // reset on failover, together with the scheduler's own
 	metrics  *metrics
 	log      *slog.Logger
 	poll     time.Duration
@@ -61,13 +59,12 @@ type Scheduler struct {
 	complaints outage.Complaints
 
 	started atomic.Bool
-	health  atomic.Pointer[error] // of the latest look at the table
+	health  atomic.Pointer[error] // result of the latest look at the table
 }
 
-// New checks the schedules and registers the metrics; its error names every
-// mistake. The scheduler opens a connection of its own to the same database; pool
-// itself is only read for its settings, and reset when the database turns out to
-// be read-only after a failover.
+// New validates the schedules and registers the metrics; its error names every mistake. The scheduler opens its own
+// connection to the same database. It uses pool only for its settings, and resets it when the database turns out to be
+// read-only after a failover.
 func New(pool *pgxpool.Pool, config Config) (*Scheduler, error) {
 	declared, errs := accept(config.Schedules)
 	if err := errors.Join(errs...); err != nil {
@@ -89,8 +86,8 @@ func New(pool *pgxpool.Pool, config Config) (*Scheduler, error) {
 	return s, nil
 }
 
-// Ready returns nil while the database answers and what the program declares is
-// stored, and otherwise what is wrong. It is safe for concurrent use.
+// Ready returns nil while the database answers and the program's declarations are stored, and otherwise the reason. It
+// is safe for concurrent use.
 func (s *Scheduler) Ready() error {
 	if !s.started.Load() {
 		return errors.New("not started")
@@ -98,9 +95,8 @@ func (s *Scheduler) Ready() error {
 	return *s.health.Load()
 }
 
-// Run works until ctx ends and then returns nil; a firing that is cut off has
-// happened or not, but never in part. It may be called once. It returns early only for an error that a retry
-// cannot mend.
+// Run works until ctx ends and then returns nil. A firing that is cut off takes effect either completely or not at all.
+// Run may be called once. It returns early only for an error that no retry can fix.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return fmt.Errorf("scheduler: %w", backoff.ErrRanBefore)
@@ -118,7 +114,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 			declareErr = s.declarer.declare(ctx)
 			declared = declareErr == nil
 		}
-		wait, err := s.round(ctx) // what is stored is fired, whatever becomes of the declarations
+		wait, err := s.round(ctx) // stored schedules fire even if declaring fails
 		if err = errors.Join(declareErr, err); err != nil {
 			s.note(ctx, err)
 			wait = min(wait, retry.Next())
@@ -132,7 +128,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return nil
 }
 
-// open opens the connection and makes the parts.
+// open opens the connection and makes the declarer and the firer.
 func (s *Scheduler) open(ctx context.Context) (err error) {
 	if s.pool, err = openPool(ctx, s.user); err != nil {
 		return err
@@ -142,8 +138,7 @@ func (s *Scheduler) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// round looks when the next schedule is due, fires it if that is now, and returns
-// how long to sleep.
+// round fires the schedules that are due and returns how long to sleep until the next one.
 func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	rows, err := sqlgen.New(s.pool).SurveySchedules(bound, s.firer.aside())
@@ -152,7 +147,7 @@ func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 		return s.poll, fmt.Errorf("survey schedules: %w", err)
 	}
 	wait := min(backoff.Jitter(s.poll), s.firer.asideLeft())
-	if len(rows) == 0 || rows[0] >= wait.Seconds() { // compared as it is: the year 9999 is no time.Duration
+	if len(rows) == 0 || rows[0] >= wait.Seconds() { // in seconds: the year 9999 overflows a time.Duration
 		return wait, nil
 	}
 	if rows[0] > 0 {
@@ -168,7 +163,7 @@ func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// note logs an error, not more often than an outage deserves.
+// note logs an error, but not too often during an outage.
 func (s *Scheduler) note(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

@@ -10,13 +10,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// statementTimeout bounds a transaction: a stalled connection must not stop the
-// scheduler.
+// statementTimeout limits a transaction, so that a stalled connection does not stop the scheduler.
 const statementTimeout = 5 * time.Second
 
-// begin makes a transaction that the server ends by itself when this process
-// falls silent in the middle: what it has locked nobody else can fire. The
-// settings are the transaction's own, so that they hold behind a pooler too.
+// begin starts a transaction that the server ends if this process falls silent in the middle: no other process can fire
+// the schedules that it has locked. The settings are local to the transaction, so they also hold behind a pooler.
 const begin = `BEGIN ISOLATION LEVEL READ COMMITTED;
 	SET LOCAL idle_in_transaction_session_timeout = '5s';
 	SET LOCAL statement_timeout = '5s';

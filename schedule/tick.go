@@ -12,14 +12,14 @@ const (
 	headerScheduledFor = engine.HeaderScheduledFor
 )
 
-// Tick is what a schedule's job was enqueued for.
+// A Tick identifies the schedule and the time for which a job was enqueued.
 type Tick struct {
-	Schedule string    // its name
-	At       time.Time // when it was due, in UTC. For a job of "run now", when that was said
+	Schedule string    // name of the schedule
+	At       time.Time // when it was due, in UTC; for a job of "run now", when that was requested
 }
 
-// TickOf returns the tick of a job; false for one that no schedule enqueued: the follow-ups and hooks of its jobs are
-// such ones.
+// TickOf returns the tick of a job, and false if no schedule enqueued the job. Follow-ups and hooks of a schedule's
+// jobs have no tick.
 func TickOf(job *outbox.Claimed) (Tick, bool) {
 	headers := job.Headers()
 	at, err := time.Parse(time.RFC3339Nano, headers[headerScheduledFor])
@@ -27,7 +27,7 @@ func TickOf(job *outbox.Claimed) (Tick, bool) {
 	return Tick{Schedule: name, At: at}, ok && err == nil
 }
 
-// tickHeaders adds what TickOf reads.
+// tickHeaders returns the headers with those that TickOf reads added.
 func tickHeaders(headers map[string]string, t Tick) map[string]string {
 	all := make(map[string]string, len(headers)+2)
 	for name, value := range headers {

@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // zones are known wherever the program runs; the host's own rules come first, if it has some
+	_ "time/tzdata" // makes zones available everywhere; the host's own rules, if it has them, take precedence
 
 	"github.com/adhocore/gronx"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
-// timing says when a schedule ticks: by a cron expression in a zone, or every so
-// long. It is a pure function of time: all processes with the same time zone rules
-// agree on the ticks, and a restart, a pause or a declaration that comes and goes does not move them.
+// A timing determines when a schedule ticks: by a cron expression in a zone, or at a fixed interval. It is a pure
+// function of time: all processes with the same time zone rules agree on the ticks, and a restart, a pause or a
+// declaration that is removed and restored does not move them.
 type timing struct {
 	expression string // "" for an interval
 	zone       string // an IANA name
@@ -22,12 +22,12 @@ type timing struct {
 
 	fields   string // the five fields of the expression
 	location *time.Location
-	steady   bool // goes by real time; see nextCron
+	steady   bool // follows real time; see nextSteady
 }
 
 const minInterval = time.Second
 
-// newInterval is a timing that ticks at the multiples of d since 1970-01-01 UTC.
+// newInterval returns a timing that ticks at the multiples of d since 1970-01-01 UTC.
 func newInterval(d time.Duration) (timing, error) {
 	switch {
 	case d < minInterval || d > maxInterval:
@@ -40,7 +40,7 @@ func newInterval(d time.Duration) (timing, error) {
 
 const maxInterval = 10 * 365 * 24 * time.Hour
 
-// newCron reports every mistake in expression and zone.
+// newCron returns the timing of a cron expression. Its error names every mistake in expression and zone.
 func newCron(expression, zone string) (timing, error) {
 	location, errZone := loadZone(zone)
 	fields, err := parseFields(expression)
@@ -54,7 +54,7 @@ func newCron(expression, zone string) (timing, error) {
 	return t, nil
 }
 
-// loadZone refuses Local: it is another zone on another host.
+// loadZone loads a zone. It refuses Local, which is another zone on another host.
 func loadZone(zone string) (*time.Location, error) {
 	location, err := time.LoadLocation(zone)
 	if err != nil || zone == "" || strings.EqualFold(zone, "Local") {
@@ -63,7 +63,7 @@ func loadZone(zone string) (*time.Location, error) {
 	return location, nil
 }
 
-// next is the first tick after an instant.
+// next returns the first tick after an instant.
 func (t timing) next(after time.Time) (time.Time, error) {
 	if t.every != 0 {
 		return t.multiple(after).Add(t.every), nil
@@ -74,9 +74,8 @@ func (t timing) next(after time.Time) (time.Time, error) {
 	return t.nextNamed(after)
 }
 
-// latest is the last up to n ticks from one instant to another, both included, in
-// order. It looks back from the end, further and further, so that its cost is that
-// of n ticks however long the time is.
+// latest returns the last up to n ticks between two instants, both included, in order. It searches backwards from the
+// end in growing steps, so its cost depends on n and not on the length of the time between.
 func (t timing) latest(from, to time.Time, n int) ([]time.Time, error) {
 	var ticks []time.Time
 	for back := time.Minute; ; back *= 2 {
@@ -105,8 +104,9 @@ func (t timing) latest(from, to time.Time, n int) ([]time.Time, error) {
 	}
 }
 
-// stands returns the one tick at, which other rules of the zone have stored and ours do not have, or none. Where ours
-// had it earlier, nobody has fired it; where they have it later, next is it. The nearer one of ours is taken for it.
+// stands returns at itself as the only tick, or none. It decides on a stored tick that other rules of the zone produced
+// and ours do not have. If our rules had it earlier, no process has fired it; if they have it later, next is it. The
+// nearer of our ticks counts as its counterpart.
 func (t timing) stands(at, next time.Time) ([]time.Time, error) {
 	before, err := t.latest(at.Add(-maxLookBack), at, 1)
 	if err != nil || len(before) == 0 || next.Sub(at) < at.Sub(before[0]) {
@@ -117,8 +117,8 @@ func (t timing) stands(at, next time.Time) ([]time.Time, error) {
 
 const maxLookBack = 50 * 365 * 24 * time.Hour
 
-// multiple is the last tick of an interval that is not after an instant. Years
-// beyond those of int64 nanoseconds do not come up: Postgres gave us the instant.
+// multiple returns the last tick of an interval that is not after an instant. Years beyond the range of int64
+// nanoseconds do not occur, because the instant comes from Postgres.
 func (t timing) multiple(at time.Time) time.Time {
 	ns := at.UnixNano()
 	behind := ns % int64(t.every)
@@ -128,9 +128,8 @@ func (t timing) multiple(at time.Time) time.Time {
 	return time.Unix(0, ns-behind).UTC()
 }
 
-// nextSteady is the first instant after another at which the clocks of the zone
-// show a time of the expression. It goes from one change of the clocks to the
-// next: in between, wall time is real time plus an offset.
+// nextSteady returns the first instant after another at which the clocks of the zone show a time of the expression. It
+// advances from one change of the clocks to the next: in between, wall time is real time plus an offset.
 func (t timing) nextSteady(after time.Time) (time.Time, error) {
 	at := after.In(t.location)
 	for from := wallOf(at); ; from = wallOf(at).Add(-time.Second) { // the change itself may be a tick
@@ -146,9 +145,8 @@ func (t timing) nextSteady(after time.Time) (time.Time, error) {
 	}
 }
 
-// nextNamed is the first instant after another at which the clocks of the zone
-// have reached a time of the expression that they had not reached before. Several
-// times that the clocks leap over are reached together: one tick.
+// nextNamed returns the first instant after another at which the clocks of the zone have reached a time of the
+// expression that they had not reached before. If the clocks leap over several times at once, these share one tick.
 func (t timing) nextNamed(after time.Time) (time.Time, error) {
 	for wall := wallOf(after.In(t.location)); ; {
 		next, err := t.nextWall(wall)
@@ -158,17 +156,17 @@ func (t timing) nextNamed(after time.Time) (time.Time, error) {
 		if tick := t.firstReached(next); tick.After(after) {
 			return tick.UTC(), nil
 		}
-		wall = next // it was reached before the clocks went back
+		wall = next // it was already reached before the clocks went back
 	}
 }
 
-// firstReached is the first instant at which the clocks of the zone show wall or
-// later. No clock is ahead of UTC by more than a day and two hours.
+// firstReached returns the first instant at which the clocks of the zone show wall or later. No clock is ahead of UTC
+// by more than a day and two hours.
 func (t timing) firstReached(wall time.Time) time.Time {
 	for at := wall.Add(-26 * time.Hour).In(t.location); ; {
 		tick := sameOffset(at, wall)
 		if tick.Before(at) {
-			return at // the clocks leapt over it
+			return at // the clocks leapt over wall
 		}
 		_, end := at.ZoneBounds()
 		if end.IsZero() || tick.Before(end) {
@@ -178,8 +176,8 @@ func (t timing) firstReached(wall time.Time) time.Time {
 	}
 }
 
-// nextWall is the first time of the expression after another. Both are wall times
-// written as if they were UTC, where no clock ever changes.
+// nextWall returns the first time of the expression after another. Both are wall times expressed in UTC, where clocks
+// never change.
 func (t timing) nextWall(after time.Time) (time.Time, error) {
 	next, err := gronx.NextTickAfter(t.fields, after, false)
 	if err != nil {
@@ -188,21 +186,20 @@ func (t timing) nextWall(after time.Time) (time.Time, error) {
 	return next, nil
 }
 
-// wallOf is what the clocks of at's zone show, as if it were UTC.
+// wallOf returns the wall time in at's zone, expressed in UTC.
 func wallOf(at time.Time) time.Time {
 	_, offset := at.Zone()
 	return at.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// sameOffset is the instant at which the clocks of at's zone would show wall if
-// they were never changed.
+// sameOffset returns the instant at which the clocks of at's zone would show wall if they were never changed.
 func sameOffset(at, wall time.Time) time.Time { return at.Add(wall.Sub(wallOf(at))) }
 
 func (t timing) equal(u timing) bool {
 	return t.expression == u.expression && t.zone == u.zone && t.every == u.every
 }
 
-// String is for people: "0 7 * * 1-5 Europe/Berlin", "every 5m0s".
+// String returns the timing in readable form: "0 7 * * 1-5 Europe/Berlin", "every 5m0s".
 func (t timing) String() string {
 	if t.every != 0 {
 		return "every " + t.every.String()

@@ -8,27 +8,25 @@ import (
 	"time"
 )
 
-// defaultConnections is how many connections the API keeps. Each takes some 30 KB, of
-// which 8 KiB may be a body that package api does not count.
+// defaultConnections is how many connections the API keeps. Each takes some 30 KB, of which 8 KiB may be a body that
+// package api does not count.
 const defaultConnections = 4096
 
-// tellEvery bounds how often it is said that there are too many.
+// tellEvery is the shortest time between log lines that there are too many.
 const tellEvery = 10 * time.Second
 
-// boundedListener takes so many connections at once. When there are no more, those that
-// are idle are ended, and others wait in the system's queue until one ends: http.Server
-// cuts off those that do nothing. (It is
-// golang.org/x/net/netutil's LimitListener, with a word for the log, and with
-// connections that can still be closed for writing alone: a refusal of what is still
-// being sent would not reach its sender otherwise.)
+// boundedListener accepts a limited number of connections at once. At the limit, it ends idle ones, and others wait in
+// the system's queue until a connection ends; http.Server cuts off connections that do nothing. (It is
+// golang.org/x/net/netutil's LimitListener, with logging, and with connections that can still be closed for writing
+// alone: otherwise a refusal of a request that is still being sent would not reach its sender.)
 type boundedListener struct {
 	net.Listener
 	places chan struct{}
 	closed chan struct{}
 	close  func()
-	idle   func() // ends connections that are
+	idle   func() // ends idle connections
 	log    *slog.Logger
-	logged time.Time // Accept is called by one goroutine
+	logged time.Time // only the goroutine that calls Accept uses it
 }
 
 func boundConnections(ln net.Listener, most int, endIdle func(), log *slog.Logger) *boundedListener {
@@ -72,7 +70,7 @@ func (b *boundedListener) await() error {
 	}
 }
 
-// Close ends Accept, also while that waits for a place.
+// Close ends Accept, even while that waits for a place.
 func (b *boundedListener) Close() error {
 	b.close()
 	return b.Listener.Close()
@@ -89,7 +87,7 @@ func (p *placed) Close() error {
 	return p.Conn.Close()
 }
 
-// CloseWrite is what http.Server ends a connection with whose client is still sending.
+// CloseWrite ends a connection whose client is still sending, for http.Server.
 func (p *placed) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -14,14 +14,15 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// Authenticator knows the tokens of a database and, once its provider has been discovered, that one's JWTs. It is what
-// the API has by default, for other doors to the same process.
+// Authenticator authenticates the tokens of a database and, once its provider has been discovered, that provider's
+// JWTs. It is the API's default, and serves other interfaces of the same process.
 type Authenticator struct {
 	access.Authenticator
-	provider *lateOIDC // nil without
+	provider *lateOIDC // nil without a provider
 }
 
-// NewAuthenticator makes one of the tokens that pool leads to, and of a provider, unless that is nil.
+// NewAuthenticator returns an Authenticator for the tokens in the database of pool, and for a provider, unless that is
+// nil.
 func NewAuthenticator(pool *pgxpool.Pool, provider *access.OIDCConfig, log *slog.Logger) *Authenticator {
 	tokens := access.NewTokens(pool, access.TokensConfig{Logger: log})
 	if provider == nil {
@@ -32,16 +33,16 @@ func NewAuthenticator(pool *pgxpool.Pool, provider *access.OIDCConfig, log *slog
 	return &Authenticator{access.Combine(tokens, late), late}
 }
 
-// Discover asks the provider who it is until it answers or ctx ends. Its JWTs cannot be judged before.
+// Discover asks the provider for its configuration until it answers or ctx ends. Its JWTs cannot be verified before.
 func (a *Authenticator) Discover(ctx context.Context) {
 	if a.provider != nil {
 		a.provider.discover(ctx)
 	}
 }
 
-// lateOIDC judges JWTs once their provider has been discovered. A provider that is
-// away, or is not what the configuration says, keeps nothing else from working:
-// its JWTs cannot be judged until then, and /readyz tells.
+// lateOIDC verifies JWTs once their provider has been discovered. A provider that is unavailable, or differs from the
+// configuration, does not keep anything else from working: its JWTs cannot be verified until then, and /readyz reports
+// it.
 type lateOIDC struct {
 	config  access.OIDCConfig
 	judge   atomic.Pointer[access.OIDC]
@@ -74,7 +75,8 @@ func (l *lateOIDC) discover(ctx context.Context) {
 	}
 }
 
-// ready says why JWTs cannot be judged, which callers with tokens do not need; nil is an API without a provider.
+// ready returns why JWTs cannot be verified, which does not affect callers with tokens; nil is an API without a
+// provider.
 func (l *lateOIDC) ready() error {
 	if l == nil || l.judge.Load() != nil {
 		return nil

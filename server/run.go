@@ -1,6 +1,5 @@
-// Package server makes one process of package app, the API and the console: the command posthaste is
-// server.Run with webhooks. It stands apart because a worker that serves no API should not
-// compile one.
+// Package server combines package app, the API and the console in one process: the command posthaste is server.Run with
+// webhooks. It is a package of its own because a worker without an API should not compile one.
 //
 //	err := server.Run(ctx, &mux, app.Config{DatabaseURL: url, Cut: cut}, server.Config{Addr: "127.0.0.1:8080"})
 //
@@ -23,8 +22,8 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 )
 
-// Run is [app.Run] with the API as one more component, "api" in /readyz, and the console as another, "console", if
-// it has an address of its own. A mistake in config, too, is an error before anything has started.
+// Run is [app.Run] with the API as one more component, "api" in /readyz, and the console as another, "console", if it
+// has an address of its own. A mistake in config also gives an error before anything has started.
 func Run(ctx context.Context, mux *dispatcher.Mux, process app.Config, config Config) error {
 	process, a, err := compose(process, config)
 	if err != nil {
@@ -36,7 +35,7 @@ func Run(ctx context.Context, mux *dispatcher.Mux, process app.Config, config Co
 	return app.Run(ctx, mux, process)
 }
 
-// compose adds the API and the console, if there are to be any, to the components of a process.
+// compose adds the API and the console, if they are configured, to the components of a process.
 func compose(process app.Config, config Config) (app.Config, *apiServer, error) {
 	if config.Addr == "" && (config.Console == nil || config.ConsoleAddr == "") {
 		return process, nil, nil

@@ -25,48 +25,47 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// apiConnections bounds what the API can ask of the database at once: however many
-// requests come, dispatchers keep their share of it.
+// apiConnections limits the API's concurrent use of the database: however many requests come, dispatchers keep their
+// share of it.
 const apiConnections = 8
 
-// answerMargin is what requests may take beyond the grace period at a stop.
+// answerMargin is how much longer than the grace period requests may take at a stop.
 const answerMargin = 5 * time.Second
 
-// background is for what must outlive the context of run.
+// background is the context for work that must outlive the context of run.
 var background = context.Background()
 
-// patience is how long a client may take, whatever it does slowly.
+// patience is how long a client may take over each part of a request.
 type patience struct {
 	header  time.Duration // to send a request's header
-	request time.Duration // to send all of it; package api has a bound of its own for bodies that it reads
-	answer  time.Duration // to take its answer, from the header on
+	request time.Duration // to send all of it; package api has its own limit for bodies that it reads
+	answer  time.Duration // to receive its answer, from the header on
 	idle    time.Duration // between two requests
 }
 
-// usual is the API's.
+// usual is the API's patience.
 var usual = patience{header: 5 * time.Second, request: 15 * time.Second, answer: 30 * time.Second, idle: time.Minute}
 
 // apiServer serves the API, the console, or both on an address of its own.
 type apiServer struct {
 	name        string // of the component
 	addr        string
-	listener    net.Listener // taken at the start, so that an address in use is a mistake found then
+	listener    net.Listener // bound at the start, so that an address in use shows as a mistake
 	handler     http.Handler
 	producer    *outbox.Producer // nil without the API
 	pool        *pgxpool.Pool
-	provider    *lateOIDC // nil without
-	login       *login    // nil if it is the process's, which is asked anyway
+	provider    *lateOIDC // nil without a provider
+	login       *login    // nil if it is the process's, which is checked anyway
 	patience    patience
 	connections int           // of clients, at once
-	bound       time.Duration // of a stop
+	bound       time.Duration // longest duration of a stop
 	stopping    func()        // ends the streams of changes
-	beside      *apiServer    // the console on another address; nil without
-	operations  bool          // whether it takes the steps of operations
+	beside      *apiServer    // the console on another address; nil if there is none
+	operations  bool          // it takes the steps of operations
 	log         *slog.Logger
 }
 
-// newAPI makes the API of a process and takes its address. It returns nil if that is
-// taken and the API optional.
+// newAPI makes the API of a process and binds its address. It returns nil if the address is taken and the API optional.
 func newAPI(process app.Config, config Config) (*apiServer, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
@@ -87,8 +86,8 @@ func newAPI(process app.Config, config Config) (*apiServer, error) {
 	return a, err
 }
 
-// complainer logs the errors of looks for changes, which may fail twice a second: each at once, and then every ten
-// seconds.
+// complainer returns a function that logs the errors of looks for changes, which may fail twice a second: each new one
+// at once, and then every ten seconds.
 func complainer(log *slog.Logger) func(context.Context, error) {
 	complaints := outage.Complaints{Most: 16}
 	return func(ctx context.Context, err error) {
@@ -152,8 +151,8 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	return a, nil
 }
 
-// place says what is served on which address: the console on one of its own is a server beside the API's, or the only
-// one.
+// place sets what is served on which address: the console on its own address is a server alongside the API's, or the
+// only one.
 func (a *apiServer) place(c Config, pages http.Handler, log *slog.Logger) {
 	a.addr = c.Addr
 	switch log := log.With(slog.String("component", "console")); {
@@ -168,7 +167,7 @@ func (a *apiServer) place(c Config, pages http.Handler, log *slog.Logger) {
 	}
 }
 
-// listen takes the addresses of the server and of the one beside it, which is left out if it is optional and its
+// listen binds the addresses of the server and of the one alongside it, which is left out if it is optional and its
 // address is taken.
 func (a *apiServer) listen(optional bool) (err error) {
 	for _, one := range []*apiServer{a, a.beside} {
@@ -191,7 +190,7 @@ func (a *apiServer) listen(optional bool) (err error) {
 	return nil
 }
 
-// newConsole makes the console, if there is to be one, with what it shares with the API.
+// newConsole makes the console, if it is configured, with what it shares with the API.
 func newConsole(c Config, shared api.Config, log *slog.Logger) (http.Handler, error) {
 	if c.Console == nil {
 		return nil, nil
@@ -211,10 +210,10 @@ func newConsole(c Config, shared api.Config, log *slog.Logger) (http.Handler, er
 	return console.New(config)
 }
 
-// manualPath is where the manual is. Its pages are built for that path.
+// manualPath is the path of the manual, for which its pages are built.
 const manualPath = "/manual/"
 
-// withManual adds the manual to what an address serves. It needs no login: it is the same for everybody.
+// withManual adds the manual to what an address serves. It needs no login, because it is the same for everybody.
 func withManual(next, manual http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, manualPath) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
@@ -225,7 +224,7 @@ func withManual(next, manual http.Handler) http.Handler {
 	})
 }
 
-// handlerOf is what Addr serves: the API, and the console below /console/ unless that has an address of its own.
+// handlerOf returns what Addr serves: the API, and the console below /console/ unless that has an address of its own.
 func handlerOf(c Config, config api.Config, pages http.Handler) (http.Handler, error) {
 	requests := http.NotFoundHandler()
 	if !c.NoAPI && c.Addr != "" {
@@ -242,7 +241,7 @@ func handlerOf(c Config, config api.Config, pages http.Handler) (http.Handler, e
 		case strings.HasPrefix(r.URL.Path, "/console/"):
 			pages.ServeHTTP(w, r)
 		case r.URL.Path == "/console", r.URL.Path == "/" && c.NoAPI:
-			w.Header().Set("Location", "console/") // relative: a proxy may have cut off what is before
+			w.Header().Set("Location", "console/") // relative: a proxy may have removed a prefix
 			w.WriteHeader(http.StatusSeeOther)
 		default:
 			requests.ServeHTTP(w, r)
@@ -250,7 +249,7 @@ func handlerOf(c Config, config api.Config, pages http.Handler) (http.Handler, e
 	}), nil
 }
 
-// ready says why requests cannot be answered, or why some of them cannot.
+// ready returns why requests, or some of them, cannot be answered.
 func (a *apiServer) ready() error {
 	if a.login != nil {
 		if err := a.login.ask(); err != nil {
@@ -261,16 +260,16 @@ func (a *apiServer) ready() error {
 }
 
 const (
-	askInterval = time.Second // bounds what any number of probes cause
+	askInterval = time.Second // limits the queries that probes cause
 	askTimeout  = time.Second
 )
 
-// login remembers whether the database took a login of the API's own when it was asked last.
+// login caches whether the database accepted the API's own login at the last check.
 type login struct {
 	pool *pgxpool.Pool
 	mu   sync.Mutex
 	at   time.Time
-	took bool // at any time
+	took bool // it was accepted at some time
 	err  error
 }
 
@@ -281,14 +280,14 @@ func (l *login) ask() error {
 		return l.err
 	}
 	l.err = nil
-	// Where requests have all connections, the login was taken, and one more would wait for theirs.
+	// If requests hold all connections, the login was accepted, and one more would wait for theirs.
 	if stat := l.pool.Stat(); stat.AcquiredConns() < stat.MaxConns() {
 		ctx, cancel := context.WithTimeout(background, askTimeout)
 		defer cancel()
 		l.err = l.pool.Ping(ctx)
 	}
 	if l.err != nil {
-		if l.took && !pgsession.IsLoginRefused(l.err) { // the database is away
+		if l.took && !pgsession.IsLoginRefused(l.err) { // the database is unavailable
 			l.err = fmt.Errorf("%w: %w", app.ErrDegraded, l.err)
 		}
 		l.err = fmt.Errorf("the API's own database login: %w", l.err)
@@ -298,7 +297,7 @@ func (l *login) ask() error {
 	return l.err
 }
 
-// close gives up the address of an API that was never served.
+// close releases the address of an API that was never served.
 func (a *apiServer) close() {
 	if a.listener != nil {
 		_ = a.listener.Close()
@@ -319,7 +318,7 @@ func (a *apiServer) runOperations(ctx context.Context) (stop func()) {
 	running.Go(func() {
 		_ = operator.New(a.pool).RunOperations(ctx, func(err error) { // it returns nil
 			if state := pgsession.State(err); state == pgsession.UndefinedTable || state == pgsession.InvalidSchema {
-				return // the process waits for the schema, and its log has that
+				return // the process waits for the schema, and logs that
 			}
 			if missed, due := complaints.Due("", time.Now()); due {
 				a.log.LogAttrs(ctx, slog.LevelWarn, "a step of an operation failed, and is tried again", slog.Any("err", err), slog.Int("times", missed+1))
@@ -329,11 +328,11 @@ func (a *apiServer) runOperations(ctx context.Context) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// run serves until ctx ends, and then until the requests that have come are answered.
+// run serves until ctx ends, and then until the requests that have arrived are answered.
 func (a *apiServer) run(ctx context.Context) error {
 	ln := a.listener
 	a.listener = nil
-	if ln == nil { // it stopped by itself and is started again
+	if ln == nil { // it stopped unasked and is started again
 		var err error
 		if ln, err = net.Listen("tcp", a.addr); err != nil {
 			return err
@@ -364,15 +363,15 @@ func (a *apiServer) run(ctx context.Context) error {
 		a.stopping() // Shutdown would wait for them
 		err := server.Shutdown(bound)
 		if err != nil {
-			_ = server.Close() // cuts off requests that are in progress
+			_ = server.Close() // cuts off requests in progress
 		}
 		if a.producer != nil {
-			_ = a.producer.Flush(bound) // the poll covers a lost wake-up
+			_ = a.producer.Flush(bound) // if it fails, polling makes up for it
 		}
 		stopped <- err
 	})
 	endIdle := func() {
-		// This ends idle connections; an answer on its way may say that its connection is over.
+		// This ends idle connections; an answer in progress can announce that its connection ends.
 		server.SetKeepAlivesEnabled(false)
 		server.SetKeepAlivesEnabled(true)
 	}

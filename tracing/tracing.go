@@ -18,28 +18,29 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Mode says how the span of an attempt and that of its job's making belong together.
+// Mode selects how the span of an attempt relates to the span that created its job.
 type Mode string
 
-// The modes.
+// These are the modes.
 const (
-	Auto   Mode = "auto"   // a link; and a child, if it is a first attempt that begins within a minute
+	Auto   Mode = "auto"   // a link; also a child if it is a first attempt that begins within a minute
 	Link   Mode = "link"   // a link only: each attempt is a trace of its own
 	Parent Mode = "parent" // always a child, with a link
 )
 
-// Config says which spans there are. Its zero value is what most programs want.
+// Config selects which spans are made. Its zero value suits most programs.
 type Config struct {
-	Provider trace.TracerProvider // nil is otel.GetTracerProvider
-	Mode     Mode                 // "" is Auto
+	Provider trace.TracerProvider // nil means otel.GetTracerProvider
+	Mode     Mode                 // "" means Auto
 	Tenant   bool                 // spans have the attribute posthaste.tenant
-	Baggage  bool                 // a producer's baggage is stored with the job, for its handler
+	Baggage  bool                 // store a producer's baggage with the job, for its handler
 }
 
-// maxLinks is how many spans a batch's is linked to: what SDKs keep by default.
+// maxLinks is how many links the span of a batch has: the default limit of SDKs.
 const maxLinks = 128
 
-// Install has this process make spans, until the returned function is called. Of several, the latest counts.
+// Install makes this process produce spans until the returned function is called. If it is called several times, the
+// latest call counts.
 func Install(config Config) (remove func(), err error) {
 	switch config.Mode {
 	case "":
@@ -75,11 +76,11 @@ func (t *tracer) Start(ctx context.Context, s engine.SpanStart) (context.Context
 	around := trace.SpanContextFromContext(ctx)
 	switch s.Operation {
 	case engine.OpEnqueue, engine.OpPublish:
-		if !around.IsValid() && len(made) > 0 { // over the API: the request's
+		if !around.IsValid() && len(made) > 0 { // over the API, the request's
 			ctx = trace.ContextWithRemoteSpanContext(ctx, made[0])
 		}
 	case engine.OpProcess:
-		// An attempt has nothing to do with the span in which the program was started.
+		// An attempt does not belong to the span in which the program was started.
 		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 		if len(made) == 1 && len(s.Headers) == 1 && (t.config.Mode == Parent || t.config.Mode == Auto && s.Fresh) {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, made[0])
@@ -89,7 +90,8 @@ func (t *tracer) Start(ctx context.Context, s engine.SpanStart) (context.Context
 		}
 		options = append(options, links(made), failed(s.Failed, maxLinks-len(made)))
 	case engine.OpPost:
-		// One of an event belongs to the event's trace, and the batch around it is linked; one of a job to the attempt.
+		// An event's span belongs to the event's trace, with a link to the span of the batch around it; a job's span
+		// belongs to the attempt.
 		if len(made) == 1 {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, made[0])
 			if around.IsValid() {
@@ -114,7 +116,7 @@ func (t *tracer) Start(ctx context.Context, s engine.SpanStart) (context.Context
 	return ctx, &span{begun, ctx, t.wire, s.Operation}
 }
 
-// madeIn is the spans in which jobs or messages were made.
+// madeIn returns the spans in which jobs or messages were created.
 func (t *tracer) madeIn(headers []map[string]string) (made []trace.SpanContext) {
 	for _, h := range headers {
 		if h[engine.HeaderTraceParent] == "" {
@@ -135,7 +137,7 @@ func read(headers map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(headers)))
 }
 
-// failed links a span to those of earlier attempts, each with the attempt's number.
+// failed links a span to those of earlier attempts and adds each attempt's number.
 func failed(before []engine.FailedSpan, most int) trace.SpanStartOption {
 	before = before[:min(len(before), most)]
 	made := make([]trace.Link, 0, len(before))
@@ -168,7 +170,7 @@ func kindOf(operation string) trace.SpanKind {
 }
 
 func (t *tracer) attributes(s engine.SpanStart) []attribute.KeyValue {
-	if s.Operation == engine.OpServe { // as the conventions for HTTP have it
+	if s.Operation == engine.OpServe { // as the conventions for HTTP require
 		method, route, _ := strings.Cut(s.Name, " ")
 		return []attribute.KeyValue{attribute.String("http.request.method", method), attribute.String("http.route", route)}
 	}
@@ -221,7 +223,7 @@ func (s *span) Inject(headers map[string]string) map[string]string {
 	return injected
 }
 
-// TraceID is of a span that is sampled.
+// TraceID returns the trace id of a sampled span.
 func (s *span) TraceID() string {
 	if c := s.SpanContext(); c.IsSampled() {
 		return c.TraceID().String()
@@ -229,7 +231,7 @@ func (s *span) TraceID() string {
 	return ""
 }
 
-// Identify names the one job or message.
+// Identify sets the id of the span's single job or message.
 func (s *span) Identify(id string) { s.SetAttributes(attribute.String("messaging.message.id", id)) }
 
 // End ends the span.
@@ -250,7 +252,7 @@ func (s *span) End(outcome, code, message string) {
 	s.Span.End()
 }
 
-// LogHandler adds trace_id and span_id to the records of a logger that are written in a span: pass the handler's
+// LogHandler returns a handler that adds trace_id and span_id to records logged within a span: pass the handler's
 // context, as slog.InfoContext does.
 func LogHandler(next slog.Handler) slog.Handler { return logHandler{next} }
 

@@ -6,18 +6,18 @@ import (
 )
 
 const (
-	// lookRest is how often the time that a look at the database took passes before the next one that nobody waits for:
-	// so they take a fiftieth of one connection, however many people look, and however many jobs are open.
-	// maxLookRest bounds it.
+	// lookRest is how many times as long as a look at the database took the pause lasts before the next one that nobody
+	// waits for: such looks take a fiftieth of one connection, however many viewers and open jobs there are.
+	// maxLookRest limits the pause.
 	lookRest    = 49
 	maxLookRest = 30 * time.Second
 )
 
-// restAfterLook is how long the database rests after a look that took so long.
+// restAfterLook returns how long to pause after a look that took the given time.
 func restAfterLook(took time.Duration) time.Duration { return min(lookRest*took, maxLookRest) }
 
-// counting is the counts that are to be made, and that one is being made: one at a time
-// in a process, and first those that somebody waits for. It is guarded by the cache's mu.
+// counting holds the counts that are to be made, and whether one is being made: one at a time in a process, and those
+// that somebody waits for first. The cache's mu guards it.
 type counting struct {
 	urgent, later []*counts
 	making        bool
@@ -25,7 +25,7 @@ type counting struct {
 	resting       bool      // a timer is set for that
 }
 
-// request has a count made, unless it is about to be; mu is held.
+// request queues a count, unless one is already queued. The caller holds mu.
 func (c *Counts) request(known *counts) {
 	if known.next != nil {
 		return
@@ -35,7 +35,7 @@ func (c *Counts) request(known *counts) {
 	c.advance()
 }
 
-// hurry has a count made before those that nobody waits for; mu is held.
+// hurry queues a count before those that nobody waits for. The caller holds mu.
 func (c *Counts) hurry(known *counts) {
 	if i := slices.Index(c.later, known); i >= 0 {
 		c.later = slices.Delete(c.later, i, i+1)
@@ -44,7 +44,7 @@ func (c *Counts) hurry(known *counts) {
 	}
 }
 
-// advance begins the next count, if none is being made; mu is held.
+// advance begins the next count, if none is being made. The caller holds mu.
 func (c *Counts) advance() {
 	switch rest := time.Until(c.rested); {
 	case c.making:

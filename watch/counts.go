@@ -10,11 +10,11 @@ import (
 )
 
 // Counting a million open jobs takes a quarter of a second, so requests are answered with an older count. It is
-// refreshed in the background when it is older than countedFor, and every recountEvery for keptFor after the last
-// request: then nobody looks, and nothing is asked. While there is a count of all tenants that is refreshed so (and
-// always, with Config.CountAtOnce), a tenant's count is taken from it. A count older than recountBy is not shown:
-// nobody asked for long, or counts fail, and their error is the answer. After an act that changed much, requests
-// wait for a new count, but no longer than patience.
+// refreshed in the background when it is older than countedFor, and every recountEvery until keptFor after the last
+// request; after that there are no viewers, and no queries. While there is a count of all tenants that is refreshed in
+// this way (with Config.CountAtOnce, always), a tenant's count is taken from it. A count older than recountBy is not
+// shown: nobody has asked for long, or counts fail, and their error is the answer. After an act that changed much,
+// requests wait for a new count, but no longer than patience.
 const (
 	countedFor   = 5 * time.Second
 	recountEvery = 30 * time.Second
@@ -23,27 +23,27 @@ const (
 	patience     = 50 * time.Millisecond
 )
 
-// allTenants is the tenant that stands for all of them.
+// allTenants stands for all tenants.
 var allTenants outbox.ID
 
-// maxCounts bounds the tenants whose counts are remembered.
+// maxCounts limits the tenants whose counts are cached.
 const maxCounts = 1000
 
-// Counts remembers the counts of each tenant. However many ask, one counts, and one
-// count is made at a time; see counting. Its timers end by themselves, and with stopping.
+// Counts caches the counts of each tenant. However many viewers ask, one count is made at a time; see counting. Its
+// timers end on their own, and with stopping.
 type Counts struct {
 	count    func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error)
-	keepAll  bool // who asks for a tenant has the count of all tenants made
+	keepAll  bool // a request for a tenant makes the count of all tenants
 	stopping <-chan struct{}
 
 	mu     sync.Mutex
 	counts map[outbox.ID]*counts
-	acted  time.Time // when an act changed much: counts from before say too little
+	acted  time.Time // when an act last changed much: earlier counts are outdated
 	counting
 }
 
-// NewCounts counts by o. With keepAll the count of all tenants is made from now on, before anybody asks, and is what
-// each tenant is shown its part of. Nothing is counted once stopping is closed; nil never is.
+// NewCounts returns Counts that query through o. With keepAll the count of all tenants is made from now on, before
+// anybody asks, and each tenant is shown its part of that. Nothing is counted once stopping is closed; nil never is.
 func NewCounts(o *operator.Operator, keepAll bool, stopping <-chan struct{}) *Counts {
 	c := &Counts{keepAll: keepAll, stopping: stopping}
 	c.count = func(tenant outbox.ID) (operator.OpenJobs, map[outbox.ID]operator.OpenJobs, error) {
@@ -55,31 +55,31 @@ func NewCounts(o *operator.Operator, keepAll bool, stopping <-chan struct{}) *Co
 	return c
 }
 
-// counts is what is known of a tenant, or of all.
+// counts holds the counts of a tenant, or of all.
 type counts struct {
 	tenant outbox.ID
-	made   *Counted      // the latest that there is; nil before the first
-	err    error         // of the latest try; nil if made is of it
-	next   chan struct{} // closed when the count that is being made, or is to be, is there; nil for none
-	asked  time.Time     // when somebody last did
-	timer  *time.Timer   // to the next count that nobody asks for; nil before the first
+	made   *Counted      // the latest count; nil before the first
+	err    error         // of the latest attempt; nil if made is its result
+	next   chan struct{} // closed when the current or queued count is done; nil if there is none
+	asked  time.Time     // when somebody last asked
+	timer  *time.Timer   // for the next count that nobody asks for; nil before the first
 }
 
 type Counted struct {
-	AsOf     time.Time // what is counted is at least as new
+	AsOf     time.Time // the count is at least as new
 	Jobs     operator.OpenJobs
-	byTenant map[outbox.ID]operator.OpenJobs // nil if it is not known
+	byTenant map[outbox.ID]operator.OpenJobs // nil if not known
 }
 
-// Outdate has those who ask wait a little for a count of what is so now.
+// Outdate makes later callers wait a little for a count of the present state.
 func (c *Counts) Outdate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acted = time.Now()
 }
 
-// Look returns a count of the open jobs of a tenant, or of all, that may be shown. The count itself does not end with
-// the request that set it off: others wait for it.
+// Look returns a count of the open jobs of a tenant, or of all, that is recent enough to show. The count itself does
+// not end with the request that triggered it, because others wait for it.
 func (c *Counts) Look(ctx context.Context, tenant outbox.ID) (*Counted, error) {
 	waited := time.NewTimer(patience)
 	defer waited.Stop()
@@ -113,8 +113,8 @@ func (c *Counts) failure(known *counts) error {
 	return known.err
 }
 
-// get returns a count that may be shown, if there is one, and what to wait for if it
-// is better to; and has a count made if it is time.
+// get returns a count that may be shown, if there is one, and what to wait for if that is better. It triggers a count
+// if one is needed.
 func (c *Counts) get(tenant outbox.ID) (known *counts, made *Counted, next <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *Counts) get(tenant outbox.ID) (known *counts, made *Counted, next <-cha
 	return known, made, nil
 }
 
-// of returns what is known of a tenant: of all, if that says enough. mu is held.
+// of returns the counts for a tenant: those of all tenants, if they suffice. The caller holds mu.
 func (c *Counts) of(tenant outbox.ID) *counts {
 	all := c.counts[outbox.ID{}]
 	if c.serves(all) {
@@ -161,8 +161,8 @@ func (c *Counts) of(tenant outbox.ID) *counts {
 	return known
 }
 
-// serves reports whether what is known of all is made anew, and says what each tenant
-// has. One that was not made yet is waited for: it may.
+// serves reports whether the count of all tenants is being refreshed, and contains each tenant's. A first count that is
+// still being made is assumed to.
 func (c *Counts) serves(all *counts) bool {
 	if all == nil || !c.keepAll && !c.kept(all) {
 		return false
@@ -173,12 +173,12 @@ func (c *Counts) serves(all *counts) bool {
 	return all.made.byTenant != nil && (all.err == nil || time.Since(all.made.AsOf) < recountBy)
 }
 
-// kept reports whether a count is made anew though nobody asks for it just now.
+// kept reports whether a count is refreshed although nobody asks for it just now.
 func (c *Counts) kept(known *counts) bool {
 	return time.Since(known.asked) < keptFor
 }
 
-// of is what a count of all tenants, if there is one, says of one of them.
+// of returns the part of a count of all tenants, if there is one, that concerns one of them.
 func (c *Counted) of(tenant outbox.ID) *Counted {
 	if c == nil || c.byTenant == nil {
 		return nil
@@ -186,7 +186,7 @@ func (c *Counted) of(tenant outbox.ID) *Counted {
 	return &Counted{AsOf: c.AsOf, Jobs: c.byTenant[tenant]}
 }
 
-// note remembers a count, and has the next one made after a while; mu is held.
+// note stores a count, and schedules the next one. The caller holds mu.
 func (c *Counts) note(known *counts, made *Counted, err error) {
 	if known.err = err; err == nil {
 		known.made = made
@@ -200,8 +200,8 @@ func (c *Counts) note(known *counts, made *Counted, err error) {
 	}
 }
 
-// again counts what nobody asks for just now, but did lately. What the count of all says
-// as well is not counted.
+// again makes a count that nobody asks for just now, but did recently. It skips a count that the count of all tenants
+// contains.
 func (c *Counts) again(known *counts) {
 	select {
 	case <-c.stopping:

@@ -11,21 +11,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Position is how far a reader has come: what text Batch.After gives, [ParsePosition] reads. The zero Position is
-// none.
+// Position is how far a reader has come: [ParsePosition] parses the text of Batch.After. The zero Position means none.
 type Position = changefeed.Position
 
-// ParsePosition reads a position's text. Its error is an [outbox.InvalidError].
+// ParsePosition parses a position's text. Its error is an [outbox.InvalidError].
 func ParsePosition(text string) (Position, error) { return changefeed.ParsePosition(text) }
 
-// Filter leaves changes of a feed out of a reader's stream. It cannot add any: the feed
-// decides whose jobs they are.
+// A Filter removes changes of a feed from a reader's stream. It cannot add any: the feed determines whose jobs they
+// are.
 type Filter struct {
-	Kind, Queue string                 // "" is any
-	Statuses    map[outbox.Status]bool // nil is any
-	Jobs        map[outbox.ID]bool     // nil is any
-	// Most is how many changes of one look the reader wants at most: if none of a feed's readers wants more, more
-	// become a resync, and the next look comes later. 0 is as many as there may be.
+	Kind, Queue string                 // "" means any
+	Statuses    map[outbox.Status]bool // nil means any
+	Jobs        map[outbox.ID]bool     // nil means any
+	// Most is how many changes per look the reader wants at most: if no reader of a feed wants more, a larger look
+	// becomes a resync, and the next look comes later. 0 means as many as possible.
 	Most int
 }
 
@@ -45,7 +44,7 @@ func (w Filter) matches(c changefeed.Change) bool {
 		(w.Statuses == nil || w.Statuses[c.Status]) && (w.Jobs == nil || w.Jobs[c.ID])
 }
 
-// JobChange is what GET /changes sends of a job: its present state.
+// JobChange is what GET /changes sends about a job: its present state.
 type JobChange struct {
 	ID         string       `json:"id" format:"uuid"`
 	Tenant     string       `json:"tenant,omitempty" format:"uuid" doc:"For tokens of all tenants that do not ask for one"`
@@ -63,12 +62,12 @@ type ChangeError struct {
 	Code string `json:"code"`
 }
 
-// Batch is what one look at the database found.
+// Batch is the result of one look at the database.
 type Batch struct {
 	changes []change
-	Resync  bool     // changes may be left out
-	AtLeast int      // how many, with Resync; 0 if nobody knows
-	After   Position // of a reader that has read all of it
+	Resync  bool     // changes may be missing
+	AtLeast int      // how many, with Resync; 0 if unknown
+	After   Position // position of a reader that has read all of it
 	Text    []byte   // all of it as server-sent events; the last has the position as its id
 }
 
@@ -77,7 +76,7 @@ type change struct {
 	data []byte // JSON of a JobChange
 }
 
-// newBatch encodes changes that were found.
+// newBatch encodes the changes that were found.
 func newBatch(tenant outbox.ID, changes []changefeed.Change, after Position) *Batch {
 	b := &Batch{After: after, changes: encoded(tenant, changes)}
 	b.write()
@@ -101,18 +100,18 @@ func encoded(tenant outbox.ID, changes []changefeed.Change) []change {
 	return all
 }
 
-// sampled is how many changes a resync has of those that were found; its text has none.
+// sampled is how many of the changes found a resync has; its text has none.
 const sampled = 100
 
-// resync is a batch that says only that changes may have been left out.
+// resync returns a batch that only reports that changes may be missing.
 func resync(after Position) *Batch {
 	var text bytes.Buffer
 	WriteEvent(&text, "resync", after.String(), struct{}{})
 	return &Batch{Resync: true, After: after, Text: text.Bytes()}
 }
 
-// write makes the text. Only the last event has an id: a client that loses the connection
-// within the batch is sent all of it again.
+// write makes the text. Only the last event has an id: a client that loses the connection within the batch is sent all
+// of it again.
 func (b *Batch) write() {
 	var text bytes.Buffer
 	for i, e := range b.changes {
@@ -125,9 +124,8 @@ func (b *Batch) write() {
 	b.Text = text.Bytes()
 }
 
-// matching returns the part of a batch that a filter lets through. Its position is the
-// same, also if nothing is left. A resync is sent to every reader, because nobody knows
-// which changes were left out.
+// matching returns the part of a batch that passes a filter. Its position is the same, even if nothing is left. A
+// resync is sent to every reader, because it is unknown which changes are missing.
 func (b *Batch) matching(w Filter) *Batch {
 	if b.Resync || w.matchesAll() {
 		return b
@@ -142,10 +140,10 @@ func (b *Batch) matching(w Filter) *Batch {
 	return part
 }
 
-// Len is how many changes the batch has, or stands for.
+// Len returns how many changes the batch has, or stands for.
 func (b *Batch) Len() int { return cmp.Or(b.AtLeast, len(b.changes)) }
 
-// Sample is the last n of the batch's changes, each as JSON of a [JobChange].
+// Sample returns the last n of the batch's changes, each as JSON of a [JobChange].
 func (b *Batch) Sample(n int) (sample []json.RawMessage) {
 	for _, c := range b.changes[max(0, len(b.changes)-n):] {
 		sample = append(sample, c.data)

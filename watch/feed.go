@@ -12,27 +12,28 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// feed is what the readers of one tenant share; the zero tenant stands for all tenants.
+// feed is the state that the readers of one tenant share; the zero tenant stands for all tenants.
 type feed struct {
 	tenant  outbox.ID
 	readers map[*Reader]bool
 	joining []*Reader
-	at      Position // where the readers are; zero: it has not begun
+	at      Position // where the readers are; zero before it has begun
 
-	// Of the hub's goroutine alone.
+	// These belong to the hub's goroutine.
 	failed   error                  // of the latest look
 	heard    time.Time              // when the latest look without an error ended
 	deaf     bool                   // looks have failed for longer than deafAfter
-	position Position               // zero: it has not begun
+	position Position               // zero before it has begun
 	sent     [2]map[outbox.ID]state // the states that were sent last, of the newest jobs
-	full     bool                   // the latest look found more than a quarter of what it may
+	full     bool                   // the latest look found more than a quarter of its limit
 
-	// The latest look: whether it found more than readers are sent, when it began, and how long it took.
+	// These describe the latest look: whether it found more than readers are sent, when it began, and how long it took.
 	burst  bool
 	looked time.Time
 	took   time.Duration
 
-	// The latest look, or the latest time that changes were passed over: the snapshot before it, and when it began.
+	// These describe the latest look, or the latest time that changes were passed over: the snapshot before it, and
+	// when it began.
 	snapshot changefeed.Snapshot
 	moved    time.Time
 }
@@ -45,19 +46,18 @@ type state struct {
 
 // look looks once for a feed, from its position on.
 //
-// While a transaction of the cluster goes on that wrote before, the position stays there,
-// and each look finds again all that has committed since:
+// While an older transaction of the cluster that has written something is open, the position does not advance, and each
+// look finds again all that has committed since:
 //
 //	W        writes something, and stays open: the horizon is W
 //	settle   20 001 jobs, and commits
 //	look     more than fit: a resync. The next position is W, as W is running
 //	look     the same 20 001: a resync, and so on until W ends
 //
-// and a stream that was sent each of 20 001 jobs as it came would end up there, too. So
-// after a look that found much, the feed finds out which transactions have committed, and
-// later looks leave out what they wrote. If it asks before it looks, the look returns all
-// that they wrote. After a look that could not return everything it asks before it sends
-// the resync: a client that gets it asks for the jobs, and sees what had committed by then.
+// and a stream that was sent each of 20 001 jobs as it came would end up there, too. So after a look that found much,
+// the feed finds out which transactions have committed, and later looks leave out what they wrote. If it asks before it
+// looks, the look returns everything that they wrote. If a look could not return everything, the feed asks before it
+// sends the resync: a client that gets the resync queries the jobs, and sees what had committed by then.
 func (h *Changes) look(ctx context.Context, f *feed, limit int) (*Batch, error) {
 	if f.position.IsZero() {
 		return nil, h.begin(ctx, f)
@@ -102,9 +102,8 @@ func (h *Changes) look(ctx context.Context, f *feed, limit int) (*Batch, error) 
 	return newBatch(f.tenant, f.news(changes, h.maxChanges), after), nil
 }
 
-// pass moves a feed on to a position without a look: a client that gets the resync reads the jobs again, and sees what
-// had committed by then. The statistics are of the jobs of all tenants, so of those of one they say too little to
-// promise a number.
+// pass moves the feed to a position without a look: a client that receives the resync reads the jobs again, and sees
+// what had committed by then. The statistics cover the jobs of all tenants, so the feed of one tenant gets no number.
 func (f *feed) pass(after Position, atLeast int) *Batch {
 	f.position, f.sent = after, [2]map[outbox.ID]state{}
 	b := resync(after)
@@ -114,7 +113,7 @@ func (f *feed) pass(after Position, atLeast int) *Batch {
 	return b
 }
 
-// begin sets the position to now: what had committed is not sent, even if the position is before it.
+// begin sets the position to now: earlier commits are not sent, even if the position is before them.
 func (h *Changes) begin(ctx context.Context, f *feed) error {
 	return h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
 		now, err := changefeed.Now(ctx, tx)
@@ -130,14 +129,14 @@ func (h *Changes) begin(ctx context.Context, f *feed) error {
 	})
 }
 
-// missed has the changes since a position, for readers at that position and at later ones.
+// missed contains the changes since a position, for readers at that position and at later ones.
 type missed struct {
 	batch    *Batch
 	since    Position
 	snapshot changefeed.Snapshot // taken before the changes were read
 }
 
-// has reports whether the batch has every change since the position that a reader brought.
+// has reports whether the batch contains every change since the position that a reader brought.
 func (m *missed) has(from Position) bool {
 	return !m.lost(from) && !(m.batch.Resync && m.since.Before(from))
 }
@@ -147,9 +146,8 @@ func (m *missed) lost(from Position) bool {
 	return err != nil
 }
 
-// readMissed reads the changes since the positions that clients brought, once for all of
-// them. It ignores positions that are lost: they are another database's, and would leave
-// out what the others have missed.
+// readMissed reads the changes since the positions that clients brought, once for all of them. It ignores lost
+// positions: they belong to another database, and would leave out what the others have missed.
 func (h *Changes) readMissed(f *feed, readers []*Reader) (m *missed, err error) {
 	defer recovered(&err)
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
@@ -192,8 +190,8 @@ func (h *Changes) inTx(ctx context.Context, tenant outbox.ID, fn func(pgx.Tx) er
 	return access.InTx(ctx, h.pool, access.Principal{Tenant: tenant, AllTenants: tenant.IsZero()}, fn)
 }
 
-// news leaves out states that were sent already: looks overlap, and find a job again whose
-// lease was extended. A state that is no longer remembered is sent twice.
+// news removes states that were already sent: looks overlap, and find a job again whose lease was extended. A state
+// that is no longer remembered is sent twice.
 func (f *feed) news(changes []changefeed.Change, remembered int) []changefeed.Change {
 	if f.sent[0] == nil || len(f.sent[0]) > remembered {
 		f.sent = [2]map[outbox.ID]state{{}, f.sent[0]}

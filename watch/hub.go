@@ -18,7 +18,7 @@ import (
 const (
 	lookEvery   = 500 * time.Millisecond // between two looks for changes, while there are readers
 	lookBudget  = 10                     // looks take at most one part in so many of the time
-	quietBudget = 100                    // the same while no change is known, for what a look takes beyond cheapLook
+	quietBudget = 100                    // the same while no change is known, for the part of a look beyond cheapLook
 	cheapLook   = 10 * time.Millisecond
 	quietMost   = time.Minute // between two looks, however long they take
 	burstBudget = 100         // the same after a look that found more than its readers are sent
@@ -27,27 +27,26 @@ const (
 	burstWrites = 3                // of rows for each job: one is inserted, claimed and closed
 	maxChanges  = 20_000           // of one look; more become a resync
 	lookTimeout = 12 * time.Second
-	catchUpTime = 250 * time.Millisecond // for sending joining readers what they missed, at a time
-	deafAfter   = 30 * time.Second       // after looks have failed for so long, readers are dropped
+	catchUpTime = 250 * time.Millisecond // per turn, for sending joining readers what they missed
+	deafAfter   = 30 * time.Second       // readers are dropped once looks have failed for so long
 	maxBatches  = 64                     // that wait for a reader
 	maxWaiting  = 4 << 20                // bytes in them, unless there is only one batch
 )
 
-// Changes looks for changes of jobs for all readers of this process, one tenant after the
-// other, and not at all while there are none. It looks in transactions that are tied to
-// the tenant, so a reader cannot get another tenant's changes.
+// Changes looks for changes of jobs for all readers of this process, one tenant after the other, and not at all while
+// there are none. It looks in transactions that are bound to the tenant, so a reader cannot get another tenant's
+// changes.
 //
-// Between two looks a job may change several times: its last state is sent. A look
-// misses nothing, however late it commits; see changefeed.List. It reads all open jobs,
-// so each round begins with one snapshot for all feeds, which reads no table: a feed
-// that cannot have changed is left out, one that has hardly changed is read less often.
+// If a job changes several times between two looks, its last state is sent. A look misses nothing, however late it
+// commits; see changefeed.List. It reads all open jobs, so each round begins with one snapshot for all feeds, which
+// reads no table: a feed that cannot have changed is skipped, and one that has hardly changed is read less often.
 type Changes struct {
 	pool outbox.Beginner
 
 	every      time.Duration
 	deafAfter  time.Duration
-	rest       func(took time.Duration) time.Duration // after a look, while no change of a job is known
-	restBurst  func(took time.Duration) time.Duration // after one that found more than its readers are sent
+	rest       func(took time.Duration) time.Duration // pause after a look, while no change of a job is known
+	restBurst  func(took time.Duration) time.Duration // pause after one that found more than its readers are sent
 	burstLook  time.Duration
 	maxChanges int
 	maxWaiting int64
@@ -60,12 +59,11 @@ type Changes struct {
 	nudged  chan struct{} // one slot: a reader joined or left
 }
 
-// Reader is one stream. Its batches are shared with the other readers of its feed, unless
-// it has a filter.
+// A Reader is one stream. It shares its batches with the other readers of its feed, unless it has a filter.
 type Reader struct {
 	of      *Changes
 	tenant  outbox.ID
-	from    Position // zero: from now on
+	from    Position // zero means from now on
 	filter  Filter
 	begun   chan error   // one slot: nil once it has its first batch
 	batches chan *Batch  // closed, and emptied, when the hub has ended it
@@ -73,19 +71,19 @@ type Reader struct {
 	ended   chan struct{}
 }
 
-// ChangesConfig is how changes are looked for. Its zero value is a sane production setup.
+// ChangesConfig sets how to look for changes. Its zero value is a sane production setup.
 type ChangesConfig struct {
-	LookEvery time.Duration // between two looks, while there are readers; 0 is 500 ms
-	DeafAfter time.Duration // after looks have failed for so long, readers are ended; 0 is 30 s
-	// Rest is after a look that took so long, while no change is known; nil is up to a minute.
+	LookEvery time.Duration // between two looks, while there are readers; 0 means 500 ms
+	DeafAfter time.Duration // readers are ended once looks have failed for so long; 0 means 30 s
+	// Rest returns the pause after a look that took the given time, while no change is known; nil means up to a minute.
 	Rest       func(took time.Duration) time.Duration
-	MaxChanges int                          // of one look, more become a resync; 0 is 20 000
-	MaxWaiting int                          // bytes that wait for a reader; 0 is 4 MiB
-	Complain   func(context.Context, error) // is given the errors of looks; nil drops them
+	MaxChanges int                          // per look, more become a resync; 0 means 20 000
+	MaxWaiting int                          // bytes that wait for a reader; 0 means 4 MiB
+	Complain   func(context.Context, error) // receives the errors of looks; nil drops them
 }
 
-// NewChanges looks for changes in the database of pool, once somebody reads them. Each look is tied to the reader's
-// tenant: see [access.InTx].
+// NewChanges returns Changes that look in the database of pool once somebody reads them. Each look is bound to the
+// reader's tenant: see [access.InTx].
 func NewChanges(pool outbox.Beginner, c ChangesConfig) *Changes {
 	h := &Changes{
 		pool: pool, every: cmp.Or(c.LookEvery, lookEvery), deafAfter: cmp.Or(c.DeafAfter, deafAfter), rest: c.Rest, complain: c.Complain,
@@ -101,8 +99,8 @@ func NewChanges(pool outbox.Beginner, c ChangesConfig) *Changes {
 	return h
 }
 
-// Open begins to read the changes of a tenant's jobs, or of all, that the filter lets through: from a position on, or
-// from now on if that is zero. The first batch has the reader's position. Close the reader when you are done.
+// Open begins to read the changes of a tenant's jobs, or of all, that pass the filter: from a position on, or if that
+// is zero, from now on. The first batch has the reader's position. Close the reader when you are done.
 func (h *Changes) Open(ctx context.Context, tenant outbox.ID, w Filter, from Position) (*Reader, error) {
 	r := h.join(tenant, w, from)
 	select {
@@ -118,18 +116,19 @@ func (h *Changes) Open(ctx context.Context, tenant outbox.ID, w Filter, from Pos
 	}
 }
 
-// Batches are what the reader is to be sent, until the reader is closed or dropped, when the channel is closed. Call
-// Took with each that was taken out.
+// Batches returns a channel of what to send to the reader; it is closed when the reader is closed or dropped. Call Took
+// for each batch that you receive.
 func (r *Reader) Batches() <-chan *Batch { return r.batches }
 
-// Ended is closed when the reader was dropped: it was too slow, or looks have failed for too long.
+// Ended returns a channel that is closed when the reader is dropped: it was too slow, or looks have failed for too
+// long.
 func (r *Reader) Ended() <-chan struct{} { return r.ended }
 
 // Close ends the reading. It may be called more than once.
 func (r *Reader) Close() { r.of.leave(r.tenant, r) }
 
-// join adds a reader. Its first batch has its position. A reader without a position begins
-// where the feed is, at once if the feed has begun: that needs no look.
+// join adds a reader. Its first batch has its position. A reader without a position begins where the feed is, at once
+// if the feed has begun, because that needs no look.
 func (h *Changes) join(tenant outbox.ID, w Filter, from Position) *Reader {
 	r := &Reader{of: h, tenant: tenant, from: from, filter: w, begun: make(chan error, 1), batches: make(chan *Batch, maxBatches), ended: make(chan struct{})}
 	h.mu.Lock()
@@ -157,7 +156,7 @@ func (h *Changes) join(tenant outbox.ID, w Filter, from Position) *Reader {
 func (f *feed) admit(r *Reader, first *Batch) {
 	first = first.matching(r.filter)
 	f.readers[r] = true
-	r.batches <- first // there is room
+	r.batches <- first // never blocks
 	r.waiting.Add(int64(len(first.Text)))
 	r.begun <- nil
 }
@@ -183,8 +182,8 @@ func (h *Changes) nudge() {
 	}
 }
 
-// run looks for changes until there are no readers. It decides that, and that it ends,
-// under one lock: a reader that joins later starts another run.
+// run looks for changes until there are no readers. It decides under one lock that there are none and that it ends: a
+// reader that joins later starts another run.
 func (h *Changes) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -196,11 +195,11 @@ func (h *Changes) run() {
 		}
 		begun := time.Now()
 		if begun.Before(nextLook) {
-			// Only new feeds.
+			// Look only for new feeds.
 			_ = h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() }))
 		} else {
 			rest := h.every
-			if h.round(feeds) == nil { // a look that has failed took long because nobody answered
+			if h.round(feeds) == nil { // a failed look took long because nobody answered
 				rest = max(rest, min(lookBudget*time.Since(begun), quietMost))
 			}
 			nextLook = time.Now().Add(rest)
@@ -234,7 +233,7 @@ func (h *Changes) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
 			if len(f.joining) > 0 && nextCatchUp.Before(next) {
 				next = nextCatchUp
 			}
-			due = due || len(f.joining) > 0 && f.at.IsZero() && f.failed == nil // or it is catchUp that answers
+			due = due || len(f.joining) > 0 && f.at.IsZero() && f.failed == nil // otherwise catchUp answers
 		}
 		h.mu.Unlock()
 		wait := time.Until(next)
@@ -292,7 +291,7 @@ func (h *Changes) serve(f *feed, now changefeed.Snapshot, err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// A reader must not take a database that does not answer for one in which nothing changes.
+	// A reader must not mistake an unresponsive database for one in which nothing changes.
 	f.deaf = err != nil && time.Since(f.heard) > h.deafAfter
 	for r := range f.readers {
 		if f.deaf || found != nil && !r.give(found.matching(r.filter), h.maxWaiting) {
@@ -304,9 +303,8 @@ func (h *Changes) serve(f *feed, now changefeed.Snapshot, err error) {
 	}
 }
 
-// drop ends a reader that reads too slowly, or whose feed has failed for too long. Its
-// batches are released now, however long its connection takes to notice. The caller holds
-// the hub's lock.
+// drop ends a reader that reads too slowly, or whose feed has failed for too long. It releases the reader's batches
+// now, however long its connection takes to notice. The caller holds the hub's lock.
 func (f *feed) drop(r *Reader) {
 	delete(f.readers, r)
 	close(r.ended)
@@ -315,12 +313,12 @@ func (f *feed) drop(r *Reader) {
 	}
 }
 
-// catchUp sends readers that join with a position what has changed since, until a time; the
-// remaining ones come first after a pause of as long. So a reader that has joined waits
-// for at most one reading of what others missed, and looks are no rarer.
+// catchUp sends readers that join with a position the changes since that position, until a given time; the remaining
+// readers come first after a pause of the same length. So a reader that has joined waits for at most one reading of
+// what others missed, and looks do not become rarer.
 //
-// The reading is newer than the feed, so the feed's next batch may repeat a change, but
-// never sends an older state after it.
+// The reading is newer than the feed, so the feed's next batch may repeat a change, but never sends an older state
+// after it.
 func (h *Changes) catchUp(feeds []*feed, until time.Time) {
 	for _, f := range feeds {
 		var found *missed
@@ -334,9 +332,9 @@ func (h *Changes) catchUp(feeds []*feed, until time.Time) {
 			case f.position.IsZero(), f.deaf:
 				err = f.failed
 			case !r.from.IsZero():
-				// One reading of all open jobs serves all readers that come back, after a restart by
-				// the hundred, so some are sent a state twice. If it finds too much, readers with a
-				// later position get a reading of their own.
+				// One reading of all open jobs serves all readers that come back, after a restart by the hundred, so
+				// some are sent a state twice. If it finds too much, readers with a later position get a reading of
+				// their own.
 				if found == nil || !found.lost(r.from) && !found.has(r.from) {
 					if time.Now().After(until) {
 						return
@@ -386,13 +384,11 @@ func (h *Changes) joiners(f *feed) []*Reader {
 	return joining
 }
 
-// unlessSame looks, if there may be anything that the latest look did not see. It returns
-// nil if it did not look.
+// unlessSame looks if there may be anything that the latest look did not see. It returns nil if it did not look.
 //
-// If the snapshot equals the one before the latest look, everything that is visible now was
-// visible to that look, and the feed moves on as if it had looked again. Statistics that
-// count no change prove nothing: they may not have counted what committed a moment ago. So
-// the feed stays where it is, and a later look finds it.
+// If the snapshot equals the one before the latest look, everything that is visible now was visible to that look, and
+// the feed advances as if it had looked again. Statistics that count no change prove nothing: they may not have counted
+// what committed a moment ago. So the feed does not advance then, and a later look finds it.
 func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapshot) (found *Batch, err error) {
 	defer recovered(&err)
 	if !f.position.IsZero() && now.SameAs(f.snapshot) {
@@ -421,7 +417,7 @@ func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapsh
 	return found, err
 }
 
-// limit is how many changes a look for the feed returns: as many as the reader is sent that is sent most.
+// limit returns how many changes a look for the feed returns: as many as the most demanding reader is sent.
 func (h *Changes) limit(f *feed) (most int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -434,21 +430,21 @@ func (h *Changes) limit(f *feed) (most int) {
 	return cmp.Or(most, h.maxChanges)
 }
 
-// restAfter is how long the hub does not look after a look that took so long.
+// restAfter returns how long the hub pauses after a look that took the given time.
 func restAfter(took time.Duration) time.Duration {
 	return min(quietBudget*(took-cheapLook), quietMost)
 }
 
-// restAfterBurst is how long the hub does not look after a look that took so long and found more than its readers are
-// sent: they know that much has changed, and would learn no more however soon it looks. So while jobs are
-// dispatched as fast as they can be, looks leave the server to the dispatchers. With many open jobs that is not enough:
-// a look of 200 ms every 5 s takes 4 % of a core. So while the statistics count as many changes again, the feed
-// passes them over, and looks every burstLook, for what pages show of them.
+// restAfterBurst returns how long the hub pauses after a look that took the given time and found more than its readers
+// are sent: they know that much has changed, and would learn no more from an earlier look. So while jobs are dispatched
+// at full speed, looks leave the server to the dispatchers. With many open jobs that is not enough: a look of 200 ms
+// every 5 s takes 4 % of a core. While the statistics count as many changes again, the feed therefore passes them over,
+// and looks every burstLook for the rows that pages show of them.
 func restAfterBurst(took time.Duration) time.Duration {
 	return min(burstBudget*took, burstMost)
 }
 
-// give hands a batch to the reader, unless too much waits for it already.
+// give hands a batch to the reader, unless too much already waits for it.
 func (r *Reader) give(b *Batch, most int64) bool {
 	if len(b.Text) == 0 && len(r.batches) > 0 {
 		return true // a later batch has a later position
@@ -476,5 +472,5 @@ func (r *Reader) IsEnded() bool {
 	}
 }
 
-// Took counts a batch that was taken from the channel.
+// Took counts a batch that was received from the channel.
 func (r *Reader) Took(b *Batch) { r.waiting.Add(-int64(len(b.Text))) }

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// latest is a look at the database that is under way, or what it has found: those that ask meanwhile, and for a while
+// latest is a look at the database that is running, or its result: callers that ask meanwhile, and for a while
 // afterwards, share it.
 type latest[T any] struct {
 	begun time.Time
 	done  chan struct{}
-	took  time.Duration // when done is closed
+	took  time.Duration // valid once done is closed
 	found T
 	err   error
 }
 
-// begin looks. The look does not end with the caller that set it off: others wait for it.
+// begin starts a look. The look does not end with the caller that triggered it, because others wait for it.
 func begin[T any](within time.Duration, look func(context.Context) (T, error)) *latest[T] {
 	l := &latest[T]{begun: time.Now(), done: make(chan struct{})}
 	go func() {
@@ -31,16 +31,16 @@ func begin[T any](within time.Duration, look func(context.Context) (T, error)) *
 	return l
 }
 
-// recovered, deferred, makes a panic and its stack the error of the look that panicked: those that wait for it get
-// that, and log it, and the process goes on.
+// recovered, deferred, turns a panic and its stack into the error of the look that panicked: callers that wait for it
+// get and log that error, and the process goes on.
 func recovered(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 	}
 }
 
-// serves reports whether it is under way, or has found something not long ago; what took long to find serves longer.
-// nil does not.
+// serves reports whether the look is running, or is recent enough; a look that took long serves longer. A nil look does
+// not serve.
 func (l *latest[T]) serves(long time.Duration) bool {
 	if l == nil {
 		return false

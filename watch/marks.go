@@ -9,11 +9,11 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// marksOf is how far back marks reach, as measures do.
+// marksOf is how far back marks reach, like measurements.
 const marksOf = 14 * 24 * time.Hour
 
-// Marks are those of all tenants. However many look, they are read once in five seconds, and not at all while nobody
-// looks.
+// Marks are those of all tenants. However many viewers there are, they are read once in five seconds, and not at all
+// while there are none.
 type Marks struct {
 	operator *operator.Operator
 
@@ -21,11 +21,11 @@ type Marks struct {
 	latest *latest[[]operator.Mark]
 }
 
-// NewMarks looks by o.
+// NewMarks returns Marks that query through o.
 func NewMarks(o *operator.Operator) *Marks { return &Marks{operator: o} }
 
 // Look returns the marks of a series of all tenants, oldest first, as [operator.Operator.Marks] does, a few seconds old
-// at most. Of acts that are alike the first one says which queue they are of.
+// at most. Among acts that are alike, the first determines the queue.
 func (m *Marks) Look(ctx context.Context, f operator.SeriesFilter) ([]operator.Mark, error) {
 	m.mu.Lock()
 	if !m.latest.serves(overviewFor) {

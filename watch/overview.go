@@ -16,8 +16,8 @@ const (
 	lookWithin  = 20 * time.Second
 )
 
-// Overviews are overviews of all tenants. However many look, one is made in five seconds, or in
-// thirty if that takes more than half a second, and none while nobody looks.
+// Overviews are overviews of all tenants. However many viewers there are, one is made in five seconds, or in thirty if
+// making it takes more than half a second, and none while there are no viewers.
 type Overviews struct {
 	operator *operator.Operator
 
@@ -25,10 +25,10 @@ type Overviews struct {
 	latest *latest[operator.Overview]
 }
 
-// NewOverviews looks by o.
+// NewOverviews returns Overviews that query through o.
 func NewOverviews(o *operator.Operator) *Overviews { return &Overviews{operator: o} }
 
-// Look returns what there is to do and how it goes, a few seconds old as a rule, thirty at most.
+// Look returns an overview, a few seconds old as a rule, thirty at most.
 func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
 	o.mu.Lock()
 	if !o.latest.serves(overviewFor) {
@@ -41,22 +41,22 @@ func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
 	return l.wait(ctx)
 }
 
-// Examination is what package doctor has found.
+// Examination is the result of package doctor.
 type Examination struct {
 	AsOf     time.Time
 	Findings []doctor.Finding
 }
 
-// Examinations are those of an installation, shared by all that ask for one.
+// Examinations are those of an installation, shared by all callers.
 type Examinations struct {
 	examine func(context.Context) ([]doctor.Finding, error)
-	brief   *Examinations // without what Problems asks itself, which takes longest
+	brief   *Examinations // without the questions that Problems asks itself, which take longest
 
 	mu     sync.Mutex
 	latest *latest[Examination]
 }
 
-// NewExaminations examines the installation that pool connects to.
+// NewExaminations returns Examinations of the installation that pool connects to.
 func NewExaminations(pool *pgxpool.Pool) *Examinations {
 	of := func(p doctor.Patient) *Examinations {
 		return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) { return doctor.Examine(ctx, p) }}
@@ -66,7 +66,7 @@ func NewExaminations(pool *pgxpool.Pool) *Examinations {
 	return e
 }
 
-// Look returns an examination that was begun no longer ago than that.
+// Look returns an examination that began no longer ago than noOlder.
 func (e *Examinations) Look(ctx context.Context, noOlder time.Duration) (Examination, error) {
 	e.mu.Lock()
 	if !e.latest.serves(noOlder) {

@@ -15,15 +15,15 @@ import (
 // Problem is something that is wrong now.
 type Problem struct {
 	Kind     string          // one of ProblemKinds
-	Severity doctor.Severity // Problem: jobs do not run, or will not; Warning
+	Severity doctor.Severity // Problem: jobs do not run, or will not; otherwise Warning
 	Sentence string
-	Since    time.Time // zero: not known
+	Since    time.Time // zero if not known
 	Evidence
-	Do  string       // in words; "" if there is a command alone
-	Act operator.Act // zero: there is no command for it
+	Do  string       // in words; "" if the remedy is only a command
+	Act operator.Act // zero if there is no command for it
 }
 
-// Evidence is what a problem is about. What does not apply is zero.
+// Evidence is what a problem is about. Fields that do not apply are zero.
 type Evidence struct {
 	Tenant      outbox.ID
 	Queue       string
@@ -31,21 +31,21 @@ type Evidence struct {
 	Key         string
 	Fingerprint string
 	ErrorCode   string
-	Message     string    // an error's
-	Job         outbox.ID // an example, or the dead letter because of which a key is parked
+	Message     string    // of an error
+	Job         outbox.ID // an example, or the dead letter for which a key is parked
 	Schedule    string
 	Worker      string
 	Sink        string
 	Jobs        int64
 }
 
-// Findings are the problems that there were at an instant, the worst first.
+// Findings are the problems at an instant, the worst first.
 type Findings struct {
 	AsOf     time.Time
 	Problems []Problem
 }
 
-// The kinds of problems. Those of the installation are found by package doctor, and only for viewers of all
+// These are the kinds of problems. Package doctor finds those of the installation, which are only for viewers of all
 // tenants.
 const (
 	DeadLetters     = "dead_letters"     // jobs that failed alike; Problem while they grow
@@ -54,16 +54,16 @@ const (
 	Late            = "late"             // due jobs of a queue that is worked
 	QueueFull       = "queue_full"       // due jobs of a queue at its limit
 	QueuePaused     = "queue_paused"     // a paused queue with jobs
-	KeyParked       = "key_parked"       // a key of which nothing starts
-	DependencyAway  = "dependency_away"  // what a kind needs is unavailable
+	KeyParked       = "key_parked"       // a key that starts no jobs
+	DependencyAway  = "dependency_away"  // a kind's dependency is unavailable
 	ScheduleOverdue = "schedule_overdue" // a tick that has not fired
 	WorkerMissing   = "worker_missing"   // a dispatcher that is silent
-	WorkerDeaf      = "worker_deaf"      // a dispatcher that wake-ups do not reach
+	WorkerDeaf      = "worker_deaf"      // a dispatcher that receives no wake-ups
 	Installation    = "installation"     // of the server, the schema, vacuum, tables, sinks or bridges
-	Unanswered      = "unanswered"       // a question that could not be answered: nobody knows
+	Unanswered      = "unanswered"       // a question that could not be answered
 )
 
-// ProblemKinds returns every kind of a problem.
+// ProblemKinds returns every kind of problem.
 func ProblemKinds() []string {
 	return []string{
 		DeadLetters, NoHandler, LeaseLapsed, Late, QueueFull, QueuePaused, KeyParked, DependencyAway, ScheduleOverdue,
@@ -72,25 +72,25 @@ func ProblemKinds() []string {
 }
 
 const (
-	foundFor    = 20 * time.Second // how long findings are shown before they are looked for again
-	lateAfter   = time.Minute      // a due job is late, a tick overdue
-	growing     = 5 * time.Minute  // dead letters that are no older make their group grow
-	mostOfAKind = 20               // problems: more are of no use to a person
-	maxTenants  = 1000             // whose findings are remembered
+	foundFor    = 20 * time.Second // how long findings are shown before the next search
+	lateAfter   = time.Minute      // a due job is then late, a tick overdue
+	growing     = 5 * time.Minute  // dead letters no older than this make their group grow
+	mostOfAKind = 20               // problems: more would not help a person
+	maxTenants  = 1000             // whose findings are cached
 )
 
-// Problems finds what is wrong. However many look, a tenant's problems are looked for at most once in 20 seconds,
-// or in 30 if that takes more than half a second, and not at all while nobody looks.
+// Problems finds what is wrong. However many viewers there are, a tenant's problems are searched for at most once in 20
+// seconds, or in 30 if the search takes more than half a second, and not at all while there are none.
 type Problems struct {
 	operator *operator.Operator
 	doctor   *Examinations
 	complain func(context.Context, error)
 
-	shared shared[outbox.ID, Findings] // by tenant; zero is all
+	shared shared[outbox.ID, Findings] // by tenant; zero means all
 }
 
-// NewProblems looks by o and e. complain is given the error of each question that is not answered, which a tenant's
-// findings do not name; nil drops it.
+// NewProblems returns Problems that query through o and e. complain receives the error of each question that is not
+// answered, which a tenant's findings do not name; nil drops it.
 func NewProblems(o *operator.Operator, e *Examinations, complain func(context.Context, error)) *Problems {
 	if complain == nil {
 		complain = func(context.Context, error) {}
@@ -98,13 +98,13 @@ func NewProblems(o *operator.Operator, e *Examinations, complain func(context.Co
 	return &Problems{operator: o, doctor: e, complain: complain}
 }
 
-// Look returns the problems of a tenant's jobs or, if it is zero, of all and of the installation. They were looked
-// for no more than 30 seconds ago.
+// Look returns the problems of a tenant's jobs or, if it is zero, of all jobs and of the installation. They are at most
+// 30 seconds old.
 func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error) {
 	return p.shared.look(ctx, tenant, foundFor, maxTenants, func(ctx context.Context) (Findings, error) { return p.search(ctx, tenant) })
 }
 
-// search asks each question. One that is not answered is a problem itself, unless none is.
+// search asks each question. An unanswered question is a problem itself; if none is answered, search returns an error.
 func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, error) {
 	ctx = operator.TiedTo(ctx, tenant)
 	now, err := p.operator.Now(ctx)
@@ -120,7 +120,7 @@ func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, erro
 	if tenant.IsZero() {
 		questions = append(questions, question{"installation", l.installation})
 	}
-	// Those that read all open jobs and all dead letters come last: the time that is left is theirs.
+	// The questions that read all open jobs and all dead letters come last, and get the remaining time.
 	questions = append(questions, question{"jobs", l.jobs}, question{"dead letters", l.deadLetters})
 	var failed []error
 	for _, q := range questions {
@@ -128,7 +128,7 @@ func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, erro
 			failed = append(failed, err)
 			p.complain(ctx, fmt.Errorf("what is wrong with %s: %w", q.name, err))
 			unanswered := Problem{Kind: Unanswered, Severity: doctor.Problem, Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)}
-			if !tenant.IsZero() { // whose business the database's names and addresses are not
+			if !tenant.IsZero() { // it must not see the database's names and addresses
 				unanswered.Sentence = fmt.Sprintf("What is wrong with %s is not known; the server's log says why.", q.name)
 			}
 			l.find(unanswered)
@@ -165,14 +165,14 @@ func (l *look) find(p Problem) {
 	}
 }
 
-// queue is what jobs asks of one.
+// queue is the state of one queue in jobs.
 type queue struct {
 	operator.Queue
 	waiting, due, running int64
 	oldest                time.Time // due, of a kind with a handler
 }
 
-// jobs asks what is late, and why.
+// jobs finds late jobs and the reasons.
 func (l *look) jobs(ctx context.Context) error {
 	kinds, err := l.operator.Survey(ctx, l.tenant)
 	if err != nil {
@@ -183,7 +183,7 @@ func (l *look) jobs(ctx context.Context) error {
 		return err
 	}
 	var workers []operator.Worker
-	if l.tenant.IsZero() { // of dispatchers a single tenant sees nothing
+	if l.tenant.IsZero() { // a single tenant does not see dispatchers
 		if workers, err = l.operator.Workers(ctx); err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (l *look) jobs(ctx context.Context) error {
 	return nil
 }
 
-// kind looks at the jobs of a kind in a queue, and adds them to the queue's.
+// kind examines the jobs of a kind in a queue, and adds them to the queue's.
 func (l *look) kind(k operator.OpenKind, q *queue, workers []operator.Worker) {
 	q.waiting, q.due, q.running = q.waiting+k.Waiting, q.due+k.Due, q.running+k.Running
 	about := Evidence{Queue: k.Queue, JobKind: k.Kind, Jobs: k.Due, Tenant: l.tenant}
@@ -279,7 +279,7 @@ func (l *look) workers(workers []operator.Worker) {
 				Kind: WorkerMissing, Severity: doctor.Warning, Since: w.SeenAt, Evidence: about, Sentence: fmt.Sprintf("Dispatcher %s (%s) is silent.", w.Name, w.Version),
 				Do: "See whether it was killed or cannot reach the database; its jobs run elsewhere.",
 			})
-		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row comes before it can hear
+		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
 			l.find(Problem{
 				Kind: WorkerDeaf, Severity: doctor.Warning, Evidence: about, Sentence: fmt.Sprintf("Wake-ups do not reach dispatcher %s: it polls.", w.Name),
 				Do: "See what posthaste doctor finds of wake-ups, and the dispatcher's /readyz.",
@@ -288,7 +288,7 @@ func (l *look) workers(workers []operator.Worker) {
 	}
 }
 
-// deadLetters asks what waits for a person.
+// deadLetters finds dead letters.
 func (l *look) deadLetters(ctx context.Context) error {
 	groups, err := l.operator.GrowingDeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, growing, mostOfAKind)
 	if err != nil {
@@ -303,7 +303,7 @@ func (l *look) deadLetters(ctx context.Context) error {
 		switch {
 		case g.Fingerprint == "":
 			p.Act = operator.Act{}
-		case !l.tenant.IsZero(): // of others nobody has asked
+		case !l.tenant.IsZero(): // not queried for others
 			p.Act.Command += " --tenant " + l.tenant.String()
 		}
 		if g.Grows {
@@ -316,7 +316,7 @@ func (l *look) deadLetters(ctx context.Context) error {
 	return nil
 }
 
-// keys asks which are parked.
+// keys finds parked keys.
 func (l *look) keys(ctx context.Context) error {
 	keys, err := l.operator.Keys(ctx, operator.KeyFilter{Parked: true, Tenant: l.tenant, Limit: mostOfAKind})
 	if err != nil {
@@ -332,7 +332,7 @@ func (l *look) keys(ctx context.Context) error {
 	return nil
 }
 
-// schedules asks which have not fired.
+// schedules finds schedules that have not fired.
 func (l *look) schedules(ctx context.Context) error {
 	schedules, err := l.operator.OverdueSchedules(ctx, l.tenant, lateAfter, mostOfAKind)
 	if err != nil {
@@ -347,7 +347,7 @@ func (l *look) schedules(ctx context.Context) error {
 	return nil
 }
 
-// installation asks package doctor. What that asks of workers and jobs is asked here.
+// installation asks package doctor, except about workers and jobs, which are examined here.
 func (l *look) installation(ctx context.Context) error {
 	x, err := l.doctor.brief.Look(ctx, foundFor)
 	for _, f := range x.Findings {

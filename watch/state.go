@@ -6,7 +6,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// State is one of each, which the API and the console of a process share.
+// State is one of each, shared by the API and the console of a process.
 type State struct {
 	Counts       *Counts
 	Changes      *Changes
@@ -18,14 +18,14 @@ type State struct {
 	Lines        *Lines
 }
 
-// Config is how the state is watched. Its zero value is a sane production setup.
+// Config sets how the state is watched. Its zero value is a sane production setup.
 type Config struct {
 	CountAtOnce bool            // see [NewCounts]
 	Stopping    <-chan struct{} // see [NewCounts]
 	Changes     ChangesConfig
 }
 
-// New watches the database that pool connects to.
+// New returns the state of the database that pool connects to.
 func New(pool *pgxpool.Pool, c Config) *State {
 	o, examinations := operator.New(pool), NewExaminations(pool)
 	return &State{

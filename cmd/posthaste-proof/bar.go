@@ -9,8 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/progress"
 )
 
-// bar tells how far a row is: a progress bar on a terminal, and elsewhere a line
-// whenever a stage begins.
+// bar shows the progress of a row: a progress bar on a terminal, and elsewhere a line whenever a stage begins.
 type bar struct {
 	w       io.Writer
 	row     string
@@ -32,7 +31,7 @@ func newBar(w io.Writer, row string) *bar {
 	return b
 }
 
-// at is called by one goroutine. A total of 0 is a stage of unknown length.
+// at is called by one goroutine. A total of 0 means a stage of unknown length.
 func (b *bar) at(stage string, done, total int) {
 	if stage != b.stage {
 		b.stage = stage

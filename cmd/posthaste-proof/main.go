@@ -1,5 +1,5 @@
-// Command posthaste-proof is what proves posthaste and is no part of it: the fault
-// harness, and the processes that it kills. `make verify` runs it.
+// Command posthaste-proof contains the proof of posthaste and is not part of it: the fault harness, and the processes
+// that it kills. `make verify` runs it.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/gctune"
 )
 
-// Exit statuses, those of posthaste.
+// These are the exit statuses, the same as posthaste's.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -23,13 +23,13 @@ const (
 )
 
 func main() {
-	ballast := gctune.Tune() // as posthaste: some rows measure
+	ballast := gctune.Tune() // like posthaste: some rows measure
 	code := run(context.Background(), os.Args, os.Getenv, os.Stdout, os.Stderr)
 	runtime.KeepAlive(ballast)
 	os.Exit(code)
 }
 
-// run is the whole program but for the process around it.
+// run is the whole program except for the process around it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	p := program{getenv: getenv, stdout: stdout, stderr: stderr}
 	err := p.root().Run(ctx, args)
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return exitFailed
 }
 
-// program is what every command gets of its surroundings.
+// program is the environment that every command gets.
 type program struct {
 	getenv         func(string) string
 	stdout, stderr io.Writer
@@ -79,7 +79,7 @@ func refuseUsage(_ context.Context, c *cli.Command, err error, _ bool) error {
 	return usagef("%w (see %s --help)", err, c.FullName())
 }
 
-// chooseCommand is what the program does without one of its commands.
+// chooseCommand is the action of the program without one of its commands.
 func chooseCommand(_ context.Context, c *cli.Command) error {
 	if first := c.Args().First(); first != "" {
 		return usagef("there is no command %q (see posthaste-proof --help)", first)

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify"
 )
 
-// upgradeCommand is `posthaste-proof upgrade --previous FOLDER`.
+// upgradeCommand returns `posthaste-proof upgrade --previous FOLDER`.
 func (p program) upgradeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "upgrade",

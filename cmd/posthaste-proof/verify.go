@@ -21,7 +21,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
 
-// verifyCommand is the fault harness: `posthaste-proof verify [ROW…]`.
+// verifyCommand returns the fault harness: `posthaste-proof verify [ROW…]`.
 func (p program) verifyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "verify",
@@ -46,7 +46,7 @@ means for: they say so.`,
 	}
 }
 
-// probeCommands are the children of verify.
+// probeCommands returns the child processes of verify.
 func probeCommands() []*cli.Command {
 	return []*cli.Command{
 		{Name: "verify-worker", Usage: "what verify kills: works off jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
@@ -130,8 +130,7 @@ func (p program) runRows(ctx context.Context, rows []verify.Row, o verify.Option
 	return nil
 }
 
-// summarize tells what a run came to: in two lines if it passed, otherwise with
-// everything that did not hold.
+// summarize prints the result of a run: in two lines if it passed, otherwise with everything that did not hold.
 func (p program) summarize(r *verify.Record) {
 	if r.Skipped != "" {
 		fmt.Fprintf(p.stdout, "     skipped, %s\n", r.Skipped)
@@ -179,8 +178,8 @@ func (p program) listRows(rows []verify.Row) error {
 	return err
 }
 
-// writeProof adds the records of a folder to what the files beside the page keep of
-// earlier ones, and writes the page from all.
+// writeProof adds the records of a folder to earlier ones in the files next to the page, and writes the page from all
+// of them.
 func writeProof(c *cli.Command, file string) error {
 	if c.NArg() != 1 {
 		return usagef("usage: posthaste-proof verify --write-proof FILE FOLDER")
@@ -208,7 +207,7 @@ func writeProof(c *cli.Command, file string) error {
 	return errors.Join(verify.WriteProof(out, shown, runs), out.Close())
 }
 
-// addTo writes a file again with what is added to its content; it need not exist.
+// addTo rewrites a file with additions to its content; the file need not exist.
 func addTo[T any](file string, read func(io.Reader) ([]T, error), add func(old []T) []T, write func(io.Writer, []T) error) ([]T, error) {
 	var content []T
 	old, err := os.ReadFile(filepath.Clean(file))

@@ -9,8 +9,8 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// withVerb puts in the word that a command line may leave out: "posthaste workers -o
-// json" is "posthaste workers list -o json", and --version is version.
+// withVerb inserts the word that a command line may leave out: "posthaste workers -o json" means "posthaste workers
+// list -o json", and --version means version.
 func withVerb(root *cli.Command, args []string) []string {
 	if len(args) < 2 {
 		return args
@@ -28,10 +28,10 @@ func withVerb(root *cli.Command, args []string) []string {
 	return slices.Concat(args[:2], []string{"list"}, args[2:])
 }
 
-// lists reports whether a command does nothing by itself but has a list.
+// lists reports whether a command has no action of its own but a list.
 func lists(c *cli.Command) bool { return c.Action == nil && c.Command("list") != nil }
 
-// finish gives every command the same manners.
+// finish applies common conventions to every command.
 func finish(c *cli.Command) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
 		if text := err.Error(); strings.HasSuffix(text, "-api") || strings.HasSuffix(text, "-token") { // is not defined
@@ -39,14 +39,14 @@ func finish(c *cli.Command) {
 		}
 		return usagef("%s (see %s --help)", flagMistake(c, err), c.FullName())
 	}
-	if c.Action != nil { // "queues limit mail --help" takes mail for a command that help is wanted of
+	if c.Action != nil { // "queues limit mail --help" takes mail for a command to show help of
 		c.CommandNotFound = func(_ context.Context, c *cli.Command, _ string) { showOwnHelp(c) }
 	}
 	if lists(c) {
 		c.Description = strings.TrimPrefix(c.Description+"\n\nWithout a command it lists them.", "\n\n")
 	}
 	for _, flag := range c.Flags {
-		switch f := flag.(type) { // numbers are decimal: 010 is ten, and 0x10 is none; 0 stands for no default
+		switch f := flag.(type) { // numbers are decimal: 010 is ten, and 0x10 is refused; 0 stands for no default
 		case *cli.IntFlag:
 			f.Config.Base, f.HideDefault = 10, f.Value == 0
 		case *cli.Int64Flag:
@@ -80,9 +80,8 @@ func showOwnHelp(c *cli.Command) {
 	cli.HelpPrinter(c.Root().Writer, template, c)
 }
 
-// refuseEmpty refuses flags without a value, as --key "$UNSET" has none: to take it
-// for a flag that was not given would drop an order, or a filter of an act. For
-// settings that is choose's to say.
+// refuseEmpty refuses flags without a value, such as --key "$UNSET": treating such a flag as absent would drop an
+// order, or a filter of an act. For settings, choose decides.
 func refuseEmpty(c *cli.Command) error {
 	for _, flag := range c.Flags {
 		name := flag.Names()[0]
@@ -101,8 +100,8 @@ func refuseEmpty(c *cli.Command) error {
 	return nil
 }
 
-// refuseMisplaced refuses flags before the name of a subcommand, as in "audit --database-url URL verify": audit has
-// them, and verify does not look at them.
+// refuseMisplaced refuses flags before the name of a subcommand, as in "audit --database-url URL verify": the flags are
+// audit's, and verify ignores them.
 func refuseMisplaced(c *cli.Command) error {
 	for _, outer := range c.Lineage()[1:] {
 		for _, flag := range outer.Flags {
@@ -117,7 +116,7 @@ func refuseMisplaced(c *cli.Command) error {
 	return nil
 }
 
-// chooseSubcommand is what a command does that only groups others.
+// chooseSubcommand is the action of a command that only groups others.
 func chooseSubcommand(_ context.Context, c *cli.Command) error {
 	if first := c.Args().First(); first != "" {
 		return usagef("%s has no command %q%s (see %s --help)", c.FullName(), first, didYouMean(first, commandNames(c)), c.FullName())

@@ -88,7 +88,7 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// optional is nil for no id.
+// optional returns nil for the zero id.
 func optional(id outbox.ID) any {
 	if id.IsZero() {
 		return nil

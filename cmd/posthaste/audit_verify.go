@@ -58,7 +58,7 @@ func (p *program) verifyAudit(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// broken names what was found, a line each.
+// broken lists what was found, one per line.
 func broken(check operator.AuditCheck) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "the audit is not what was recorded: %d broken", check.Broken)

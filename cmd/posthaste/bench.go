@@ -27,7 +27,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// benchCommand is the yardstick: `posthaste bench WORKLOAD`.
+// benchCommand returns the benchmark: `posthaste bench WORKLOAD`.
 func benchCommand() *cli.Command {
 	var about strings.Builder
 	for _, w := range bench.Workloads() {
@@ -116,7 +116,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	return nil
 }
 
-// benchOptions are those of the command's flags.
+// benchOptions returns the options given by the command's flags.
 func benchOptions(c *cli.Command) (options bench.Options, err error) {
 	options = bench.Options{
 		DatabaseURL: c.String("database-url"),
@@ -142,7 +142,7 @@ func benchOptions(c *cli.Command) (options bench.Options, err error) {
 	return options, nil
 }
 
-// benchAPI is the API as it is run, and a token of the root tenant.
+// benchAPI returns the API as it runs in production, and a token of the root tenant.
 func benchAPI(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, string, error) {
 	token, _, err := access.NewTokens(owner, access.TokensConfig{}).Create(ctx, access.Grant{
 		Name: "bench", CreatedBy: "bench", Tenant: outbox.RootTenant, Capabilities: []access.Capability{access.JobsEnqueue, access.JobsRead},
@@ -154,7 +154,7 @@ func benchAPI(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, str
 	return handler, token.Reveal(), err
 }
 
-// benchConsole is the console as it is run, and a token of a person who may see everything.
+// benchConsole returns the console as it runs in production, and a token of a person who may see everything.
 func benchConsole(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, string, error) {
 	token, _, err := access.NewTokens(owner, access.TokensConfig{}).Create(ctx, access.Grant{
 		Name: "bench", CreatedBy: "bench", AllTenants: true, Capabilities: access.Capabilities(),
@@ -186,7 +186,7 @@ func printResult(w io.Writer, r *bench.Result, asJSON bool) error {
 	return nil
 }
 
-// benchWorkerCommand is the child process of the workloads that kill one.
+// benchWorkerCommand returns the command of the child process, for the workloads that kill one.
 func benchWorkerCommand() *cli.Command {
 	return &cli.Command{
 		Name: "worker", Usage: "the process that a workload kills; it holds its jobs", ArgsUsage: "DATABASE_URL LEDGER",

@@ -24,17 +24,17 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/redis"
 )
 
-// What is ours at a broker: it is made for the run, and deleted.
+// These name the benchmark's own destination at a broker, which it creates and deletes.
 const (
 	benchStream = "POSTHASTE_BENCH"
 	benchTopic  = "posthaste-bench"
 )
 
-// benchBroker makes a destination of our own at a broker, and a sink that publishes there.
+// benchBroker creates a destination of the benchmark's own at a broker, and a sink that publishes there.
 type benchBroker func(ctx context.Context, at *url.URL, o *bench.Options) (end func(context.Context), err error)
 
-// benchBrokers are the kinds of sinks. That a NATS server syncs always is a setting of its own, which a client cannot
-// see: the name says what is measured.
+// benchBrokers are the kinds of sinks. A client cannot see whether a NATS server always syncs, so that is a kind of its
+// own: the name says what is measured.
 var benchBrokers = map[string]benchBroker{
 	"nats": benchNATS, "nats-sync-always": benchNATS, "kafka": benchKafka, "amqp": benchAMQP, "redis": benchRedis,
 }
@@ -64,7 +64,7 @@ func benchSink(ctx context.Context, c *cli.Command, o *bench.Options) (end func(
 	}, nil
 }
 
-// take keeps a sink, or removes what was made for it.
+// take returns a function that keeps a sink, or removes what was created for it.
 func take[S relay.Sink](ctx context.Context, o *bench.Options, remove func(context.Context)) func(S, error) (func(context.Context), error) {
 	return func(sink S, err error) (func(context.Context), error) {
 		if err != nil {
@@ -124,11 +124,11 @@ func benchKafka(ctx context.Context, at *url.URL, o *bench.Options) (func(contex
 	return take[*kafka.Sink](ctx, o, remove)(kafka.Open(config))
 }
 
-// benchAMQP publishes to a quorum queue, with few keys pipelined: one key waits for each confirm otherwise.
+// benchAMQP publishes to a quorum queue, and pipelines if there are few keys: otherwise a key waits for each confirm.
 func benchAMQP(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
 	conn, err := amqpgo.Dial(at.String())
 	if err != nil {
-		return nil, errors.New("no connection to RabbitMQ") // the client's error may have the password in it
+		return nil, errors.New("no connection to RabbitMQ") // the client's error may contain the password
 	}
 	channel, err := conn.Channel()
 	if err == nil {

@@ -21,7 +21,7 @@ func (p *program) configCommand() *cli.Command {
 			if err := p.print(c, p.effective(c)); err != nil {
 				return err
 			}
-			s, err := p.load(c) // mistakes are printed after the settings
+			s, err := p.load(c) // print mistakes after the settings
 			for _, text := range strangeVariables(os.Environ(), s.relayConfig) {
 				p.note(text)
 			}

@@ -16,9 +16,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// withPool runs a command's act on a few connections to the database, of a login that sees rows: to one that row
-// security keeps from all of them, everything would seem to be empty, and every act to have nothing to do. A signal
-// ends it.
+// withPool runs a command's act on a few connections to the database, with a login that sees rows: to one that row
+// security keeps from all rows, everything would seem to be empty, and every act to have nothing to do. A signal ends
+// it.
 func withPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
 	return onPool(ctx, s, refuseBlind, act)
 }
@@ -37,7 +37,7 @@ func refuseBlind(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// blindSQL asks whether the login has no tenant and is under none of the policies that need none.
+// blindSQL finds out whether the login has no tenant and none of the policies that need none applies to it.
 const blindSQL = `
 SELECT EXISTS (
     SELECT FROM pg_class AS jobs

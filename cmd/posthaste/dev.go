@@ -25,7 +25,7 @@ const (
 	devPort     = 54329 // the first choice, so that the URL stays the same
 )
 
-// devSettings are the switches of dev: those of serve that do not name a database.
+// devSettings are the settings of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
 	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "keep-inbox", "keep-audit", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs", "trace", "log-level", "log-format",
@@ -80,7 +80,7 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	}
 	s.app.Migrate = migrate.Up
 	s.server.Addr, s.server.Optional = s.apiAddr, s.apiByDefault
-	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
+	s.server.API.AnonymousLoopback = true // like Postgres, which authenticates nobody on this machine
 	s.server.Console, s.server.Manual = &s.console, site.Handler()
 	s.app.Logger = p.logger(s)
 	warnOfVariables(s)
@@ -99,8 +99,8 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	return server.Run(ctx, mux, s.app, s.server)
 }
 
-// devFolder is in the user's cache. Root's is out of reach of the account that
-// Postgres then has to run as, so root gets one elsewhere.
+// devFolder returns a folder in the user's cache. Root's cache is inaccessible to the account that Postgres must then
+// run as, so root gets a folder elsewhere.
 func devFolder() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/tmp/posthaste-dev", nil
@@ -112,7 +112,7 @@ func devFolder() (string, error) {
 	return filepath.Join(cache, "posthaste", "dev"), nil
 }
 
-// choosePort is 0, which means any, if the first choice is taken.
+// choosePort returns 0, which means any port, if the first choice is taken.
 func choosePort(asked int) int {
 	if asked != 0 {
 		return asked
@@ -127,13 +127,13 @@ func choosePort(asked int) int {
 
 func ensureDatabase(ctx context.Context, server string) (string, error) {
 	url, _, err := pgdev.CreateDatabase(ctx, server, devDatabase)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P04" { // it is there from last time
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P04" { // it exists from an earlier run
 		return pgdev.WithDatabase(server, devDatabase)
 	}
 	return url, err
 }
 
-// welcome tells how to go on. The URL has no password.
+// welcome prints how to go on. The URL has no password.
 func welcome(w io.Writer, server, folder string, s settings) {
 	fmt.Fprintf(w, `%s, data in %s
 

@@ -63,7 +63,7 @@ It may be interrupted at any time: the rest remain dead letters. To continue, re
 command with the --failed-until that it prints, so that jobs that fail again meanwhile are
 not replayed a second time.`
 
-// letterFlags are the filters that all commands about dead letters have.
+// letterFlags returns the filters that all commands about dead letters have.
 func letterFlags() []cli.Flag {
 	return append(operatorFlags(),
 		&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
@@ -102,7 +102,7 @@ func onlyTenantFlag() cli.Flag {
 	return &cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`; through the API for tokens of all tenants"}
 }
 
-// readTenant refuses the id that means any where one was to be named.
+// readTenant refuses the id that means any tenant where one must be named.
 func readTenant(c *cli.Command, to *outbox.ID) error {
 	err := readID(c, "tenant", to)
 	if err == nil && c.String("tenant") != "" && to.IsZero() {
@@ -111,8 +111,8 @@ func readTenant(c *cli.Command, to *outbox.ID) error {
 	return err
 }
 
-// readWhose reads --tenant where none means the root tenant, or through the API the
-// token's own: --tenant "$TENANT" where TENANT is not set is none of them.
+// readWhose reads --tenant where its absence means the root tenant, or through the API the token's own. --tenant
+// "$TENANT" with TENANT unset means neither.
 func readWhose(c *cli.Command, to *outbox.ID) error {
 	if c.IsSet("tenant") && c.String("tenant") == "" {
 		return errors.New("--tenant is empty: leave it out to mean the root tenant")
@@ -129,7 +129,7 @@ func readID(c *cli.Command, flag string, to *outbox.ID) (err error) {
 	return nil
 }
 
-// readMoment reads a time, or how long ago it was by this machine's clock.
+// readMoment parses a time, or how long ago it was by this machine's clock.
 func readMoment(c *cli.Command, flag string, to *time.Time) (err error) {
 	v := c.String(flag)
 	if v == "" {
@@ -216,7 +216,7 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// shortened is the beginning of a text.
+// shortened returns the beginning of a text.
 func shortened(s string, runes int) string {
 	n := 0
 	for i := range s {

@@ -30,9 +30,9 @@ func actOnLettersFlags() []cli.Flag {
 	)
 }
 
-// letters are the dead letters that a command is to act on.
+// letters are the dead letters for a command to act on.
 type letters struct {
-	ids    []outbox.ID // none: those of the filter
+	ids    []outbox.ID // empty for those of the filter
 	filter operator.DeadLetterFilter
 }
 
@@ -131,9 +131,9 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	})
 }
 
-// editedPayload is payload, but for the empty one, which is no {} here.
+// editedPayload is payload, except that an empty one does not mean {}.
 func (p *program) editedPayload(argument string) ([]byte, error) {
-	if argument == "" { // as "$P" is, where P is not set
+	if argument == "" { // as with "$P" if P is unset
 		return nil, usagef("--payload is empty: @/dev/null reads one that is")
 	}
 	return p.payload(argument)
@@ -160,9 +160,8 @@ var (
 	_ letterEditor = (*operator.Operator)(nil)
 )
 
-// actOnLetters does something to the dead letters that were named or filtered; by filter
-// to those that there are when they are counted, so that nobody says yes to less than
-// what happens.
+// actOnLetters acts on the dead letters that were named or filtered. With a filter, these are the ones that exist when
+// they are counted, so that nobody confirms less than what happens.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		if len(which.ids) > 0 {
@@ -191,10 +190,10 @@ func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act 
 	n := operator.NewOperation{Act: act, Filter: f}
 	if v := c.String("rate"); v != "" {
 		if n.PerSecond, err = parseDecimal(v); err != nil {
-			return err // which replayLetters has seen
+			return err // replayLetters has checked it
 		}
 	}
-	started, err := o.(operationActs).StartOperation(ctx, n) // both letterActs are
+	started, err := o.(operationActs).StartOperation(ctx, n) // both letterActs are operationActs
 	if err != nil {
 		return err
 	}
@@ -207,14 +206,13 @@ func (p *program) dryRun(verb string, n int64) error {
 	return err
 }
 
-// actOnEach acts on the jobs that were named. One that cannot be done does not keep
-// the others from it.
+// actOnEach acts on the jobs that were named. A failure does not keep it from the other jobs.
 func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
 			err := wantDeadLetter(ctx, o, verb, id)
 			if err == nil && verb == "replay" {
-				err = isPossible(ctx, o, retryAct, id) // which it is of one: not past its deadline
+				err = isPossible(ctx, o, retryAct, id) // possible for a dead letter that is not past its deadline
 			}
 			return err
 		})
@@ -230,7 +228,7 @@ func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, v
 	})
 }
 
-// wantDeadLetter refuses other jobs: "jobs retry" is also for those that wait.
+// wantDeadLetter refuses other jobs: "jobs retry" is also for waiting ones.
 func wantDeadLetter(ctx context.Context, o letterActs, verb string, id outbox.ID) error {
 	job, err := o.Job(ctx, id)
 	if err == nil && !slices.Contains(deadLetters, job.Status) {
@@ -239,7 +237,7 @@ func wantDeadLetter(ctx context.Context, o letterActs, verb string, id outbox.ID
 	return err
 }
 
-// follow shows the progress of an act on many, and at last what came of it.
+// follow shows the progress of an act on many, and finally its result.
 func (p *program) follow(verb string, steps iter.Seq2[operator.BulkProgress, error]) error {
 	var last operator.BulkProgress
 	var failed error
@@ -270,8 +268,7 @@ func progressBar(p operator.BulkProgress) string {
 	return fmt.Sprintf("[%s%s] %3.0f %% %d of %d", strings.Repeat("#", full), strings.Repeat(".", width-full), part*100, p.Done+p.Passed, p.Matched)
 }
 
-// sure asks before an act on more than one. Without a terminal it refuses: a
-// script has to say --yes.
+// sure asks before an act on more than one. Without a terminal it refuses: a script must pass --yes.
 func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, what string) error {
 	if n <= 1 || c.Bool("yes") {
 		return nil
@@ -292,7 +289,7 @@ func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, 
 	return p.confirm(ctx, screen, question)
 }
 
-// isScreen is isTerminal for questions, to which /dev/null has no answer.
+// isScreen is isTerminal for questions, which /dev/null cannot answer.
 func isScreen(w io.Writer) bool {
 	if !isTerminal(w) {
 		return false
@@ -311,7 +308,7 @@ func (p *program) confirm(ctx context.Context, screen io.Writer, question string
 		err  error
 	}
 	read := make(chan line, 1)
-	go func() { // which nothing ends but a line, or the program
+	go func() { // only a line, or the end of the program, ends it
 		text, err := bufio.NewReader(p.stdin).ReadString('\n')
 		read <- line{text, err}
 	}()
@@ -331,7 +328,7 @@ func (p *program) confirm(ctx context.Context, screen io.Writer, question string
 	}
 }
 
-// actor is who runs this command, for the audit.
+// actor returns the person who runs this command, for the audit.
 func (p *program) actor() operator.Actor {
 	host, _ := os.Hostname()
 	name := p.getenv("USER")

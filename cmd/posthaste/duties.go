@@ -10,14 +10,14 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// defaultRoles are those of a process that names none, sorted: its relay waits for a relay-config.
+// defaultRoles are the roles of a process that names none, sorted; its relay waits for a relay-config.
 const defaultRoles = "dispatch,reap,relay"
 
-// checkDuties refuses settings, after withRoles, with which a process would be ready and do nothing, or not what it was
-// asked for.
+// checkDuties refuses settings, after withRoles, with which a process would be ready but do nothing, or not what was
+// asked.
 func (s settings) checkDuties() error {
 	serves := s.server.Addr != "" || s.server.Console != nil
-	roles := slices.Compact(slices.Sorted(slices.Values(s.roles))) // they are a set
+	roles := slices.Compact(slices.Sorted(slices.Values(s.roles))) // they form a set
 	if !s.noRelay && s.relayConfig == nil && strings.Join(roles, ",") != defaultRoles {
 		return usagef("the role relay needs --relay-config: it says what is published where")
 	}
@@ -44,7 +44,7 @@ func (p *program) checkProvider(c *cli.Command, s settings) error {
 	return nil
 }
 
-// idle lists the flags of a command line that have no effect, after withRoles. Variables are not in it: several
+// idle lists the flags of a command line that have no effect, after withRoles. It leaves out variables, because several
 // processes may share their environment.
 func (s settings) idle(c *cli.Command) (flags []string) {
 	api, console := s.server.Addr != "" && !s.server.NoAPI, s.server.Console != nil
@@ -63,13 +63,13 @@ func (s settings) idle(c *cli.Command) (flags []string) {
 	return flags
 }
 
-// whoseAddress are the settings that an address which is taken may come from.
+// whoseAddress maps the settings that an address in use may come from.
 var whoseAddress = strings.NewReplacer(
 	"admin address:", "--admin-addr (OUTBOX_ADMIN_ADDR):", "API address:", "--api-addr (OUTBOX_API_ADDR):",
 	"console address:", "--console-addr (OUTBOX_CONSOLE_ADDR):",
 )
 
-// namingAddress names the setting of an address that is taken.
+// namingAddress adds the setting to an error about an address in use.
 func namingAddress(err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err

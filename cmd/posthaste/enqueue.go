@@ -60,7 +60,7 @@ Through the API (--api) the job belongs to the token's tenant, and its payload i
 			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
 			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
 		),
-		DisableSliceFlagSeparator: true, // a header's value may have commas
+		DisableSliceFlagSeparator: true, // a header's value may contain commas
 		Action:                    p.enqueue,
 	}
 }
@@ -106,11 +106,11 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 			id, err = outbox.Enqueue(ctx, tx, job, options)
 			return err
 		})
-		_ = producer.Flush(ctx) // the poll covers a lost wake-up
+		_ = producer.Flush(ctx) // if it fails, polling makes up for it
 		if err != nil {
 			return inFlagWords(err)
 		}
-		if workers, err := operator.New(pool).Workers(ctx); err == nil { // a producer's login may not read them
+		if workers, err := operator.New(pool).Workers(ctx); err == nil { // a producer's login may have no right to it
 			p.note(unworkedNote(workers, job.KindName, cmp.Or(options.Queue, engine.DefaultQueue)))
 		}
 		_, err = fmt.Fprintln(p.stdout, id)
@@ -118,8 +118,8 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// unworkedNote is for people whose job no dispatcher that is present would carry out: that is right before the first of
-// them starts, and else a slip of the fingers. "" is no note.
+// unworkedNote returns a note for a person whose job no present dispatcher would run: that is right before the first of
+// them starts, and otherwise a typing error. "" means no note.
 func unworkedNote(workers []operator.Worker, kind, queue string) string {
 	var kinds, queues []string
 	for _, w := range workers {
@@ -177,7 +177,7 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 		},
 	}
 	var errs []error
-	if c.IsSet("max-attempts") && o.MaxAttempts == 0 { // which is the default in the options
+	if c.IsSet("max-attempts") && o.MaxAttempts == 0 { // it means the default in the options
 		errs = append(errs, errors.New("--max-attempts is 0: want at least 1"))
 	}
 	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout, "park-after": &o.Key.ParkAfter} {
@@ -194,7 +194,7 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseInstant(v); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
-			} else if to.IsZero() { // which is no time in the options
+			} else if to.IsZero() { // it means no time in the options
 				errs = append(errs, fmt.Errorf("--%s is %q: want a time from 1970 on", flag, v))
 			}
 		}
@@ -217,7 +217,7 @@ func parseBackoff(list string) (b outbox.Backoff, err error) {
 	return b, nil
 }
 
-// payload reads what the argument says: from standard input, from a file, or as it is.
+// payload returns the payload that the argument gives: from standard input, from a file, or literally.
 func (p *program) payload(argument string) ([]byte, error) {
 	path, isFile := strings.CutPrefix(argument, "@")
 	from := p.stdin
@@ -234,14 +234,14 @@ func (p *program) payload(argument string) ([]byte, error) {
 	case argument != "-":
 		return []byte(argument), nil
 	}
-	b, err := io.ReadAll(io.LimitReader(from, engine.MaxPayloadBytes+1)) // one more is told apart by outbox
+	b, err := io.ReadAll(io.LimitReader(from, engine.MaxPayloadBytes+1)) // one more byte, for outbox to detect
 	if err != nil {
 		return nil, fmt.Errorf("read the payload: %w", err)
 	}
 	return b, nil
 }
 
-// flagWords are our words for the fields that package outbox complains of.
+// flagWords maps fields in the errors of package outbox to our flags.
 var flagWords = strings.NewReplacer(
 	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is", "Args/", "PAYLOAD/",
 	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
@@ -255,13 +255,13 @@ var flagWords = strings.NewReplacer(
 	"Filter.ErrorCode", "--error-code", "Filter.Fingerprint", "--fingerprint",
 )
 
-// What package outbox calls the rules of a key in one of its sentences, and what the flags are.
+// These are a sentence of package outbox about the rules of a key, and its wording with flags.
 const (
 	keyRules     = "MaxActive, Ordered, OnLapse and MaxQueued are"
 	keyRuleFlags = "--max-active, --ordered, --on-lapse and --max-queued are"
 )
 
-// inFlagWords makes a usage error of a request that is not acceptable.
+// inFlagWords returns a usage error for a request that is not acceptable.
 func inFlagWords(err error) error {
 	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		return usagef("%s", flagWords.Replace(err.Error()))

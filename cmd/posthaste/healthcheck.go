@@ -46,7 +46,7 @@ func (p *program) healthcheck(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DisableKeepAlives: true} // straight to the process, never by a proxy
+	transport := &http.Transport{DisableKeepAlives: true} // directly to the process, never through a proxy
 	res, err := transport.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", addr, err)
@@ -74,8 +74,8 @@ func (p *program) healthcheck(ctx context.Context, addr string) error {
 	return nil
 }
 
-// reachable is where a process that listens on every address of this host is
-// reached from this host.
+// reachable returns the address at which a process that listens on all addresses of this host is reached from this
+// host.
 func reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// helpWidth is how wide a help text is at most: it is read in pipes and logs, too, so
-// the terminal's width does not matter.
+// helpWidth is the maximum width of a help text: it is also read in pipes and logs, so the terminal's width does not
+// matter.
 const helpWidth = 100
 
 func init() { cli.HelpPrinter = printHelp }
 
-// printHelp prints a help text whose long lines go on under what they explain.
+// printHelp prints a help text, with the continuation of long lines aligned under the explanation.
 func printHelp(w io.Writer, template string, data any) {
 	var text bytes.Buffer
 	cli.DefaultPrintHelp(&text, template, data)
@@ -26,7 +26,7 @@ func printHelp(w io.Writer, template string, data any) {
 	}
 }
 
-// explained is a flag or a command and what explains it, in the next column.
+// explained matches a flag or a command with its explanation in the next column.
 var explained = regexp.MustCompile(`^   *\S.*?\s{2,}`)
 
 // fold breaks a line between words.
@@ -41,7 +41,7 @@ func fold(line string) (lines []string) {
 		head = line[:indent]
 	}
 	rest := line[len(head):]
-	if indent > helpWidth/2 { // the explanation gets lines of its own
+	if indent > helpWidth/2 { // the explanation gets its own lines
 		lines, head, indent = append(lines, strings.TrimRight(head, " ")), strings.Repeat(" ", 10), 10
 	}
 	line, width := head, indent

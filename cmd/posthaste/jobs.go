@@ -52,7 +52,7 @@ func (p *program) jobsCommand() *cli.Command {
 	}
 }
 
-// What the commands about jobs ask and do.
+// These are the questions and acts of the commands about jobs.
 type (
 	jobList interface {
 		Page(context.Context, operator.Filter) (operator.Page, error)
@@ -79,7 +79,7 @@ var (
 	_ jobActs    = (*operator.Operator)(nil)
 )
 
-// jobFlags are the filters that all commands about jobs have.
+// jobFlags returns the filters that all commands about jobs have.
 func jobFlags() []cli.Flag {
 	return append(operatorFlags(),
 		&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
@@ -125,7 +125,7 @@ func jobsFilter(c *cli.Command) (operator.Filter, error) {
 	return f, err
 }
 
-// jobConditions are those of jobFlags.
+// jobConditions returns the filter given by the flags of jobFlags.
 func jobConditions(c *cli.Command) (f operator.Filter, err error) {
 	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key"), Fingerprint: c.String("fingerprint")}
 	f.Statuses, err = readStatuses(c)
@@ -143,7 +143,7 @@ func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
 	return statuses, err
 }
 
-// collectJobs reads page after page until there are enough, each in a bounded time.
+// collectJobs reads page after page until there are enough, each in bounded time.
 func collectJobs(ctx context.Context, o jobList, f operator.Filter, limit int) ([]operator.Job, error) {
 	var jobs []operator.Job
 	for len(jobs) < limit {

@@ -13,12 +13,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// jobAct is something that the commands about jobs do to them.
+// jobAct is an act of the commands about jobs.
 type jobAct struct {
 	name, usage string
-	possible    []outbox.Status // in another it is refused
-	unless      []outbox.Status // are meant by a filter that names none, as by the API
-	inTime      bool            // is refused to a job whose deadline has passed
+	possible    []outbox.Status // in others it is refused
+	unless      []outbox.Status // meant by a filter that names none, as in the API
+	inTime      bool            // refused for a job past its deadline
 	do          func(jobActs, context.Context, outbox.ID) (requested bool, err error)
 }
 
@@ -28,7 +28,7 @@ var (
 
 	cancelAct = jobAct{
 		"cancel", "cancel jobs: waiting ones at once, running ones by asking their handlers to stop",
-		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, false, // to repeat it is harmless
+		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, false, // repeating it is harmless
 		func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) {
 			became, err := o.Cancel(ctx, id)
 			return became == operator.CancelRequested, err
@@ -42,7 +42,7 @@ var (
 	dismissAct = jobAct{"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
 )
 
-// outright is an act that is done when it returns.
+// outright returns a job act for an act that is done when it returns.
 func outright(do func(jobActs, context.Context, outbox.ID) error) func(jobActs, context.Context, outbox.ID) (bool, error) {
 	return func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) { return false, do(o, ctx, id) }
 }
@@ -77,7 +77,7 @@ func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
 	}
 }
 
-// whichJobs are the jobs that a command is to act on: without ids, those of the filter.
+// whichJobs returns the jobs for a command to act on: without ids, those of the filter.
 func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, err error) {
 	if f, err = jobConditions(c); err == nil {
 		err = noEmptyFilter(c)
@@ -106,7 +106,7 @@ func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, er
 	return nil, f, nil
 }
 
-// noEmptyFilter refuses --kind "$KIND" where KIND is not set: it would mean all.
+// noEmptyFilter refuses --kind "$KIND" with KIND unset, which would mean all.
 func noEmptyFilter(c *cli.Command) error {
 	for _, name := range []string{"kind", "queue", "key", "fingerprint", "error-code", "status", "tenant", "created-since", "created-until", "failed-since", "failed-until"} {
 		if c.IsSet(name) && c.Value(name) == "" {
@@ -116,8 +116,7 @@ func noEmptyFilter(c *cli.Command) error {
 	return nil
 }
 
-// actOnNamed acts on each of the jobs. One that cannot be done does not keep the
-// others from it.
+// actOnNamed acts on each of the jobs. A failure does not keep it from the other jobs.
 func (p *program) actOnNamed(ctx context.Context, c *cli.Command, o jobActs, a jobAct, ids []outbox.ID) error {
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+a.name+" ", func(id outbox.ID) error { return isPossible(ctx, o, a, id) })
@@ -134,7 +133,7 @@ func (p *program) actOnNamed(ctx context.Context, c *cli.Command, o jobActs, a j
 	})
 }
 
-// onEach prints those for which do has no error, behind a word.
+// onEach prints, after word, the jobs for which do returns no error.
 func (p *program) onEach(ids []outbox.ID, word string, do func(outbox.ID) error) error {
 	var errs []error
 	for _, id := range ids {
@@ -147,7 +146,7 @@ func (p *program) onEach(ids []outbox.ID, word string, do func(outbox.ID) error)
 	return errors.Join(errs...)
 }
 
-// isPossible says why an act on the job would be refused.
+// isPossible returns why an act on the job would be refused.
 func isPossible(ctx context.Context, o jobActs, a jobAct, id outbox.ID) error {
 	job, err := o.Job(ctx, id)
 	if err == nil {
@@ -162,7 +161,7 @@ func isPossible(ctx context.Context, o jobActs, a jobAct, id outbox.ID) error {
 	return err
 }
 
-// wouldDo says why an act on a job, as it was found, would be refused.
+// wouldDo returns why an act on a job in its present state would be refused.
 func (a jobAct) wouldDo(job operator.Job) error {
 	switch {
 	case !slices.Contains(a.possible, job.Status):
@@ -173,8 +172,8 @@ func (a jobAct) wouldDo(job operator.Job) error {
 	return nil
 }
 
-// actOnMatching acts on the jobs that the filter means now: it finds all of them first,
-// so that nobody says yes to less than what happens.
+// actOnMatching acts on the jobs that match the filter now: it finds all of them first, so that nobody confirms less
+// than what happens.
 func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, a jobAct, f operator.Filter) error {
 	var ids []outbox.ID
 	for job, err := range o.All(ctx, f) {
@@ -197,7 +196,7 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 	if err := p.sure(ctx, c, a.name, len(ids), "jobs"); err != nil {
 		return err
 	}
-	switch to := o.(type) { // a job that has moved on since is not what was asked about
+	switch to := o.(type) { // a job that has moved on since is not what was confirmed
 	case *operator.Operator:
 		o = to.Only(f.Statuses...)
 	case *remote:
@@ -210,7 +209,7 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 	return err
 }
 
-const actPart = 100 // jobs between two looks at the progress; one request through the API
+const actPart = 100 // jobs per step of the progress; one request through the API
 
 // inParts acts on jobs, one after the other, and counts those that were only asked.
 func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int, do func(context.Context, jobActs, []outbox.ID) (partDone, error)) iter.Seq2[operator.BulkProgress, error] {
@@ -228,7 +227,7 @@ func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, request
 	}
 }
 
-// partDone is what came of an act on some jobs; what was requested is done, too.
+// partDone is the result of an act on some jobs; requested ones count as done, too.
 type partDone struct{ done, requested, passed int }
 
 // wouldDoPart counts what onPart would do.
@@ -272,7 +271,7 @@ func (a jobAct) onPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partD
 	return d, nil
 }
 
-// oneOf is a list for people: created, pending or blocked.
+// oneOf returns a readable list: created, pending or blocked.
 func oneOf(statuses []outbox.Status) string {
 	text := ""
 	for i, s := range statuses {

@@ -13,11 +13,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// listenRemembers is of how many jobs at least the last printed state is remembered.
+// listenRemembers is the minimum number of jobs whose last printed state is remembered.
 const listenRemembers = 10_000
 
-// streamJobs prints the changes that the API streams, until it is asked to stop. ok is false if
-// the API cannot stream them and has to be polled.
+// streamJobs prints the changes that the API streams, until it is asked to stop. ok is false if the API cannot stream
+// them and must be polled.
 func (p *program) streamJobs(ctx context.Context, c *cli.Command, r *remote, w tailed) (ok bool, err error) {
 	if w.filter.Key != "" {
 		if !w.filter.Tenant.IsZero() {
@@ -54,7 +54,7 @@ func (p *program) streamJobs(ctx context.Context, c *cli.Command, r *remote, w t
 	return true, nil
 }
 
-// changes is the filter as the API takes it.
+// changes returns the filter in the API's form.
 func (w tailed) changes() client.ChangeFilter {
 	f := client.ChangeFilter{Kind: w.filter.Kind, Queue: w.filter.Queue, Tenant: textOf(w.filter.Tenant)}
 	for _, s := range w.filter.Statuses {
@@ -66,8 +66,8 @@ func (w tailed) changes() client.ChangeFilter {
 	return f
 }
 
-// printStreamed prints a change, unless it is not newer than what was printed of the job: a state may
-// be sent again after a lost connection.
+// printStreamed prints a change, unless it is not newer than what was printed of the job: a state may be sent again
+// after a lost connection.
 func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobChange) error {
 	now := mark{outbox.Status(e.Status), e.Epoch}
 	before, was := known.replace(e.ID, now)
@@ -83,14 +83,14 @@ func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobC
 	return p.printChange(c, string(before.status), j)
 }
 
-// remembered is the states that were printed last, of the newest jobs: at least as
-// many as most, and less than twice as many.
+// remembered holds the states that were printed last, for at least the newest most jobs, and for fewer than twice as
+// many.
 type remembered struct {
 	most         int
 	newer, older map[string]mark
 }
 
-// replace returns what was known. What is older than that stays unknown.
+// replace stores a state and returns the previous one. A state older than those remembered stays unknown.
 func (r *remembered) replace(id string, now mark) (before mark, known bool) {
 	if r.newer == nil || len(r.newer) >= r.most {
 		r.newer, r.older = map[string]mark{}, r.newer
@@ -104,9 +104,9 @@ func (r *remembered) replace(id string, now mark) (before mark, known bool) {
 	return before, known
 }
 
-// line is the way to the API. Somebody may watch what becomes of requests.
+// line is the transport to the API. It can report the outcome of requests.
 type line struct {
-	watch func(answered bool, err error) // nil, or called with what became of a request; err is why it is of no use
+	watch func(answered bool, err error) // nil, or called with the outcome of a request; err makes the answer useless
 }
 
 func (l *line) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -125,8 +125,8 @@ func (l *line) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// lineState says once that the API is away, and once that it is back. If there is nobody
-// from the first, that is an error.
+// lineState reports once that the API is unavailable, and once that it is back. If nobody answers from the start, that
+// is an error.
 type lineState struct {
 	stop    context.CancelCauseFunc
 	comment func(string)

@@ -32,8 +32,7 @@ type jobLog interface {
 
 var _ jobLog = (*operator.Operator)(nil)
 
-// jsonOrText replaces outputFlag where lines are printed as they come: there is no
-// table that could wait for the last one.
+// jsonOrText replaces outputFlag where lines are printed as they come: a table would have to wait for the last one.
 func jsonOrText() cli.Flag {
 	return &cli.StringFlag{
 		Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`text|json`; json prints an object per line",
@@ -57,7 +56,7 @@ func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
 	return operate(ctx, p, c, func(ctx context.Context, o jobLog) error {
 		after := operator.LogPosition{}
 		for {
-			// The status first: what is logged before a job ends is there when it has ended.
+			// Query the status first: lines that are logged before a job ends are visible once it has ended.
 			ended := true
 			if c.Bool("follow") {
 				job, err := o.Job(ctx, ids[0])
@@ -107,15 +106,14 @@ func (p *program) printLogLine(c *cli.Command, l operator.LogLine) error {
 	return err
 }
 
-// jobReports is what a job has reported, but for its log.
+// jobReports is what a job has reported, except for its log.
 type jobReports struct {
 	progress   operator.Progress
 	checkpoint operator.Checkpoint
 	steps      []operator.Step
 }
 
-// collectReports leaves the checkpoint out where nobody can be asked for it: the API
-// does not show what a handler remembers.
+// collectReports leaves the checkpoint out if it cannot be queried: the API does not show what a handler remembers.
 func collectReports(ctx context.Context, o jobDetails, id outbox.ID) (r jobReports, err error) {
 	if r.progress, err = o.Progress(ctx, id); err != nil {
 		return r, err
@@ -133,7 +131,7 @@ func collectReports(ctx context.Context, o jobDetails, id outbox.ID) (r jobRepor
 
 var reportColumns = []string{"progress", "checkpoint", "steps"}
 
-// objects are the values of reportColumns for machines.
+// objects returns the values of reportColumns for machines.
 func (r jobReports) objects() []any {
 	var progress, checkpoint any
 	if p := r.progress; !p.ReportedAt.IsZero() {
@@ -151,7 +149,7 @@ func (r jobReports) objects() []any {
 	return []any{progress, checkpoint, steps}
 }
 
-// readable are the same for people.
+// readable returns the same values for people.
 func (r jobReports) readable() []any {
 	return []any{readableProgress(r.progress), readable(r.checkpoint.Data), len(r.steps)}
 }

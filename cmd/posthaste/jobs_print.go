@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// jobColumns are a job in a listing; the first of them fit on a screen.
+// jobColumns are the columns of a job in a listing; the first of them fit on a screen.
 var jobColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "max_attempts", "created_at", "run_at", "error_code",
 	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout", "backoff",
@@ -23,8 +23,8 @@ var jobColumns = []string{
 
 const jobColumnsOnScreen = 9
 
-// jobValues has nil for what the API did not tell: no stored job is without attempts and
-// a content type.
+// jobValues returns a job's values, nil for those that the API left out: every stored job has attempts and a content
+// type.
 func jobValues(j operator.Job) []any {
 	timeout := ""
 	if j.Timeout != 0 {
@@ -38,7 +38,7 @@ func jobValues(j operator.Job) []any {
 	}
 }
 
-// orNull is nil for what is not known.
+// orNull returns nil for what is not known.
 func orNull(known bool, v any) any {
 	if !known {
 		return nil
@@ -48,7 +48,7 @@ func orNull(known bool, v any) any {
 
 func textOrNull(s string) any { return orNull(s != "", s) }
 
-// parentOf is nil for a job that has none.
+// parentOf returns nil for a job that has none.
 func parentOf(j operator.Job) any {
 	if j.Parent.IsZero() {
 		return nil
@@ -56,7 +56,7 @@ func parentOf(j operator.Job) any {
 	return j.Parent
 }
 
-// backoffText is what --backoff takes.
+// backoffText returns a back-off in the form that --backoff accepts.
 func backoffText(b outbox.Backoff) string {
 	waits := make([]string, len(b))
 	for i, wait := range b {
@@ -65,8 +65,8 @@ func backoffText(b outbox.Backoff) string {
 	return strings.Join(waits, ",")
 }
 
-// instant is nil for a time that does not apply. Others are in UTC, wherever this
-// machine is: so they come from the API.
+// instant returns nil for a time that does not apply. Others are in UTC, wherever this machine is, because the API
+// returns them so.
 func instant(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -82,8 +82,7 @@ func listJobs(jobs []operator.Job) listing {
 	return l
 }
 
-// printJob prints one job: an object for machines, a name and a value a line for
-// people.
+// printJob prints one job: an object for machines, and lines of a name and a value for people.
 func (p *program) printJob(c *cli.Command, j operator.Job, r jobReports) error {
 	names := append(append([]string{}, jobColumns...), "headers", "payload", "result", "attempts")
 	names = append(names, reportColumns...)
@@ -126,8 +125,8 @@ func attemptObjects(attempts []operator.Attempt) []map[string]any {
 	return objects
 }
 
-// content is bytes in JSON: as they are if they are JSON themselves, as text if
-// they are text, else in base64 under a name that says so.
+// content returns bytes in JSON: unchanged if they are JSON themselves, as a string if they are text, otherwise in
+// base64 under a name that tells so.
 func content(contentType string, b []byte) any {
 	switch {
 	case b == nil:
@@ -147,7 +146,7 @@ func rawJSON(b json.RawMessage) any {
 	return b
 }
 
-// readable is bytes for people.
+// readable returns bytes in readable form.
 func readable(b []byte) string {
 	if !utf8.Valid(b) {
 		return fmt.Sprintf("%d bytes that are not text", len(b))
@@ -155,8 +154,7 @@ func readable(b []byte) string {
 	return string(b)
 }
 
-// resultObject is content for a result. One that is sealed says so: with the key,
-// protect.OpenResult opens the base64.
+// resultObject is content for a result. It marks a sealed result: with the key, protect.OpenResult opens the base64.
 func resultObject(b []byte) any {
 	if sealed := protect.SealedResult(b); sealed != "" {
 		return map[string]any{"sealed": sealed, "base64": b}
@@ -172,11 +170,11 @@ func readableResult(b []byte) string {
 	return readable(b)
 }
 
-// newJob is in place of the status that a new job had before.
+// newJob replaces the previous status of a new job.
 const newJob = "new"
 
-// printChange prints that a job has come from a status, newJob or "" if nobody knows,
-// to the one that it has. A job of an event has no MaxAttempts.
+// printChange prints that a job has gone from a status, newJob or "" if unknown, to its present one. A job from an
+// event has no MaxAttempts.
 func (p *program) printChange(c *cli.Command, from string, j operator.Job) error {
 	seen := time.Now()
 	if c.String("output") == "json" {

@@ -19,8 +19,8 @@ import (
 const (
 	tailPages   = 5    // of new jobs that one look reads
 	tailFollows = 1000 // open jobs whose changes are looked for
-	// tailOverlap is how far behind the newest job new ones are looked for: an id is
-	// made before its transaction commits.
+	// tailOverlap is how far behind the newest job new ones are looked for: an id is made before its transaction
+	// commits.
 	tailOverlap = time.Minute
 )
 
@@ -56,12 +56,12 @@ func (p *program) tailCommand() *cli.Command {
 	}
 }
 
-const tailMostJobs = 100 // that are named; the API takes no more
+const tailMostJobs = 100 // that are named; the API accepts no more
 
-// tailed is what to print.
+// tailed selects what to print.
 type tailed struct {
-	filter operator.Filter // its statuses are those that a job has come to
-	jobs   []outbox.ID     // nil is any
+	filter operator.Filter // its statuses are those that a job has reached
+	jobs   []outbox.ID     // nil means any
 }
 
 func readTailed(c *cli.Command) (w tailed, err error) {
@@ -102,10 +102,10 @@ func (p *program) tailJobs(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// newTail is one that looks again and again.
+// newTail returns a tail that looks periodically.
 func (p *program) newTail(c *cli.Command, w tailed) *tail {
 	statuses := w.filter.Statuses
-	w.filter.Statuses = nil // those of a change, not of a list
+	w.filter.Statuses = nil // they select changes rather than jobs
 	return &tail{
 		filter: w.filter, jobs: w.jobs, known: map[outbox.ID]mark{}, comment: p.comment,
 		print: func(from outbox.Status, j operator.Job) error {
@@ -119,7 +119,7 @@ func (p *program) newTail(c *cli.Command, w tailed) *tail {
 
 func (p *program) comment(text string) { fmt.Fprintln(p.stderr, "posthaste: "+oneLine(text)) }
 
-// found is what a tail asks of an operator.
+// found is the part of an operator that a tail queries.
 type found interface {
 	Jobs(context.Context, operator.Filter) ([]operator.Job, error)
 	Find(context.Context, []operator.Wanted) ([]operator.Job, error)
@@ -127,18 +127,17 @@ type found interface {
 
 var _ found = (*operator.Operator)(nil)
 
-// tail remembers the jobs whose changes it is to tell, and up to where it has
-// looked for new ones.
+// tail remembers the jobs whose changes it reports, and how far it has looked for new ones.
 type tail struct {
 	filter  operator.Filter
-	jobs    []outbox.ID // that may change still, if they were named
+	jobs    []outbox.ID // those that may still change, if jobs were named
 	floor   outbox.ID   // older ids are not new
 	known   map[outbox.ID]mark
 	print   func(from outbox.Status, j operator.Job) error // from is "" for a new job
 	comment func(string)
 }
 
-// mark is how a job was when it was last seen.
+// mark is a job's state when it was last seen.
 type mark struct {
 	status outbox.Status
 	epoch  int64
@@ -146,8 +145,7 @@ type mark struct {
 
 func markOf(j operator.Job) mark { return mark{j.Status, j.Epoch} }
 
-// run begins from now on. Only the first look may fail; then a database that is away
-// is waited for.
+// run begins from now on. Only the first look may fail; later it waits for an unavailable database.
 func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
 	if err := t.begin(ctx, o); ctx.Err() != nil {
 		return nil // asked to stop
@@ -182,9 +180,8 @@ type printError struct{ err error }
 func (e *printError) Error() string { return e.err.Error() }
 func (e *printError) Unwrap() error { return e.err }
 
-// begin learns which jobs there are, and prints nothing. The floor comes first: a
-// job that is enqueued from then on, and any that commits after its page was read,
-// is above it and unknown, so the next look prints it.
+// begin learns which jobs exist, and prints nothing. It determines the floor first: a job that is enqueued from then
+// on, and any that commits after its page was read, is above the floor and unknown, so the next look prints it.
 func (t *tail) begin(ctx context.Context, o found) error {
 	if t.jobs != nil {
 		named, err := t.named(ctx, o)
@@ -223,8 +220,8 @@ func (t *tail) begin(ctx context.Context, o found) error {
 	return nil
 }
 
-// named are the jobs that were named, as far as they exist and are of the filter. Those
-// that have closed are not asked for again.
+// named returns the jobs that were named, if they exist and match the filter. It does not query those that have closed
+// again.
 func (t *tail) named(ctx context.Context, o found) ([]operator.Job, error) {
 	wanted := make([]operator.Wanted, len(t.jobs))
 	for i, id := range t.jobs {
@@ -275,7 +272,7 @@ func (t *tail) pages(ctx context.Context, o found, f operator.Filter) (jobs []op
 	return jobs, true, nil
 }
 
-// look tells what is new and what has changed since the last look, oldest first.
+// look reports what is new and what has changed since the last look, oldest first.
 func (t *tail) look(ctx context.Context, o found) error {
 	if t.jobs != nil {
 		named, err := t.named(ctx, o)
@@ -324,8 +321,8 @@ func (t *tail) look(ctx context.Context, o found) error {
 	return t.tell(jobs)
 }
 
-// tell prints what differs from what is known. A job is known before it is printed:
-// nothing is printed twice.
+// tell prints what differs from the known states. It stores a state before it prints it, so that nothing is printed
+// twice.
 func (t *tail) tell(jobs []operator.Job) error {
 	slices.SortStableFunc(jobs, func(a, b operator.Job) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	for _, j := range jobs {
@@ -341,7 +338,7 @@ func (t *tail) tell(jobs []operator.Job) error {
 	if len(jobs) > 0 {
 		t.raise(jobs[len(jobs)-1])
 	}
-	for id, m := range t.known { // a closed one is remembered as long as it could look new
+	for id, m := range t.known { // remember a closed job as long as it could look new
 		if m.status.Closed() && bytes.Compare(id[:], t.floor[:]) <= 0 {
 			delete(t.known, id)
 		}
@@ -349,9 +346,8 @@ func (t *tail) tell(jobs []operator.Job) error {
 	return nil
 }
 
-// raise has new jobs looked for from shortly before the newest one that was seen. Its
-// id has the time of its producer's clock: one that is ahead must not make us
-// blind to the jobs of others.
+// raise moves the floor to shortly before the newest job that was seen. The time in its id is its producer's: a clock
+// that is ahead must not hide the jobs of others.
 func (t *tail) raise(newest operator.Job) {
 	ms := min(binary.BigEndian.Uint64(newest.ID[:8])>>16, uint64(max(0, newest.CreatedAt.UnixMilli())))
 	var floor outbox.ID

@@ -57,7 +57,7 @@ func (p *program) explainJob(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// tellReasons prints them for people: a sentence a paragraph, and what helps below.
+// tellReasons prints reasons for people: a sentence per paragraph, with the remedy below.
 func (p *program) tellReasons(e operator.Explanation) error {
 	for i, r := range e.Reasons {
 		if i == 1 {
@@ -101,7 +101,7 @@ func evidenceOf(r operator.Reason) map[string]any {
 	return object
 }
 
-// Explain is the API's answer in the words of package operator.
+// Explain returns the API's answer in the types of package operator.
 func (r *remote) Explain(ctx context.Context, id outbox.ID) (operator.Explanation, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()

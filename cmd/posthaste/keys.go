@@ -72,8 +72,8 @@ func (p *program) listKeys(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// collectKeys reads page after page until there are enough. A key that has moved behind
-// a page that it was on stays where it was first.
+// collectKeys reads page after page until there are enough. A key that occurs on a later page again stays where it was
+// first.
 func collectKeys(ctx context.Context, o keyActs, f operator.KeyFilter, limit int) (keys []operator.Key, err error) {
 	listed := map[operator.KeyName]bool{}
 	for len(keys) < limit {
@@ -105,7 +105,7 @@ func (p *program) printKeys(c *cli.Command, keys []operator.Key) error {
 	return p.print(c, l)
 }
 
-// idOrNone is "" for the zero id.
+// idOrNone returns "" for the zero id.
 func idOrNone(id outbox.ID) string {
 	if id.IsZero() {
 		return ""
@@ -138,8 +138,7 @@ func (p *program) showKey(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// toUnblock is what there is to unblock. Not all dead letters hold a key up: some were
-// passed over.
+// toUnblock describes what there is to unblock. Not all dead letters block a key: some were skipped.
 func toUnblock(k operator.Key) string {
 	parked := "not parked"
 	if !k.ParkedSince.IsZero() {

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/tracing"
 )
 
-// logger writes JSON for machines and, on a terminal, coloured lines for people.
+// logger returns a logger that writes JSON for machines and, on a terminal, coloured lines for people.
 func (p *program) logger(s settings) *slog.Logger {
 	terminal := isTerminal(p.stderr)
 	if s.logFormat == "json" || s.logFormat == "auto" && !terminal {
@@ -24,8 +24,7 @@ func (p *program) logger(s settings) *slog.Logger {
 	})))
 }
 
-// isTerminal reports whether w is a terminal, or a character device that is as
-// indifferent to colours as /dev/null.
+// isTerminal reports whether w is a terminal, or another character device to which colours do no harm, like /dev/null.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {

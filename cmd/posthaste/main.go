@@ -1,9 +1,8 @@
-// Command posthaste is the process beside your application: it finds the jobs
-// that your transactions enqueued and carries them out, and it is the tool for
-// looking at them.
+// Command posthaste is the process that runs alongside your application: it finds the jobs that your transactions
+// enqueued and runs them, and it is the tool for inspecting them.
 //
-// Flags and environment variables live here and nowhere else; see settings.go.
-// Programs with Go handlers are built from the same packages: see package app.
+// Flags and environment variables are defined here and nowhere else; see settings.go. Programs with Go handlers are
+// built from the same packages: see package app.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/gctune"
 )
 
-// Exit statuses.
+// These are the exit statuses.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -34,7 +33,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole program but for the process around it.
+// run is the whole program except for the process around it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checked{Writer: stdout}
 	p := &program{getenv: getenv, stdin: stdin, stdout: out, stderr: stderr}
@@ -62,16 +61,16 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		return exitUsage
 	}
 	if coded, ok := errors.AsType[cli.ExitCoder](err); ok {
-		return min(coded.ExitCode(), exitUsage) // 3 is the parser's for help of an unknown command
+		return min(coded.ExitCode(), exitUsage) // 3 is the parser's, for help about an unknown command
 	}
 	return exitFailed
 }
 
-// notThroughAPI is said of commands that the API has no part in: those that serve,
-// migrate, measure, or look at the database's own state.
+// notThroughAPI is the message of commands without an API equivalent: those that serve, migrate, measure, or inspect
+// the database's own state.
 const notThroughAPI = "this command works on the database itself, not through the API"
 
-// program is what every command gets of its surroundings.
+// program is the environment that every command gets.
 type program struct {
 	getenv func(string) string
 	stdin  io.Reader
@@ -115,7 +114,7 @@ func (p *program) root() *cli.Command {
 		Description: description,
 		Writer:      p.stdout,
 		ErrWriter:   p.stderr,
-		HideVersion: true, // --version is the command: see withVerb
+		HideVersion: true, // --version is a command: see withVerb
 
 		EnableShellCompletion:           true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },

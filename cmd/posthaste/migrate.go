@@ -64,8 +64,8 @@ func (p *program) migrateUp(ctx context.Context, c *cli.Command, pool *pgxpool.P
 	return p.noteOf(ctx, pool)
 }
 
-// awaitWritable waits until the database answers and accepts writes. It returns why it did not, if wait is over, or at
-// once if the database does not let us in.
+// awaitWritable waits until the database answers and accepts writes. It returns why it did not once wait has passed, or
+// at once if the database refuses the login.
 func (p *program) awaitWritable(ctx context.Context, pool *pgxpool.Pool, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -76,7 +76,7 @@ func (p *program) awaitWritable(ctx context.Context, pool *pgxpool.Pool, wait ti
 			return err
 		}
 		if err == nil && readOnly {
-			pool.Reset() // the next connection goes to whatever the address leads to then
+			pool.Reset() // the next connection goes wherever the address then leads
 			err = errors.New("the server does not accept writes (a standby?)")
 		}
 		if err == nil {
@@ -91,7 +91,7 @@ func (p *program) awaitWritable(ctx context.Context, pool *pgxpool.Pool, wait ti
 	}
 }
 
-// isReadOnly asks the database, and gives it little time: a server that was cut off does not answer, and the next
+// isReadOnly asks the database, with a short timeout: a server that was cut off does not answer, and the next
 // connection may go to another.
 func isReadOnly(ctx context.Context, pool *pgxpool.Pool) (is bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -100,7 +100,7 @@ func isReadOnly(ctx context.Context, pool *pgxpool.Pool) (is bool, err error) {
 	return is, err
 }
 
-// noteOf says what an operator ought to know of the database, though all is well.
+// noteOf prints what an operator should know about the database, even if all is well.
 func (p *program) noteOf(ctx context.Context, pool *pgxpool.Pool) error {
 	notes, err := migrations.Notes(ctx, pool)
 	for _, note := range notes {

@@ -13,16 +13,15 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// What the parser of flags says: it names no command, gives every flag one dash, and
-// quotes what strconv returned.
+// These match the messages of the flag parser, which names no command, gives every flag one dash, and quotes errors of
+// strconv.
 var (
 	unknownFlag = regexp.MustCompile(`^flag provided but not defined: -(.*)$`)
 	badValue    = regexp.MustCompile(`(?s)^invalid value (".*") for flag -(\S+): (.*)$`)
 	noValue     = regexp.MustCompile(`^flag needs an argument: --?(.*)$`)
 )
 
-// flagMistake is what the parser of flags found wrong, in words that name the command and
-// the flag as a person writes them.
+// flagMistake describes a mistake found by the flag parser, naming the command and the flag as a person writes them.
 func flagMistake(c *cli.Command, err error) string {
 	text := err.Error()
 	if m := unknownFlag.FindStringSubmatch(text); m != nil {
@@ -40,13 +39,13 @@ func flagMistake(c *cli.Command, err error) string {
 	if m == nil {
 		return text
 	}
-	if strings.HasPrefix(m[3], "--") { // a validator of ours said it all
+	if strings.HasPrefix(m[3], "--") { // our validator's message is complete
 		return m[3]
 	}
 	return fmt.Sprintf("%s is %s: %s", dashed(m[2]), m[1], wantedOf(c, m[2], m[3]))
 }
 
-// wantedOf is what the value of a flag has to be, or what the parser said.
+// wantedOf returns what the value of a flag must be, or else the parser's message.
 func wantedOf(c *cli.Command, name, said string) string {
 	for _, flag := range c.Flags {
 		for _, n := range flag.Names() {
@@ -66,8 +65,8 @@ func wantedOf(c *cli.Command, name, said string) string {
 	return said
 }
 
-// plainly is the text of an error. Of a connection that failed it has one cause for each address: the driver tries some
-// twice, with TLS and without, and the last attempt is the one that the settings asked for.
+// plainly returns the text of an error. For a failed connection it contains one cause per address: the driver tries
+// some twice, with TLS and without, and the last attempt is the one that the settings demanded.
 func plainly(err error) string {
 	connect, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
@@ -76,7 +75,7 @@ func plainly(err error) string {
 	var addresses []string
 	causes := map[string]string{}
 	for line := range strings.Lines(connect.Unwrap().Error()) {
-		address, cause := strings.TrimSpace(line), "" // of a name that is not found there is no address
+		address, cause := strings.TrimSpace(line), "" // a name that is not found has no address
 		if m := dialed.FindStringSubmatch(address); m != nil {
 			address, cause = m[1], ": "+m[2]
 		}
@@ -91,7 +90,7 @@ func plainly(err error) string {
 	return strings.Replace(err.Error(), connect.Error(), "cannot reach postgres as "+connect.Config.User+": "+strings.Join(addresses, "; "), 1)
 }
 
-// dialed matches what the driver says of an address: 127.0.0.1:5432 (localhost): CAUSE.
+// dialed matches the driver's message about an address: 127.0.0.1:5432 (localhost): CAUSE.
 var dialed = regexp.MustCompile(`^(\S+:\d+|\S*/\S+) \(.*?\): (.*)$`)
 
 func dashed(name string) string {
@@ -101,8 +100,8 @@ func dashed(name string) string {
 	return "--" + name
 }
 
-// wayOn is what helps against an error of the database that says only what is missing; "" of
-// the others, and of those whose text has it already.
+// wayOn returns advice about an error of the database that only states what is missing; "" for others, and for those
+// whose text already contains it.
 func wayOn(err error) string {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || strings.Contains(err.Error(), "posthaste migrate") {

@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/server"
 )
 
-// natsService is rpc or presence of relay.yaml.
+// natsService is rpc or presence in relay.yaml.
 type natsService struct {
 	NATS          *natsSpec `yaml:"nats"`
 	SubjectPrefix text      `yaml:"subjectPrefix"`
@@ -35,11 +35,11 @@ func (n *natsService) validate() error {
 	return err
 }
 
-// rpcConnections bounds what requests over NATS can ask of the database at once.
+// rpcConnections limits the concurrent use of the database by requests over NATS.
 const rpcConnections = 4
 
-// withNATS is the process with what it has to do on NATS besides publishing events: to answer operators, if it serves
-// the API, and to say that its workers are there.
+// withNATS returns the process with its tasks on NATS besides publishing events: to answer operators, if it serves the
+// API, and to announce its workers.
 func withNATS(s settings, servesAPI bool) (app.Config, error) {
 	c := s.relayConfig
 	if c == nil {
@@ -64,7 +64,7 @@ func withNATS(s settings, servesAPI bool) (app.Config, error) {
 	return s.app, nil
 }
 
-// rpcComponent serves operators over NATS. It has the API's login and tokens.
+// rpcComponent serves operators over NATS. It uses the API's login and tokens.
 func rpcComponent(s settings, c *natsService) (app.Component, error) {
 	process := s.app
 	process.DatabaseURL = cmp.Or(s.server.DatabaseURL, process.DatabaseURL)

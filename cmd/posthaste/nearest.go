@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// note writes a remark beside a command's output; "" is none.
+// note writes a remark next to a command's output; "" writes none.
 func (p *program) note(text string) {
 	if text != "" {
 		fmt.Fprintln(p.stderr, "posthaste: note: "+oneLine(text))
 	}
 }
 
-// didYouMean ends a sentence about an unknown name with the known one that is nearest; "" if none is near.
+// didYouMean returns the end of a sentence about an unknown name, with the nearest known one; "" if none is near.
 func didYouMean(name string, known []string) string {
 	best, least := "", 1+max(2, len(name)/4)
 	for _, k := range known {
@@ -29,7 +29,7 @@ func didYouMean(name string, known []string) string {
 	return ": did you mean " + best + "?"
 }
 
-// distance is how many bytes have to be put in, left out or replaced to make one name of the other.
+// distance returns how many bytes must be inserted, deleted or replaced to turn one name into the other.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -50,18 +50,19 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// ofKubernetes matches the variables that it sets in each container for a Service whose name begins with outbox.
+// ofKubernetes matches the variables that Kubernetes sets in each container for a Service whose name begins with
+// outbox.
 var ofKubernetes = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// warnOfVariables logs them once, at the start of a process that takes all settings.
+// warnOfVariables logs the notes of strangeVariables once, at the start of a process that takes all settings.
 func warnOfVariables(s settings) {
 	for _, text := range strangeVariables(os.Environ(), s.relayConfig) {
 		s.app.Logger.Warn(text)
 	}
 }
 
-// strangeVariables is a note for each variable that begins like ours, but is none that we know: settings that are
-// spelt wrong would else do nothing, and nobody would know. Those that relay-config takes values from are known.
+// strangeVariables returns a note for each variable that begins like ours but is not known: a misspelt setting would
+// otherwise have no effect without anyone noticing. Variables from which relay-config takes values are known.
 func strangeVariables(environ []string, relayConfig *relayConfig) (notes []string) {
 	var known []string
 	for _, s := range slices.Concat(allSettings, apiSettings) {

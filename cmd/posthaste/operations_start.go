@@ -65,7 +65,7 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 			err = errors.Join(err, fmt.Errorf("--status is %s: want %s, or there is nothing to %s", s, oneOf(act.Possible()), act))
 		}
 	}
-	if c.IsSet("as-of") && c.String("as-of") == "" { // it would mean all that there are now
+	if c.IsSet("as-of") && c.String("as-of") == "" { // it would mean all that exist now
 		err = errors.Join(err, errors.New("--as-of is empty: leave it out to mean the jobs of now"))
 	}
 	n = operator.NewOperation{Act: act, Jobs: operator.OpenFilter{
@@ -120,7 +120,7 @@ func jobEdit(c *cli.Command) (e operator.JobEdit, err error) {
 	return e, err
 }
 
-// startOperation starts what was counted, so that nobody says yes to less than what happens.
+// startOperation starts an operation on what was counted, so that nobody confirms less than what happens.
 func (p *program) startOperation(ctx context.Context, c *cli.Command, o operationActs, n operator.NewOperation) error {
 	counted, err := o.MatchOpenJobs(ctx, n.Act, n.Jobs)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// checked remembers that what was printed did not arrive, as on a full disk: nobody
-// looks at the result of each Fprintln. That the standard output is closed cannot be
-// seen: the Go runtime opens /dev/null in its place.
+// checked records that output did not arrive, as on a full disk, because nobody checks the result of each Fprintln. A
+// closed standard output cannot be detected: the Go runtime opens /dev/null in its place.
 type checked struct {
 	io.Writer
 	mu  sync.Mutex
@@ -44,7 +43,7 @@ func (c *checked) failed() error {
 	return fmt.Errorf("the standard output: %w", c.err)
 }
 
-// screen is the writer itself, which may be a terminal.
+// screen returns the writer itself, which may be a terminal.
 func (c *checked) screen() io.Writer { return c.Writer }
 
 // outputFlag is on every command that prints a listing.
@@ -60,16 +59,16 @@ func outputFlag() cli.Flag {
 	}
 }
 
-// listing is rows of named values, in one form for people and two for machines.
+// listing is rows of named values, with one form for people and two for machines.
 type listing struct {
 	header   []string
 	rows     [][]any
-	onScreen int // how many columns people get to see; 0 is all
+	onScreen int // how many columns people see; 0 means all
 }
 
 func (l *listing) add(values ...any) { l.rows = append(l.rows, values) }
 
-// print writes a listing as --output says.
+// print writes a listing in the form that --output selects.
 func (p *program) print(c *cli.Command, l listing) error {
 	switch c.String("output") {
 	case "json":
@@ -80,7 +79,7 @@ func (p *program) print(c *cli.Command, l listing) error {
 	return l.table(p.stdout)
 }
 
-// json writes an array of objects, one a line.
+// json writes an array of objects, one per line.
 func (l listing) json(w io.Writer) error {
 	var b bytes.Buffer
 	b.WriteString("[")
@@ -103,7 +102,7 @@ func (l listing) json(w io.Writer) error {
 	return err
 }
 
-// object keeps the order of the columns, which a map would lose.
+// object encodes a row in the order of the columns, which a map would lose.
 func (l listing) object(row []any) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("{")
@@ -123,7 +122,7 @@ func (l listing) object(row []any) ([]byte, error) {
 
 func (l listing) csv(w io.Writer) error {
 	out := csv.NewWriter(w)
-	_ = out.Write(l.header) // Flush and Error tell
+	_ = out.Write(l.header) // Flush and Error report failures
 	for _, row := range l.rows {
 		line := cells(row)
 		for i, value := range row {
@@ -137,7 +136,7 @@ func (l listing) csv(w io.Writer) error {
 	return out.Error()
 }
 
-// isText tells what others wrote from numbers and times.
+// isText reports whether a value is text, which others wrote, rather than a number or a time.
 func isText(value any) bool {
 	switch value.(type) {
 	case nil, time.Time, bool, int, int16, int32, int64, float64:
@@ -146,8 +145,8 @@ func isText(value any) bool {
 	return true
 }
 
-// forSpreadsheets keeps what others wrote from being a formula in a spreadsheet, by an
-// apostrophe before it, and from moving the cursor of a terminal.
+// forSpreadsheets keeps others' text from being a formula in a spreadsheet, by a leading apostrophe, and from moving
+// the cursor of a terminal.
 func forSpreadsheets(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
 		s = "'" + s
@@ -186,8 +185,7 @@ func tableRow(cells []string) table.Row {
 	return row
 }
 
-// oneLine keeps what others wrote (an error, a key) from moving a terminal's
-// cursor or breaking a table.
+// oneLine keeps others' text (an error, a key) from moving a terminal's cursor or breaking a table.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -197,7 +195,7 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// cells are the values as people read them.
+// cells returns the values in readable form.
 func cells(row []any) []string {
 	list := make([]string, len(row))
 	for i, value := range row {

@@ -25,7 +25,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
-// The parse functions return errors that end the sentence "OUTBOX_X is "value", …".
+// The parse functions return errors that complete the sentence "OUTBOX_X is "value", …".
 
 func parseSwitch(v string) (bool, error) {
 	switch strings.ToLower(v) {
@@ -72,9 +72,8 @@ func parseNotify(v string) (outbox.NotifyMode, error) {
 	return "", errors.New("want off, transactional or coalesced")
 }
 
-// parseKeep reads a retention and those of outcomes that differ, in all queues or in
-// one: 30d,succeeded=14d,mail:succeeded=2d. Results are promised for a day, but for an outcome
-// that says 0: its jobs are deleted at the next pass.
+// parseKeep parses a retention and exceptions by status, in all queues or in one: 30d,succeeded=14d,mail:succeeded=2d.
+// Results are guaranteed for a day, except for a status with 0: its jobs are deleted at the next pass.
 func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Duration, byQueue map[string]map[outbox.Status]time.Duration, err error) {
 	const least, most = 24 * time.Hour, 100 * 365 * 24 * time.Hour
 	byStatus, byQueue = map[outbox.Status]time.Duration{}, map[string]map[outbox.Status]time.Duration{}
@@ -116,11 +115,10 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 
 var days = regexp.MustCompile(`^([0-9]{1,6})d`)
 
-// maxDays is what a Duration can hold, whatever follows: the sum of two is negative if it
-// is too large.
+// maxDays is the most days that fit into a Duration, whatever follows: the sum of two is negative if it is too large.
 const maxDays = int(math.MaxInt64 / (24 * time.Hour))
 
-// parseDuration reads a Go duration that may begin with days: 30s, 1h30m, 14d, 1d12h.
+// parseDuration parses a Go duration that may begin with days: 30s, 1h30m, 14d, 1d12h.
 func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
 	want := fmt.Errorf("want a duration of %s to %s%s", short(least), short(most), examplesWithin(least, most))
 	var d time.Duration
@@ -145,7 +143,7 @@ func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// examplesWithin shows how durations between two are written.
+// examplesWithin returns examples of durations between two limits.
 func examplesWithin(least, most time.Duration) string {
 	var examples []string
 	for _, d := range []time.Duration{500 * time.Millisecond, 30 * time.Second, 5 * time.Minute, 14 * 24 * time.Hour} {
@@ -163,7 +161,7 @@ func examplesWithin(least, most time.Duration) string {
 	}
 }
 
-// short is d as a person would write it.
+// short returns d as a person would write it.
 func short(d time.Duration) string {
 	if day := 24 * time.Hour; d >= day && d%day == 0 {
 		return strconv.Itoa(int(d/day)) + "d"
@@ -178,7 +176,7 @@ func short(d time.Duration) string {
 	return s
 }
 
-// parseInstant reads a time, or a date, which is its midnight in UTC.
+// parseInstant parses a time, or a date, which means its midnight in UTC.
 func parseInstant(v string) (at time.Time, err error) {
 	if at, err = time.Parse(time.DateOnly, v); err == nil {
 		return at, nil
@@ -189,7 +187,7 @@ func parseInstant(v string) (at time.Time, err error) {
 	return at, err
 }
 
-// isName reports whether package outbox accepts it as a kind or a queue.
+// isName reports whether package outbox accepts s as a kind or a queue.
 func isName(s string) bool { return engine.NameFault(s) == "" }
 
 func parseQueues(v string) (map[string]dispatcher.QueueConfig, error) {
@@ -215,7 +213,7 @@ func parseQueues(v string) (map[string]dispatcher.QueueConfig, error) {
 	return queues, nil
 }
 
-// webhookRoute says where the jobs of a kind go.
+// webhookRoute maps a kind to the URL for its jobs.
 type webhookRoute struct{ kind, url string }
 
 func parseWebhooks(v string) ([]webhookRoute, error) {
@@ -239,7 +237,7 @@ func parseWebhooks(v string) ([]webhookRoute, error) {
 	return routes, nil
 }
 
-// parseWebhookSecrets reads secrets as Standard Webhooks has them. Its errors do not quote them.
+// parseWebhookSecrets parses secrets in the form of Standard Webhooks. Its errors do not quote them.
 func parseWebhookSecrets(v string) (webhook.Signing, error) {
 	if v == "" {
 		return webhook.Signing{}, nil
@@ -286,8 +284,7 @@ func parseDSN(v string) (string, error) {
 	return v, dsn.Explain(v, err)
 }
 
-// parseDecimal reads a number of digits and a point: 010 is ten, and there is no 0x10,
-// 1e3, 1_000 or inf.
+// parseDecimal parses a number of digits and a point: 010 is ten, and 0x10, 1e3, 1_000 and inf are refused.
 func parseDecimal(v string) (float64, error) {
 	if strings.Trim(v, "0123456789.") != "" {
 		return 0, strconv.ErrSyntax
@@ -295,7 +292,7 @@ func parseDecimal(v string) (float64, error) {
 	return strconv.ParseFloat(v, 64)
 }
 
-// parseAPIRate reads how many requests a second.
+// parseAPIRate parses a number of requests per second.
 func parseAPIRate(v string) (float64, error) {
 	if v == "" {
 		return 0, nil
@@ -314,7 +311,7 @@ func parseAPI(v string) (string, error) {
 	return v, nil
 }
 
-// parseToken takes what can stand in a header.
+// parseToken accepts text that can stand in a header.
 func parseToken(v string) (string, error) {
 	if strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return "", errors.New("want a token as \"posthaste tokens create\" prints it")
@@ -322,7 +319,7 @@ func parseToken(v string) (string, error) {
 	return v, nil
 }
 
-// parseConsoleKeys reads the key that seals sessions, and the one before it: base64 of 32 bytes each.
+// parseConsoleKeys parses the key that seals sessions, and the previous one: base64 of 32 bytes each.
 func parseConsoleKeys(v string) (keys [][]byte, err error) {
 	if v == "" {
 		return nil, nil

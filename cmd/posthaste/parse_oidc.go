@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// parseTenants reads the names that a provider has for tenants: acme=01976f0e-…,umbrella=….
+// parseTenants parses a provider's names for tenants: acme=01976f0e-…,umbrella=….
 func parseTenants(v string) (map[string]outbox.ID, error) {
 	tenants := map[string]outbox.ID{}
 	for part := range strings.SplitSeq(v, ",") {
@@ -23,8 +23,7 @@ func parseTenants(v string) (map[string]outbox.ID, error) {
 	return tenants, nil
 }
 
-// parseCapabilities reads what a provider's roles grant:
-// operator=admin.read+admin.mutate,client=jobs.enqueue.
+// parseCapabilities parses what a provider's roles grant: operator=admin.read+admin.mutate,client=jobs.enqueue.
 func parseCapabilities(v string) (map[string][]access.Capability, error) {
 	granted := map[string][]access.Capability{}
 	for part := range strings.SplitSeq(v, ",") {
@@ -43,7 +42,7 @@ func parseCapabilities(v string) (map[string][]access.Capability, error) {
 	return granted, nil
 }
 
-// parseScopes reads what the console asks a provider for, separated by commas or spaces.
+// parseScopes parses the scopes that the console requests from a provider, separated by commas or spaces.
 func parseScopes(v string) ([]string, error) {
 	scopes := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 	for _, scope := range scopes {
@@ -54,7 +53,7 @@ func parseScopes(v string) ([]string, error) {
 	return append([]string{}, scopes...), nil
 }
 
-// checkSignIn returns every mistake in how people sign in to the console at a provider.
+// checkSignIn returns every mistake in the settings for signing in to the console at a provider.
 func (s settings) checkSignIn() error {
 	if s.server.Console == nil || s.console.OIDC == nil {
 		return nil
@@ -66,7 +65,7 @@ func (s settings) checkSignIn() error {
 		return usagef("--console-oidc-client needs --oidc-issuer: that of the provider")
 	}
 	in := *s.console.OIDC
-	in.CallbackURL, _ = url.JoinPath(s.console.PublicURL, "callback") // it was parsed
+	in.CallbackURL, _ = url.JoinPath(s.console.PublicURL, "callback") // it was validated
 	if err := in.Validate(); err != nil {
 		return usagef("--console-oidc-…, --oidc-…: %w", err)
 	}

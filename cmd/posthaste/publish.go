@@ -28,7 +28,7 @@ func (p *program) publishCommand() *cli.Command {
 			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
 			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
 		),
-		DisableSliceFlagSeparator: true, // a header's value may have commas
+		DisableSliceFlagSeparator: true, // a header's value may contain commas
 		Action:                    p.publish,
 	}
 }
@@ -61,13 +61,13 @@ func (p *program) publish(ctx context.Context, c *cli.Command) error {
 			id, err = outbox.Publish(ctx, tx, event, options)
 			return err
 		})
-		_ = producer.Flush(ctx) // the poll covers a lost wake-up
+		_ = producer.Flush(ctx) // if it fails, polling makes up for it
 		if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 			return usagef("%s", eventWords.Replace(err.Error()))
 		} else if err != nil {
 			return err
 		}
-		// A producer's login may not read the sinks.
+		// A producer's login may not be allowed to read the sinks.
 		if sinks, err := operator.New(pool).Sinks(ctx); err == nil && len(sinks) == 0 {
 			p.note("there is no sink: nobody reads the event until a relay publishes it (posthaste docs operate/relay)")
 		}
@@ -76,13 +76,13 @@ func (p *program) publish(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// eventWords are our words for the fields that package outbox complains of.
+// eventWords maps fields in the errors of package outbox to our flags.
 var eventWords = strings.NewReplacer(
 	"Event.Topic()", "TOPIC", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Event is", "PAYLOAD is",
 	"EventOptions.Key", "--key", "EventOptions.Headers", "--header", "EventOptions.Serial", "--serial",
 )
 
-// readHeaders reads what --header says.
+// readHeaders parses the values of --header.
 func readHeaders(c *cli.Command, to *map[string]string) error {
 	var errs []error
 	for _, header := range c.StringSlice("header") {

@@ -102,9 +102,9 @@ func (p *program) queueCommand(name, usage string, act func(queueActs, context.C
 	}
 }
 
-// unusedQueue is a note for people who name a queue that has no open job and was neither paused nor limited: that is
-// right before its first job, and else a slip of the fingers. It is asked before an act, which makes the queue known.
-// "" is no note, also where the queues cannot be listed.
+// unusedQueue returns a note for a person who names a queue that has no open job and was neither paused nor limited:
+// that is right before its first job, and otherwise a typing error. It must be called before an act, which makes the
+// queue known. "" means no note, also where the queues cannot be listed.
 func unusedQueue(ctx context.Context, o queueActs, queue string) string {
 	queues, err := o.Queues(ctx)
 	var names []string
@@ -184,7 +184,7 @@ func limitFlags(c *cli.Command) (limits operator.Limits, err error) {
 	return limits, errors.Join(errs...)
 }
 
-// parseRate reads 100/1m, and 100/m for it.
+// parseRate parses 100/1m, and its short form 100/m.
 func parseRate(v string) (rate operator.Rate, err error) {
 	starts, interval, found := strings.Cut(v, "/")
 	if !found {
@@ -207,7 +207,7 @@ func limitText(maxRunning int) any {
 	return maxRunning
 }
 
-// kindsText names kinds; what the API does not say is nil, as none are.
+// kindsText lists kinds; it returns nil if the API leaves them out, or there are none.
 func kindsText(kinds map[string]time.Time) any {
 	if len(kinds) == 0 {
 		return nil

@@ -12,8 +12,8 @@ import (
 
 const redacted = "REDACTED"
 
-// showDSN is where a connection string leads and as whom, made from what it means
-// instead of what it says, so that nothing secret can slip through.
+// showDSN describes where a connection string leads and as whom. It is composed from the parsed parts rather than the
+// text, so that no secret can slip through.
 func showDSN(dsn string) string {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil || isMisread(dsn) {
@@ -36,16 +36,15 @@ func showDSN(dsn string) string {
 	return u.String()
 }
 
-// isMisread reports whether a URL has two @, or one after its host: then a password was
-// not escaped, like 12/34 in postgres://ada:12/34@db/shop, and parts of it pass for a
-// host, a port or a database.
+// isMisread reports whether a URL has two @, or one after its host: then a password was not escaped, like 12/34 in
+// postgres://ada:12/34@db/shop, and parts of it are mistaken for a host, a port or a database.
 func isMisread(address string) bool {
 	_, rest, found := strings.Cut(address, "://")
 	i := strings.IndexAny(rest, "/?#")
 	return found && (strings.Count(rest, "@") > 1 || i >= 0 && strings.Contains(rest[i:], "@"))
 }
 
-// showWebhooks leaves out user, path and query of every URL: secrets live there.
+// showWebhooks leaves out the user, path and query of every URL, where secrets may be.
 func showWebhooks(v string) string {
 	routes, err := parseWebhooks(v)
 	if err != nil {
@@ -66,7 +65,7 @@ func showURL(target string) string {
 	return u.Scheme + "://" + u.Host + "/…"
 }
 
-// showAPI is where the API is; what else a URL may hold is no part of it.
+// showAPI returns the API's address, without the other parts of the URL.
 func showAPI(target string) string {
 	u, err := url.Parse(target)
 	if err != nil || u.Host == "" || isMisread(target) {

@@ -20,7 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// withRelay is the process with the relay as one more component, if it is to be one.
+// withRelay returns the process with the relay as one more component, if it is configured.
 func withRelay(s settings) (app.Config, error) {
 	if s.relayConfig == nil || s.noRelay {
 		return s.app, nil
@@ -294,7 +294,7 @@ func (p *program) checkSinks(ctx context.Context, c *cli.Command) error {
 	return nil
 }
 
-// checkSink returns what there is to say of a sink, or that there is nothing.
+// checkSink returns the findings about a sink, or one that there are none.
 func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -34,15 +34,15 @@ type bridgeSpec struct {
 	MaxQueued int    `yaml:"maxQueued"`
 }
 
-// probed is a source that can be asked whether it would fetch.
+// probed is a source that can check whether it would fetch.
 type probed interface {
 	bridge.Source
 	Probe(context.Context) error
 }
 
-// open makes the source. It connects to nothing yet.
+// open makes the source. It does not connect yet.
 func (b bridgeSpec) open(name string) (probed, error) {
-	ours := text(sinkName + "-" + name) // what the broker knows the bridge by
+	ours := text(sinkName + "-" + name) // the broker's name for the bridge
 	switch {
 	case (b.NATS == nil) == (b.Kafka == nil):
 		return nil, errors.New("has no source: want nats or kafka")
@@ -58,7 +58,7 @@ func (b bridgeSpec) open(name string) (probed, error) {
 	return kafka.OpenSource(b.Kafka.config(), kafka.SourceConfig{Topic: string(b.Topic), Group: string(cmp.Or(b.Group, ours))})
 }
 
-// config is the bridge without its source.
+// config returns the bridge without its source.
 func (b bridgeSpec) config(name string) (bridge.BridgeConfig, error) {
 	c := bridge.BridgeConfig{Name: name, Kind: b.Kind, Options: outbox.Options{Queue: b.Queue}, Ordered: b.Ordered, MaxQueued: b.MaxQueued}
 	if b.Tenant != "" {
@@ -86,7 +86,7 @@ func (c *relayConfig) bridges() (all []bridge.BridgeConfig, err error) {
 	return all, nil
 }
 
-// withBridges is the process with the bridges of relay.yaml as one more component, if it has some.
+// withBridges returns the process with the bridges of relay.yaml as one more component, if it has any.
 func withBridges(s settings) (app.Config, error) {
 	bridges, err := s.relayConfig.bridges()
 	if err != nil || len(bridges) == 0 {
@@ -104,7 +104,7 @@ func withBridges(s settings) (app.Config, error) {
 	return s.app, nil
 }
 
-// checkBridge returns what there is to say of a bridge, or that there is nothing.
+// checkBridge returns the findings about a bridge, or one that there are none.
 func checkBridge(ctx context.Context, b bridge.BridgeConfig) []relay.Finding {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

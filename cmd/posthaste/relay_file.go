@@ -16,12 +16,12 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// relayConfig is the file relay.yaml. Fields that it does not know are mistakes.
+// relayConfig is the file relay.yaml. Unknown fields are mistakes.
 type relayConfig struct {
 	Source text                `yaml:"source"`
 	Sinks  map[string]sinkSpec `yaml:"sinks"`
 	Routes []routeSpec         `yaml:"routes"`
-	Topics []string            `yaml:"topics"` // that are published: each has a route and a name of its own
+	Topics []string            `yaml:"topics"` // the published topics: each needs a route and a name of its own
 
 	RPC      *natsService `yaml:"rpc"`
 	Presence *natsService `yaml:"presence"`
@@ -29,7 +29,7 @@ type relayConfig struct {
 	Bridges map[string]bridgeSpec `yaml:"bridges"`
 
 	file      string
-	variables []string // that it takes values from
+	variables []string // from which it takes values
 }
 
 type routeSpec struct {
@@ -41,7 +41,7 @@ type routeSpec struct {
 	Preset      relay.Preset      `yaml:"preset"`
 }
 
-// text is a value, or ${NAME} for that of an environment variable.
+// text is a value, or ${NAME} for the value of an environment variable.
 type text string
 
 var (
@@ -57,18 +57,18 @@ func (t *text) UnmarshalYAML(node *yaml.Node) error {
 	switch found := reference.FindString(string(*t)); {
 	case found == "":
 		return nil
-	case name == nil: // it would be taken as it is written
+	case name == nil: // it would be taken literally
 		return fmt.Errorf("line %d: %s is a part of a value: want the whole value in the variable", node.Line, found)
 	}
 	value := os.Getenv(name[1])
-	if value == "" { // with an empty secret requests would not be signed, and nobody would log in
+	if value == "" { // with an empty secret requests would not be signed, and no login would succeed
 		return fmt.Errorf("line %d: the environment variable %s is not set, or is empty", node.Line, name[1])
 	}
 	*t = text(value)
 	return nil
 }
 
-// parseRelayConfig reads the file. Mistakes name it, with line and field.
+// parseRelayConfig parses the file. Its errors give the file, line and field.
 func parseRelayConfig(file string) (*relayConfig, error) {
 	if file == "" {
 		return nil, nil
@@ -105,7 +105,7 @@ var (
 	ourType      = regexp.MustCompile(` into main\.\S+`)
 )
 
-// inPlainWords is an error of the YAML package without our types' names.
+// inPlainWords returns an error of the YAML package without our types' names.
 func inPlainWords(err error) string {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	message = strings.TrimPrefix(message, "unmarshal errors:\n")
@@ -166,7 +166,7 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 	return errors.Join(errs...)
 }
 
-// validateSinks opens each sink, without connecting, and asks it about the routes that lead to it.
+// validateSinks opens each sink, without connecting, and checks the routes that lead to it.
 func (c *relayConfig) validateSinks(led map[string]bool, fault func(path []any, format string, args ...any)) {
 	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
 		path := []any{"sinks", name}
@@ -192,7 +192,7 @@ func (c *relayConfig) validateSinks(led map[string]bool, fault func(path []any, 
 	}
 }
 
-// lineOf returns the line of a field, or of the last one on the way to it that is there.
+// lineOf returns the line of a field, or of the last existing field on the path to it.
 func lineOf(node *yaml.Node, path []any) int {
 	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
 		node = node.Content[0]

@@ -188,10 +188,10 @@ func droppedText(plan operator.ReplayPlan) string {
 	return fmt.Sprintf("about %d of them are younger than %s, for which the broker remembers ids, and would be dropped: use --again", plan.Dropped, short(plan.Remembers))
 }
 
-// replayLook is the time between two looks at a replay that is waited for.
+// replayLook is the time between two looks at a replay in progress.
 const replayLook = 500 * time.Millisecond
 
-// awaitReplay shows how far a replay is, and at last what came of it.
+// awaitReplay shows the progress of a replay, and finally its result.
 func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Replay) error {
 	bar := isTerminal(p.stderr)
 	said := ""

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
-// sinkSpec has one of the fields that say of what kind it is.
+// sinkSpec sets exactly one of the fields that determine its kind.
 type sinkSpec struct {
 	NATS  *natsSpec  `yaml:"nats"`
 	Kafka *kafkaSpec `yaml:"kafka"`
@@ -23,7 +23,7 @@ type sinkSpec struct {
 
 	Webhook *webhookSpec `yaml:"webhook"`
 
-	MaxHeld *int `yaml:"maxHeld"` // of any of them
+	MaxHeld *int `yaml:"maxHeld"` // of any kind
 }
 
 // certificates are the files that every sink can have.
@@ -88,10 +88,10 @@ type webhookSpec struct {
 	certificates `yaml:",inline"`
 }
 
-// sinkName is how we call ourselves to brokers.
+// sinkName is the name by which we identify ourselves to brokers.
 const sinkName = "posthaste"
 
-// open makes the sink. It connects to nothing yet.
+// open makes the sink. It does not connect yet.
 func (s sinkSpec) open() (relay.Sink, error) {
 	var sinks []func() (relay.Sink, error)
 	if n := s.NATS; n != nil {
@@ -172,7 +172,7 @@ func (w *webhookSpec) open() (relay.Sink, error) {
 	}))
 }
 
-// opened keeps a nil pointer from being a sink.
+// opened keeps a nil pointer from becoming a non-nil sink.
 func opened[S relay.Sink](sink S, err error) (relay.Sink, error) {
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func opened[S relay.Sink](sink S, err error) (relay.Sink, error) {
 	return sink, nil
 }
 
-// texts are those that are not empty.
+// texts returns those that are not empty.
 func texts(list []text, more ...text) (all []string) {
 	for _, t := range append(list[:len(list):len(list)], more...) {
 		if t != "" {

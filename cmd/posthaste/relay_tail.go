@@ -45,7 +45,7 @@ func (p *program) tailEventsCommand() *cli.Command {
 	}
 }
 
-// eventFilter says which events to print; what is zero is any.
+// eventFilter selects the events to print; a zero field matches any.
 type eventFilter struct {
 	topics []string
 	key    string
@@ -138,7 +138,7 @@ func (p *program) printEvent(c *cli.Command, e *relay.Event) error {
 	return err
 }
 
-// payloadValue is a payload as a value of JSON: as it is, as a text, or base64.
+// payloadValue returns a payload as a JSON value: unchanged, as a string, or in base64.
 func payloadValue(e *relay.Event) any {
 	switch {
 	case json.Valid(e.Payload):

@@ -19,12 +19,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// operatorFlags are those of the commands that ask the database or the API.
+// operatorFlags returns the flags of the commands that query the database or the API.
 func operatorFlags() []cli.Flag { return flags("database-url", "api", "token") }
 
-// operate runs a command's act on the database or, with --api, through the API. B is
-// what the command asks and does; an *operator.Operator can do all of it. What the API
-// has no route for, *remote has no method for, and then the command says so.
+// operate runs a command's act on the database or, with --api, through the API. B contains what the command queries and
+// does; an *operator.Operator can do all of it. If the API has no route for something, *remote has no method for it,
+// and the command reports that.
 func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(context.Context, B) error) error {
 	s, err := p.load(c, "database-url", "api", "token")
 	if err != nil {
@@ -45,7 +45,7 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 	}
 	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
 		o := operator.New(pool).As(p.actor()).Because(c.String("reason"))
-		return inFlagWords(act(ctx, any(o).(B))) // each B is checked beside its declaration
+		return inFlagWords(act(ctx, any(o).(B))) // each B is checked next to its declaration
 	})
 }
 
@@ -72,26 +72,26 @@ func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, ac
 	return err
 }
 
-// remote is the API in the words of package operator, as far as it has routes.
+// remote is the API behind the methods of package operator, as far as it has routes.
 type remote struct {
 	api     *client.Client
 	line    *line
 	reason  string
-	while   []string          // statuses of the jobs that actOnSome acts on; none is any
-	forget  bool              // what a job with another payload has remembered
+	while   []string          // statuses of the jobs that actOnSome acts on; empty means any
+	forget  bool              // drop what a job with a new payload has remembered
 	cursors map[string]string // of the page after the one that ended with this id
 }
 
-// patience bounds one request: less would give up what the server still works on.
+// patience limits one request: a shorter limit would give up what the server still works on.
 const patience = 30 * time.Second
 
 func patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, patience)
 }
 
-// ids of the API are UUIDs; what is none is nobody's id.
+// idOf parses an id of the API, a UUID; anything else becomes the zero id.
 func idOf(text string) outbox.ID {
-	id, _ := outbox.ParseID(text) // "" where there is none
+	id, _ := outbox.ParseID(text) // "" if there is none
 	return id
 }
 
@@ -102,7 +102,7 @@ func textOf(id outbox.ID) string {
 	return id.String()
 }
 
-// Job has no failed attempts if the token may not read them.
+// Job leaves out failed attempts if the token may not read them.
 func (r *remote) Job(ctx context.Context, id outbox.ID) (operator.Job, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -161,8 +161,8 @@ func jobOf(j client.Job) operator.Job {
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-// Jobs reads one page. The page after it is found by the cursor that it came with;
-// before a job that nobody has listed yet, all newer ones are gone through.
+// Jobs reads one page. The cursor that came with a page leads to the next one; to find the page before a job that has
+// not been listed yet, it reads through all newer ones.
 func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, error) {
 	filter := jobFilterOf(f)
 	found, err := before(r.cursors, textOf(f.Before), f.Limit, func(limit int, cursor string) ([]client.Job, string, error) {
@@ -178,7 +178,7 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 	return jobs, err
 }
 
-// Page is Jobs: each of its requests takes a bounded time.
+// Page is Jobs: each of its requests takes bounded time.
 func (r *remote) Page(ctx context.Context, f operator.Filter) (operator.Page, error) {
 	jobs, err := r.Jobs(ctx, f)
 	if err != nil || len(jobs) < f.Limit {
@@ -221,9 +221,8 @@ func jobFilterOf(f operator.Filter) client.JobFilter {
 	return filter
 }
 
-// before reads the page that begins after the item with the given id: with the
-// cursor that is remembered for it, or else by reading from the first one on. Ids sort
-// as their items do, newest first.
+// before reads the page that begins after the item with the given id: with the cursor that is remembered for it, or
+// else by reading from the first page on. Ids sort as their items do, newest first.
 func before[T any](cursors map[string]string, id string, limit int, read func(limit int, cursor string) ([]T, string, error), idOf func(T) string) (page []T, err error) {
 	cursor, known := cursors[id]
 	for {
@@ -246,7 +245,7 @@ func before[T any](cursors map[string]string, id string, limit int, read func(li
 	}
 }
 
-// Find asks for each job by itself.
+// Find queries each job individually.
 func (r *remote) Find(ctx context.Context, wanted []operator.Wanted) ([]operator.Job, error) {
 	found := make([]operator.Job, len(wanted))
 	var g errgroup.Group
@@ -274,7 +273,7 @@ func (r *remote) Progress(ctx context.Context, id outbox.ID) (operator.Progress,
 	return operator.Progress{Current: p.Current, Total: p.Total, Message: p.Message, ReportedAt: p.ReportedAt}, err
 }
 
-// Steps are none if the token may not read them.
+// Steps returns none if the token may not read them.
 func (r *remote) Steps(ctx context.Context, id outbox.ID) ([]operator.Step, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -289,8 +288,7 @@ func (r *remote) Steps(ctx context.Context, id outbox.ID) ([]operator.Step, erro
 	return steps, err
 }
 
-// Logs goes on where the latest call for the job ended, unless after is zero: the API
-// has places of its own.
+// Logs continues where the latest call for the job ended, unless after is zero: the API has its own form of places.
 func (r *remote) Logs(ctx context.Context, id outbox.ID, after operator.LogPosition) ([]operator.LogLine, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -307,7 +305,7 @@ func (r *remote) Logs(ctx context.Context, id outbox.ID, after operator.LogPosit
 	lines := make([]operator.LogLine, len(log.Lines))
 	for i, l := range log.Lines {
 		lines[i] = operator.LogLine{LogPosition: operator.LogPosition{Line: l.Line}, At: l.At, Message: l.Message}
-		_ = lines[i].Level.UnmarshalText([]byte(l.Level)) // INFO if it is none of slog's
+		_ = lines[i].Level.UnmarshalText([]byte(l.Level)) // INFO if it is not a level of slog
 	}
 	return lines, nil
 }

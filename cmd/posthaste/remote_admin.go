@@ -16,7 +16,7 @@ func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
 	return queues, err
 }
 
-// queues are those that the API knows, and when it counted their jobs.
+// queues returns the queues that the API knows, and when it counted their jobs.
 func (r *remote) queues(ctx context.Context) ([]operator.Queue, time.Time, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -31,7 +31,7 @@ func (r *remote) queues(ctx context.Context) ([]operator.Queue, time.Time, error
 	return queues, found.AsOf, err
 }
 
-// Overview is what the API has counted, by then; it knows no ages, rates and times.
+// Overview returns the API's latest counts; it knows no ages, rates and times.
 func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
 	queues, asOf, err := r.queues(ctx)
 	v := operator.Overview{AsOf: asOf, NoOldest: true}
@@ -66,7 +66,7 @@ func (r *remote) Limit(ctx context.Context, queue string, l operator.Limits) (in
 	return now.MaxRunning, operatorsRate(now.Rate), err
 }
 
-// operatorsRate is zero for any rate.
+// operatorsRate returns zero for no limit.
 func operatorsRate(r *client.Rate) operator.Rate {
 	if r == nil {
 		return operator.Rate{}
@@ -245,5 +245,5 @@ func (r *remote) Audit(ctx context.Context, f operator.AuditFilter) ([]operator.
 	return entries, err
 }
 
-// actID sorts as the number does.
+// actID returns a text that sorts as the number does.
 func actID(n int64) string { return fmt.Sprintf("%019d", n) }

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Cancel tells what became of the job by its status.
+// Cancel derives the result from the job's status.
 func (r *remote) Cancel(ctx context.Context, id outbox.ID) (operator.Cancellation, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -45,7 +45,7 @@ func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(con
 	return nil
 }
 
-// only is for acts on jobs that are in one of the statuses when their turn comes.
+// only returns a remote that acts on jobs only if they are in one of the statuses when their turn comes.
 func (r *remote) only(statuses []outbox.Status) *remote {
 	strict := *r
 	for _, s := range statuses {
@@ -54,8 +54,8 @@ func (r *remote) only(statuses []outbox.Status) *remote {
 	return &strict
 }
 
-// actOnSome is about jobs that are named: mostly one request. Its error names jobs of
-// which it is not known whether it was done.
+// actOnSome acts on jobs that are named, mostly in one request. Its error names jobs for which it is unknown whether
+// the act was done.
 func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry bool) (d partDone, err error) {
 	which := client.Bulk{IDs: make([]string, len(ids)), While: r.while, DryRun: dry, Reason: r.reason}
 	for i, id := range ids {
@@ -91,7 +91,7 @@ func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry
 	return d, notKnown(act, unknown)
 }
 
-// notKnown is nil for no jobs, and names the first few of many.
+// notKnown returns nil for no jobs, and names the first few of many.
 func notKnown(act string, jobs []client.Outcome) error {
 	const named = 5
 	var errs []error

@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// lettersAct is an act on what the filter means. The API refuses an act without any
-// condition; --all means both statuses.
+// lettersAct returns an act on the letters that match the filter. The API refuses an act without any condition; --all
+// means both statuses.
 func (r *remote) lettersAct(f operator.DeadLetterFilter) client.LettersAct {
 	filter := letterFilterOf(f)
 	if len(filter.Status) == 0 {
@@ -20,8 +20,7 @@ func (r *remote) lettersAct(f operator.DeadLetterFilter) client.LettersAct {
 	return client.LettersAct{Filter: filter, Reason: r.reason}
 }
 
-// MatchDeadLetters bounds nothing that f does not if the server is too old to say of
-// when its count is.
+// MatchDeadLetters sets no bound beyond f if the server is too old to report the moment of its count.
 func (r *remote) MatchDeadLetters(ctx context.Context, f operator.DeadLetterFilter) (operator.BulkProgress, error) {
 	act := r.lettersAct(f)
 	act.DryRun = true
@@ -44,8 +43,7 @@ func (r *remote) DismissAll(ctx context.Context, f operator.DeadLetterFilter) it
 	return r.actOnMany(ctx, f, r.api.DismissDeadLetters)
 }
 
-// actOnMany asks until everything is done, request after request. What one of them did
-// stays done if the next one fails.
+// actOnMany repeats requests until everything is done. Acts of a request stay in effect if a later request fails.
 func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter, do func(context.Context, client.LettersAct) (client.LettersActed, error)) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		progress := operator.BulkProgress{FailedUntil: f.FailedUntil}

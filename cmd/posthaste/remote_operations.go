@@ -42,7 +42,7 @@ func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct, f
 	return match, nil
 }
 
-// openJobsOf is a filter for the API, which refuses one without any condition; --all means each status.
+// openJobsOf returns a filter for the API, which refuses one without any condition; --all means each status.
 func openJobsOf(act operator.OperationAct, f operator.OpenFilter) client.OpenJobsFilter {
 	of := client.OpenJobsFilter{Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, AsOf: f.AsOf}
 	statuses := f.Statuses
@@ -69,17 +69,17 @@ func (r *remote) Operations(ctx context.Context, tenant outbox.ID, limit int, be
 	return list, nil
 }
 
-// The tenant is the token's.
+// Operation ignores the tenant, which is the token's.
 func (r *remote) Operation(ctx context.Context, _, id outbox.ID) (operator.Operation, error) {
 	return r.onOperation(ctx, id, r.api.Operation)
 }
 
-// StopOperation is for an operation of the token's tenant.
+// StopOperation stops an operation of the token's tenant.
 func (r *remote) StopOperation(ctx context.Context, _, id outbox.ID) (operator.Operation, error) {
 	return r.onOperation(ctx, id, r.api.StopOperation)
 }
 
-// ResumeOperation is for an operation of the token's tenant.
+// ResumeOperation resumes an operation of the token's tenant.
 func (r *remote) ResumeOperation(ctx context.Context, _, id outbox.ID) (operator.Operation, error) {
 	return r.onOperation(ctx, id, r.api.ResumeOperation)
 }

@@ -48,7 +48,7 @@ func (r *remote) Replays(ctx context.Context, sink string, tenant outbox.ID) ([]
 	return all, err
 }
 
-// Replay looks for it among those of the sink.
+// Replay searches for it among those of the sink.
 func (r *remote) Replay(ctx context.Context, sink string, id, _ outbox.ID) (operator.Replay, error) {
 	all, err := r.Replays(ctx, sink, outbox.ID{})
 	for _, one := range all {

@@ -46,7 +46,7 @@ func (r *remote) SkipEvent(ctx context.Context, sink string, event outbox.ID) er
 	return err
 }
 
-// Held lists the first of them: a page of the API begins with a cursor, and not with a place.
+// Held lists the first of them: a page of the API begins with a cursor rather than a place.
 func (r *remote) Held(ctx context.Context, sink string, _ operator.HeldPlace, limit int) ([]operator.HeldMessage, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()

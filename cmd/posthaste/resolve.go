@@ -9,7 +9,7 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// chosen is a setting's value and where it comes from.
+// chosen is a setting's value and its source.
 type chosen struct {
 	setting
 	value  string
@@ -18,7 +18,7 @@ type chosen struct {
 
 const byDefault = "default"
 
-// flags are those of the named settings; without names, of all.
+// flags returns those of the named settings; without names, of all.
 func flags(names ...string) []cli.Flag {
 	var list []cli.Flag
 	for _, s := range selected(names) {
@@ -42,8 +42,7 @@ func selected(names []string) []setting {
 	return slices.DeleteFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return !slices.Contains(names, s.flag) })
 }
 
-// load reads the named settings; without names, all. Its error names every
-// mistake.
+// load reads the named settings; without names, all. Its error names every mistake.
 func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 	var result settings
 	var errs []error
@@ -56,7 +55,7 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 			continue
 		}
 		if s.flag == "admin-addr" {
-			result.app.AdminOptional = v.source == byDefault // a second process on this host gets by without
+			result.app.AdminOptional = v.source == byDefault // a second process on this host can do without
 		}
 		if s.flag == "api-addr" {
 			result.apiByDefault = v.source == byDefault
@@ -64,7 +63,7 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 		if err := s.parse(&result, v.value); err != nil {
 			said := "is " + quoted(v.value)
 			if s.show != nil {
-				said = "is not acceptable" // and not shown
+				said = "is not acceptable" // without showing it
 			}
 			errs = append(errs, fmt.Errorf("%s %s: %w", v.source, said, err))
 		}
@@ -75,13 +74,13 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 	return result, nil
 }
 
-// directions are the settings that say which database or API a command is about, and as whom. An empty one on the
-// command line, as --database-url "$STAGING_URL" is where that is not set, is a mistake also of serve: taken for none
-// it would be about what the environment names.
+// directions are the settings that determine which database or API a command is about, and as whom. An empty one on the
+// command line, such as --database-url "$STAGING_URL" with the variable unset, is a mistake, even for serve: treated as
+// absent, it would make the command act on what the environment names.
 var directions = []string{"database-url", "api", "token"}
 
-// choose takes the flag before the environment before the default. An empty
-// variable counts as none, and so does an empty flag that is none of the directions.
+// choose takes the flag before the environment before the default. An empty variable counts as absent, and so does an
+// empty flag, unless it is one of the directions.
 func (p *program) choose(c *cli.Command, s setting) chosen {
 	if c.IsSet(s.flag) {
 		value := c.String(s.flag)
@@ -102,7 +101,7 @@ func (p *program) choose(c *cli.Command, s setting) chosen {
 
 var errNoDatabase = errors.New("no database: set DATABASE_URL or pass --database-url")
 
-// requireDatabase is for commands that cannot do without one.
+// requireDatabase is for commands that need a database.
 func requireDatabase(s settings) error {
 	if s.app.DatabaseURL == "" {
 		return &usageError{errNoDatabase}

@@ -87,8 +87,7 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// known is nil for a number that is not known: the API tells no generations of schedules
-// and no epochs of lines.
+// known returns nil for an unknown number: the API omits generations of schedules and epochs of lines.
 func known(n int64) any { return orNull(n != 0, n) }
 
 func tenantFlag() cli.Flag {
@@ -129,8 +128,8 @@ func (p *program) deleteScheduleCommand() *cli.Command {
 	return command
 }
 
-// findSchedule looks for it where the act would: without a tenant that is the root
-// tenant or, through the API, the token's own.
+// findSchedule searches where the act would: without a tenant that is the root tenant or, through the API, the token's
+// own.
 func findSchedule(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
 	whose := tenant
 	if tenant.IsZero() {
@@ -138,7 +137,7 @@ func findSchedule(ctx context.Context, o scheduleActs, tenant outbox.ID, name st
 	}
 	schedules, err := o.SchedulesOf(ctx, whose)
 	if tenant.IsZero() && isProblem(err, client.CodeForbidden) {
-		schedules, err = o.SchedulesOf(ctx, tenant) // all that the token may see is of its tenant
+		schedules, err = o.SchedulesOf(ctx, tenant) // all that the token may see belong to its tenant
 	}
 	if err == nil && !slices.ContainsFunc(schedules, func(s operator.Schedule) bool { return s.Name == name }) {
 		err = fmt.Errorf("schedule %s: %w", name, operator.ErrScheduleNotFound)

@@ -24,7 +24,7 @@ func (p *program) createScheduleCommand() *cli.Command {
 		Description: `It needs --kind and one of --cron and --every. It stays until it is deleted, or until a
 program declares a schedule of the same name, which replaces it.`,
 		Flags:                     scheduleFields(),
-		DisableSliceFlagSeparator: true, // a header's value may have commas
+		DisableSliceFlagSeparator: true, // a header's value may contain commas
 		Action: func(ctx context.Context, c *cli.Command) error {
 			return p.editSchedule(ctx, c, "created", func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string, e schedule.Edit) (time.Time, error) {
 				return o.CreateSchedule(ctx, newSchedule{e.New(tenant, name), tenant, e})
@@ -33,7 +33,7 @@ program declares a schedule of the same name, which replaces it.`,
 	}
 }
 
-// newSchedule is a schedule that remembers of what it was made.
+// newSchedule is a schedule with the values that it was made from.
 type newSchedule struct {
 	schedule.Schedule
 	tenant outbox.ID // as it was named; zero if it was not
@@ -87,7 +87,7 @@ func scheduleFields() []cli.Flag {
 	)
 }
 
-// editSchedule runs a command's act on the schedule that it names with what its flags say.
+// editSchedule runs a command's act on the schedule that it names, with the changes given by its flags.
 func (p *program) editSchedule(ctx context.Context, c *cli.Command, done string,
 	act func(context.Context, scheduleActs, outbox.ID, string, schedule.Edit) (time.Time, error),
 ) error {
@@ -122,7 +122,7 @@ func (p *program) editSchedule(ctx context.Context, c *cli.Command, done string,
 	})
 }
 
-// scheduleWords are our words for the fields that package schedule complains of.
+// scheduleWords maps fields in the errors of package schedule to our flags.
 var scheduleWords = strings.NewReplacer(
 	"Args.Kind()", "--kind", "Raw.Payload", "--payload", "Raw.ContentType", "--content-type", "Args are", "--payload is",
 	"expression.", "--cron ", "expression is", "--cron is", "zone is", "--zone is", "interval is", "--every is", "Options.Missed is", "--missed is",
@@ -189,7 +189,7 @@ func unset(e *schedule.Edit, flag string) error {
 	return nil
 }
 
-// textFlag is nil for a flag that is not there.
+// textFlag returns nil for an absent flag.
 func textFlag[T ~string](c *cli.Command, flag string) *T {
 	if !c.IsSet(flag) {
 		return nil
@@ -211,7 +211,7 @@ func truth(c *cli.Command, flag string) *bool {
 	return new(c.Bool(flag))
 }
 
-// CreateSchedule makes what the command read anew in the words of the API.
+// CreateSchedule converts what the command parsed into the API's types.
 func (r *remote) CreateSchedule(ctx context.Context, s operator.NewSchedule) (time.Time, error) {
 	made := s.(newSchedule) // createScheduleCommand
 	fields, err := fieldsOf(made.edit)

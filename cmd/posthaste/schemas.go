@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/kinds"
 )
 
-// readSchemas reads the schemas of a folder; "" is none.
+// readSchemas reads the schemas of a folder; "" means none.
 func readSchemas(folder string) (*kinds.Schemas, error) {
 	if folder == "" {
 		return nil, nil

@@ -56,7 +56,7 @@ address, or on --console-addr. The role relay publishes events to the brokers th
 	}
 }
 
-// serve runs the process until a signal or the end of ctx. Idle are flags to warn of: see settings.idle.
+// serve runs the process until a signal or the end of ctx. idle are flags to warn of: see settings.idle.
 func (p *program) serve(ctx context.Context, s settings, idle []string) error {
 	mux, err := webhookMux(s)
 	if err != nil {

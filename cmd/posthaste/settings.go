@@ -20,13 +20,13 @@ import (
 	"github.com/posthaste-dev/posthaste/tracing"
 )
 
-// settings are the values of all switches that a command takes.
+// settings holds the values of all settings that a command takes.
 type settings struct {
 	app      app.Config
 	server   server.Config
 	notify   outbox.NotifyMode
 	webhooks []webhookRoute
-	signing  webhook.Signing // of webhooks
+	signing  webhook.Signing // for webhooks
 	roles    []string
 	apiAddr  string
 	apiURL   string
@@ -35,25 +35,24 @@ type settings struct {
 	signIn   access.SignInConfig
 	console  console.Config
 
-	relayConfig *relayConfig // nil is none
+	relayConfig *relayConfig // nil means none
 	noRelay     bool
-	noListen    bool // for the relay; app.NoListen is also that there are no jobs to be woken for
+	noListen    bool // for the relay; app.NoListen is also set without jobs to wake for
 
-	apiByDefault bool // nobody asked for apiAddr
+	apiByDefault bool // apiAddr was not set explicitly
 	logLevel     slog.Level
 	logFormat    string
 	trace        string // a tracing.Mode, or off
 }
 
-// setting is one switch: a flag, the environment variables that stand for it, and
-// what holds when neither is given.
+// setting is one setting: a flag, the environment variables that stand for it, and the default if neither is given.
 type setting struct {
 	flag     string
 	envs     []string // the first that is set counts
 	fallback string
 	usage    string
-	show     func(string) string           // without what must not be shown; nil shows all
-	parse    func(*settings, string) error // the error says what is wanted
+	show     func(string) string           // removes what must not be shown; nil shows all
+	parse    func(*settings, string) error // the error describes what is wanted
 }
 
 func (s setting) shown(value string) string {
@@ -63,7 +62,7 @@ func (s setting) shown(value string) string {
 	return s.show(value)
 }
 
-// allSettings is every switch there is, in the order in which they are explained.
+// allSettings lists every setting, in the order in which they are explained.
 var allSettings = []setting{
 	{
 		"database-url",
@@ -456,8 +455,7 @@ var allSettings = []setting{
 	},
 }
 
-// apiSettings lead the operators' commands to the API. A process that serves has no use
-// for them.
+// apiSettings lead the operators' commands to the API. A process that serves does not use them.
 var apiSettings = []setting{
 	{
 		"api",
@@ -495,7 +493,7 @@ func (s settings) withRoles() settings {
 	}
 	if has("api") || has("console") {
 		s.server.Manual = site.Handler()
-		people := s.signIn.ClientID != "" && s.oidc.Audience == "" // the issuer is for them alone
+		people := s.signIn.ClientID != "" && s.oidc.Audience == "" // the issuer is only for them
 		if s.oidc.Issuer != "" && !people {
 			s.server.OIDC = &s.oidc
 		}
@@ -506,7 +504,7 @@ func (s settings) withRoles() settings {
 func parseGracePeriod(s *settings, v string) (err error) {
 	s.app.GracePeriod, err = parseDuration(v, 0, 24*time.Hour)
 	if s.app.GracePeriod == 0 {
-		s.app.GracePeriod = -1 // zero is the default there
+		s.app.GracePeriod = -1 // there, zero means the default
 	}
 	return err
 }
@@ -517,5 +515,5 @@ func parseOff(v string, off *bool) error {
 	return err
 }
 
-// quoted is how a mistaken value is shown.
+// quoted returns an invalid value in the form that is shown.
 func quoted(v string) string { return strconv.Quote(v) }

@@ -42,7 +42,7 @@ func (p *program) stats(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// sumUp is an Overview by names that scripts can rely on.
+// sumUp returns an Overview under names that scripts can rely on.
 func sumUp(v operator.Overview) listing {
 	l := listing{header: []string{"name", "value"}}
 	l.add("open", v.Jobs(openStatuses()...))
@@ -75,5 +75,5 @@ func sumUp(v operator.Overview) listing {
 	return l
 }
 
-// millis is d in seconds, to the millisecond: a number in JSON, too.
+// millis returns d in seconds, to the millisecond: a number in JSON, too.
 func millis(d time.Duration) json.Number { return json.Number(fmt.Sprintf("%.3f", d.Seconds())) }

@@ -59,7 +59,7 @@ func (p *program) tokensCommand() *cli.Command {
 	}
 }
 
-// byFlag says who acts: it is stored.
+// byFlag names the person who acts, which is stored.
 func byFlag() cli.Flag {
 	return &cli.StringFlag{Name: "by", Usage: "`NAME` to record as the actor (default: ACCOUNT@HOST of the caller)"}
 }
@@ -154,7 +154,7 @@ func (p *program) listTokens(ctx context.Context, c *cli.Command) error {
 
 var tokenID = regexp.MustCompile(`^[a-z2-7]{16}$`)
 
-// revokeTokens goes on after an id that is none: the others must not stay good.
+// revokeTokens continues after an invalid id: the other tokens must not remain valid.
 func (p *program) revokeTokens(ctx context.Context, c *cli.Command) error {
 	if c.NArg() == 0 {
 		return wantArgs(c, 1, 1)

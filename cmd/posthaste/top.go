@@ -63,12 +63,12 @@ type topView interface {
 	workerList
 }
 
-// sight is what one frame shows.
+// sight is the content of one frame.
 type sight struct {
 	operator.Overview
-	onlyCounts bool // through the API, which tells no ages, rates and times
+	onlyCounts bool // through the API, which has no ages, rates and times
 	workers    []operator.Worker
-	hidden     bool // the workers: the token may not see what all tenants share
+	hidden     bool // the workers are: the token may not see what all tenants share
 	took       time.Duration
 }
 
@@ -85,21 +85,21 @@ func lookAround(ctx context.Context, o topView) (s sight, err error) {
 	return s, err
 }
 
-// watch remembers what rates are made of.
+// watch remembers the looks from which rates are derived.
 type watch struct {
 	look   func(context.Context) (sight, error)
 	latest sight
 	rates  rates
-	err    error // of the latest look, which left the rest as it was
+	err    error // of the latest look, which left the rest unchanged
 }
 
-// rates are jobs a second. They are known from the second look on.
+// rates are in jobs per second, known from the second look on.
 type rates struct {
 	known            bool
 	enqueued, closed float64
 }
 
-// again looks, and makes the rates.
+// again looks, and computes the rates.
 func (w *watch) again(ctx context.Context) {
 	s, err := w.look(ctx)
 	if w.err = err; err != nil {
@@ -116,7 +116,7 @@ func ratesBetween(a, b operator.Overview) rates {
 	}
 	return rates{
 		known: true,
-		// A counter that was reset, or lost a dropped day, begins anew.
+		// A counter that was reset, or lost a dropped day, starts over.
 		enqueued: max(0, float64(b.Enqueued-a.Enqueued)) / seconds,
 		closed:   max(0, float64(b.Closed-a.Closed)) / seconds,
 	}

@@ -16,7 +16,7 @@ import (
 // frame draws what was seen.
 func (w *watch) frame() string {
 	var lines []string
-	if w.err != nil { // where it is seen; the rest is as it was
+	if w.err != nil { // shown where it is noticed; the rest is unchanged
 		lines = append(lines, "cannot look: "+w.err.Error(), "")
 	}
 	if !w.latest.AsOf.IsZero() {
@@ -27,12 +27,12 @@ func (w *watch) frame() string {
 		}
 	}
 	for i := range lines {
-		lines[i] = oneLine(lines[i]) // a key or an error is somebody else's text
+		lines[i] = oneLine(lines[i]) // a key or an error is others' text
 	}
 	return strings.Join(lines, "\n")
 }
 
-// fit cuts a frame to a screen; a width or height of 0 is any.
+// fit cuts a frame to a screen; a width or height of 0 means no limit.
 func fit(frame string, width, height int) string {
 	lines := strings.Split(frame, "\n")
 	if height > 0 && len(lines) > height {
@@ -52,7 +52,7 @@ func cut(line string, width int) string {
 	return string([]rune(line)[:max(0, width-1)]) + "…"
 }
 
-// head is what is the same for all queues.
+// head returns the lines that concern all queues.
 func (w *watch) head() []string {
 	v := w.latest
 	about := ""
@@ -79,7 +79,7 @@ func (w *watch) head() []string {
 		fmt.Sprintf("dead        %d letters wait for a person", v.Jobs(outbox.Failed, outbox.Dead)))
 }
 
-// notInTheAPI stands for figures that the API has no route for.
+// notInTheAPI stands for figures without a route in the API.
 const notInTheAPI = "not known (not in the API)"
 
 func (s sight) oldestWords() string {
@@ -130,7 +130,7 @@ func statusWords(v operator.Overview) string {
 	return cmp.Or(strings.Join(words, ", "), "nothing to do")
 }
 
-// brief is a duration to two or three digits.
+// brief returns a duration with two or three digits.
 func brief(d time.Duration) string {
 	for _, unit := range []struct{ above, to time.Duration }{
 		{24 * time.Hour, time.Hour},
@@ -146,7 +146,7 @@ func brief(d time.Duration) string {
 	return d.Round(time.Microsecond).String()
 }
 
-// queueLines are the queues with the most to do first.
+// queueLines returns the lines of the queues, the busiest first.
 func (w *watch) queueLines() []string {
 	queues := slices.Clone(w.latest.Queues)
 	slices.SortStableFunc(queues, func(a, b operator.QueueOverview) int { return cmp.Compare(total(b), total(a)) })
@@ -174,7 +174,7 @@ func total(q operator.QueueOverview) (n int64) {
 	return n
 }
 
-// kindLines are the kinds that closed of late.
+// kindLines returns the lines of the kinds whose jobs closed recently.
 func (w *watch) kindLines() []string {
 	if len(w.latest.Recent) < 2 {
 		return nil

@@ -9,11 +9,10 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// showScreen draws frames on the terminal until q, Ctrl-C or the end of ctx, and
-// leaves the terminal as it was.
+// showScreen draws frames on the terminal until q, Ctrl-C or the end of ctx, and restores the terminal.
 func (p *program) showScreen(ctx context.Context, w *watch, interval time.Duration) error {
 	looks, stop := context.WithCancel(ctx)
-	defer stop() // a look that is under way does not hold up the end
+	defer stop() // a look in progress does not delay the end
 	_, err := tea.NewProgram(screen{ctx: looks, watch: w, interval: interval},
 		tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout.screen()), tea.WithoutSignalHandler()).Run()
 	if err != nil && ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {
@@ -22,10 +21,9 @@ func (p *program) showScreen(ctx context.Context, w *watch, interval time.Durati
 	return nil
 }
 
-// screen is the terminal and what is on it. Its watch is touched by one look at a
-// time, and drawn between looks only.
+// screen is the terminal with its content. One look at a time changes its watch, which is drawn only between looks.
 type screen struct {
-	ctx           context.Context // of the looks: bubbletea's commands bring none
+	ctx           context.Context // of the looks: bubbletea's commands have none
 	watch         *watch
 	interval      time.Duration
 	width, height int
@@ -33,7 +31,7 @@ type screen struct {
 }
 
 type (
-	looked struct{}  // the watch has been brought up to date
+	looked struct{}  // the watch has been updated
 	due    time.Time // it is time for the next look
 )
 

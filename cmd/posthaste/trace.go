@@ -19,10 +19,10 @@ import (
 	"github.com/posthaste-dev/posthaste/tracing"
 )
 
-// traceEnds bounds how long a process that stops waits for its last spans to be taken.
+// traceEnds limits how long a stopping process waits until its last spans are accepted.
 const traceEnds = 3 * time.Second
 
-// startTracing exports spans by OTLP, as OpenTelemetry's own environment variables say, if they name an endpoint or
+// startTracing exports spans by OTLP, as OpenTelemetry's own environment variables direct, if they name an endpoint or
 // the exporter and --trace is not off. It returns a function that ends it.
 func (p *program) startTracing(ctx context.Context, mode string, log *slog.Logger) (stop func(), err error) {
 	exporter := p.getenv("OTEL_TRACES_EXPORTER")

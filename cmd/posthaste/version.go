@@ -12,7 +12,7 @@ import (
 // version is set by release builds: -ldflags "-X main.version=v1.2.3".
 var version = ""
 
-// buildVersion is the release's version, or what Go knows of the build.
+// buildVersion returns the release's version, or what Go knows of the build.
 func buildVersion() string {
 	if version != "" {
 		return version
@@ -37,7 +37,7 @@ func (p *program) versionCommand() *cli.Command {
 	}
 }
 
-// commit is what the build was made of, as far as it is known.
+// commit returns the commit of the build, if known.
 func commit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

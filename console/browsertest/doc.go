@@ -1,8 +1,8 @@
 // Package browsertest opens the console in a browser: every page, in the program as it is built, on a real Postgres.
 //
-// Nothing lists the pages. A crawl follows each link from the first page on, so that a new page is looked at from the
-// day on which it is linked. What is looked for is a check, a function that returns what is wrong with a page; and each
-// check also runs where a proxy takes away what it is there for, and has to find that (defence_test.go).
+// There is no list of the pages. A crawl follows each link from the first page on, so that a new page is tested from
+// the day on which it is linked. Each property is a check, a function that returns what is wrong with a page; and each
+// check also runs where a proxy removes the defence that it tests, and must detect that (defence_test.go).
 //
 // The browser is Debian's Chromium. Without one the tests are skipped, and with POSTHASTE_BROWSER=required they fail.
 //

@@ -1,25 +1,21 @@
-// Package download is a handler for jobs that fetch a file over HTTP: it resumes
-// where the attempt before was cut off, verifies what it got, and puts the file in
-// its place in one move.
+// Package download provides a handler for jobs that fetch a file over HTTP: it resumes where the previous attempt was
+// cut off, verifies the content, and moves the finished file into place in one step.
 //
 //	files, err := download.New(download.Config{Root: "/var/lib/shop/files"})
 //	…
 //	dispatcher.HandleResult(&mux, files.Download, dispatcher.KindConfig{Timeout: 2 * time.Hour})
 //
-// Guarantees: the file at its path is whole, or the one that was there before. It
-// has the length that the server announced and, if the job gives a SHA-256, that
-// one. Nothing is written outside of the root, also not through symbolic links.
+// Guarantees: the path holds either the whole file or the previous one. The file has the length that the server
+// announced and, if the job gives a SHA-256, that hash. Nothing is written outside the root, not even through symbolic
+// links.
 //
-// An attempt writes to a part file of its own beside the target, named after the
-// job and the attempt's epoch, and only ever appends to it; what it has saved as a
-// checkpoint is on disk. The next attempt copies that much into a file of its own
-// and asks the server for the rest: guarded by If-Range, so that bytes of two
-// versions never meet. A worker that lost its job without knowing it thus writes
-// where nobody reads. Before it moves its file it has to save a last checkpoint,
-// which it no longer can. Only if it is stopped exactly between the two may the
-// file of an earlier attempt, whole and verified as well, replace that of a later
-// one.
+// Each attempt writes to a part file of its own next to the target, named after the job and the attempt's epoch, and
+// only ever appends to it; the bytes recorded in its checkpoint are on disk. The next attempt copies those bytes into a
+// file of its own and asks the server for the rest, guarded by If-Range, so that bytes of two versions never mix. A
+// worker that has lost its job without knowing it therefore writes to a file that nobody reads. Before it moves its
+// file into place it must save a last checkpoint, which it no longer can. Only if it is stopped exactly between the two
+// may the file of an earlier attempt, also whole and verified, replace that of a later one.
 //
-// Part files (.posthaste-*.part) of jobs that failed permanently are removed; those
-// of jobs that are dead, for they have used up their attempts, stay for a retry.
+// Part files (.posthaste-*.part) of jobs that failed permanently are removed; those of jobs that are dead, because
+// their attempts ran out, stay for a retry.
 package download

@@ -21,32 +21,32 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Args is a file to fetch. Jobs of all tenants share the root: a program that lets tenants choose the Path gives each
-// tenant a folder.
+// Args describe a file to fetch. Jobs of all tenants share the root: a program that lets tenants choose the Path should
+// give each tenant a folder.
 type Args struct {
 	outbox.Returns[Result]
 
 	URL      string `json:"url"`                 // http or https
-	Path     string `json:"path"`                // where to put it, below Config.Root, with slashes; folders are made
-	SHA256   string `json:"sha256,omitempty"`    // of the content, in hexadecimal; "" is not verified
-	MaxBytes int64  `json:"max_bytes,omitempty"` // 0 is Config.MaxBytes, which it cannot exceed
+	Path     string `json:"path"`                // destination below Config.Root, with slashes; folders are made
+	SHA256   string `json:"sha256,omitempty"`    // of the content, in hexadecimal; "" skips the verification
+	MaxBytes int64  `json:"max_bytes,omitempty"` // 0 means Config.MaxBytes, which it cannot exceed
 }
 
-// Kind is "download".
+// Kind returns "download".
 func (Args) Kind() string { return "download" }
 
-// Result is what became of it.
+// Result describes the downloaded file.
 type Result struct {
 	Path   string `json:"path"` // as in Args
 	Bytes  int64  `json:"bytes"`
-	SHA256 string `json:"sha256"` // of what was fetched, whether it was asked for or not
+	SHA256 string `json:"sha256"` // of the content, whether Args asked for it or not
 }
 
-// Config is where files go and how they are fetched.
+// Config sets where files go and how they are fetched.
 type Config struct {
-	Root     string       // the folder that all files are put below; it has to exist
-	MaxBytes int64        // of one file; 0 is 10 GiB
-	Client   *http.Client // nil is one of our own, without a limit on the whole request: the attempt's timeout is that
+	Root     string       // the folder that contains all files; must exist
+	MaxBytes int64        // of one file; 0 means 10 GiB
+	Client   *http.Client // nil means one without a limit on the whole request, which the attempt's timeout limits
 }
 
 const (
@@ -54,7 +54,7 @@ const (
 	stallTime       = time.Minute // without a byte: then the attempt ends, to be retried
 )
 
-// Downloader fetches files. It is safe for concurrent use.
+// A Downloader fetches files. It is safe for concurrent use.
 type Downloader struct {
 	root     *os.Root
 	folders  durable.Folders
@@ -63,7 +63,7 @@ type Downloader struct {
 	stall    time.Duration
 }
 
-// New opens the root.
+// New returns a Downloader for an existing root folder, which it opens.
 func New(config Config) (*Downloader, error) {
 	if config.MaxBytes < 0 {
 		return nil, misconfigured("Config.MaxBytes", "is %d, want at least 1, or 0 for %d", config.MaxBytes, defaultMaxBytes)
@@ -84,13 +84,12 @@ func New(config Config) (*Downloader, error) {
 	return d, nil
 }
 
-// Close closes the root. Downloads under way go on.
+// Close closes the root. Downloads in progress go on.
 func (d *Downloader) Close() error { return d.root.Close() }
 
-// Download is the handler. What will not get better by itself fails the job for
-// good: a request that the server refuses, a file that is too large or has the
-// wrong hash, a path outside of the root. Everything else is retried and goes on
-// where it was cut off, as far as the server allows it.
+// Download is the handler. An obstacle that a retry cannot remove fails the job for good: a request that the server
+// refuses, a file that is too large or has the wrong hash, a path outside the root. Any other failure is retried, and
+// the next attempt resumes where this one was cut off, as far as the server allows.
 func (d *Downloader) Download(ctx context.Context, job *outbox.Job[Args]) (Result, error) {
 	t, err := d.newTransfer(job)
 	if err != nil {
@@ -109,11 +108,11 @@ func (d *Downloader) Download(ctx context.Context, job *outbox.Job[Args]) (Resul
 	return t.publish(ctx)
 }
 
-// newTransfer refuses what is not acceptable and opens the target's folder.
+// newTransfer validates the arguments and opens the target's folder.
 func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 	args := job.Args
 	source, err := url.Parse(args.URL)
-	if err != nil { // it would quote the URL
+	if err != nil { // err would quote the URL
 		return nil, invalidArgs("Args.URL", "is malformed (it may hold a secret and is not shown)")
 	}
 	if source.Scheme != "http" && source.Scheme != "https" || source.Hostname() == "" {
@@ -143,8 +142,8 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 	}, nil
 }
 
-// openDir makes and opens the target's folder. What the operating system refuses
-// may be mended; what os.Root itself refuses leads out of the root.
+// openDir makes and opens the target's folder. An obstacle that the operating system reports may be removed later; a
+// path that os.Root itself refuses leads out of the root.
 func (d *Downloader) openDir(name string) (*os.Root, error) {
 	err := d.folders.MkdirAll(name, 0o755)
 	if err == nil {
@@ -160,7 +159,7 @@ func (d *Downloader) openDir(name string) (*os.Root, error) {
 	return nil, err
 }
 
-// Error is why a download failed.
+// Error is the reason for which a download failed.
 type Error struct {
 	code  string
 	final bool
@@ -170,8 +169,8 @@ type Error struct {
 func (e *Error) Error() string { return e.err.Error() }
 func (e *Error) Unwrap() error { return e.err }
 
-// Code is stored with the failed attempt: invalid_args, path_refused, too_large,
-// hash_mismatch, length_unknown, or http_404 and its like.
+// Code returns the error code that is stored with the failed attempt: invalid_args, path_refused, too_large,
+// hash_mismatch, length_unknown, or http_404 and the like.
 func (e *Error) Code() string { return e.code }
 
 func final(code string, err error) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// How are files fetched by jobs, of any size, over connections that break?
+// How do jobs fetch files of any size over connections that break?
 func Example() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	maxRequests   = 4 // of one attempt: each but the first because what we had was of no use
+	maxRequests   = 4 // per attempt; each but the first is made because the bytes so far were useless
 	maxRetryAfter = time.Hour
 )
 
 var errStalled = fmt.Errorf("the server has sent nothing for %s", stallTime)
 
-// fetchAll asks until the part file is the whole file.
+// fetchAll sends requests until the part file is the whole file.
 func (t *transfer) fetchAll(ctx context.Context) error {
 	for range maxRequests {
 		if t.total >= 0 && t.part.size == t.total && t.resumed {
-			return nil // the attempt before had fetched all of it
+			return nil // the previous attempt had fetched all of it
 		}
 		whole, err := t.fetch(ctx)
 		if err != nil || whole {
@@ -37,8 +37,7 @@ func (t *transfer) fetchAll(ctx context.Context) error {
 	return errors.New("the server's answers to requests for a part do not fit together")
 }
 
-// fetch makes one request. It reports false if what the part file has is of no
-// use: it is to begin anew.
+// fetch makes one request. It returns false if the bytes in the part file are useless and the download must start over.
 func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -49,7 +48,7 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 	if err != nil {
 		return false, invalidArgs("Args.URL", "is not acceptable (it may hold a secret and is not shown)")
 	}
-	req.Header.Set("Accept-Encoding", "identity") // lengths and ranges are those of the file
+	req.Header.Set("Accept-Encoding", "identity") // lengths and ranges then refer to the file itself
 	if t.part.size > 0 {
 		condition := t.validator.ifRange()
 		if condition == "" {
@@ -66,7 +65,7 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 
 	switch {
 	case res.StatusCode == http.StatusOK:
-		if t.part.size > 0 { // it ignores ranges, or has another version by now
+		if t.part.size > 0 { // the server ignores ranges, or has another version by now
 			if err := t.restart(); err != nil {
 				return false, err
 			}
@@ -77,7 +76,7 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 			return false, nil
 		}
 	case res.StatusCode == http.StatusRequestedRangeNotSatisfiable && t.part.size > 0:
-		// All of it may be here: a length that nobody had announced, and then a crash.
+		// The part file may be complete: the length was not announced, and a crash followed.
 		total, ok := unsatisfied(res.Header.Get("Content-Range"))
 		whole = ok && total == t.part.size && (t.total == -1 || t.total == total) && !t.validator.contradicted(res.Header)
 		return whole, nil
@@ -93,7 +92,7 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 	return true, t.receive(ctx, res.Body, stalled)
 }
 
-// continues reports whether an answer is the rest of what the part file has.
+// continues reports whether a response holds the rest of the part file's content.
 func (t *transfer) continues(res *http.Response) bool {
 	first, last, total, ok := contentRange(res.Header.Get("Content-Range"))
 	if total < 0 {
@@ -102,7 +101,7 @@ func (t *transfer) continues(res *http.Response) bool {
 	switch {
 	case !ok, first != t.part.size, t.validator.contradicted(res.Header):
 		return false
-	case total < 0, last != total-1, t.total >= 0 && t.total != total: // all of the rest, and how much that is
+	case total < 0, last != total-1, t.total >= 0 && t.total != total: // all of the rest, and of known length
 		return false
 	case res.ContentLength >= 0 && res.ContentLength != last-first+1:
 		return false
@@ -111,12 +110,12 @@ func (t *transfer) continues(res *http.Response) bool {
 	return true
 }
 
-// receive appends the answer's body to the part file.
+// receive appends the body of the response to the part file.
 func (t *transfer) receive(ctx context.Context, body io.Reader, stalled *time.Timer) error {
 	for buf := make([]byte, 256<<10); ; {
 		n, err := body.Read(buf)
 		if n > 0 {
-			stalled.Stop() // a checkpoint may wait for the database
+			stalled.Stop() // the checkpoint may wait for the database
 			switch size := t.part.size + int64(n); {
 			case t.total >= 0 && size > t.total:
 				return fmt.Errorf("the server sends more than the %d bytes that it announced", t.total)
@@ -142,7 +141,7 @@ func (t *transfer) receive(ctx context.Context, body io.Reader, stalled *time.Ti
 	}
 }
 
-// explain says why there is no answer, without the URL, which may hold secrets.
+// explain describes why there is no response, without the URL, which may hold secrets.
 func (t *transfer) explain(ctx context.Context, verb string, err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
@@ -153,8 +152,8 @@ func (t *transfer) explain(ctx context.Context, verb string, err error) error {
 	return fmt.Errorf("%s %s after %d bytes: %w", verb, t.source.Host, t.part.size, err)
 }
 
-// judge is what an answer without a file means: what the server refuses it will
-// refuse again, unless it says that it is busy.
+// judge returns the error for a response without a file. A refusal is permanent unless the server reports that it is
+// busy.
 func (t *transfer) judge(res *http.Response) error {
 	code := fmt.Sprintf("http_%d", res.StatusCode)
 	err := fmt.Errorf("%s answers %s", t.source.Host, res.Status)

@@ -12,8 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// part is the file that one attempt writes to. It is only ever appended to: what
-// an earlier checkpoint says of it stays true.
+// A part is the file that one attempt writes to. It is only ever appended to, so an earlier checkpoint remains true.
 type part struct {
 	file *os.File
 	name string
@@ -21,12 +20,12 @@ type part struct {
 	hash hash.Hash
 }
 
-// partMark begins the name of every part file, and of no other file of ours.
+// partMark begins the name of every part file and of no other file that the handler makes.
 const partMark = ".posthaste-"
 
 func partPrefix(id outbox.ID) string { return partMark + id.String() + "-" }
 
-// partEpoch is the epoch of the attempt that a part file belongs to.
+// partEpoch returns the epoch of the attempt that a part file belongs to.
 func partEpoch(id outbox.ID, name string) (epoch int64, ok bool) {
 	rest, ok := strings.CutPrefix(name, partPrefix(id))
 	if !ok {
@@ -34,14 +33,14 @@ func partEpoch(id outbox.ID, name string) (epoch int64, ok bool) {
 	}
 	var n int
 	_, err := fmt.Sscanf(rest, "%d-%d.part", &epoch, &n)
-	return epoch, err == nil && name == partName(id, epoch, n) // Sscanf takes +1, and what follows
+	return epoch, err == nil && name == partName(id, epoch, n) // Sscanf accepts +1 and trailing text
 }
 
 func partName(id outbox.ID, epoch int64, n int) string {
 	return fmt.Sprintf("%s%d-%d.part", partPrefix(id), epoch, n)
 }
 
-// newPart begins a file that nobody has seen before.
+// newPart creates a file under a name that has never been used before.
 func newPart(dir *os.Root, id outbox.ID, epoch int64, n int) (*part, error) {
 	name := partName(id, epoch, n)
 	file, err := dir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
@@ -68,9 +67,8 @@ func (p *part) sync() error {
 	return nil
 }
 
-// copyFrom takes over what the attempt before had stored for sure, also from a
-// file that it may still be writing to. It reports false if the file is not there
-// or shorter: it is another machine's, or was cleaned away.
+// copyFrom copies the bytes that the previous attempt had stored for sure, possibly from a file that it is still
+// writing to. It returns false if the file is missing or shorter: it is on another machine, or was cleaned away.
 func (p *part) copyFrom(ctx context.Context, dir *os.Root, name string, size int64) (bool, error) {
 	before, err := dir.Open(name)
 	if err != nil {
@@ -92,16 +90,15 @@ func (p *part) copyFrom(ctx context.Context, dir *os.Root, name string, size int
 	return true, nil
 }
 
-// removeParts removes the job's part files of the attempts before this one. A
-// worker that still writes to one of them writes to nowhere then, and cannot move
-// it any more. What stays costs room and nothing else.
+// removeParts removes the part files that earlier attempts of the job left. A worker that still writes to one of them
+// then writes to nowhere, and can no longer move the file. Files that cannot be removed only take up space.
 func removeParts(dir *os.Root, id outbox.ID, before int64) {
 	f, err := dir.Open(".")
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	for { // some at a time: a folder may have a million files
+	for { // in batches: a folder may have a million files
 		names, err := f.Readdirnames(1024)
 		for _, name := range names {
 			if epoch, ok := partEpoch(id, name); ok && epoch < before {

@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	checkpointBytes = 32 << 20        // between checkpoints, of which each waits for the disk
-	checkpointTime  = 5 * time.Second // or after so long
-	lastWords       = 3 * time.Second // for the checkpoint of an attempt that was told to stop
+	checkpointBytes = 32 << 20        // between checkpoints, each of which waits for the disk
+	checkpointTime  = 5 * time.Second // longest time between checkpoints
+	lastWords       = 3 * time.Second // for the checkpoint of an attempt that was asked to stop
 )
 
-// transfer is one attempt.
+// A transfer is one attempt.
 type transfer struct {
 	*Downloader
 	job    *outbox.Job[Args]
 	source *url.URL
-	sum    []byte // that the file must have; empty: any
+	sum    []byte // the required hash; empty means any
 	max    int64
 	dir    *os.Root
-	name   string // of the target in dir
+	name   string // name of the target in dir
 
 	part      *part
-	parts     int       // how many were begun
-	validator validator // of the representation that part is a part of
-	total     int64     // its length; -1: not known
+	parts     int       // how many part files were begun
+	validator validator // of the representation that part belongs to
+	total     int64     // its length; -1 if unknown
 	resumed   bool      // part has bytes of an earlier attempt
 	saved     int64     // bytes of part in the last checkpoint
 	savedAt   time.Time
@@ -43,14 +43,14 @@ type transfer struct {
 
 // position is the checkpoint. Everybody who may see the job sees it, and no protector seals it.
 type position struct {
-	Of        string    `json:"of"` // what of returns: a job may be replayed with other arguments
+	Of        string    `json:"of"` // the result of of: a job may be replayed with other arguments
 	Part      string    `json:"part"`
-	Bytes     int64     `json:"bytes"` // of Part, on disk for sure
-	Total     int64     `json:"total"` // -1: not known
+	Bytes     int64     `json:"bytes"` // bytes of Part that are on disk for sure
+	Total     int64     `json:"total"` // -1 if unknown
 	Validator validator `json:"validator"`
 }
 
-// of is a hash of what is fetched and where to: a URL may be secret.
+// of returns a hash of the source and the target, rather than the URL, which may be secret.
 func (t *transfer) of() string {
 	sum := sha256.Sum256([]byte(t.job.Args.URL + "\x00" + t.job.Args.Path))
 	return hex.EncodeToString(sum[:])
@@ -63,7 +63,7 @@ func (t *transfer) close() {
 	_ = t.dir.Close()
 }
 
-// resume begins a part file with what an earlier attempt has left in its own.
+// resume begins a part file with the bytes that an earlier attempt left in its own.
 func (t *transfer) resume(ctx context.Context) error {
 	before, found, err := outbox.LoadCheckpoint[position](ctx, t.job.Claimed)
 	if err != nil {
@@ -96,7 +96,7 @@ func (t *transfer) resume(ctx context.Context) error {
 	return nil
 }
 
-// tidy spares the first attempt the look: nobody came before it.
+// tidy removes earlier part files. A first attempt skips this: it has no predecessor.
 func (t *transfer) tidy() {
 	if t.job.Epoch > 1 {
 		removeParts(t.dir, t.job.ID, t.job.Epoch)
@@ -111,15 +111,15 @@ func (t *transfer) begin() (err error) {
 	return err
 }
 
-// restart forgets what was fetched: it is of no use any more.
+// restart discards the bytes fetched so far, which have become useless.
 func (t *transfer) restart() error {
 	_ = t.part.file.Close()
 	_ = t.dir.Remove(t.part.name)
 	return t.begin()
 }
 
-// checkpoint tells the database how much is on disk, and hears from it whether
-// the job is still ours.
+// checkpoint records in the database how much is on disk, and returns an error if the job no longer belongs to this
+// attempt.
 func (t *transfer) checkpoint(ctx context.Context) error {
 	if err := t.part.sync(); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (t *transfer) checkpoint(ctx context.Context) error {
 	})
 }
 
-// report is called for every piece.
+// report runs for every piece received.
 func (t *transfer) report(ctx context.Context) error {
 	if err := t.job.Progress(ctx, t.part.size, max(t.total, 0), ""); err != nil {
 		return err
@@ -141,8 +141,7 @@ func (t *transfer) report(ctx context.Context) error {
 	return nil
 }
 
-// giveUp leaves what is there to the next attempt, or removes it if there is to be
-// none.
+// giveUp leaves the bytes so far to the next attempt, or removes them if there will be none.
 func (t *transfer) giveUp(ctx context.Context, err error) error {
 	switch {
 	case isFinal(err):
@@ -150,14 +149,13 @@ func (t *transfer) giveUp(ctx context.Context, err error) error {
 	case t.part.size > t.saved && !errors.Is(err, outbox.ErrLeaseLost):
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
 		defer cancel()
-		_ = t.checkpoint(ctx) // else the next attempt has a little more to fetch
+		_ = t.checkpoint(ctx) // if it fails, the next attempt fetches a little more
 	}
 	return err
 }
 
-// verify checks the hash; the length was checked when the last piece came. What
-// is wrong only because it was put together of two attempts' pieces is fetched
-// once more from the start.
+// verify checks the hash; the length was checked when the last piece arrived. If a file assembled from the pieces of
+// two attempts is wrong, it is fetched once more from the start.
 func (t *transfer) verify() error {
 	if got := t.part.hash.Sum(nil); len(t.sum) > 0 && !bytes.Equal(got, t.sum) {
 		err := fmt.Errorf("the file's SHA-256 is %x, want %x", got, t.sum)
@@ -172,7 +170,7 @@ func (t *transfer) verify() error {
 	return nil
 }
 
-// publish moves the file to its place. The checkpoint before it is the fence.
+// publish moves the file into place. The checkpoint saved just before is the fence.
 func (t *transfer) publish(ctx context.Context) (Result, error) {
 	t.total = t.part.size
 	if err := t.checkpoint(ctx); err != nil {
@@ -188,6 +186,6 @@ func (t *transfer) publish(ctx context.Context) (Result, error) {
 	if err := durable.Sync(t.dir, "."); err != nil {
 		return Result{}, err
 	}
-	t.tidy() // a worker that lost the job may have begun anew meanwhile
+	t.tidy() // a worker that lost the job may have started over meanwhile
 	return Result{Path: t.job.Args.Path, Bytes: t.part.size, SHA256: hex.EncodeToString(t.part.hash.Sum(nil))}, nil
 }

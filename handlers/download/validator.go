@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// validator tells one version of a file from another.
+// A validator distinguishes one version of a file from another.
 type validator struct {
 	ETag         string `json:"etag,omitempty"`
-	LastModified string `json:"last_modified,omitempty"` // only if it may be used
+	LastModified string `json:"last_modified,omitempty"` // set only if it may be used
 }
 
-// strongAfter is by how much an answer has to be younger than the file for the
-// file's date to tell its versions apart. RFC 9110, 8.8.2.2, asks for a second if
-// one clock made both dates, and for more if that is not known.
+// strongAfter is how much younger than the file a response must be for the file's date to distinguish its versions. RFC
+// 9110, 8.8.2.2, asks for a second if one clock made both dates, and for more if that is not known.
 const strongAfter = time.Minute
 
 func newValidator(h http.Header) validator {
@@ -30,7 +29,7 @@ func newValidator(h http.Header) validator {
 	return v
 }
 
-// ifRange is the condition for continuing; "" if nothing strong is known.
+// ifRange returns the condition for continuing, or "" if no strong validator is known.
 func (v validator) ifRange() string {
 	if v.ETag != "" {
 		if strings.HasPrefix(v.ETag, `"`) && strings.HasSuffix(v.ETag, `"`) && len(v.ETag) >= 2 { // W/"…" is weak
@@ -41,8 +40,7 @@ func (v validator) ifRange() string {
 	return v.LastModified
 }
 
-// contradicted reports whether an answer belongs to another version. It need not
-// say which one it belongs to.
+// contradicted reports whether a response belongs to another version. The response need not identify its version.
 func (v validator) contradicted(h http.Header) bool {
 	if v.ETag != "" {
 		return h.Get("ETag") != "" && h.Get("ETag") != v.ETag
@@ -50,7 +48,7 @@ func (v validator) contradicted(h http.Header) bool {
 	return h.Get("Last-Modified") != "" && h.Get("Last-Modified") != v.LastModified
 }
 
-// contentRange reads "bytes 5-9/10"; total is -1 for "*".
+// contentRange parses "bytes 5-9/10"; total is -1 for "*".
 func contentRange(s string) (first, last, total int64, ok bool) {
 	span, length, found := strings.Cut(strings.TrimPrefix(s, "bytes "), "/")
 	from, to, isSpan := strings.Cut(span, "-")
@@ -62,7 +60,7 @@ func contentRange(s string) (first, last, total int64, ok bool) {
 	return first, last, total, ok && first <= last && (total < 0 || last < total)
 }
 
-// unsatisfied reads "bytes */10".
+// unsatisfied parses "bytes */10".
 func unsatisfied(s string) (total int64, ok bool) {
 	length, found := strings.CutPrefix(s, "bytes */")
 	return total, found && number(length, &total)

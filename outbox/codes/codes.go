@@ -1,21 +1,21 @@
-// Package codes names the error codes that Posthaste itself gives to failed attempts: what
-// operator.Job, await.JobError and dispatcher.Ended have as a code. A handler gives its own with
-// any error that has a method Code() string, or with dispatcher.WithCode; the senders of package
-// relay document theirs. docs/guides/retries.md says what to do about each.
+// Package codes names the error codes that Posthaste itself gives to failed attempts: the codes in operator.Job,
+// await.JobError and dispatcher.Ended. A handler sets its own with any error that has a method Code() string, or with
+// dispatcher.WithCode; the senders of package relay document theirs. docs/guides/retries.md explains what to do about
+// each.
 package codes
 
-// The codes.
+// The error codes of failed attempts.
 const (
 	Error                = "error"                  // the handler returned an error without a code
 	Timeout              = "job_timeout"            // the attempt took longer than its timeout
 	Panic                = "panic"                  // the handler panicked; the attempt's record has the stack
 	Goexit               = "goexit"                 // the handler ended its goroutine with runtime.Goexit
-	Deadline             = "deadline"               // the job's deadline came while it ran; it has expired
+	Deadline             = "deadline"               // the job's deadline passed while it ran; it has expired
 	Cancelled            = "cancelled"              // the job was cancelled while it ran
-	UnreadablePayload    = "unreadable_payload"     // the payload is sealed, and no key or dispatcher.Protect is there
-	UndecodableResult    = "undecodable_result"     // a hook's type is not that of the result; fails for good
+	UnreadablePayload    = "unreadable_payload"     // the payload is sealed, and a key or dispatcher.Protect is absent
+	UndecodableResult    = "undecodable_result"     // the result is not of the type that a hook expects; fails for good
 	LeaseLost            = "lease_lost"             // the worker died, stalled, or could not reach the database
-	UndecodablePayload   = "undecodable_payload"    // the payload is not what the handler's type says; fails for good
+	UndecodablePayload   = "undecodable_payload"    // the payload does not match the handler's type; fails for good
 	ResultTooLarge       = "result_too_large"       // the handler's result is larger than 4 MiB; fails for good
 	ResultNotStored      = "result_not_stored"      // the database refuses the result; fails for good
 	FollowUpsNotStored   = "follow_ups_not_stored"  // the database refuses a follow-up or the result; fails for good

@@ -12,8 +12,8 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// CheckRoute refuses a destination that names no exchange, whatever the event. A route to topics that are exchanges and
-// routing keys themselves says so with the destination {topic}, unless it has no pattern.
+// CheckRoute refuses a destination that can never name an exchange. A route to topics that are themselves exchanges and
+// routing keys declares that with the destination {topic}, unless it has no pattern.
 func (s *Sink) CheckRoute(r relay.Route) error {
 	for _, d := range r.Destinations() {
 		if _, _, err := split(d); err != nil && (r.Destination == "" || !strings.Contains(d, "*")) {
@@ -23,7 +23,7 @@ func (s *Sink) CheckRoute(r relay.Route) error {
 	return nil
 }
 
-// Check is [relay.Sink]'s. What stands for what events fill in, a * or >, is not looked for.
+// Check implements [relay.Sink]. It does not look for names with placeholders, a * or >.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		}
 		name := exchange + "/"
 		if exchange == "" {
-			name += key // each queue by itself
+			name += key // each queue individually
 		}
 		if seen[name] || strings.ContainsAny(name, "*>") {
 			continue
@@ -62,7 +62,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	}), nil
 }
 
-// look looks at an exchange, or at a queue of the default exchange, on a channel that ends with it.
+// look inspects an exchange, or a queue of the default exchange, on a channel of its own.
 func (c *conn) look(exchange, queue string) ([]relay.Finding, error) {
 	ch, err := c.amqp.Channel()
 	if err != nil {

@@ -11,29 +11,29 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Config is how to reach RabbitMQ. Files are read again for each connection, so that secrets can be rotated.
+// Config sets how to reach RabbitMQ. Files are read again for each connection, so that secrets can be rotated.
 type Config struct {
-	// URLs are of the nodes of one cluster, of which one is enough: amqp://host:5672/vhost or amqps://host:5671/vhost,
-	// without credentials. Without a path the virtual host is "/".
+	// URLs are addresses of the nodes of one cluster, one of which is enough: amqp://host:5672/vhost or
+	// amqps://host:5671/vhost, without credentials. Without a path the virtual host is "/".
 	URLs []string
-	Name string // of the connection, in the server's management; "" is "posthaste"
+	Name string // of the connection, in the server's management; "" means "posthaste"
 
 	User         string // with Password or PasswordFile; "" logs in by the certificate
 	Password     string
 	PasswordFile string
 
 	CAFile          string // certificates to trust instead of those of the system
-	CertificateFile string // our own, with KeyFile
+	CertificateFile string // the client's own, with KeyFile
 	KeyFile         string
 
 	// Pipelined sends a key's next message before the last one is confirmed, which is faster where most messages have
-	// few keys. Set it if every destination leads to quorum queues or streams that take all messages: a queue that
-	// rejects some (overflow: reject-publish), or is created or deleted meanwhile, may then have a key's later
+	// few keys. Set it if every destination leads to quorum queues or streams that accept all messages. A queue that
+	// rejects some (overflow: reject-publish), or is created or deleted meanwhile, may otherwise store a key's later
 	// message before an earlier one. See Order in the package's documentation.
 	Pipelined bool
 }
 
-// validate reports every mistake. No error repeats a secret, nor a URL, which may have one in it.
+// validate reports every mistake. No error repeats a secret, nor a URL, which may contain one.
 func (c Config) validate() error {
 	var errs []error
 	if len(c.URLs) == 0 {
@@ -69,7 +69,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// withoutURL strips what net/url says of the URL.
+// withoutURL removes the URL from an error of net/url.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
@@ -77,7 +77,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// login is how to log in.
+// login returns the ways to log in.
 func (c Config) login() ([]amqp.Authentication, error) {
 	if c.User == "" {
 		return []amqp.Authentication{&amqp.ExternalAuth{}}, nil
@@ -89,7 +89,7 @@ func (c Config) login() ([]amqp.Authentication, error) {
 	return []amqp.Authentication{&amqp.PlainAuth{Username: c.User, Password: password}}, nil
 }
 
-// tls is nil if nothing is to be different from the defaults.
+// tls returns nil if all settings are the defaults.
 func (c Config) tls() (*tls.Config, error) {
 	if !c.certificates().Any() {
 		return nil, nil

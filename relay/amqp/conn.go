@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	connectTimeout = 5 * time.Second  // for each node, from the first packet to the end of the handshake
-	heartbeat      = 10 * time.Second // a connection of which nothing came for 15 s is broken
+	connectTimeout = 5 * time.Second  // per node, from the first packet to the end of the handshake
+	heartbeat      = 10 * time.Second // a connection that receives nothing for 15 s is broken
 	closeTimeout   = 2 * time.Second
 )
 
-// conn is one connection. It is never re-established under way: what was under way on it is unknown.
+// conn is one connection. It is never re-established: messages without an answer on it are unknown.
 type conn struct {
 	amqp   *amqp.Connection
 	socket net.Conn
 
 	channel  *channel        // nil until the next publication needs one
-	sent     map[string]bool // exchanges that have taken a message
-	largest  int             // body that was taken, or is small enough to be
-	stale    bool            // something is under way of which the answer is not waited for any more
+	sent     map[string]bool // exchanges that have accepted a message
+	largest  int             // largest body that was accepted, or is small enough to be
+	stale    bool            // messages have been sent whose answers are no longer waited for
 	blocking atomic.Pointer[string]
-	blocks   chan struct{} // it has just been blocked, or is not any more
+	blocks   chan struct{} // receives when the connection becomes blocked or unblocked
 }
 
 // smallBody is a size that every server takes: nobody sets max_message_size lower.
@@ -85,8 +85,8 @@ func dial(ctx context.Context, config Config, url string) (*conn, error) {
 	return c, nil
 }
 
-// watch keeps in mind whether the server has blocked the connection, as it does while it is short of memory or disk.
-// It ends with the connection.
+// watch records whether the server has blocked the connection, as it does while it is short of memory or disk. It ends
+// with the connection.
 func (c *conn) watch(blockings <-chan amqp.Blocking) {
 	for b := range blockings {
 		if b.Active {
@@ -101,7 +101,7 @@ func (c *conn) watch(blockings <-chan amqp.Blocking) {
 	}
 }
 
-// blocked is why the server takes nothing of us now; nil if it does.
+// blocked returns why the server accepts nothing from this client now; nil if it does.
 func (c *conn) blocked() error {
 	if reason := c.blocking.Load(); reason != nil {
 		return fmt.Errorf("the server has blocked the connection: %s", *reason)
@@ -109,32 +109,32 @@ func (c *conn) blocked() error {
 	return nil
 }
 
-// guard breaks the connection off when ctx ends, until its result is called.
+// guard breaks the connection when ctx ends, until the returned function is called.
 func (c *conn) guard(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.socket.Close() })
 }
 
-// usable reports whether the next publication can have this connection. One that is blocked is kept,
-// though something is under way on it: on a new one more would be, with each attempt.
+// usable reports whether the next publication can use this connection. A blocked one is kept even with unanswered
+// messages: a new connection would only add more of them with each attempt.
 func (c *conn) usable() bool {
 	return !c.amqp.IsClosed() && (!c.stale || c.blocked() != nil)
 }
 
 func (c *conn) close() {
-	_ = c.amqp.CloseDeadline(time.Now().Add(closeTimeout)) // what the server has received it takes first
+	_ = c.amqp.CloseDeadline(time.Now().Add(closeTimeout)) // the server first accepts what it has received
 	_ = c.socket.Close()
 }
 
-// channel is one channel in confirm mode. The server ends it when it cannot take a message.
+// channel is one channel in confirm mode. The server closes it when it cannot take a message.
 type channel struct {
 	*amqp.Channel
 	published uint64
 	confirms  chan amqp.Confirmation // in the order of the messages; closed with the channel
 	returns   chan amqp.Return       // before the confirmations of the messages
-	closed    chan *amqp.Error       // has why, before confirms is closed
+	closed    chan *amqp.Error       // receives the reason before confirms is closed
 }
 
-// open returns the channel, a new one if the last was closed.
+// open returns the channel, or a new one if the last was closed.
 func (c *conn) open() (*channel, error) {
 	if c.channel != nil && !c.channel.IsClosed() {
 		return c.channel, nil
@@ -148,20 +148,20 @@ func (c *conn) open() (*channel, error) {
 	}
 	c.channel = &channel{
 		Channel:  ch,
-		confirms: ch.NotifyPublish(make(chan amqp.Confirmation, maxUnderWay)), // the client never waits for us
+		confirms: ch.NotifyPublish(make(chan amqp.Confirmation, maxUnderWay)), // the client never blocks on it
 		returns:  ch.NotifyReturn(make(chan amqp.Return, maxUnderWay)),
 		closed:   ch.NotifyClose(make(chan *amqp.Error, 1)),
 	}
 	return c.channel, nil
 }
 
-// renew makes the next publication open another channel. Nothing is under way on the last.
+// renew makes the next publication open another channel. The last one must have no unanswered messages.
 func (c *conn) renew() {
 	_ = c.channel.Close()
 	c.channel = nil
 }
 
-// fate is why a channel was closed.
+// fate returns why a channel was closed.
 func (c *channel) fate() error {
 	if err := <-c.closed; err != nil {
 		return err

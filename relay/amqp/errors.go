@@ -11,10 +11,11 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// errNotRouted is why a message was returned: no queue is bound for its routing key, or there is no such queue.
+// errNotRouted is the reason for which a message was returned: no queue is bound for its routing key, or there is no
+// such queue.
 var errNotRouted = errors.New("no queue takes it")
 
-// exception says what the server's reason for closing a channel means for the one message that was under way.
+// exception returns the outcome of the one unanswered message, given the server's reason for closing the channel.
 func exception(err error) error {
 	reason, ok := errors.AsType[*amqp.Error](err)
 	if !ok || !reason.Server {
@@ -31,10 +32,10 @@ func exception(err error) error {
 		}
 		return &relay.RefusedError{Code: relay.CodeRefused, Err: err}
 	}
-	return err // that the server has a fault, or is shut down, says nothing of what it has
+	return err // a fault or shutdown of the server does not tell what it has
 }
 
-// away is the outcome of messages that were not sent because the server cannot be reached.
+// away returns the outcome of messages that were not sent because the server cannot be reached.
 func away(err error) error {
 	code := relay.CodeUnavailable
 	if reason, ok := errors.AsType[*amqp.Error](err); ok {
@@ -49,14 +50,14 @@ func away(err error) error {
 	return &relay.UnavailableError{Code: code, Err: err}
 }
 
-// unroutable is the outcome of a message that the server returned.
+// unroutable returns the outcome of a message that the server returned.
 func unroutable(r amqp.Return) error {
 	return &relay.UnavailableError{
 		Code: relay.CodeNoDestination, Err: fmt.Errorf("exchange %q, routing key %q: %w (%d %s)", r.Exchange, r.RoutingKey, errNotRouted, r.ReplyCode, r.ReplyText),
 	}
 }
 
-// full is the outcome of a message that a queue rejected.
+// full returns the outcome of a message that a queue rejected.
 func full(destination string) error {
 	return &relay.UnavailableError{Code: relay.CodeFull, Err: fmt.Errorf("a queue of %q rejected it (basic.nack): it has reached its limit, or cannot write", destination)}
 }

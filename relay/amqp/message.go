@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	maxShort = 255 // bytes of a name, and of most properties
+	maxShort = 255 // longest name, in bytes; also of most properties
 
-	// reserve is what a frame needs besides the headers: its own bytes, and the other properties at their longest.
+	// reserve is the part of a frame besides the headers: its own bytes, and the other properties at their longest.
 	reserve = 1024
 
-	ours, theirs = "ce-", "cloudEvents:" // what begins the names of CloudEvents' attributes, here and in AMQP
+	ours, theirs = "ce-", "cloudEvents:" // prefixes of CloudEvents attributes, here and in AMQP
 )
 
-// encoded is a message as AMQP has it.
+// encoded is a message in AMQP's form.
 type encoded struct {
 	exchange, key string
 	amqp.Publishing
@@ -39,8 +39,8 @@ func split(destination string) (exchange, key string, err error) {
 	return exchange, key, nil
 }
 
-// encode returns a message in frames of so many bytes. Its error is a [*relay.RefusedError], of what would end the
-// channel or the connection and tell less.
+// encode returns a message in frames of the given size. Its error is a [*relay.RefusedError] for messages that would
+// end the channel or the connection with a less helpful error.
 func encode(m *relay.Message, frame int) (e encoded, err error) {
 	if e.exchange, e.key, err = split(m.Destination); err != nil {
 		return e, &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
@@ -59,7 +59,7 @@ func encode(m *relay.Message, frame int) (e encoded, err error) {
 			return e, &relay.RefusedError{Code: relay.CodeRefused, Err: err}
 		}
 		if _, there := headers[name]; there {
-			continue // ours come first, and stay
+			continue // the relay's own come first and take precedence
 		}
 		headers[name] = h.Value
 		bytes += 1 + len(name) + 1 + 4 + len(h.Value) // a length, the name, a type, a length, the value
@@ -85,5 +85,5 @@ func checkName(name string) error {
 	return nil
 }
 
-// size is what a message counts for while it is under way.
+// size returns what a message counts for while it has no answer.
 func (e *encoded) size() int { return len(e.Body) + reserve }

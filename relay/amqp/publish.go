@@ -10,13 +10,13 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// What is under way at most.
+// These limit the unanswered messages.
 const (
 	maxUnderWay = 1000
 	maxBytes    = 4 << 20
 )
 
-// Publish is [relay.Sink]'s.
+// Publish implements [relay.Sink].
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,39 +51,39 @@ type publication struct {
 	batch    []relay.Message
 	outcomes []error // ErrNotTried until they are known
 
-	next     int               // the first message that has not been looked at
-	ready    []int             // whose turn has come since
+	next     int               // the first message not yet examined
+	ready    []int             // messages whose turn has come since
 	lines    map[string]*line  // by key
-	head     *head             // what is sent next
-	refusing map[refusal]error // what takes nothing now
-	over     bool              // nothing more is sent
-	rejected bool              // by a queue
+	head     *head             // the next message to send
+	refusing map[refusal]error // destinations that accept nothing now
+	over     bool              // nothing more is to be sent
+	rejected bool              // a queue has rejected a message
 
-	underWay []sent // in the order of their tags, of which the first is answered next
+	underWay []sent // in the order of their tags; the first is answered next
 	bytes    int
-	alone    bool // nothing is sent beside what is under way
+	alone    bool // nothing is sent until the messages in flight are answered
 }
 
-// line is what there is of a key.
+// line is the state of a key.
 type line struct {
-	busy    bool  // one is under way
+	busy    bool  // one is unanswered
 	failed  bool  // one was not accepted
-	waiting []int // for the one that is under way
+	waiting []int // for the unanswered one
 }
 
-// head is a message whose turn it is.
+// head is the message whose turn it is.
 type head struct {
 	of int
 	encoded
 }
 
-// refusal is an exchange and a routing key, or all of the exchange's.
+// refusal is an exchange and a routing key, or the whole exchange.
 type refusal struct {
 	exchange, key string
 	all           bool
 }
 
-// sent is a message that is under way.
+// sent is an unanswered message.
 type sent struct {
 	of            int
 	tag           uint64
@@ -92,7 +92,7 @@ type sent struct {
 	returned      error // why, if the server could not route it
 }
 
-// run sends what can be sent, and takes answers, until all is known that will be.
+// run sends messages and handles answers until every outcome is known that will be.
 func (p *publication) run(ctx context.Context) {
 	for {
 		p.send()
@@ -117,13 +117,13 @@ func (p *publication) run(ctx context.Context) {
 		p.sink.careful = false
 	}
 	if p.rejected {
-		// The channel's end of a quorum queue keeps in mind that the queue is full, until it hears otherwise; if its
-		// limit was taken away, it never does.
+		// The channel's end of a quorum queue remembers that the queue is full until it is notified otherwise; if the
+		// limit was removed, that never happens.
 		p.conn.renew()
 	}
 }
 
-// send sends messages for as long as there are any whose turn it is, and room for them.
+// send sends messages while there are any whose turn it is and there is room for them.
 func (p *publication) send() {
 	for !p.over && !p.alone && len(p.underWay) < maxUnderWay && p.bytes < maxBytes {
 		if p.head == nil && !p.take() {
@@ -151,7 +151,7 @@ func (p *publication) send() {
 	}
 }
 
-// take makes the next message whose turn it is the head. It settles those that need not be sent.
+// take makes the next message whose turn it is the head. It settles messages that need not be sent.
 func (p *publication) take() bool {
 	for i, ok := p.turn(); ok; i, ok = p.turn() {
 		m, err := encode(&p.batch[i], p.conn.amqp.Config.FrameSize)
@@ -170,7 +170,7 @@ func (p *publication) take() bool {
 	return false
 }
 
-// turn returns the next message of which no other of its key is under way.
+// turn returns the next message whose key has no unanswered message.
 func (p *publication) turn() (i int, ok bool) {
 	if len(p.ready) > 0 {
 		i, p.ready = p.ready[0], p.ready[1:]
@@ -200,7 +200,7 @@ func (p *publication) turn() (i int, ok bool) {
 	return 0, false
 }
 
-// settle stores the outcome of a message, after which it is the turn of its key's next.
+// settle stores the outcome of a message; then it is the turn of its key's next one.
 func (p *publication) settle(i int, err error) {
 	l := p.lines[p.batch[i].Key]
 	if l == nil { // it has no key
@@ -208,7 +208,7 @@ func (p *publication) settle(i int, err error) {
 		return
 	}
 	if l.failed {
-		return // pipelined, behind one that was not accepted: whatever became of it, it is sent again
+		return // pipelined, behind one that was not accepted: it is sent again whatever its outcome
 	}
 	p.outcomes[i] = err
 	l.busy = false
@@ -223,7 +223,7 @@ func (p *publication) settle(i int, err error) {
 	}
 }
 
-// confirmed takes an answer: the client sorts them by their tags.
+// confirmed handles an answer. The client sorts answers by their tags.
 func (p *publication) confirmed(c amqp.Confirmation) {
 	p.takeReturns()
 	if len(p.underWay) == 0 {
@@ -251,7 +251,7 @@ func (p *publication) confirmed(c amqp.Confirmation) {
 	p.settle(first.of, first.returned)
 }
 
-// takeReturns finds the messages that the server has returned. It returns a message before it confirms it.
+// takeReturns records the messages that the server has returned. The server returns a message before it confirms it.
 func (p *publication) takeReturns() {
 	for {
 		select {
@@ -277,7 +277,8 @@ func (p *publication) returned(r amqp.Return) {
 	p.distrust(fmt.Errorf("the server has returned a message with the ID %q, of which none is under way", r.MessageId))
 }
 
-// distrust settles what is under way as unknown, and leaves the connection: answers on it cannot be told apart.
+// distrust settles all unanswered messages as unknown and abandons the connection, on which answers can no longer be
+// attributed.
 func (p *publication) distrust(err error) {
 	p.conn.stale = true
 	p.over = true
@@ -287,8 +288,8 @@ func (p *publication) distrust(err error) {
 	p.underWay = nil
 }
 
-// closed takes the end of the channel, or of the connection. The server says why, and not for which message. If one was
-// under way, it is that one, and publishing goes on without it; otherwise each is sent alone next time.
+// closed handles the end of the channel, or of the connection. The server gives the reason, but not the message. If one
+// was unanswered, that is the one, and publishing goes on without it; otherwise each is sent alone next time.
 func (p *publication) closed(ctx context.Context) {
 	err := p.channel.fate()
 	switch {
@@ -309,7 +310,7 @@ func (p *publication) closed(ctx context.Context) {
 	if reason, ok := errors.AsType[*amqp.Error](err); ok && reason.Code == amqp.NotFound {
 		delete(p.conn.sent, only.exchange)
 		p.refusing[refusal{exchange: only.exchange, all: true}] = outcome
-	} else if ok && reason.Code == amqp.AccessRefused { // some users may write by some routing keys only
+	} else if ok && reason.Code == amqp.AccessRefused { // some users may write with some routing keys only
 		p.refusing[refusal{only.exchange, only.key, false}] = outcome
 	}
 	p.settle(only.of, outcome)
@@ -318,11 +319,11 @@ func (p *publication) closed(ctx context.Context) {
 	}
 }
 
-// unsent takes that the head could not be sent.
+// unsent handles a failure to send the head.
 func (p *publication) unsent(err error) {
-	closed := errors.Is(err, amqp.ErrClosed) // and nothing of it was written
+	closed := errors.Is(err, amqp.ErrClosed) // none of it was written
 	if closed && len(p.underWay) > 0 {
-		p.alone = true // until we learn why, and for which message
+		p.alone = true // until the reason and the message are known
 		return
 	}
 	if closed {
@@ -332,7 +333,7 @@ func (p *publication) unsent(err error) {
 	p.head, p.over = nil, true
 }
 
-// end settles what is under way, and sends nothing more.
+// end settles the unanswered messages and stops sending.
 func (p *publication) end(err error) {
 	p.takeReturns()
 	p.over = true

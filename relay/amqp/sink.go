@@ -10,21 +10,21 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Sink publishes to exchanges of a RabbitMQ server or cluster. Its methods may be called concurrently, and wait
-// for each other.
+// A Sink publishes to exchanges of a RabbitMQ server or cluster. Its methods may be called concurrently, and wait for
+// each other.
 type Sink struct {
 	config Config
-	frame  atomic.Int64 // of the connection that there was last
+	frame  atomic.Int64 // of the last connection
 
 	mu      sync.Mutex
-	conn    *conn // nil, or dead, until the next that needs one
-	careful bool  // a channel was closed, and we do not know for which message
+	conn    *conn // nil or dead until the next call that needs one
+	careful bool  // a channel was closed, and the message at fault is unknown
 }
 
 var _ relay.Sink = (*Sink)(nil)
 
-// Open checks a configuration. It does not connect: a server that is away is a matter of [Sink.Publish] and
-// [Sink.Probe], each of which connects if there is no connection.
+// Open validates a configuration. It does not connect: [Sink.Publish] and [Sink.Probe] connect if there is no
+// connection, and report an unavailable server.
 func Open(config Config) (*Sink, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open the RabbitMQ sink: %w", err)
@@ -33,13 +33,13 @@ func Open(config Config) (*Sink, error) {
 	return &Sink{config: config}, nil
 }
 
-// Limits are those of the server that the sink was connected to last. What a body may have is not known: the server
-// names max_message_size to no client.
+// Limits returns the limits of the server that the sink was last connected to. The limit of a body is unknown: the
+// server does not disclose max_message_size to clients.
 func (s *Sink) Limits() relay.Limits {
 	return relay.Limits{HeaderBytes: max(0, int(s.frame.Load())-reserve)}
 }
 
-// Probe connects, if there is no connection, and opens a channel.
+// Probe connects if there is no connection, and opens a channel.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// connected returns a connection that is alive and not blocked, as far as it is known. The caller has the lock.
+// connected returns a connection that is alive and not blocked, as far as is known. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*conn, error) {
 	if s.conn == nil || !s.conn.usable() {
 		if s.conn != nil {

@@ -1,12 +1,12 @@
-// Package jobs has jobs carried out by a sink of package relay: to publish a message is the job.
+// Package jobs runs jobs by publishing them through a sink of package relay: publishing a message is the job.
 //
 //	sink, err := nats.Open(nats.Config{URLs: …})
 //	jobs.Handle(&mux, "order.announce", sink, jobs.Mapping{Destination: "shop.{topic}.{key|token}"})
 //
-// Such a job has all that a job can have: a time, a deadline, a priority, attempts, a dead letter that can be edited
-// and replayed. An event of package outbox has none of that, costs less, and keeps the order of its key at any rate.
+// Such a job has everything that a job can have: a time, a deadline, a priority, attempts, a dead letter that can be
+// edited and replayed. An event of package outbox has none of that, costs less, and always keeps the order of its key.
 //
-// What the sink says of a message becomes of the job:
+// The sink's outcome for the message decides the job's:
 //
 //	nil                        it has succeeded
 //	[*relay.RefusedError]      it waits for a person, with the sink's code
@@ -14,7 +14,7 @@
 //	[relay.ErrNotTried]        it goes back, with its attempt
 //	any other                  it is tried again by its back-off, with the code relay_unanswered and the same ID
 //
-// The order of jobs is that of jobs: those with an ordered key are published one after the other, and others as they
+// Messages are published in the order of their jobs: jobs with an ordered key one after the other, and others as they
 // come.
 package jobs
 
@@ -31,23 +31,25 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Mapping is what message a job is. {topic} is its kind, {key} its key, and {id} its id, which is the message's, too;
-// of one that was enqueued again that of its first time.
+// Mapping sets how a job becomes a message. {topic} is the job's kind, {key} its key, and {id} its id, which is also
+// the message's; for a job that was enqueued again, that of its first time.
 type Mapping struct {
-	Destination string            // as in [relay.Route]; "" is "{topic}"
-	CloudEvents relay.CloudEvents // "" is binary
+	Destination string            // as in [relay.Route]; "" means "{topic}"
+	CloudEvents relay.CloudEvents // "" means binary
 	Source      string            // as in [relay.Config]
 
-	// Batch is how many jobs are published together. A payload that was sealed is published as it is, unless
-	// Batch.Protect opens it.
+	// Batch sets how many jobs are published together. A sealed payload is published sealed, unless Batch.Protect opens
+	// it.
 	Batch dispatcher.BatchConfig
 }
 
-// Handle registers the handler of a kind, by which jobs are messages to the sink. It is called by several workers at a
-// time, and so is the sink's Publish, which those of package relay's folders allow; several kinds, and a relay, may
-// have one sink. The caller closes it after the dispatcher has ended. A mapping that is not valid is a bug in the
-// program and panics, as [dispatcher.HandleMany] does, and so does a sink by which one process at a time may
-// publish, such as Kafka's with a TransactionalID: every worker would take it from the others.
+// Handle registers a handler that publishes the jobs of a kind as messages to the sink. Several workers call it at a
+// time, and so call the sink's Publish concurrently, which the sinks in package relay's folders allow; several kinds,
+// and a relay, may share a sink. The caller closes the sink after the dispatcher has ended.
+//
+// An invalid mapping is a bug in the program: Handle then panics, as [dispatcher.HandleMany] does. It also panics for a
+// sink by which only one process at a time may publish, such as Kafka's with a TransactionalID: every worker would take
+// it away from the others.
 func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, config ...dispatcher.KindConfig) {
 	mapper, err := relay.NewMapper(relay.Route{Destination: mapping.Destination, CloudEvents: mapping.CloudEvents}, mapping.Source)
 	if err != nil {
@@ -60,7 +62,7 @@ func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, co
 	m.HandleManyRaw(kind, h.publish, mapping.Batch, config...)
 }
 
-// handler publishes the jobs of a kind.
+// A handler publishes the jobs of a kind.
 type handler struct {
 	sink   relay.Sink
 	mapper *relay.Mapper
@@ -91,7 +93,7 @@ func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []erro
 			answers[i] = err
 		}
 	}
-	away := map[string]error{} // destinations that are missing
+	away := map[string]error{} // missing destinations
 	for i, err := range answers {
 		if isMissing(err) {
 			away[batch[i].Destination] = err
@@ -100,7 +102,7 @@ func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []erro
 	for i, place := range places {
 		err := answers[i]
 		if missing := away[batch[i].Destination]; missing != nil && errors.Is(err, relay.ErrNotTried) {
-			err = missing // it would find out the same, one batch later
+			err = missing // it would find the same, one batch later
 		}
 		outcomes[place] = h.outcome(err)
 	}
@@ -108,10 +110,10 @@ func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []erro
 }
 
 // HeaderOriginal is the header of a job that was enqueued again ("posthaste relay replay --kind"): its value is the id
-// of the job's first time, which is that of the message, too.
+// of the original job, which is also the message's.
 const HeaderOriginal = "posthaste-original-id"
 
-// event is a job as what messages are made of.
+// event returns a job in the form from which messages are made.
 func event(c *outbox.Claimed) *relay.Event {
 	e := &relay.Event{
 		At: c.CreatedAt, ID: c.ID, Tenant: c.Tenant, Topic: c.Kind, Key: c.Key, ContentType: c.ContentType, Payload: c.Payload, Headers: c.Headers(),
@@ -127,7 +129,7 @@ func isMissing(err error) bool {
 	return ok && unavailable.Code == relay.CodeNoDestination
 }
 
-// outcome is the job's for the message's.
+// outcome returns the job's outcome for the message's.
 func (h *handler) outcome(err error) error {
 	refused, isRefused := errors.AsType[*relay.RefusedError](err)
 	unavailable, isUnavailable := errors.AsType[*relay.UnavailableError](err)

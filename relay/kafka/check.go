@@ -17,10 +17,10 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// shortestAge is the least for which messages should be kept: consumers may be away for a weekend.
+// shortestAge is the shortest recommended retention: consumers may be down for a weekend.
 const shortestAge = 3 * 24 * time.Hour
 
-// CheckRoute refuses a destination that is no topic's name, whatever the event.
+// CheckRoute refuses a destination that can never be a topic's name.
 func (s *Sink) CheckRoute(r relay.Route) error {
 	for _, d := range r.Destinations() {
 		if err := checkTopic(strings.ReplaceAll(d, "*", "x")); err != nil {
@@ -30,7 +30,7 @@ func (s *Sink) CheckRoute(r relay.Route) error {
 	return nil
 }
 
-// Check is [relay.Sink]'s. A topic with a * or > in its name, which stand for what events fill in, is not looked for.
+// Check implements [relay.Sink]. It does not look for topics with placeholders, a * or >, in their names.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	return findings, nil
 }
 
-// ofTopic are the findings that the topic itself gives.
+// ofTopic returns the findings about the topic itself.
 func ofTopic(topic kadm.TopicDetail) []relay.Finding {
 	what := "topic " + topic.Topic
 	switch {
@@ -95,7 +95,7 @@ func ofTopic(topic kadm.TopicDetail) []relay.Finding {
 	return all
 }
 
-// ofSettings are the findings that a topic's settings give.
+// ofSettings returns the findings about a topic's settings.
 func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (all []relay.Finding) {
 	what := "topic " + config.Name
 	if config.Err != nil {

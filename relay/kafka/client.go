@@ -11,14 +11,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// client is a producer of Kafka's, with a producer ID of its own. It is thrown away when we stop to wait for what
-// is under way: it would send that again, some time.
+// client is a Kafka producer with its own producer ID. It is discarded once its messages are no longer waited for: it
+// would send them again at some time.
 type client struct {
 	*kgo.Client
 	connection watch
 }
 
-// watch keeps in mind since when no broker can be reached.
+// watch records since when no broker can be reached.
 type watch struct {
 	mu    sync.Mutex
 	since time.Time
@@ -27,7 +27,7 @@ type watch struct {
 
 var _ kgo.HookBrokerConnect = (*watch)(nil)
 
-// OnBrokerConnect is franz-go's: err is why a broker could not be connected to.
+// OnBrokerConnect implements a hook of franz-go: err is why a broker could not be connected to.
 func (w *watch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -41,7 +41,7 @@ func (w *watch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Con
 	}
 }
 
-// lost is why no broker has been reached for as long as we wait; nil if one was.
+// lost returns why no broker has been reached for as long as a client waits; nil if one was.
 func (w *watch) lost() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *watch) lost() error {
 	return fmt.Errorf("no connection for %s: %w", patience, w.err)
 }
 
-// open makes a client and asks a broker for an answer.
+// open makes a client and waits for an answer from a broker.
 func open(ctx context.Context, config Config, losses *atomic.Int64) (*client, error) {
 	c := &client{}
 	options, err := config.options()

@@ -17,30 +17,30 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Config is how to reach a Kafka cluster. Files are read again for each client, so that secrets can be rotated.
+// Config sets how to reach a Kafka cluster. Files are read again for each client, so that secrets can be rotated.
 type Config struct {
 	Brokers []string // host:port of some brokers of one cluster
-	Name    string   // of the client, in the brokers' logs and quotas; "" is "posthaste"
+	Name    string   // of the client, in the brokers' logs and quotas; "" means "posthaste"
 
-	Mechanism    string // PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with User; "" logs in by none of them
+	Mechanism    string // PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with User; "" means no login by password
 	User         string // with Password or PasswordFile
 	Password     string
 	PasswordFile string
 
-	TLS             bool   // what follows implies it
+	TLS             bool   // implied by the fields below
 	CAFile          string // certificates to trust instead of those of the system
-	CertificateFile string // our own, with KeyFile
+	CertificateFile string // the client's own, with KeyFile
 	KeyFile         string
 
-	// MaxBytes is the most that a message may have, with key and headers, and what one batch of messages has at most,
-	// both before compression; 0 is 1 000 012, which fits Kafka's default of message.max.bytes. It should be no more
-	// than max.message.bytes of any topic.
+	// MaxBytes is the maximum size of a message with its key and headers, and of one batch of messages, both before
+	// compression; 0 means 1 000 012, which fits Kafka's default of message.max.bytes. It should not exceed
+	// max.message.bytes of any topic.
 	MaxBytes int
 
-	// TransactionalID has messages published in transactions, such as posthaste-NAME for a sink of this name; "" does
-	// not. The broker then refuses what a process sends that another one has taken the sink over from. It is one for
-	// each sink, the same in every process, and consumers have to read what is committed (read_committed). Such a
-	// sink is for a relay, of which one process publishes: package relay/jobs refuses it.
+	// TransactionalID publishes messages in transactions, under an id such as posthaste-NAME for a sink of this name;
+	// "" does not. If another process has taken the sink over, the broker then refuses whatever the previous one sends.
+	// Each sink needs its own, the same in every process, and consumers must read committed messages only
+	// (read_committed). Such a sink is for a relay, in which one process publishes: package relay/jobs refuses it.
 	TransactionalID string
 }
 
@@ -89,8 +89,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// How patient a client is. It bridges what is over sooner, a broker that restarts or a leader that changes, without
-// repeats; what takes longer is an outage.
+// These set how patient a client is. It bridges shorter interruptions, such as the restart of a broker or a change of
+// leader, without repeats; a longer one is an outage.
 const (
 	patience     = 3 * time.Second
 	retryWait    = 200 * time.Millisecond
@@ -99,7 +99,7 @@ const (
 	topicRetries = 4
 )
 
-// options are those of one client.
+// options returns the options of one client.
 func (c Config) options() ([]kgo.Opt, error) {
 	all := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.Name), kgo.DialTimeout(dialTimeout),
@@ -108,7 +108,7 @@ func (c Config) options() ([]kgo.Opt, error) {
 		kgo.MetadataMinAge(retryWait), kgo.DisableClientMetrics(),
 	}
 	if c.TransactionalID != "" {
-		// A commit that was not answered for longer is unknown. The messages then come again.
+		// A commit that has no answer within this time is unknown. The messages then come again.
 		all = append(all, kgo.TransactionalID(c.TransactionalID), kgo.RetryTimeout(patience))
 	}
 	if c.Mechanism != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// outcomes of what brokers answer. What is not here is unknown.
+// outcomes maps brokers' answers to outcomes. An answer that is not listed leaves the message unknown.
 var (
 	refusals = map[*kerr.Error]string{
 		kerr.MessageTooLarge:          relay.CodeTooLarge,
@@ -35,18 +35,18 @@ var (
 		kerr.ReplicaNotAvailable:          relay.CodeUnavailable,
 		kerr.CoordinatorNotAvailable:      relay.CodeUnavailable,
 		kerr.NotEnoughReplicas:            relay.CodeUnavailable,
-		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // and stored, perhaps
+		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // perhaps stored
 		kerr.ConcurrentTransactions:       relay.CodeUnavailable,
 		kerr.SaslAuthenticationFailed:     relay.CodeForbidden,
 		kerr.UnsupportedSaslMechanism:     relay.CodeForbidden,
 		kerr.IllegalSaslState:             relay.CodeForbidden,
-		kerr.ClusterAuthorizationFailed:   relay.CodeForbidden, // we may not have a producer ID
+		kerr.ClusterAuthorizationFailed:   relay.CodeForbidden, // no permission for a producer ID
 
 		kerr.TransactionalIDAuthorizationFailed: relay.CodeForbidden,
 	}
 )
 
-// ofBatch are refusals of a whole batch for one message of it.
+// ofBatch lists refusals of a whole batch because of one of its messages.
 var ofBatch = []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.PolicyViolation, kerr.InvalidRecord, kerr.InvalidTimestamp}
 
 func isOfBatch(err error) bool {
@@ -59,7 +59,7 @@ func isOfBatch(err error) bool {
 	return false
 }
 
-// classify says what the end of a record means. Known reports whether we know that it is not stored.
+// classify returns the outcome for the error of a record. known reports whether the record is certainly not stored.
 func classify(err error) (outcome error, known bool) {
 	if answer, ok := errors.AsType[*kerr.Error](err); ok {
 		for e, code := range refusals {
@@ -89,7 +89,7 @@ func unreachable(err error) bool {
 	return ok && op.Op == "dial" || credentials.IsUntrusted(err)
 }
 
-// away is the outcome of messages that were not sent because no broker can be reached.
+// away returns the outcome of messages that were not sent because no broker can be reached.
 func away(err error) error {
 	code := relay.CodeUnavailable
 	if answer, ok := errors.AsType[*kerr.Error](err); ok {
@@ -105,7 +105,7 @@ func away(err error) error {
 	return &relay.UnavailableError{Code: code, Err: err}
 }
 
-// ended is the outcome of messages that were under way when ctx ended.
+// ended returns the outcome of messages that had no answer when ctx ended.
 func ended(ctx context.Context) error {
 	return fmt.Errorf("no broker has said whether it is stored: %w", context.Cause(ctx))
 }

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	maxTopic = 249 // bytes of a topic's name
+	maxTopic = 249 // longest topic name, in bytes
 
-	ours, theirs = "ce-", "ce_" // what begins the names of CloudEvents' attributes, here and in Kafka
+	ours, theirs = "ce-", "ce_" // prefixes of CloudEvents attributes, here and in Kafka
 
-	headerID          = "posthaste-id" // of a message without a ce_id of ours
+	headerID          = "posthaste-id" // for a message without a ce_id from the relay
 	headerContentType = "content-type"
 
-	perBatch, perRecord, perHeader = 128, 64, 12 // at least the bytes that each has besides what we give
+	perBatch, perRecord, perHeader = 128, 64, 12 // upper bounds of the bytes that each adds to its content
 )
 
-// encode returns a message as Kafka has it, and its size, which is at least that in a batch.
+// encode returns a message in Kafka's form, and an upper bound of its size in a batch.
 func encode(m *relay.Message) (*kgo.Record, int) {
 	r := &kgo.Record{Topic: m.Destination, Value: m.Body, Timestamp: m.At, Headers: make([]kgo.RecordHeader, 0, len(m.Headers)+2)}
 	if r.Value == nil {
@@ -35,7 +35,7 @@ func encode(m *relay.Message) (*kgo.Record, int) {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
 		bytes += perHeader + len(name) + len(value)
 	}
-	identified := false // by our ce_id, not by one that the producer has given
+	identified := false // by the relay's ce_id, not one from the producer
 	there := map[string]bool{headerID: true, headerContentType: m.ContentType != ""}
 	for _, h := range m.Headers {
 		name := h.Name
@@ -43,7 +43,7 @@ func encode(m *relay.Message) (*kgo.Record, int) {
 			name = theirs + attribute
 		}
 		if there[name] {
-			continue // ours come first, and stay; or they are added below
+			continue // the relay's own come first and take precedence, or are added below
 		}
 		there[name] = true
 		identified = identified || name == theirs+"id" && h.Value == m.ID
@@ -74,7 +74,7 @@ func checkTopic(name string) error {
 	return nil
 }
 
-// refusal is why a message need not be sent where MaxBytes is most.
+// refusal returns why a message need not be sent, given the limit most.
 func refusal(m *relay.Message, bytes, most int) error {
 	if err := checkTopic(m.Destination); err != nil {
 		return &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}

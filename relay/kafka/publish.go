@@ -15,7 +15,7 @@ import (
 
 const maxRun = 10_000 // messages
 
-// Publish is [relay.Sink]'s.
+// Publish implements [relay.Sink].
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,12 +55,12 @@ type publication struct {
 	batch    []relay.Message
 	outcomes []error // ErrNotTried until they are known
 
-	failed   map[string]bool  // keys of which a message was not accepted
-	refusing map[string]error // topics that take nothing now
-	over     bool             // nothing more is sent
+	failed   map[string]bool  // keys with a message that was not accepted
+	refusing map[string]error // topics that accept nothing now
+	over     bool             // nothing more is to be sent
 }
 
-// run is what is sent together: to each partition one batch, which is stored or not, and of each key to one topic.
+// run is what is sent together: one batch to each partition, which is stored or not, and each key to one topic.
 type run struct {
 	of      []int
 	records []*kgo.Record
@@ -81,7 +81,7 @@ func (p *publication) settle(i int, err error) {
 	}
 }
 
-// take returns the next run, and what comes after it. It settles messages that need not be sent.
+// take returns the next run and the messages after it. It settles messages that need not be sent.
 func (p *publication) take(from []int) (r *run, rest []int) {
 	r = &run{bytes: perBatch}
 	topics := map[string]string{} // by key
@@ -112,8 +112,8 @@ func (p *publication) take(from []int) (r *run, rest []int) {
 	return r, nil
 }
 
-// send publishes a run. One that is refused because of a message that the broker does not name is sent again, each
-// message by itself.
+// send publishes a run. If the broker refuses it because of a message that it does not name, send sends each of its
+// messages alone.
 func (p *publication) send(ctx context.Context, r *run) {
 	if len(r.of) == 0 {
 		return
@@ -136,12 +136,12 @@ func (p *publication) send(ctx context.Context, r *run) {
 	}
 }
 
-// fresh is a record without what the client has noted in it.
+// fresh returns a record without what the client has stored in it.
 func fresh(r *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Timestamp}
 }
 
-// end settles a message by what became of its record.
+// end settles a message by the outcome of its record.
 func (p *publication) end(i int, err error) {
 	if err == nil {
 		p.settle(i, nil)
@@ -152,7 +152,7 @@ func (p *publication) end(i int, err error) {
 	refused, isRefused := errors.AsType[*relay.RefusedError](outcome)
 	switch {
 	case !known || isUnavailable && unavailable.Code == relay.CodeForbidden:
-		// A client that was given no producer ID never asks again.
+		// A client that was refused a producer ID never asks again.
 		p.over = true
 		p.sink.drop()
 	case isUnavailable || isRefused && refused.Code == relay.CodeForbidden:
@@ -161,12 +161,12 @@ func (p *publication) end(i int, err error) {
 	p.settle(i, outcome)
 }
 
-// exchange sends a run and returns what became of each record. If that is not known of all, the client is dropped.
+// exchange sends a run and returns the outcome of each record. If any is unknown, it drops the client.
 func (p *publication) exchange(ctx context.Context, r *run) []error {
 	e := &ends{of: make([]error, len(r.records)), left: len(r.records), done: make(chan struct{})}
 	for n, record := range r.records {
 		e.of[n] = errPending
-		// The context never ends: the client would take the message out of its sequence.
+		// The context never ends, because the client would then remove the message from its sequence.
 		p.client.Produce(context.Background(), record, func(_ *kgo.Record, err error) { e.end(n, err) })
 	}
 	flush, stop := context.WithCancel(context.Background())
@@ -183,12 +183,12 @@ func (p *publication) exchange(ctx context.Context, r *run) []error {
 
 var errPending = errors.New("under way")
 
-// ends are what became of the records of a run.
+// ends collects the outcomes of a run's records.
 type ends struct {
 	mu   sync.Mutex
 	of   []error
-	left int           // how many are under way
-	done chan struct{} // closed when none is
+	left int           // how many have no answer
+	done chan struct{} // closed when left reaches 0
 }
 
 func (e *ends) end(n int, err error) {
@@ -200,8 +200,8 @@ func (e *ends) end(n int, err error) {
 	}
 }
 
-// known are those that are known, and err for the others. What is under way is never stored, though there were as many
-// ends as records: one of them may have ended twice.
+// known returns the known outcomes, and err for the others. A record without an answer never counts as stored, even if
+// there were as many answers as records: one of them may have ended twice.
 func (e *ends) known(err error) []error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,7 +215,7 @@ func (e *ends) known(err error) []error {
 	return all
 }
 
-// wait waits until everything is done, and returns why it does not wait any longer.
+// wait waits until all records have ended, and returns why it stopped waiting earlier, if it did.
 func (p *publication) wait(ctx context.Context, done <-chan struct{}) error {
 	tick := time.NewTicker(retryWait)
 	defer tick.Stop()

@@ -9,19 +9,19 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Sink publishes to topics of a Kafka cluster. Its methods may be called concurrently, and wait for each other.
+// A Sink publishes to topics of a Kafka cluster. Its methods may be called concurrently, and wait for each other.
 type Sink struct {
 	config Config
 	losses atomic.Int64
 
 	mu     sync.Mutex
-	client *client // nil until the next that needs one
+	client *client // nil until the next call that needs one
 }
 
 var _ relay.Sink = (*Sink)(nil)
 
-// Open checks a configuration. It does not connect: a cluster that is away is a matter of [Sink.Publish] and
-// [Sink.Probe], each of which connects if there is no connection.
+// Open validates a configuration. It does not connect: [Sink.Publish] and [Sink.Probe] connect if there is no
+// connection, and report an unavailable cluster.
 func Open(config Config) (*Sink, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -30,20 +30,20 @@ func Open(config Config) (*Sink, error) {
 	return &Sink{config: config}, nil
 }
 
-// Limits are MaxBytes: those of topics may be less.
+// Limits returns MaxBytes. The limits of topics may be lower.
 func (s *Sink) Limits() relay.Limits {
 	return relay.Limits{Bytes: s.config.MaxBytes - perBatch - perRecord}
 }
 
-// Exclusive reports whether one process at a time may publish, because each that does takes the TransactionalID from
-// the one before.
+// Exclusive reports whether only one process at a time may publish, because each that does takes the TransactionalID
+// from the previous one.
 func (s *Sink) Exclusive() bool { return s.config.TransactionalID != "" }
 
-// DataLosses is how many times since Open a broker has forgotten what it had of us (OUT_OF_ORDER_SEQUENCE_NUMBER,
+// DataLosses returns how many times since Open a broker has lost the producer's state (OUT_OF_ORDER_SEQUENCE_NUMBER,
 // UNKNOWN_PRODUCER_ID): after an unclean election of a leader this means that acknowledged messages are lost.
 func (s *Sink) DataLosses() int64 { return s.losses.Load() }
 
-// Probe asks a broker for an answer, on a new connection if need be.
+// Probe waits for an answer from a broker, on a new connection if necessary.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the client.
+// Close closes the client.
 func (s *Sink) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// connected returns a client that has reached a broker. The caller has the lock.
+// connected returns a client that has reached a broker. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*client, error) {
 	if s.client == nil {
 		c, err := open(ctx, s.config, &s.losses)
@@ -78,7 +78,7 @@ func (s *Sink) connected(ctx context.Context) (*client, error) {
 	return s.client, nil
 }
 
-// drop ends the client, and what is under way on it is not sent again.
+// drop closes the client, so that its unanswered messages are not sent again.
 func (s *Sink) drop() {
 	if s.client != nil {
 		s.client.Close()

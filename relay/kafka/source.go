@@ -14,31 +14,32 @@ import (
 	"github.com/posthaste-dev/posthaste/bridge"
 )
 
-// SourceConfig is what a [Source] fetches.
+// SourceConfig sets what a [Source] fetches.
 type SourceConfig struct {
 	Topic string
-	Group string // of consumers; it begins with the oldest messages
+	Group string // consumer group; a new one begins with the oldest messages
 }
 
 const (
-	// sessionTimeout is after how long a group goes on without a member that has died.
+	// sessionTimeout is how long a group waits for a dead member before it goes on without it.
 	sessionTimeout = 10 * time.Second
 
-	maxFetchBytes = 32 << 20 // of all partitions; one batch of the broker's may be larger
+	maxFetchBytes = 32 << 20 // of all partitions; a single batch of the broker may be larger
 )
 
-// Source fetches messages of a topic for a [bridge.Bridges], as a member of a group, and commits their offsets.
+// A Source fetches messages of a topic for a [bridge.Bridges], as a member of a consumer group, and commits their
+// offsets.
 //
-// A message's ID is posthaste-id; without it ce_source and ce_id; and without these the topic's ID with partition and
-// offset, and the time where brokers name no topic's ID. Its key is the record's, its position the offset and one.
+// A message's ID is posthaste-id; without that, ce_source and ce_id; and without these, the topic's ID with partition
+// and offset, or the time where brokers name no topic ID. Its key is the record's; its position is the offset plus one.
 type Source struct {
 	config Config
 	of     SourceConfig
 	client *client // nil until the next Fetch
 
-	returned []*kgo.Record   // by Fetch since the last Ack: the last of each partition
-	acked    []*kgo.Record   // those of which no commit has succeeded
-	behind   map[int32]int64 // the last that was returned, in its partition: so many messages
+	returned []*kgo.Record   // by Fetch since the last Ack: the last record of each partition
+	acked    []*kgo.Record   // those without a successful commit
+	behind   map[int32]int64 // per partition, how many messages were behind the last returned one
 }
 
 var (
@@ -46,7 +47,7 @@ var (
 	_ bridge.Lagging = (*Source)(nil)
 )
 
-// OpenSource checks a configuration. It does not connect.
+// OpenSource validates a configuration. It does not connect.
 func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	config = config.withDefaults()
 	errs := []error{config.validate(), checkTopic(of.Topic)}
@@ -59,7 +60,7 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	return &Source{config: config, of: of}, nil
 }
 
-// Probe asks a broker for an answer.
+// Probe waits for an answer from a broker.
 func (s *Source) Probe(ctx context.Context) error {
 	if err := s.connected(); err != nil {
 		return err
@@ -67,16 +68,16 @@ func (s *Source) Probe(ctx context.Context) error {
 	return s.client.ask(ctx)
 }
 
-// Fetch is [bridge.Source]'s. It returns what has come as soon as something has. If the last Ack has failed it commits
-// again first, and fetches nothing while that fails: what a bridge stores meanwhile would all come again after a
-// failover.
+// Fetch implements [bridge.Source]. It returns as soon as there are messages. If the last Ack has failed, Fetch commits
+// again first, and fetches nothing while that fails: otherwise everything that a bridge stores meanwhile would come
+// again after a failover.
 func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) {
 	if err := s.connected(); err != nil {
 		return nil, err
 	}
 	if len(s.acked) > 0 {
 		if err := s.commit(ctx); err != nil {
-			if _, answered := errors.AsType[*kerr.Error](err); answered { // such as that a partition is gone
+			if _, answered := errors.AsType[*kerr.Error](err); answered { // for example, the partition is gone
 				s.drop()
 			}
 			return nil, err
@@ -112,7 +113,7 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 	return messages, nil
 }
 
-// Lag is [bridge.Lagging]'s.
+// Lag implements [bridge.Lagging].
 func (s *Source) Lag() (lag int64) {
 	for _, n := range s.behind {
 		lag += n
@@ -120,7 +121,7 @@ func (s *Source) Lag() (lag int64) {
 	return lag
 }
 
-// message makes a message of a record.
+// message returns a record as a message.
 func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 	m := bridge.Message{
 		Source: r.Topic, Subject: fmt.Sprintf("%s/%d", r.Topic, r.Partition), Key: string(r.Key), Position: r.Offset + 1, Body: r.Value,
@@ -130,7 +131,7 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 		value := string(h.Value)
 		switch h.Key {
 		case theirs + "id":
-			id = cmp.Or(id, value) // ours is the first: encode has not always left the producer's out
+			id = cmp.Or(id, value) // the relay's is the first: encode has not always left the producer's out
 		case theirs + "source":
 			source = cmp.Or(source, value)
 		case headerID:
@@ -141,11 +142,11 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 		m.Headers = append(m.Headers, bridge.Header{Name: h.Key, Value: value})
 	}
 	switch {
-	case ours != "": // a relay has given it one although the producer had a ce_id
+	case ours != "": // a relay set it although the producer had a ce_id
 		m.ID = ours
 	case id != "":
 		m.ID = source + "/" + id
-	case topicID == [16]byte{}: // the broker names none: offsets begin anew when the topic is made anew
+	case topicID == [16]byte{}: // the broker names none: offsets start over when the topic is recreated
 		m.ID = fmt.Sprintf("%s/%d/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset, r.Timestamp.UnixMilli())
 	default:
 		m.ID = fmt.Sprintf("%s/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset)
@@ -153,8 +154,8 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 	return m
 }
 
-// Ack is [bridge.Source]'s. If it fails the next Fetch commits again: of a partition in which nothing more comes, no
-// other commit would be for the rest.
+// Ack implements [bridge.Source]. If it fails, the next Fetch commits again: in a partition without new messages, no
+// later commit would cover the rest.
 func (s *Source) Ack(ctx context.Context) error {
 	s.acked, s.returned = append(s.acked, s.returned...), nil
 	return s.commit(ctx)
@@ -168,7 +169,7 @@ func (s *Source) commit(ctx context.Context) error {
 	return nil
 }
 
-// Release is [bridge.Source]'s: the group goes on from what is committed.
+// Release implements [bridge.Source]: the group goes on from what is committed.
 func (s *Source) Release() { s.drop() }
 
 // Close leaves the group.

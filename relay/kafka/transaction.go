@@ -15,10 +15,11 @@ import (
 
 var errNotCommitted = errors.New("it was sent, and its transaction has not been committed")
 
-// transact sends a run as a transaction, and what is left of it again if it was aborted because of some of it.
+// transact sends a run as a transaction. If the transaction was aborted because of some messages, it sends the rest
+// again.
 //
-// A process that takes the sink over begins by asking for the transactional ID. The broker then aborts the transaction
-// that the process before it has open, and refuses whatever comes from there later:
+// A process that takes the sink over begins by asking for the transactional ID. The broker then aborts the open
+// transaction of the previous process, and refuses whatever that process sends later:
 //
 //	old    sends 1 and 2, and stands still
 //	new    asks for the ID          1 and 2 are aborted
@@ -30,7 +31,7 @@ func (p *publication) transact(ctx context.Context, r *run) {
 	}
 }
 
-// transactOnce returns what is to be sent again.
+// transactOnce sends one transaction and returns the messages to send again.
 func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
 	again = &run{}
 	if err := p.client.BeginTransaction(); err != nil {
@@ -38,7 +39,7 @@ func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
 		return again
 	}
 	ends := p.exchange(ctx, r)
-	if p.over { // the client is gone, and its transaction will be aborted
+	if p.over { // the client is closed, and its transaction will be aborted
 		p.abandon(r, ends, errNotCommitted)
 		return again
 	}
@@ -64,7 +65,7 @@ func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
 	return p.unfailed(again)
 }
 
-// halve sends a run that was refused for a message which the broker does not name in two parts.
+// halve sends a refused run in two parts, if the broker does not name the message at fault.
 func (p *publication) halve(ctx context.Context, r *run) {
 	half := len(r.of) / 2
 	for _, part := range []*run{{of: r.of[:half], records: r.records[:half]}, {of: r.of[half:], records: r.records[half:]}} {
@@ -76,7 +77,7 @@ func (p *publication) halve(ctx context.Context, r *run) {
 	}
 }
 
-// unfailed is a run without the messages of keys of which one was not accepted.
+// unfailed returns a run without the messages of keys that have one that was not accepted.
 func (p *publication) unfailed(r *run) *run {
 	kept := &run{}
 	for n, i := range r.of {
@@ -87,7 +88,7 @@ func (p *publication) unfailed(r *run) *run {
 	return kept
 }
 
-// abandon settles a run of which nothing is known to be committed, and leaves the client.
+// abandon settles a run of which nothing is known to be committed, and drops the client.
 func (p *publication) abandon(r *run, ends []error, err error) {
 	p.over = true
 	p.sink.drop()

@@ -7,16 +7,16 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Headers of an atomic batch (ADR-50 of NATS). The server stores them with the messages.
+// These are the headers of an atomic batch (ADR-50 of NATS). The server stores them with the messages.
 const (
 	headerBatch  = "Nats-Batch-Id"
 	headerNumber = "Nats-Batch-Sequence"
 	headerCommit = "Nats-Batch-Commit"
 )
 
-// sendAtomic sends a run as an atomic batch, of which the server stores all messages or none. What it does not store
-// goes singly: the server does not say which message was to blame, and rejects a batch of which it has one message
-// already.
+// sendAtomic sends a run as an atomic batch, of which the server stores all messages or none. Messages that it does not
+// store go singly: the server does not say which message was at fault, and rejects a batch if it already has one of its
+// messages.
 func sendAtomic(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	x := p.c.exchange()
 	if !x.sendBatch(p.messages, run) {
@@ -41,14 +41,14 @@ func sendAtomic(ctx context.Context, p *publication, s *stream, run []int) (left
 		default:
 			p.forbidden[e.violated] = forbiddenTo(e.violated)
 			if e.violated == last {
-				return run, singly // it was not let through, and nothing answers
+				return run, singly // the server did not let it through, so there is no answer
 			}
 		}
 	}
 }
 
-// sendBatch sends a batch, of which only the last message gets an answer. It reports whether the client has sent all.
-// The headers are taken off again, for messages that have to go singly.
+// sendBatch sends a batch, in which only the last message gets an answer. It reports whether the client has sent all of
+// it, and removes the headers again, for messages that must go singly.
 func (x exchange) sendBatch(messages []*nats.Msg, run []int) (sent bool) {
 	for n, i := range run {
 		m := messages[i]

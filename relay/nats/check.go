@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// shortestWindow is the least for which JetStream should remember IDs: longer than a process takes over from
-	// another, with time for a restart of the server.
+	// shortestWindow is the shortest recommended duplicate window: longer than a takeover by another process takes,
+	// with time for a restart of the server.
 	shortestWindow = 2 * time.Minute
 
-	// shortestAge is the least for which messages should be kept: consumers may be away for a weekend.
+	// shortestAge is the shortest recommended retention: consumers may be down for a weekend.
 	shortestAge = 3 * 24 * time.Hour
 )
 
-// Check is [relay.Sink]'s. A destination is a subject, in which * and > may stand for what events fill in.
+// Check implements [relay.Sink]. A destination is a subject, in which * and > may stand for what events fill in.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	return findings, nil
 }
 
-// findings are those of one stream.
+// findings returns the findings about one stream.
 func (s *stream) findings() (all []relay.Finding) {
 	c := &s.config
 	add := func(when bool, severity relay.Severity, what, remedy string) {

@@ -13,12 +13,12 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Config is how to reach a NATS server. Files are read again for each connection, so that secrets can be rotated.
+// Config sets how to reach a NATS server. Files are read again for each connection, so that secrets can be rotated.
 type Config struct {
 	URLs []string // of the servers of one cluster: nats://, tls://, ws://, wss://; without credentials
 	Name string   // of the connection, in the server's monitoring
 
-	// At most one kind of credentials.
+	// Set at most one kind of credentials.
 	CredentialsFile string // a JWT and its seed, as nsc writes them
 	NKeyFile        string // a seed
 	User            string // with Password or PasswordFile
@@ -28,11 +28,11 @@ type Config struct {
 	TokenFile       string
 
 	CAFile          string // certificates to trust instead of those of the system
-	CertificateFile string // our own, with KeyFile
+	CertificateFile string // the client's own, with KeyFile
 	KeyFile         string
 }
 
-// Validate reports every mistake. No error repeats a secret, nor a URL, which may have one in it.
+// Validate reports every mistake. No error repeats a secret, nor a URL, which may contain one.
 func (c Config) Validate() error {
 	var errs []error
 	if len(c.URLs) == 0 {
@@ -66,10 +66,10 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// prefixes are tokens without wildcards, the first of which is not one of the server's own.
+// prefixes matches tokens without wildcards, the first of which is not reserved by the server.
 var prefixes = regexp.MustCompile(`^[^\s.*>\x00-\x1f$][^\s.*>\x00-\x1f]*(\.[^\s.*>\x00-\x1f]+)*$`)
 
-// CheckPrefix says why subjects cannot begin with a text.
+// CheckPrefix returns why subjects cannot begin with text.
 func CheckPrefix(text string) error {
 	if !prefixes.MatchString(text) {
 		return fmt.Errorf("SubjectPrefix is %q, want tokens with dots between them, such as a.b", text)
@@ -77,14 +77,14 @@ func CheckPrefix(text string) error {
 	return nil
 }
 
-// How long nats.go waits. An answer is waited for in [conn.next].
+// These are nats.go's timeouts. [conn.next] waits for answers.
 const (
-	connectTimeout = 2 * time.Second  // for each server
-	writeTimeout   = 10 * time.Second // a connection that takes no byte for so long is broken
-	pingInterval   = 10 * time.Second // two without an answer, and it is broken
+	connectTimeout = 2 * time.Second  // per server
+	writeTimeout   = 10 * time.Second // a connection that accepts no byte for so long is broken
+	pingInterval   = 10 * time.Second // the connection is broken after two without an answer
 )
 
-// options are those of one connection. It is never re-established: see the package's documentation.
+// options returns the options of one connection, which is never re-established: see the package's documentation.
 func (c Config) options(ctx context.Context, sockets *sockets) ([]nats.Option, error) {
 	all := []nats.Option{
 		nats.Name(c.Name), nats.NoReconnect(), nats.ReconnectBufSize(-1), nats.SetCustomDialer(&dialer{ctx, sockets}),

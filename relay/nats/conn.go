@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// answerTimeout is how long nothing may come back while an answer to messages is due, and questionTimeout to a
-	// question about a stream, which the message's own way does not depend on.
+	// answerTimeout is the longest silence while answers to messages are due. questionTimeout is for the answer to a
+	// question about a stream, on which a message's own path does not depend.
 	answerTimeout   = 5 * time.Second
 	questionTimeout = 2 * time.Second
 
-	// buffered is how many answers wait to be read: more than there are messages in a run.
+	// buffered is how many answers can wait to be read: more than a run has messages.
 	buffered = 4 * maxRun
 )
 
-// errSilent ends an exchange of which nothing more comes back.
+// errSilent ends an exchange that receives no more answers.
 var errSilent = errors.New("the server does not answer")
 
-// conn is one connection. It is used by one goroutine at a time, and is thrown away after an exchange that was not
-// answered to its end: so what comes back never belongs to an earlier one.
+// conn is one connection. One goroutine uses it at a time. It is discarded after an exchange that was not fully
+// answered, so an answer never belongs to an earlier exchange.
 type conn struct {
 	nc       *nats.Conn
 	sockets  *sockets
-	inbox    string         // of all answers, with its last dot
-	answers  chan *nats.Msg // to what we sent, by their subjects
-	violated chan string    // subjects to which we may not publish, each time that we did
+	inbox    string         // prefix of all answers' subjects, with its last dot
+	answers  chan *nats.Msg // answers to sent messages, identified by their subjects
+	violated chan string    // forbidden subjects, once for each attempt to publish to one
 	closed   chan struct{}
 }
 
@@ -64,7 +64,7 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 	return c, nil
 }
 
-// asynchronous takes what the server reports of no message in particular. A violation of permissions is one of these.
+// asynchronous handles errors that the server does not attribute to a message, such as a violation of permissions.
 func (c *conn) asynchronous(err error) {
 	if errors.Is(err, nats.ErrSlowConsumer) || isSubscription(err) {
 		c.close() // answers are lost, or will never come
@@ -73,7 +73,7 @@ func (c *conn) asynchronous(err error) {
 	if subject, ok := violation(err); ok {
 		select {
 		case c.violated <- subject:
-		default: // the message's answer is waited for in vain
+		default: // the message will get no answer
 		}
 	}
 }
@@ -87,7 +87,7 @@ func isSubscription(err error) bool {
 	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), onSubscribe)
 }
 
-// violation returns the subject to which the server did not let us publish.
+// violation returns the subject to which the server refused a publication.
 func violation(err error) (subject string, ok bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false
@@ -100,7 +100,7 @@ func violation(err error) (subject string, ok bool) {
 	return subject, err == nil
 }
 
-// alive reports whether the connection is still there, as far as it is known.
+// alive reports whether the connection is still up, as far as is known.
 func (c *conn) alive() bool {
 	select {
 	case <-c.closed:
@@ -110,13 +110,13 @@ func (c *conn) alive() bool {
 	}
 }
 
-// close ends the connection at once, even if it is being written to.
+// close ends the connection at once, even during a write.
 func (c *conn) close() {
 	c.sockets.close()
 	c.nc.Close()
 }
 
-// lost is the error of what was under way when the connection ended.
+// lost returns the error of unanswered messages when the connection ended.
 func (c *conn) lost() error {
 	if err := c.nc.LastError(); err != nil {
 		return fmt.Errorf("the connection to NATS ended: %w", err)
@@ -124,11 +124,11 @@ func (c *conn) lost() error {
 	return fmt.Errorf("the connection to NATS ended: %w", nats.ErrConnectionClosed)
 }
 
-// exchange is a question, or a run of messages, and its answers.
+// exchange is a question, or a run of messages, with its answers.
 type exchange struct {
 	c      *conn
 	id     string // unique among all clients
-	prefix string // of the subjects of answers
+	prefix string // of the answers' subjects
 }
 
 func (c *conn) exchange() exchange {
@@ -136,15 +136,15 @@ func (c *conn) exchange() exchange {
 	return exchange{c, id, c.inbox + id + "."}
 }
 
-// event is what comes back: an answer, or a violation of permissions.
+// event is an answer or a violation of permissions.
 type event struct {
-	to       string    // what follows the exchange in the answer's subject
+	to       string    // the rest of the answer's subject after the exchange's prefix
 	answer   *nats.Msg // nil for a violation
 	violated string    // its subject
 }
 
-// next waits for something that belongs to the exchange, for so long at most. After an error nothing more will come,
-// and the connection is closed.
+// next waits up to within for an event that belongs to the exchange. After an error no more events come, and the
+// connection is closed.
 func (x exchange) next(ctx context.Context, within time.Duration) (event, error) {
 	silence := time.NewTimer(within)
 	defer silence.Stop()
@@ -189,26 +189,26 @@ func (c *conn) ask(ctx context.Context, subject string, question []byte) (*nats.
 	}
 }
 
-// roundTrip returns how long the way to the server and back takes.
+// roundTrip measures how long a message takes to the server and back.
 func (c *conn) roundTrip(ctx context.Context) (time.Duration, error) {
-	bounded, cancel := context.WithTimeout(ctx, answerTimeout) // nats.go wants a deadline
+	bounded, cancel := context.WithTimeout(ctx, answerTimeout) // nats.go requires a deadline
 	defer cancel()
 	start := time.Now()
 	err := c.nc.FlushWithContext(bounded)
 	return time.Since(start), err
 }
 
-// noResponders reports whether the server says that nobody listens to a subject.
+// noResponders reports whether the server answered that nobody listens to a subject.
 func noResponders(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("Status") == "503" }
 
-// sockets are those of a connection that nats.go has dialled.
+// sockets holds the sockets that nats.go has dialled for a connection.
 type sockets struct {
 	mu     sync.Mutex
 	all    []net.Conn
 	closed bool
 }
 
-// close makes a write fail that nats.go has begun, and which would make its own Close wait.
+// close makes a pending write of nats.go fail, for which its own Close would otherwise wait.
 func (s *sockets) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ type dialer struct {
 	sockets *sockets
 }
 
-// Dial is nats.go's CustomDialer.
+// Dial implements nats.go's CustomDialer.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(d.ctx, connectTimeout)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Codes of JetStream's errors, of which the client names few.
+// These are codes of JetStream's errors, few of which the client names.
 const (
 	accountLimit      = 10002
 	insufficient      = 10023
@@ -26,25 +26,25 @@ const (
 	sequenceNotReady  = 10163
 	atomicDisabled    = 10174
 	ingestDisabled    = 10205
-	tooManyRequests   = 429 // a status
+	tooManyRequests   = 429 // an HTTP-like status
 )
 
-// errNoStream is the client's: no stream takes the subject, or its leader is being elected.
+// errNoStream is the client's error: no stream takes the subject, or its leader is being elected.
 var errNoStream = jetstream.ErrNoStreamResponse
 
 // ack is JetStream's answer to a message, or to a run of them.
 type ack struct {
 	Stream    string              `json:"stream"`
 	Duplicate bool                `json:"duplicate"`
-	Count     int                 `json:"count"` // of a run
+	Count     int                 `json:"count"` // messages of a run
 	Error     *jetstream.APIError `json:"error"`
 
-	// Of fast ingest, while a run is under way.
+	// These are set by fast ingest during a run.
 	Type     string `json:"type"`
-	Sequence int    `json:"seq"` // in the run, if there is a Type
+	Sequence int    `json:"seq"` // in the run, if Type is set
 }
 
-// parse reads an answer. Its error is about what was sent, and classified.
+// parse parses an answer. Its error concerns what was sent, and is classified.
 func parse(m *nats.Msg) (ack, error) {
 	if noResponders(m) {
 		return ack{}, classify(errNoStream)
@@ -64,8 +64,8 @@ func parse(m *nats.Msg) (ack, error) {
 	return a, nil
 }
 
-// classify says what an error of the client or the server means for the message that it is about. What is neither
-// refused nor unavailable is unknown.
+// classify returns the outcome of a message for an error of the client or the server. An error that is neither a
+// refusal nor unavailability leaves the message unknown.
 func classify(err error) error {
 	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: err} }
 	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: err} }
@@ -103,18 +103,18 @@ func classify(err error) error {
 	return refused(relay.CodeRefused)
 }
 
-// isCode reports whether an error is JetStream's of this code.
+// isCode reports whether err is a JetStream error with this code.
 func isCode(err error, code jetstream.ErrorCode) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == code
 }
 
-// forbiddenTo is the outcome of messages to a subject to which we may not publish.
+// forbiddenTo returns the outcome of messages to a subject for which the sink has no permission.
 func forbiddenTo(subject string) error {
 	return classify(fmt.Errorf("%w: publish to %s", nats.ErrPermissionViolation, subject))
 }
 
-// away is the outcome of messages that were not sent because the server cannot be reached.
+// away returns the outcome of messages that were not sent because the server cannot be reached.
 func away(err error) error {
 	code := relay.CodeUnavailable
 	for _, denied := range []error{

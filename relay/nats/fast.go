@@ -11,19 +11,20 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Operations of fast ingest (ADR-50 of NATS). The subject of a message's answer has, after the run's ID: how often the
-// server is to answer, what it does about a gap, the message's number, its operation, and a mark.
+// These are the operations of fast ingest (ADR-50 of NATS). The subject for a message's answer contains, after the
+// run's ID: how often the server is to answer, what it does about a gap, the message's number, its operation, and a
+// mark.
 const (
 	ingestStart  = "0"
 	ingestAppend = "1"
 	ingestCommit = "2" // the last message
-	ingestEnd    = "3" // no message: the run ends here
+	ingestEnd    = "3" // no message; ends the run
 	ingestFail   = "500.fail."
 	ingestMark   = ".$FI"
 )
 
-// sendFast sends a run by fast ingest: all of it, before any answer. The server stores messages up to the first that it
-// does not take or does not get, drops those that it has, and says how far it came.
+// sendFast sends a whole run by fast ingest, without waiting for answers in between. The server stores messages up to
+// the first that it refuses or does not receive, drops those that it already has, and reports how far it came.
 func sendFast(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	f := &ingest{publication: p, stream: s, exchange: p.c.exchange(), run: run, refusals: map[int]error{}}
 	f.send()
@@ -43,7 +44,7 @@ func sendFast(ctx context.Context, p *publication, s *stream, run []int) (left [
 	return f.conclude()
 }
 
-// ingest is a run that is under way. Its messages are numbers from 1 on.
+// ingest is a run in progress. Its messages are numbered from 1 on.
 type ingest struct {
 	*publication
 	stream   *stream
@@ -51,11 +52,11 @@ type ingest struct {
 	run      []int
 
 	sent     int
-	finished bool          // we have said that no more follows
-	stored   int           // the messages up to this one, as far as we know
-	refusals map[int]error // what was said about single messages
-	repeated bool          // the first message was there already, and ended the run
-	ended    bool          // no answer follows that counts
+	finished bool          // the server was notified that no more messages follow
+	stored   int           // messages up to this one are stored, as far as is known
+	refusals map[int]error // answers about single messages
+	repeated bool          // the first message was already stored, and ended the run
+	ended    bool          // no further answer counts
 }
 
 func (f *ingest) send() {
@@ -82,7 +83,7 @@ func (f *ingest) reply(n int, operation string) string {
 	return f.exchange.prefix + ingestFail + strconv.Itoa(n) + "." + operation + ingestMark
 }
 
-// finish ends a run of which the last message has not come to the server, which would wait for it.
+// finish ends a run whose last message has not reached the server, which would wait for it.
 func (f *ingest) finish() {
 	if f.finished {
 		return
@@ -96,7 +97,7 @@ func (f *ingest) finish() {
 	f.ended = f.c.nc.PublishMsg(end) != nil
 }
 
-// answered takes an answer. There are some about single messages, reports of how far the server is, and a last one.
+// answered handles an answer: about a single message, a report of how far the server is, or the last one.
 func (f *ingest) answered(e event) {
 	about, ok := number(e.to)
 	a, err := parse(e.answer)
@@ -106,7 +107,7 @@ func (f *ingest) answered(e event) {
 		f.reached(a.Sequence)
 	case a.Type == "err" && a.Error != nil:
 		f.refusals[a.Sequence] = classify(a.Error)
-	case a.Type != "": // a gap, of which the last answer says where it is
+	case a.Type != "": // a gap; the last answer locates it
 	case err == nil && a.Duplicate && about == 1:
 		f.repeated, f.ended = true, true
 		f.reached(1)
@@ -115,12 +116,12 @@ func (f *ingest) answered(e event) {
 		f.reached(a.Count)
 		f.ended = true
 	case about == 1 || about > f.sent || noResponders(e.answer):
-		// The server knows no such run, or has gone.
+		// The server does not know such a run, or is gone.
 		f.refusals[about] = err
 		f.ended = true
 	default:
 		f.refusals[about] = err
-		f.finish() // it was rejected before it was looked at as one of the run, and may have been the last
+		f.finish() // it was rejected before the server saw it as part of the run, and may have been the last
 	}
 }
 
@@ -130,7 +131,7 @@ func (f *ingest) reached(n int) {
 	}
 }
 
-// number returns which message an answer is about.
+// number returns the number of the message that an answer is about.
 func number(to string) (n int, ok bool) {
 	text, isFail := strings.CutPrefix(to, ingestFail)
 	text, _, isMessage := strings.Cut(text, ".")
@@ -138,7 +139,7 @@ func number(to string) (n int, ok bool) {
 	return n, isFail && isMessage && err == nil
 }
 
-// settleStored settles the messages that the server has, which is none behind one that it has refused.
+// settleStored settles the messages that the server has, none of which is behind one that it has refused.
 func (f *ingest) settleStored() {
 	for n := range f.refusals {
 		if n >= 1 && n <= f.stored {
@@ -150,7 +151,7 @@ func (f *ingest) settleStored() {
 	}
 }
 
-// conclude settles the messages that are stored and the one after them, and returns the rest.
+// conclude settles the stored messages and the one after them, and returns the rest.
 func (f *ingest) conclude() ([]int, step) {
 	f.settleStored()
 	if f.stored == len(f.run) {

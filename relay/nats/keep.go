@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// flushTimeout is how long a connection that is given up has to send what was published on it.
+	// flushTimeout is how long an abandoned connection has to send what was published on it.
 	flushTimeout = 2 * time.Second
 
-	// steadyAfter is how long a connection has to last for the next one to be made soon after it has ended.
+	// steadyAfter is how long a connection must last for the next one to be made soon after it has ended.
 	steadyAfter = 10 * time.Second
 )
 
 // KeepConnected connects and calls use, and does so again whenever the connection has ended or use has returned, until
-// ctx ends. The context of use ends with ctx and with the connection, whichever ends first; what use has published by
-// the time it returns is flushed, unless the connection is broken. Each connection reads the files of config anew. A
-// server that is away is in the log at once and then every ten seconds.
+// ctx ends. The context of use ends with ctx or with the connection, whichever ends first. Whatever use has published
+// by the time it returns is flushed, unless the connection is broken. Each connection reads the files of config again.
+// KeepConnected logs an unavailable server at once and then every ten seconds.
 //
-// It is for what needs no order and keeps nothing: questions, answers, heartbeats. A [Sink] has connections of its own.
+// It is for traffic that needs no order and stores nothing: questions, answers, heartbeats. A [Sink] has its own
+// connections.
 func KeepConnected(ctx context.Context, config Config, log *slog.Logger, use func(context.Context, *nats.Conn) error) {
 	k := keeper{config: config, log: log, use: use}
 	for retry := (backoff.Backoff{Min: 500 * time.Millisecond, Max: 10 * time.Second}); ctx.Err() == nil; _ = retry.Wait(ctx) {
@@ -77,7 +78,7 @@ func (k *keeper) once(ctx context.Context) error {
 		return err
 	}
 	defer nc.Close()
-	defer sockets.close() // first, or Close would wait for a write that nobody takes
+	defer sockets.close() // runs first, or Close would wait for a write that nobody reads
 	k.say(slog.LevelInfo, "connected to NATS", slog.String("server", nc.ConnectedUrlRedacted()))
 	err = k.use(used, nc)
 	_ = nc.FlushTimeout(flushTimeout)

@@ -15,31 +15,31 @@ const (
 	headerID          = "Nats-Msg-Id"
 	headerContentType = "Content-Type"
 
-	// attribute begins the names of CloudEvents' attributes. A message that has the first is one in the binary mode.
+	// attribute begins the names of CloudEvents attributes. A message with the first of them is in the binary mode.
 	attribute       = cloudevents.Prefix
 	attributeFirst  = attribute + "specversion"
 	attributeOfType = attribute + "datacontenttype"
 
 	// reserved begins the names of headers by which a client makes the server purge, expire, schedule or refuse
-	// messages. A producer of events must not.
+	// messages. A producer of events must not use them.
 	reserved = "Nats-"
 
-	// maxSubject leaves room for the answer's subject in a line of the protocol, which is 4096 bytes in a server's
-	// defaults: a longer one ends the connection.
+	// maxSubject leaves room for the answer's subject in a line of the protocol, which is limited to 4096 bytes by
+	// default: a longer line ends the connection.
 	maxSubject = 3000
 )
 
-// encode returns a message as NATS has it. Its error is a [*relay.RefusedError], of what the server would refuse
-// without an answer.
+// encode returns a message in the form of NATS. Its error is a [*relay.RefusedError] for messages that the server would
+// refuse without an answer.
 func encode(m *relay.Message) (*nats.Msg, error) {
 	if err := checkSubject(m.Destination); err != nil {
 		return nil, &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
 	}
-	values := make([]string, 0, len(m.Headers)+3) // of which each header has one
+	values := make([]string, 0, len(m.Headers)+3) // one for each header
 	header := make(nats.Header, len(m.Headers)+3)
 	set := func(name, value string) {
 		if header[name] != nil {
-			return // ours come first, and stay
+			return // the relay's own come first and take precedence
 		}
 		values = append(values, value)
 		header[name] = values[len(values)-1 : len(values) : len(values)]
@@ -59,7 +59,7 @@ func encode(m *relay.Message) (*nats.Msg, error) {
 		}
 		set(h.Name, h.Value)
 		if h.Name == attributeFirst && m.ContentType != "" {
-			// NATS' binding has it here, and others in Content-Type.
+			// The NATS binding puts it here, others in Content-Type.
 			set(attributeOfType, cloudevents.Escape(m.ContentType))
 		}
 	}
@@ -76,7 +76,7 @@ func checkHeader(h relay.Header) error {
 	if strings.ContainsAny(h.Value, "\r\n\x00") {
 		return fmt.Errorf("header %q: a value has no line breaks and no NUL", h.Name) // nats.go would send spaces
 	}
-	return nil // of names nats.go says itself what it does not send
+	return nil // nats.go itself reports names that it cannot send
 }
 
 // checkSubject returns what is wrong with a subject to publish to.
@@ -105,7 +105,7 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// size is what a message counts for in a run.
+// size returns what a message counts for in a run.
 func size(m *relay.Message) int {
 	n := len(m.Destination) + len(m.ID) + len(m.ContentType) + len(m.Body)
 	for _, h := range m.Headers {

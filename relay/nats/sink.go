@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// A run is what is sent before its answers are waited for: at most what JetStream takes as an atomic batch. After
-	// one that was not answered the next are smaller, or a slow line would never bring any to its end in time.
+	// A run is what is sent before its answers are awaited: at most the size of an atomic batch of JetStream. After an
+	// unanswered run the next ones are smaller; otherwise a slow line would never complete any in time.
 	maxRun      = 1000
 	maxRunBytes = 4 << 20
 	minRunBytes = maxRunBytes / 8 / 8
 
-	// maxHeaderBytes is what JetStream takes of headers, with their names and line breaks.
+	// maxHeaderBytes is JetStream's limit for headers, with their names and line breaks.
 	maxHeaderBytes = 64<<10 - 1
 )
 
-// Sink publishes to the streams of a NATS server or cluster. Its methods may be called concurrently, and wait for each
-// other.
+// A Sink publishes to the streams of a NATS server or cluster. Its methods may be called concurrently, and wait for
+// each other.
 type Sink struct {
 	config     Config
 	duplicates atomic.Int64
@@ -33,15 +33,15 @@ type Sink struct {
 	maxPayload atomic.Int64
 
 	mu       sync.Mutex
-	conn     *conn // nil, or dead, until the next that needs one
+	conn     *conn // nil or dead until the next call that needs one
 	streams  streams
-	runBytes int // how much a run may have
+	runBytes int // size limit of a run
 }
 
 var _ relay.Sink = (*Sink)(nil)
 
-// Open checks a configuration. It does not connect: a server that is away is a matter of [Sink.Publish] and
-// [Sink.Probe], each of which connects if there is no connection.
+// Open validates a configuration. It does not connect: [Sink.Publish] and [Sink.Probe] connect if there is no
+// connection, and report an unavailable server.
 func Open(config Config) (*Sink, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open the NATS sink: %w", err)
@@ -49,19 +49,19 @@ func Open(config Config) (*Sink, error) {
 	return &Sink{config: config, runBytes: maxRunBytes}, nil
 }
 
-// Limits are those of the server that the sink was connected to last.
+// Limits returns the limits of the server that the sink was last connected to.
 func (s *Sink) Limits() relay.Limits {
 	return relay.Limits{Bytes: int(s.maxPayload.Load()), HeaderBytes: maxHeaderBytes}
 }
 
-// Duplicates is how many messages the server has dropped since Open because it remembered their IDs, as far as it says
-// so: of those in the middle of a fast ingest it does not.
+// Duplicates returns how many messages the server has dropped since Open because it remembered their IDs, as far as it
+// reports them: it does not for those in the middle of a fast ingest.
 func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
 
-// Remembers is the longest duplicate window of the streams that were published to; 0 before the first message.
+// Remembers returns the longest duplicate window of the streams that were published to, or 0 before the first message.
 func (s *Sink) Remembers() time.Duration { return time.Duration(s.remembers.Load()) }
 
-// Probe connects, if there is no connection, and asks JetStream for an answer.
+// Probe connects if there is no connection, and waits for an answer from JetStream.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// connected returns a connection that is alive, as far as it is known. The caller has the lock.
+// connected returns a connection that is alive, as far as is known. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*conn, error) {
 	if s.conn != nil && s.conn.alive() {
 		return s.conn, nil
@@ -103,7 +103,7 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// Publish is [relay.Sink]'s.
+// Publish implements [relay.Sink].
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,11 +136,11 @@ type publication struct {
 	sink     *Sink
 	c        *conn
 	batch    []relay.Message
-	messages []*nats.Msg // once they are encoded
+	messages []*nats.Msg // the messages once encoded
 	outcomes []error     // ErrNotTried until they are known
 
-	failed    map[string]bool  // keys of which a message has not been accepted
-	forbidden map[string]error // subjects to which we may not publish
+	failed    map[string]bool  // keys with a message that was not accepted
+	forbidden map[string]error // subjects for which the sink has no permission
 	over      bool             // nothing more is sent: the connection is lost, or ctx has ended
 }
 
@@ -166,8 +166,8 @@ func (p *publication) settle(i int, err error) {
 	}
 }
 
-// broken settles messages that were under way when the connection broke, or when ctx ended: it stays unknown whether
-// they are stored.
+// broken settles messages that were unanswered when the connection broke or ctx ended: whether they are stored remains
+// unknown.
 func (p *publication) broken(unknown []int, err error) ([]int, step) {
 	for _, i := range unknown {
 		p.settle(i, err)
@@ -177,7 +177,7 @@ func (p *publication) broken(unknown []int, err error) ([]int, step) {
 	return nil, stop
 }
 
-// end settles the first of messages of which none has been sent, and leaves the others.
+// end settles the first of the messages, none of which has been sent, and leaves the others.
 func (p *publication) end(unsent []int, err error) {
 	p.over = true
 	for _, i := range unsent {
@@ -188,11 +188,11 @@ func (p *publication) end(unsent []int, err error) {
 	}
 }
 
-// divide takes messages from the front that can be sent to their streams without regard for each other: so no key is
-// in two groups. It returns the rest.
+// divide takes messages from the front that can be sent to their streams independently, so that no key is in two
+// groups. It returns the rest.
 func (p *publication) divide(ctx context.Context, from []int) (groups []group, rest []int) {
 	of := map[*stream]int{}       // its group
-	keys := map[string]*stream{}  // of what has been taken
+	keys := map[string]*stream{}  // of the messages taken
 	known := map[string]*stream{} // of subjects
 	for n, i := range from {
 		m := &p.batch[i]
@@ -222,8 +222,8 @@ func (p *publication) divide(ctx context.Context, from []int) (groups []group, r
 	return groups, nil
 }
 
-// streamOf returns the stream of a subject. One that is no subject gets a stream of its own, which is not asked for
-// and gets nothing either: its message is refused when its turn comes.
+// streamOf returns the stream of a subject. An invalid subject gets a stream of its own, which is never queried and
+// gets no messages: its message is refused when its turn comes.
 func (p *publication) streamOf(ctx context.Context, subject string) (*stream, error) {
 	if checkSubject(subject) != nil {
 		return &stream{}, nil
@@ -262,13 +262,13 @@ func (p *publication) send(ctx context.Context, g group) {
 	}
 }
 
-// step is what to do after a run with what is left of it.
+// step is what to do next with the rest of a run.
 type step int
 
 const (
-	further step = iota // it goes on as before
-	singly              // it goes one message of a key at a time, which tells what is wrong
-	stop                // the stream takes nothing more
+	further step = iota // go on as before
+	singly              // send one message of a key at a time, which shows what is wrong
+	stop                // the stream accepts nothing more
 )
 
 // sendBy sends a run.
@@ -291,7 +291,7 @@ func (p *publication) sendBy(ctx context.Context, m mode, s *stream, run []int) 
 	return left, then
 }
 
-// take returns the next messages that can be sent in one run, and what comes after them. It settles messages that
+// take returns the next messages that can be sent in one run, and the messages after them. It settles messages that
 // cannot be sent at all.
 func (p *publication) take(from []int, s *stream) (run, rest []int) {
 	bytes := 0
@@ -307,7 +307,7 @@ func (p *publication) take(from []int, s *stream) (run, rest []int) {
 		bytes += size(m)
 		switch full := len(run) == maxRun || bytes > p.sink.runBytes || len(run) == 1 && s.undecided(); {
 		case len(run) > 0 && (full || refusal != nil):
-			// What is refused may be the key's next after one in the run: that one's outcome comes first.
+			// A refused message may be its key's next after one in the run, whose outcome comes first.
 			return run, from[n:]
 		case refusal != nil:
 			p.settle(i, refusal)

@@ -15,15 +15,16 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/cloudevents"
 )
 
-// SourceConfig is what a [Source] fetches.
+// SourceConfig sets what a [Source] fetches.
 type SourceConfig struct {
 	Stream string
-	// Consumer is a durable pull consumer. One that is not there is created: from the beginning of the stream, of all
-	// its Subjects or those named here, and without an end of deliveries.
+	// Consumer is a durable pull consumer. If it does not exist, it is created: from the beginning of the stream, for
+	// all its Subjects or those named here, and without a limit of deliveries.
 	Consumer string
 	Subjects []string
-	// Ordered has the messages that a process had when it died come again before newer ones, for which the next one
-	// waits: for the consumer's AckWait, which is 15 s unless somebody else has created it, and 5 s more at most.
+	// Ordered makes the messages that a dead process had taken come again before newer ones. The next process waits for
+	// them: for the consumer's AckWait, which is 15 s unless somebody else has created the consumer, and at most 5 s
+	// more.
 	Ordered bool
 }
 
@@ -31,29 +32,29 @@ const (
 	ackWait       = 15 * time.Second
 	maxAckPending = 2000
 	pullWait      = 5 * time.Second // for the end of a request
-	maxPullBytes  = 32 << 20        // a message that is larger than what a request may have would never come
+	maxPullBytes  = 32 << 20        // a message larger than a request's limit would never come
 	nakTimeout    = time.Second
-	quietTime     = 250 * time.Millisecond // after which nothing more is on its way
+	quietTime     = 250 * time.Millisecond // after which no message is still on its way
 )
 
-// Source fetches messages of a JetStream stream for a [bridge.Bridges], and acknowledges them: the last of a batch
-// with an answer, which the server gives after it has taken all before it.
+// A Source fetches messages of a JetStream stream for a [bridge.Bridges], and acknowledges them: the last of a batch
+// with an answer, which the server sends after it has processed all before it.
 //
-// A message's ID is its Nats-Msg-Id; without one ce-source and ce-id; and without these the time of the stream's
+// A message's ID is its Nats-Msg-Id; without that, ce-source and ce-id; and without these, the time of the stream's
 // creation and the message's sequence. Its key is ce-partitionkey, percent-decoded.
 type Source struct {
 	config Config
 	of     SourceConfig
 
-	nc       *nats.Conn // nil, or dead, until the next Fetch
+	nc       *nats.Conn // nil or dead until the next Fetch
 	sockets  *sockets
 	closed   chan struct{}
 	consumer jetstream.Consumer
 	created  time.Time // of the stream
 	batch    jetstream.MessageBatch
-	cancel   context.CancelFunc // of its request
-	pending  []jetstream.Msg    // returned, and not acknowledged
-	behind   uint64             // what was delivered last: so many messages
+	cancel   context.CancelFunc // of its pull request
+	pending  []jetstream.Msg    // returned and not acknowledged
+	behind   uint64             // how many messages were behind the last delivered one
 
 	returning *returning // nil unless Ordered
 }
@@ -63,7 +64,7 @@ var (
 	_ bridge.Lagging = (*Source)(nil)
 )
 
-// OpenSource checks a configuration. It does not connect.
+// OpenSource validates a configuration. It does not connect.
 func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	var errs []error
 	for _, field := range []struct{ name, value string }{{"Stream", of.Stream}, {"Consumer", of.Consumer}} {
@@ -77,10 +78,10 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	return &Source{config: config, of: of}, nil
 }
 
-// Probe connects, if there is no connection, and looks for the stream and the consumer.
+// Probe connects if there is no connection, and looks for the stream and the consumer.
 func (s *Source) Probe(ctx context.Context) error { return s.connected(ctx) }
 
-// Fetch is [bridge.Source]'s. It returns what has come as soon as something has.
+// Fetch implements [bridge.Source]. It returns as soon as there are messages.
 func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) {
 	if err := s.connected(ctx); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 	return messages, nil
 }
 
-// Lag is [bridge.Lagging]'s.
+// Lag implements [bridge.Lagging].
 func (s *Source) Lag() int64 {
 	lag := int64(s.behind)
 	if s.batch != nil {
@@ -116,7 +117,7 @@ func (s *Source) Lag() int64 {
 	return lag
 }
 
-// arrived waits for a message, and returns those that have come, up to so many.
+// arrived waits for a message, and returns those that have arrived, up to most.
 func (s *Source) arrived(ctx context.Context, most int) (messages []jetstream.Msg, err error) {
 	if s.batch == nil {
 		if err := s.pull(most); err != nil {
@@ -126,7 +127,7 @@ func (s *Source) arrived(ctx context.Context, most int) (messages []jetstream.Ms
 	select {
 	case m, more := <-s.batch.Messages():
 		if !more {
-			err := s.batch.Error() // nil at the end of the time, too
+			err := s.batch.Error() // also nil at the end of the request's time
 			s.batch = nil
 			if err != nil {
 				return nil, s.lost(err)
@@ -143,7 +144,7 @@ func (s *Source) arrived(ctx context.Context, most int) (messages []jetstream.Ms
 		select {
 		case m, more := <-s.batch.Messages():
 			if !more {
-				return messages, nil // the next call sees why
+				return messages, nil // the next call finds the reason
 			}
 			messages = append(messages, m)
 		default:
@@ -153,7 +154,7 @@ func (s *Source) arrived(ctx context.Context, most int) (messages []jetstream.Ms
 	return messages, nil
 }
 
-// pull asks for messages. A request that the server does not end in time is an error of the batch.
+// pull requests messages. If the server does not end the request in time, the batch has an error.
 func (s *Source) pull(most int) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pullWait)
 	if s.cancel != nil {
@@ -165,7 +166,7 @@ func (s *Source) pull(most int) (err error) {
 	return err
 }
 
-// lost gives the connection up, and returns why.
+// lost abandons the connection and returns the reason.
 func (s *Source) lost(err error) error {
 	if last := s.nc.LastError(); last != nil {
 		err = fmt.Errorf("%w: %w", err, last)
@@ -174,7 +175,7 @@ func (s *Source) lost(err error) error {
 	return fmt.Errorf("fetch from stream %s: %w", s.of.Stream, err)
 }
 
-// take makes a message of what JetStream has delivered.
+// take returns a message that JetStream has delivered as a bridge's message.
 func (s *Source) take(m jetstream.Msg) bridge.Message {
 	s.pending = append(s.pending, m)
 	header := m.Headers()
@@ -192,7 +193,7 @@ func (s *Source) take(m jetstream.Msg) bridge.Message {
 	case id != "":
 		message.ID = id
 	case ce != "":
-		message.ID = header.Get(attribute+"source") + "/" + ce // as they are: jobs have been stored under such IDs
+		message.ID = header.Get(attribute+"source") + "/" + ce // not decoded: jobs have been stored under such IDs
 	default:
 		message.ID = fmt.Sprintf("%s/%d", s.created.UTC().Format(time.RFC3339Nano), message.Position)
 	}
@@ -204,7 +205,7 @@ func (s *Source) take(m jetstream.Msg) bridge.Message {
 	return message
 }
 
-// Ack is [bridge.Source]'s.
+// Ack implements [bridge.Source].
 func (s *Source) Ack(ctx context.Context) error {
 	pending := s.pending
 	s.pending = nil
@@ -222,13 +223,14 @@ func (s *Source) Ack(ctx context.Context) error {
 	return nil
 }
 
-// Release is [bridge.Source]'s. What has arrived is given back; what is on its way comes after AckWait.
+// Release implements [bridge.Source]. It gives messages that have arrived back; those on their way come again after
+// AckWait.
 func (s *Source) Release() {
 	if s.nc == nil {
 		return
 	}
 	if s.batch != nil {
-		s.flush() // what the server had sent by then is here
+		s.flush() // whatever the server had sent by then has arrived
 		for quiet := false; !quiet; {
 			select {
 			case m, more := <-s.batch.Messages():
@@ -252,7 +254,7 @@ func (s *Source) Release() {
 	s.drop()
 }
 
-// flush waits until the server has what was sent, and we have what it had sent by then.
+// flush waits until the server has received what was sent, and everything that it had sent by then has arrived.
 func (s *Source) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), nakTimeout)
 	defer cancel()
@@ -276,7 +278,7 @@ func (s *Source) drop() {
 	s.nc, s.batch, s.pending, s.consumer, s.returning = nil, nil, nil, nil, nil
 }
 
-// connected connects, if there is no connection, and finds or creates the consumer.
+// connected connects if there is no connection, and finds or creates the consumer.
 func (s *Source) connected(ctx context.Context) error {
 	if s.nc != nil && s.nc.IsConnected() {
 		return nil
@@ -284,7 +286,7 @@ func (s *Source) connected(ctx context.Context) error {
 	s.drop()
 	s.sockets, s.closed = &sockets{}, make(chan struct{})
 	closed := s.closed
-	// The connection outlives ctx, which bounds this Fetch alone.
+	// The connection outlives ctx, which limits this Fetch only.
 	options, err := s.config.options(context.WithoutCancel(ctx), s.sockets)
 	if err != nil {
 		return err
@@ -332,7 +334,7 @@ func (s *Source) find(ctx context.Context) error {
 	return nil
 }
 
-// fit returns why a consumer that somebody else has created would lose messages, or bring others than it should.
+// fit returns why a consumer that somebody else has created would lose messages, or deliver the wrong ones.
 func (s *Source) fit(c jetstream.ConsumerConfig) error {
 	subjects := c.FilterSubjects
 	if c.FilterSubject != "" {

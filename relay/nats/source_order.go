@@ -8,49 +8,49 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// returning puts the messages of an ordered source into the order of the stream. A process before us may have been
-// given messages that it did not acknowledge. The server sends those again, but not before their AckWait has passed,
-// and one whose AckWait began later comes later:
+// returning puts the messages of an ordered source into the order of the stream. A previous process may have received
+// messages that it did not acknowledge. The server sends those again, but not before their AckWait has passed, and one
+// whose AckWait began later comes later:
 //
 //	before us   1 2 3 delivered, and the process dies; 4 5 published
 //	we          4 5 arrive        1 3 arrive        2 arrives; then 1 2 3 4 5 are returned
 //
-// So everything is kept until as many have come again as were outstanding, and is then returned in order. If AckWait
-// and redeliverySlack have passed, those that are missing were acknowledged after all.
+// So all messages are kept until as many have come again as were outstanding, and are then returned in order. If
+// AckWait and redeliverySlack have passed, the missing ones were acknowledged after all.
 //
-// The server may deliver to a connection that has ended while it does not know that yet, also after we have asked what
-// is outstanding. It counts deliveries, so one that we miss is one of these, and outstanding, too:
+// As long as the server does not know that a connection has ended, it may deliver to it, even after we have asked what
+// is outstanding. The server counts deliveries, so a delivery that we miss is such a one, and is outstanding, too:
 //
 //	the dead        4       6
 //	we                5       7        4 6 arrive; then 4 5 6 7 are returned
 //
-// What we keep ourselves may be sent to us again, for we do not acknowledge it. It is not one of those that are
-// outstanding, and neither is one that we have returned before.
+// The server may send messages that we keep again, because we do not acknowledge them. Those do not count as
+// outstanding, and neither do messages that were returned before.
 //
 // The nil pointer keeps nothing.
 type returning struct {
-	wait        time.Duration   // for what is outstanding
-	delivery    uint64          // the number of the last one
-	outstanding int             // how many that others had are still to come
-	until       time.Time       // they are waited for
-	returned    uint64          // the newest, by its number in the stream
-	has         map[uint64]bool // what is kept, by the same
+	wait        time.Duration   // how long to wait for outstanding messages
+	delivery    uint64          // number of the last delivery
+	outstanding int             // how many messages that others received are still to come
+	until       time.Time       // when waiting for them ends
+	returned    uint64          // the newest returned message, by its number in the stream
+	has         map[uint64]bool // the kept messages, by the same
 	kept        []place
 }
 
-// place is a message and its number in the stream.
+// place is a message with its number in the stream.
 type place struct {
 	jetstream.Msg
 	stream uint64
 }
 
 const (
-	// redeliverySlack is how much later than AckWait a message may come again: the server notes times in seconds, and
-	// has other things to do.
+	// redeliverySlack is how much later than AckWait a message may come again: the server records times in seconds, and
+	// has other work.
 	redeliverySlack = 5 * time.Second
 
-	// mostAckPending is how many unacknowledged messages an ordered source's consumer may have: they may all be kept in
-	// memory. The server sends messages again also when it has reached its limit.
+	// mostAckPending limits the unacknowledged messages of an ordered source's consumer, because all of them may be
+	// kept in memory. The server redelivers messages even when the limit is reached.
 	mostAckPending = 10_000
 )
 
@@ -61,12 +61,12 @@ func newReturning(info *jetstream.ConsumerInfo) *returning {
 	}
 }
 
-// released reports whether there is something to return without asking for more.
+// released reports whether messages can be returned without requesting more.
 func (r *returning) released() bool { return r != nil && len(r.kept) > 0 && r.over() }
 
 func (r *returning) over() bool { return r.outstanding <= 0 || !time.Now().Before(r.until) }
 
-// pass returns those of the messages that may be returned, and of those that were kept.
+// pass returns those of the new and the kept messages that may be returned.
 func (r *returning) pass(messages []jetstream.Msg) []jetstream.Msg {
 	if r == nil {
 		return messages

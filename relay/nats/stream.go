@@ -13,22 +13,22 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// stream is where messages go, as far as we may know it.
+// stream is a destination of messages, as far as the sink may query it.
 type stream struct {
-	name      string // "" if we may not ask
+	name      string // "" if the sink may not query it
 	config    jetstream.StreamConfig
-	consumers int       // when we asked
+	consumers int       // at the last query
 	refusal   error     // nil, or the outcome of every message: there is no such stream
-	seen      time.Time // when we asked for its settings
+	seen      time.Time // when its settings were queried
 
-	// How long a message takes until it is acknowledged, and how long the way there and back: the shortest of samples,
-	// which are noise above it.
+	// These are how long an acknowledgement takes, and how long a bare round trip takes: each the shortest of its
+	// samples, because noise only adds to them.
 	acked, way time.Duration
 	samples    int
-	spent      time.Duration // to take them
+	spent      time.Duration // time spent on sampling
 }
 
-// mode is how a run goes to a stream.
+// mode is how a run is sent to a stream.
 type mode int
 
 const (
@@ -38,11 +38,12 @@ const (
 )
 
 const (
-	// slow is an acknowledgement, beyond the way there and back, for which atomic batches are worth their files. On the
-	// machine where it was measured one took 0.05 ms by default and 0.18 to 0.37 ms with sync_interval: always.
+	// slow is the acknowledgement time, beyond the round trip, from which atomic batches are worth their files. On the
+	// machine where it was measured, an acknowledgement took 0.05 ms by default and 0.18 to 0.37 ms with sync_interval:
+	// always.
 	slow = 120 * time.Microsecond
 
-	// So many samples, or so much time for them, tell a slow disk from a busy moment.
+	// This many samples, or this much time for them, distinguish a slow disk from a busy moment.
 	enough     = 20
 	longEnough = 50 * time.Millisecond
 )
@@ -60,12 +61,12 @@ func (s *stream) mode(n int) mode {
 	return byWindow
 }
 
-// undecided reports whether acknowledgements of the stream have to be measured.
+// undecided reports whether acknowledgements of the stream are still to be measured.
 func (s *stream) undecided() bool {
 	return s.config.AllowAtomicPublish && s.samples < enough && s.spent < longEnough
 }
 
-// measured takes a sample.
+// measured records a sample.
 func (s *stream) measured(acked, way time.Duration) {
 	if s.samples == 0 || acked < s.acked {
 		s.acked = acked
@@ -77,7 +78,7 @@ func (s *stream) measured(acked, way time.Duration) {
 	s.spent += acked + way
 }
 
-// takes reports whether a subject is one of the stream's.
+// takes reports whether a subject belongs to the stream.
 func (s *stream) takes(subject string) bool {
 	for _, filter := range s.config.Subjects {
 		if matches(filter, subject) {
@@ -105,7 +106,8 @@ func matches(filter, subject string) bool {
 	}
 }
 
-// streams are those that we know, by the subjects that they take: so subjects with a key in them cost no questions.
+// streams caches the known streams, matched by the subjects that they take, so that subjects that contain a key cost no
+// queries.
 type streams []*stream
 
 func (all streams) of(subject string) *stream {
@@ -124,7 +126,7 @@ const (
 	apiInfo   = api + "INFO"
 )
 
-// question asks JetStream's API, and stores its answer.
+// question queries JetStream's API and decodes its answer.
 func (c *conn) question(ctx context.Context, subject string, body, answer any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -146,7 +148,7 @@ func (c *conn) question(ctx context.Context, subject string, body, answer any) e
 	return json.Unmarshal(m.Data, answer)
 }
 
-// find returns the streams that take a subject, which may have wildcards.
+// find returns the streams that take a subject, which may contain wildcards.
 func (c *conn) find(ctx context.Context, subject string) (found []*stream, err error) {
 	var names struct {
 		Streams []string `json:"streams"`
@@ -164,9 +166,9 @@ func (c *conn) find(ctx context.Context, subject string) (found []*stream, err e
 	return found, nil
 }
 
-// lookUp returns the stream of a subject. Its settings are asked for again once they are a minute old, and believed
-// for longer if nobody answers: a cluster without a leader for its settings can have one for the stream. An error means
-// that the connection is lost, or that ctx has ended.
+// lookUp returns the stream of a subject. It queries the settings again once they are a minute old, and keeps the old
+// ones if nobody answers: a cluster without a leader for its settings can have one for the stream. An error means that
+// the connection is lost, or that ctx has ended.
 func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, error) {
 	known := s.streams.of(subject)
 	if known != nil && time.Since(known.seen) < time.Minute {
@@ -175,7 +177,7 @@ func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, er
 	found, err := c.find(ctx, subject)
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
-		// Its settings stay unknown. What takes its place takes every subject, one message of a key at a time.
+		// Its settings remain unknown. The substitute takes every subject, one message of a key at a time.
 		found = []*stream{{config: jetstream.StreamConfig{Subjects: []string{">"}}}}
 	case err != nil && known != nil:
 		known.seen = time.Now()
@@ -198,7 +200,8 @@ func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, er
 	return found[0], nil
 }
 
-// unlessEnded is the outcome of a message that was not sent because of err, which a context that has ended causes too.
+// unlessEnded returns the outcome of a message that was not sent because of err, which may also result from the end of
+// ctx.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -215,7 +218,7 @@ func (s *stream) after(before *stream) *stream {
 	return s
 }
 
-// forget makes the next publication look at a stream again: it may be another.
+// forget makes the next publication query a stream again: it may be another one by now.
 func (s *Sink) forget(one *stream) {
 	s.streams = slices.DeleteFunc(s.streams, func(known *stream) bool { return known == one })
 }

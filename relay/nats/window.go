@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// sendInWindow sends a run as single messages: of each key one at a time, of different keys together. So whatever the
-// server says about a message, none of its key is behind it. Nothing is left.
+// sendInWindow sends a run as single messages: one of each key at a time, and those of different keys together. So
+// whatever the server answers about a message, none of its key has been sent after it. Nothing is left over.
 func sendInWindow(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	w := &window{
 		publication: p, stream: s, exchange: p.c.exchange(), run: run, next: make([]int, len(run)), waiting: make([]bool, len(run)),
@@ -42,7 +42,7 @@ func sendInWindow(ctx context.Context, p *publication, s *stream, run []int) (le
 	return nil, further
 }
 
-// window is a run that is under way. Its messages are numbers from 0 on.
+// window is a run in progress. Its messages are numbered from 0 on.
 type window struct {
 	*publication
 	stream   *stream
@@ -51,10 +51,10 @@ type window struct {
 
 	heads      []int    // the first message of each key
 	next       []int    // the next message of its key; 0 if there is none
-	waiting    []bool   // for its answer
-	left       int      // how many are
-	violations []string // subjects to which messages were not let, of which we do not yet know which ones
-	stopped    bool     // the stream takes nothing more
+	waiting    []bool   // which messages have no answer yet
+	left       int      // how many of them there are
+	violations []string // forbidden subjects whose messages are not yet identified
+	stopped    bool     // the stream accepts nothing more
 }
 
 // chain links the messages of each key.
@@ -71,7 +71,7 @@ func (w *window) chain() {
 	}
 }
 
-// send sends a message, and after one that the client does not send the next of its key is not tried.
+// send sends a message. If the client fails to send it, the next ones of its key are not tried.
 func (w *window) send(n int) {
 	if w.stopped {
 		return
@@ -92,7 +92,7 @@ func (w *window) send(n int) {
 	w.settle(i, err)
 }
 
-// answered takes the answer to a message. One that we do not wait for is none of ours, or repeats.
+// answered handles the answer to a message. It ignores an answer that is not expected or repeats.
 func (w *window) answered(e event) {
 	n, err := strconv.Atoi(e.to)
 	if err != nil || n < 0 || n >= len(w.run) || !w.waiting[n] {
@@ -119,9 +119,10 @@ func (w *window) answered(e event) {
 	}
 }
 
-// forbid refuses messages that the server did not let through. It says to which subject, once for each of them, but not
-// which, and acknowledgements of those before may come later, if the permission has just been revoked. So it is those
-// which are left when there are no more of that subject.
+// forbid refuses messages that the server did not let through. The server names the subject once for each such message,
+// but not the message, and acknowledgements of earlier messages may come later, if the permission has just been
+// revoked. So forbid waits until as many messages to the subject are unanswered as the server has refused, and refuses
+// those.
 func (w *window) forbid() {
 	for len(w.violations) > 0 {
 		subject := w.violations[0]
@@ -140,7 +141,7 @@ func (w *window) forbid() {
 	}
 }
 
-// unanswered are the messages that wait for an answer, to a subject or "" for any.
+// unanswered returns the messages without an answer, to a subject or with "" to any.
 func (w *window) unanswered(subject string) (all []int) {
 	for n, waiting := range w.waiting {
 		if waiting && (subject == "" || w.batch[w.run[n]].Destination == subject) {

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Check is [relay.Sink]'s. A stream with a * or > in its name, which stand for what events fill in, is not looked for.
+// Check implements [relay.Sink]. It does not look for streams with placeholders, a * or >, in their names.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,13 +38,13 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	return findings, nil
 }
 
-// durability is what the server's settings say about messages that it has acknowledged.
+// durability returns the findings about the server's settings for the durability of acknowledged messages.
 func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) {
 	settings := map[string]string{}
 	for _, name := range []string{"appendonly", "appendfsync", "maxmemory", "maxmemory-policy"} {
 		got, err := c.ConfigGet(ctx, name).Result()
 		switch {
-		case word(err) == "NOPERM" || word(err) == "ERR": // a service that has no CONFIG
+		case word(err) == "NOPERM" || word(err) == "ERR": // a service without CONFIG
 			return []relay.Finding{{
 				Severity: relay.Note, What: "we may not see the server's settings, so not how durable its acknowledgements are",
 				Remedy: "allow the user +config|get, or look for appendonly and appendfsync",
@@ -74,8 +74,9 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 	return all, nil
 }
 
-// replay is whether the server can read its own file again: it does so as the user default, and leaves out transactions
-// that this user may not run, with a line in its log. Servers before 7.0, and users that may not ask, answer nothing.
+// replay returns a finding if the server cannot read its own file again. It reads the file as the user default, and
+// leaves out transactions that this user may not run, with a line in its log. Servers before 7.0, and users without the
+// permission to ask, give no answer.
 func (c *conn) replay(ctx context.Context) []relay.Finding {
 	answer, err := c.Do(ctx, "acl", "dryrun", "default", "xadd", "events", "*", "id", "1").Text()
 	if err != nil || answer == "OK" {
@@ -88,7 +89,7 @@ func (c *conn) replay(ctx context.Context) []relay.Finding {
 	}}
 }
 
-// stream looks at one stream.
+// stream inspects one stream.
 func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Finding, error) {
 	what := fmt.Sprintf("stream %q", name)
 	kind, err := c.Type(ctx, name).Result()

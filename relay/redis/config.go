@@ -11,26 +11,26 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Config is how to reach a Redis or Valkey server. Files are read again for each connection, so that secrets can be
+// Config sets how to reach a Redis or Valkey server. Files are read again for each connection, so that secrets can be
 // rotated.
 type Config struct {
 	URL  string // redis://host:6379/0 or rediss://host:6379/0 for TLS, without credentials; the path is the database
-	Name string // of the connection, in CLIENT LIST; "" is "posthaste"
+	Name string // of the connection, in CLIENT LIST; "" means "posthaste"
 
-	User         string // of the server's ACL; "" with a password is the user default
+	User         string // of the server's ACL; "" with a password means the user default
 	Password     string
 	PasswordFile string
 
 	CAFile          string // certificates to trust instead of those of the system
-	CertificateFile string // our own, with KeyFile
+	CertificateFile string // the client's own, with KeyFile
 	KeyFile         string
 
-	// CreateStreams makes streams that do not exist. Otherwise such a stream is a missing destination, whose messages
-	// wait until somebody makes it: a stream that is made anew has no consumer groups.
+	// CreateStreams creates streams that do not exist. Otherwise such a stream is a missing destination, whose messages
+	// wait until somebody creates it. A newly created stream has no consumer groups.
 	CreateStreams bool
 }
 
-// validate reports every mistake. No error repeats a secret, nor the URL, which may have one in it.
+// validate reports every mistake. No error repeats a secret, nor the URL, which may contain one.
 func (c Config) validate() error {
 	var errs []error
 	u, err := url.Parse(c.URL)
@@ -52,7 +52,7 @@ func (c Config) validate() error {
 	if c.Password != "" && c.PasswordFile != "" {
 		errs = append(errs, errors.New("both Password and PasswordFile are set"))
 	}
-	if strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) { // CLIENT SETNAME
+	if strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) { // CLIENT SETNAME requires it
 		errs = append(errs, fmt.Errorf("the Name is %q: want no spaces, and no characters that are not ASCII", c.Name))
 	}
 	errs = append(errs, c.certificates().Validate())
@@ -62,7 +62,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// database is the number in a URL's path.
+// database returns the number in a URL's path.
 func database(u *url.URL) (int, error) {
 	path := strings.Trim(u.Path, "/")
 	if path == "" {
@@ -75,7 +75,7 @@ func database(u *url.URL) (int, error) {
 	return int(n), nil
 }
 
-// tls is nil for a connection without.
+// tls returns nil for a connection without TLS.
 func (c Config) tls(u *url.URL) (*tls.Config, error) {
 	if u.Scheme != "rediss" {
 		return nil, nil

@@ -19,21 +19,21 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	silence        = 30 * time.Second // after which a connection is broken; what waits for less has a context
-	defaultLargest = 512 << 20        // proto-max-bulk-len, unless it was set
-	leastLargest   = 1 << 20          // the server takes no less
+	silence        = 30 * time.Second // after which a connection is broken; shorter waits use a context
+	defaultLargest = 512 << 20        // proto-max-bulk-len by default
+	leastLargest   = 1 << 20          // the lowest value that the server accepts
 )
 
-// conn is a client with one connection. It is thrown away after an exchange that was not answered.
+// conn is a client with one connection. It is discarded after an exchange that was not answered.
 type conn struct {
 	*redis.Client
-	largest int // bytes of a body or header
+	largest int // largest body or header, in bytes
 
 	mu     sync.Mutex
 	socket net.Conn
 }
 
-// connect connects and looks at what the server takes. It returns soon after ctx ends.
+// connect connects and reads the server's limits. It returns soon after ctx ends.
 func connect(ctx context.Context, config Config) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -58,14 +58,15 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 		Addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379")), DB: db, ClientName: config.Name,
 		Username: config.User, Password: password, TLSConfig: security, Protocol: 2, DisableIdentity: true,
 		Dialer: c.dial(security), PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: silence, WriteTimeout: silence,
-		PipelinePoolSize:         -1, // or transactions would have a connection of their own, and guard closes one only
+		PipelinePoolSize:         -1, // or transactions would have a connection of their own, but guard closes only one
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	defer c.guard(ctx)()
-	// A transaction, as runs are: after a MULTI that is refused the server would carry out each of their commands.
+	// This must be a transaction, like the runs: after a refused MULTI, the server would execute each of their
+	// commands.
 	pipe := c.TxPipeline()
 	ping := pipe.Ping(ctx)
-	_, _ = pipe.Exec(ctx) // ping has its error, too
+	_, _ = pipe.Exec(ctx) // ping has the same error
 	if err := ping.Err(); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("connect to Redis: %w", err)
@@ -77,7 +78,7 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 	return c, nil
 }
 
-// dial keeps the socket, so that it can be closed when a context ends.
+// dial stores the socket, so that it can be closed when a context ends.
 func (c *conn) dial(security *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var dialer interface {
@@ -97,8 +98,8 @@ func (c *conn) dial(security *tls.Config) func(ctx context.Context, network, add
 	}
 }
 
-// guard breaks the connection off when ctx ends, until its result is called: the client itself looks at a context's
-// deadline only.
+// guard breaks the connection when ctx ends, until the returned function is called: the client itself observes only a
+// context's deadline.
 func (c *conn) guard(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// aborted is what the server says of what it would have taken, had it taken everything.
+	// aborted is the server's answer to commands that it would have accepted if it had accepted all.
 	aborted = "EXECABORT"
-	// because is what the reason for it follows if EXEC itself was refused.
+	// because precedes the reason if EXEC itself was refused.
 	because = "because of: "
 
 	forbidden = "NOPERM"
@@ -23,10 +23,10 @@ const (
 
 var errNoAnswer = errors.New("no answer")
 
-// ofServer are the first words of errors that say nothing of the message, but that the server takes none now.
+// ofServer lists the first words of errors that say nothing about the message, but that the server accepts none now.
 var ofServer = map[string]string{
 	"OOM":         relay.CodeFull, // maxmemory, with noeviction
-	"MISCONF":     relay.CodeFull, // it cannot write to its disk
+	"MISCONF":     relay.CodeFull, // the server cannot write to its disk
 	"READONLY":    relay.CodeUnavailable,
 	"LOADING":     relay.CodeUnavailable,
 	"MASTERDOWN":  relay.CodeUnavailable,
@@ -40,7 +40,7 @@ var ofServer = map[string]string{
 	"WRONGPASS":   relay.CodeForbidden,
 }
 
-// word is the first word of an error of the server's, "" for one of the client's.
+// word returns the first word of a server's error, or "" for an error of the client.
 func word(err error) string {
 	answer, ok := errors.AsType[redis.Error](err)
 	if !ok {
@@ -50,7 +50,8 @@ func word(err error) string {
 	return first
 }
 
-// classify says what the answer to a message means. What is neither refused nor unavailable is unknown.
+// classify returns the outcome of a message for an answer. An answer that is neither a refusal nor unavailability
+// leaves the message unknown.
 func classify(m *relay.Message, err error) error {
 	if errors.Is(err, redis.Nil) {
 		return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: fmt.Errorf("%s: %w", m.Destination, errNoStream)}
@@ -68,7 +69,8 @@ func classify(m *relay.Message, err error) error {
 	return err
 }
 
-// away is the outcome of messages that were not sent because the server cannot be reached, or takes no transactions.
+// away returns the outcome of messages that were not sent because the server cannot be reached, or accepts no
+// transactions.
 func away(err error) error {
 	code := relay.CodeUnavailable
 	first := word(err)
@@ -87,7 +89,7 @@ func away(err error) error {
 	return &relay.UnavailableError{Code: code, Err: err}
 }
 
-// unanswered is the outcome of messages that were sent, and of which nothing came back.
+// unanswered returns the outcome of messages that were sent without getting an answer.
 func unanswered(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)

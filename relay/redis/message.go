@@ -9,24 +9,24 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Fields of an entry, before those of the headers.
+// These are the fields of an entry before those of the headers.
 const (
 	fieldID          = "id"
 	fieldKey         = "key"
 	fieldContentType = "content-type"
 	fieldData        = "data"
 
-	escape = "header." // begins the name of a header that has the name of one of our fields
+	escape = "header." // prefix for a header with the name of one of these fields
 
-	ours, theirs = "ce-", "ce_" // what begins the names of CloudEvents' attributes, here and in Redis
+	ours, theirs = "ce-", "ce_" // prefixes of CloudEvents attributes, here and in Redis
 
-	maxName = 4 << 10 // bytes of a stream's name; the server takes more
+	maxName = 4 << 10 // longest stream name, in bytes; the server accepts more
 )
 
 var fields = []string{fieldID, fieldKey, fieldContentType, fieldData}
 
-// encode returns the command that adds a message, and its size. Its error is a [*relay.RefusedError], of what would end
-// the connection.
+// encode returns the command that adds a message, and its size. Its error is a [*relay.RefusedError] for messages that
+// would end the connection.
 func encode(m *relay.Message, create bool, largest int) (command []any, size int, err error) {
 	if m.Destination == "" || len(m.Destination) > maxName {
 		err := fmt.Errorf("a stream's name has %d bytes, want 1 to %d", len(m.Destination), maxName)
@@ -57,7 +57,7 @@ func encode(m *relay.Message, create bool, largest int) (command []any, size int
 			name = escape + name
 		}
 		if there[name] {
-			continue // ours come first, and stay
+			continue // the relay's own come first and take precedence
 		}
 		there[name] = true
 		command = append(command, name, h.Value)

@@ -11,13 +11,13 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// A run has at most.
+// These limit a run.
 const (
 	maxRun      = 1000
 	maxRunBytes = 4 << 20
 )
 
-// Publish is [relay.Sink]'s.
+// Publish implements [relay.Sink].
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,9 +56,9 @@ type publication struct {
 	batch    []relay.Message
 	outcomes []error // ErrNotTried until they are known
 
-	failed   map[string]bool  // keys of which a message was not accepted
-	refusing map[string]error // streams that take nothing now
-	over     bool             // nothing more is sent
+	failed   map[string]bool  // keys with a message that was not accepted
+	refusing map[string]error // streams that accept nothing now
+	over     bool             // nothing more is to be sent
 }
 
 // run is one transaction. It has each key in one stream.
@@ -84,7 +84,7 @@ func (p *publication) settle(i int, err error) {
 	}
 }
 
-// take returns the next run, and what comes after it. It settles messages that need not be sent.
+// take returns the next run and the messages after it. It settles messages that need not be sent.
 func (p *publication) take(from []int) (r *run, rest []int) {
 	r = &run{}
 	bytes := 0
@@ -116,8 +116,8 @@ func (p *publication) take(from []int) (r *run, rest []int) {
 	return r, nil
 }
 
-// send sends a run as a transaction. It returns what is to be sent again, because the server took none of it for a
-// message that is refused.
+// send sends a run as a transaction. If the server accepted none of it because of a refused message, send returns the
+// others, to be sent again.
 func (p *publication) send(ctx context.Context, r *run) (again *run) {
 	pipe := p.conn.TxPipeline()
 	answers := make([]*redis.Cmd, len(r.of))
@@ -129,10 +129,10 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 	wasRefused := refusesTransaction(failure, answers)
 	for n, i := range r.of {
 		err := answers[n].Err()
-		id, _ := answers[n].Val().(string) // of what is stored
+		id, _ := answers[n].Val().(string) // of a stored entry
 		answered := err != nil || id != ""
 		switch {
-		case wasRefused, !answered && word(failure) != "": // or the server refuses us, when the client connects again
+		case wasRefused, !answered && word(failure) != "": // or the server refuses the login when the client reconnects
 			p.over = true
 			p.settle(i, away(failure))
 		case !answered:
@@ -162,10 +162,10 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 	return kept
 }
 
-// refusesTransaction reports whether the server refuses MULTI or EXEC, as somebody may have taken the permission away
-// since we connected. The client gives such an error to all messages, but it is not theirs: to MULTI it is NOPERM,
-// which a message has together with an EXECABORT to EXEC, and to EXEC it is EXECABORT although no message has another
-// error.
+// refusesTransaction reports whether the server refuses MULTI or EXEC, because somebody may have revoked the permission
+// since the client connected. The client then gives every message an error that is not about the message. For MULTI it
+// is NOPERM; a message with that error of its own comes together with an EXECABORT for EXEC. For EXEC it is EXECABORT
+// although no message has another error.
 func refusesTransaction(failure error, answers []*redis.Cmd) bool {
 	ofMessage := func(answer *redis.Cmd) bool { return word(answer.Err()) != aborted }
 	return word(failure) == forbidden || word(failure) == aborted && !slices.ContainsFunc(answers, ofMessage)
@@ -179,6 +179,6 @@ func (p *publication) refuse(i int, outcome error) {
 	if away && unavailable.Code != relay.CodeNoDestination || !away && !refused {
 		p.over = true
 	} else {
-		p.refusing[p.batch[i].Destination] = outcome // refused for the stream: there is no other reason
+		p.refusing[p.batch[i].Destination] = outcome // refused because of the stream: there is no other reason
 	}
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Sink publishes to streams of a Redis or Valkey server. Its methods may be called concurrently, and wait for each
+// A Sink publishes to streams of a Redis or Valkey server. Its methods may be called concurrently, and wait for each
 // other.
 type Sink struct {
 	config Config
 
 	mu   sync.Mutex
-	conn *conn // nil until the next that needs one
+	conn *conn // nil until the next call that needs one
 }
 
 var _ relay.Sink = (*Sink)(nil)
 
-// Open checks a configuration. It does not connect: a server that is away is a matter of [Sink.Publish] and
-// [Sink.Probe], each of which connects if there is no connection.
+// Open validates a configuration. It does not connect: [Sink.Publish] and [Sink.Probe] connect if there is no
+// connection, and report an unavailable server.
 func Open(config Config) (*Sink, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open the Redis sink: %w", err)
@@ -30,10 +30,10 @@ func Open(config Config) (*Sink, error) {
 	return &Sink{config: config}, nil
 }
 
-// Limits are unknown: the server has one for each body and header by itself, which is looked at before sending.
+// Limits returns no limits: the server limits each body and header individually, which is checked before sending.
 func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
 
-// Probe asks the server for an answer.
+// Probe waits for an answer from the server.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// connected returns a connection that has answered. The caller has the lock.
+// connected returns a connection that has answered. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*conn, error) {
 	if s.conn == nil {
 		c, err := connect(ctx, s.config)

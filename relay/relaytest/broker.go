@@ -1,5 +1,5 @@
-// Package relaytest is the conformance suite of sinks: what a [relay.Sink] promises, against a real broker in a process
-// of its own, with the faults that brokers have.
+// Package relaytest is the conformance suite of sinks: it tests the promises of [relay.Sink] against a real broker in a
+// process of its own, with the faults that brokers have.
 package relaytest
 
 import (
@@ -13,32 +13,32 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Broker is a broker with an empty destination. Its own methods end the test if they fail.
+// A Broker is a broker with an empty destination. Its own methods end the test if they fail.
 type Broker interface {
 	// Sink returns a new sink that publishes to the broker. The test closes it.
 	Sink() relay.Sink
 
-	Destination() string // takes messages of up to Largest bytes, body and headers
-	Largest() int        // what one takes
-	Missing() string     // there is no such destination
-	Forbidden() string   // exists, and the sink may not publish to it
-	Deduplicates() bool  // the broker drops a message whose ID it has
+	Destination() string // accepts messages of up to Largest bytes, body and headers
+	Largest() int        // the largest message that it accepts
+	Missing() string     // a destination that does not exist
+	Forbidden() string   // an existing destination to which the sink may not publish
+	Deduplicates() bool  // the broker drops a message whose ID it already has
 
-	// Received returns what the destination has, in the order in which it was stored, and leaves it there.
+	// Received returns the messages in the destination, in the order in which they were stored, and leaves them there.
 	Received() []relay.Message
 
 	Kill()                            // SIGKILL
 	Restart()                         // after Kill, on the same files
 	Stop()                            // SIGSTOP
 	Continue()                        // SIGCONT
-	Slow(latency time.Duration)       // of every packet, 0 ends it
-	Line() Line                       // to the broker, by which all its sinks come
-	Limit(messages int) (free func()) // the destination takes so many more, until free
-	Revoke() (restore func())         // ends connections with the sink's credentials, and takes no new ones
+	Slow(latency time.Duration)       // delays every packet; 0 ends it
+	Line() Line                       // the connection to the broker that all its sinks use
+	Limit(messages int) (free func()) // the destination accepts so many more messages, until free
+	Revoke() (restore func())         // ends connections with the sink's credentials, and accepts no new ones
 	Secrets() []string                // of the credentials
 }
 
-// Line is a network that can be cut: it holds bytes back while a valve is shut, and delivers them when it is opened.
+// Line is a network that can be cut: it withholds bytes while a valve is shut, and delivers them when it is opened.
 type Line struct{ Requests, Answers Valve }
 
 // Valve is one direction of a line.
@@ -56,7 +56,7 @@ func message(b Broker, n int, key string) relay.Message {
 	}
 }
 
-// batch returns n messages of so many keys, in turns.
+// batch returns n messages with the given number of keys, in turns.
 func batch(b Broker, n, keys int) []relay.Message {
 	all := make([]relay.Message, n)
 	for i := range all {
@@ -65,7 +65,7 @@ func batch(b Broker, n, keys int) []relay.Message {
 	return all
 }
 
-// outcome is a word for an outcome, and its code.
+// outcome returns a word for an outcome, and its code.
 func outcome(err error) string {
 	if err == nil {
 		return "stored"
@@ -91,7 +91,7 @@ func count(outcomes []error) map[string]int {
 	return all
 }
 
-// sink opens one for the length of a test.
+// sink opens a sink for the duration of a test.
 func sink(t *testing.T, b Broker) relay.Sink {
 	t.Helper()
 	s := b.Sink()
@@ -103,7 +103,7 @@ func sink(t *testing.T, b Broker) relay.Sink {
 	return s
 }
 
-// publish publishes a batch and checks what is promised of the outcomes of any.
+// publish publishes a batch and checks what is promised of all outcomes.
 func publish(ctx context.Context, t *testing.T, b Broker, s relay.Sink, batch []relay.Message) []error {
 	t.Helper()
 	outcomes := s.Publish(ctx, batch)
@@ -111,8 +111,8 @@ func publish(ctx context.Context, t *testing.T, b Broker, s relay.Sink, batch []
 	return outcomes
 }
 
-// returns fails the test unless a call returns although the broker says nothing, and will not: its context ends after half
-// a second. A minute is for a busy machine.
+// returns fails the test unless a call returns although the broker still gives no answer: its context ends after half a
+// second. The limit of a minute allows for a busy machine.
 func returns(t *testing.T, call func()) {
 	t.Helper()
 	returned := make(chan struct{})
@@ -150,8 +150,8 @@ func checkOutcomes(t *testing.T, b Broker, batch []relay.Message, outcomes []err
 	}
 }
 
-// deliver publishes messages as the relay does: what was not accepted is published again, in order, once the broker
-// answers. It returns how many times it had to.
+// deliver publishes messages as the relay does: messages that were not accepted are published again, in order, once the
+// broker answers. It returns how many times it had to.
 func deliver(ctx context.Context, t *testing.T, b Broker, s relay.Sink, all []relay.Message, size int) (again int) {
 	t.Helper()
 	for len(all) > 0 {
@@ -169,7 +169,7 @@ func deliver(ctx context.Context, t *testing.T, b Broker, s relay.Sink, all []re
 			again++
 			await(ctx, t, s)
 		}
-		if len(rest) == n { // a broker that has just come back needs a little peace, and the relay gives it more
+		if len(rest) == n { // a broker that has just come back needs a little rest; the relay gives it more
 			time.Sleep(500 * time.Millisecond)
 		}
 		all = append(rest, all[n:]...)
@@ -188,8 +188,8 @@ func await(ctx context.Context, t *testing.T, s relay.Sink) {
 	}
 }
 
-// inOrder checks that a destination has every message, and of each key in order, leaving repeats aside. It returns how
-// many repeats there are.
+// inOrder checks that a destination has every message, and those of each key in order, apart from repeats. It returns
+// how many repeats there are.
 func inOrder(t *testing.T, got, want []relay.Message) (repeats int) {
 	t.Helper()
 	have, last := map[string]bool{}, map[string]int64{}

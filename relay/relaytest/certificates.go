@@ -20,9 +20,9 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Certificates connects sinks to servers whose certificates are of another host, have expired, or are of nobody known.
-// Open returns a sink that connects to an address by TLS and trusts what is in a file; it has the secret, which no
-// server and no error may get.
+// Certificates connects sinks to servers whose certificates are for another host, have expired, or come from an unknown
+// authority. open returns a sink that connects to an address by TLS and trusts the certificates in a file. The sink has
+// the secret, which must not reach any server or appear in any error.
 func Certificates(t *testing.T, secret string, open func(t *testing.T, address, caFile string) relay.Sink) {
 	ca, caKey := certificate(t, nil, nil, "a certificate authority", time.Hour)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
@@ -66,7 +66,7 @@ func Certificates(t *testing.T, secret string, open func(t *testing.T, address, 
 	}
 }
 
-// listen takes connections by TLS, and keeps what it is sent.
+// listen accepts connections by TLS, and records what it receives.
 func listen(t *testing.T, own tls.Certificate, received chan<- string) (address string) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12})
@@ -96,7 +96,7 @@ func listen(t *testing.T, own tls.Certificate, received chan<- string) (address 
 	return net.JoinHostPort("localhost", port)
 }
 
-// certificate makes one, signed by its parent or by itself.
+// certificate makes a certificate, signed by its parent or by itself.
 func certificate(t *testing.T, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, host string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -24,7 +24,7 @@ type testCase struct {
 	run  func(ctx context.Context, t *testing.T, b Broker)
 }
 
-// suite is all of them. docs/architecture.md says which case of the relay's design each proves.
+// suite lists all test cases. docs/architecture.md says which case of the relay's design each proves.
 var suite = []testCase{
 	{"ByteForByte", byteForByte},
 	{"HeadersThatCannotBe", headersThatCannotBe},
@@ -54,7 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) Broker) {
 	}
 }
 
-// byteForByte publishes what messages may have in them.
+// byteForByte publishes everything that messages may contain.
 func byteForByte(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 2_000, 100)
 	for i := range all {
@@ -97,10 +97,10 @@ func byteForByte(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// comparable is a message without what brokers do not store, and with its headers in one order.
+// comparable returns a message without what brokers do not store, and with its headers in one order.
 func comparable(b Broker, m relay.Message) relay.Message {
 	m.Key, m.Position, m.At = "", 0, time.Time{}
-	if f, ok := b.(interface{ FoldsNames() bool }); ok && f.FoldsNames() { // as HTTP does with those of headers
+	if f, ok := b.(interface{ FoldsNames() bool }); ok && f.FoldsNames() { // as HTTP does with header names
 		m.Headers = slices.Clone(m.Headers)
 		for i := range m.Headers {
 			m.Headers[i].Name = strings.ToLower(m.Headers[i].Name)
@@ -113,7 +113,8 @@ func comparable(b Broker, m relay.Message) relay.Message {
 	return m
 }
 
-// headersThatCannotBe are refused, or stored as one message that has them in another form. None makes a second one.
+// headersThatCannotBe checks that such headers are refused, or stored as one message with the headers in another form.
+// No sink may store a second message.
 func headersThatCannotBe(ctx context.Context, t *testing.T, b Broker) {
 	s := sink(t, b)
 	stored := 0
@@ -141,7 +142,7 @@ func headersThatCannotBe(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// refused has a message that is too large in the middle of a batch, and others of its key behind it.
+// refused publishes a message that is too large in the middle of a batch, with others of its key behind it.
 func refused(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 1000, 40)
 	const at = 500
@@ -168,12 +169,12 @@ func refused(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// noDestination has a destination that is missing beside one that is there.
+// noDestination publishes to a missing destination alongside an existing one.
 func noDestination(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 300, 30)
 	var want []relay.Message
 	for i := range all {
-		if i%30 == 3 || i%30 == 5 && i > 150 { // one key is there at first
+		if i%30 == 3 || i%30 == 5 && i > 150 { // one key exists at first
 			all[i].Destination = b.Missing()
 			all[i].Position = -1
 		} else {
@@ -192,7 +193,7 @@ func noDestination(ctx context.Context, t *testing.T, b Broker) {
 	inOrder(t, b.Received(), want)
 }
 
-// forbidden has a destination to which the sink may not publish.
+// forbidden publishes to a destination for which the sink has no permission.
 func forbidden(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 300, 30)
 	var want []relay.Message
@@ -228,7 +229,8 @@ func forbidden(ctx context.Context, t *testing.T, b Broker) {
 	t.Logf("%v", count(outcomes))
 }
 
-// again publishes a batch twice, as after a crash before the cursor has moved, then one that begins with half of it.
+// again publishes a batch twice, as after a crash before the cursor has moved, and then one that begins with half of
+// it.
 func again(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 1500, 50)
 	s := sink(t, b)
@@ -245,8 +247,8 @@ func again(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// killed kills the broker while it is published to, and starts it again: five times, or as often as the broker says,
-// and then until a kill has met a batch.
+// killed kills the broker during publishing and starts it again: five times, or as often as the broker asks, and
+// further until a kill has hit a batch.
 func killed(ctx context.Context, t *testing.T, b Broker) {
 	rounds := 5
 	if k, ok := b.(interface{ Kills() int }); ok {
@@ -281,7 +283,7 @@ func killed(ctx context.Context, t *testing.T, b Broker) {
 	t.Logf("%d batches were broken off, %d repeats", again, repeats)
 }
 
-// stopped stops the broker, which keeps its connections, while it is published to.
+// stopped stops the broker, which keeps its connections, during publishing.
 func stopped(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 3_000, 50)
 	s := sink(t, b)
@@ -310,8 +312,8 @@ func stopped(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// cut holds back what is sent, what is answered, and both: what was sent and is not answered may be stored, and is
-// published again with the same ID.
+// cut withholds requests, answers, and both: messages that were sent and not answered may be stored, and are published
+// again with the same ID.
 func cut(ctx context.Context, t *testing.T, b Broker) {
 	const size = 300
 	all := batch(b, 3*size, 50)
@@ -356,7 +358,7 @@ func cut(ctx context.Context, t *testing.T, b Broker) {
 func slow(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 300, 300)
 	for i := range all {
-		all[i].Body = make([]byte, 1000) // ten packets or twelve: a second, of five that sinks wait for an answer
+		all[i].Body = make([]byte, 1000) // ten to twelve packets: a second, of the five that sinks wait for an answer
 	}
 	s := sink(t, b)
 	await(ctx, t, s)
@@ -372,7 +374,7 @@ func slow(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// full lets the destination take half of a batch, and then the rest.
+// full makes the destination accept half of a batch, and later the rest.
 func full(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 1000, 20)
 	s := sink(t, b)
@@ -403,7 +405,7 @@ func full(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
-// revoked takes the sink's credentials away while it is connected, and gives them back.
+// revoked revokes the sink's credentials while it is connected, and then restores them.
 func revoked(ctx context.Context, t *testing.T, b Broker) {
 	all := batch(b, 400, 20)
 	s := sink(t, b)
@@ -435,7 +437,7 @@ func revoked(ctx context.Context, t *testing.T, b Broker) {
 	inOrder(t, b.Received(), all)
 }
 
-// away publishes to a broker that is not there.
+// away publishes to a broker that is not running.
 func away(ctx context.Context, t *testing.T, b Broker) {
 	b.Kill()
 	s := sink(t, b)

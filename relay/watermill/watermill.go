@@ -1,22 +1,22 @@
-// Package watermill publishes messages by any publisher of Watermill: a [relay.Sink] for brokers that this module has
-// no sink for.
+// Package watermill publishes messages through any publisher of Watermill. It provides a [relay.Sink] for brokers
+// without a sink in this module.
 //
 //	sink, err := watermill.Open(watermill.Config{Publisher: publisher})
 //
-// A message's destination is the topic, its ID the UUID. Metadata are its headers by their names, content-type, and
-// posthaste-key.
+// A message's destination is the topic, and its ID the UUID. Its metadata are the headers by their names, content-type,
+// and posthaste-key.
 //
 // # What a publisher's word is worth
 //
-// Publish of a publisher returns one error for all of its messages, and says neither which of them failed nor whether
-// it is stored all the same. So a call has one message, an error means that nothing is known of it, and nothing is sent
-// behind it: it is sent again with the same UUID. [Config.Classify] knows more of a publisher's errors.
+// A publisher's Publish returns one error for all of its messages, and says neither which of them failed nor whether it
+// is stored all the same. So each call has one message, an error makes its outcome unknown, and nothing is sent behind
+// it until it is sent again with the same UUID. [Config.Classify] can interpret a publisher's errors further.
 //
-// That it returns nil means what the publisher's documentation says. One that is asynchronous has not stored the
-// message by then, and loses what it has in memory when the process ends: use publishers that wait for the broker.
+// A nil error means whatever the publisher's documentation says. An asynchronous publisher has not stored the message
+// by then, and loses what it has in memory when the process ends: use publishers that wait for the broker.
 //
-// A publisher knows of no context. A call that is still under way when ctx ends is unknown, and the next one waits for
-// it: otherwise it could store an earlier message behind a later one.
+// A publisher does not accept a context. A call that has not returned when ctx ends is unknown, and the next one waits
+// for it: otherwise it could store an earlier message behind a later one.
 package watermill
 
 import (
@@ -31,40 +31,39 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Config is by what to publish.
+// Config sets how to publish.
 type Config struct {
-	Publisher message.Publisher // Close of the sink closes it
+	Publisher message.Publisher // the sink's Close closes it
 
-	// Batch is how many messages of a topic go in one call; 0 is 1. With more the publisher has to publish them in
-	// order and to stop at the first that fails, or a key's later message can be stored before an earlier one. When a
-	// call fails, nothing is known of any of its messages.
+	// Batch is how many messages of a topic go in one call; 0 means 1. With more, the publisher must publish them in
+	// order and stop at the first that fails; otherwise a key's later message can be stored before an earlier one. When
+	// a call fails, all of its messages are unknown.
 	Batch int
 
-	// Classify says what an error of the publisher's means for the only message of a call: it returns a
-	// [*relay.RefusedError], a [*relay.UnavailableError], or the error itself if nothing is known. Nil knows nothing of
-	// any.
+	// Classify interprets a publisher's error for the only message of a call: it returns a [*relay.RefusedError], a
+	// [*relay.UnavailableError], or the error itself if nothing is known. Nil leaves every error uninterpreted.
 	Classify func(error) error
 
-	// Probe reports whether the broker can be published to; nil always says yes, so that messages are tried in vain
-	// while it is away.
+	// Probe reports whether the broker can be published to. Nil always reports success, so messages are tried in vain
+	// while the broker is unavailable.
 	Probe func(ctx context.Context) error
 }
 
-// Metadata besides those of the message's headers.
+// This metadata is set in addition to the message's headers.
 const (
 	contentType = "content-type"
 	key         = "posthaste-key"
 )
 
-// Sink publishes by a publisher. Its methods may be called concurrently, and wait for each other.
+// A Sink publishes through a publisher. Its methods may be called concurrently, and wait for each other.
 type Sink struct {
 	config Config
-	free   chan struct{} // has one while no call is under way
+	free   chan struct{} // contains one element while no call is running
 }
 
 var _ relay.Sink = (*Sink)(nil)
 
-// Open checks a configuration.
+// Open validates a configuration.
 func Open(config Config) (*Sink, error) {
 	config.Batch = cmp.Or(config.Batch, 1)
 	if config.Publisher == nil || config.Batch < 1 {
@@ -75,13 +74,13 @@ func Open(config Config) (*Sink, error) {
 	return s, nil
 }
 
-// Publish is [relay.Sink]'s.
+// Publish implements [relay.Sink].
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	outcomes := make([]error, len(batch))
 	for i := range outcomes {
 		outcomes[i] = relay.ErrNotTried
 	}
-	failed := map[string]bool{} // keys of which a message was refused
+	failed := map[string]bool{} // keys with a refused message
 	for from := 0; from < len(batch); {
 		if k := batch[from].Key; k != "" && failed[k] {
 			from++
@@ -106,7 +105,8 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	return outcomes
 }
 
-// end is where a call ends that begins with a message: at one of another topic, or of a key that has failed.
+// end returns where the call that begins with a message ends: at a message of another topic, or of a key that has
+// failed.
 func (s *Sink) end(batch []relay.Message, from int, failed map[string]bool) int {
 	to := from + 1
 	for to < len(batch) && to-from < s.config.Batch && batch[to].Destination == batch[from].Destination && !failed[batch[to].Key] {
@@ -117,8 +117,8 @@ func (s *Sink) end(batch []relay.Message, from int, failed map[string]bool) int 
 
 var errUnderWay = errors.New("the publisher has not returned from an earlier call")
 
-// call publishes messages by one call. An error is that nothing is known of them, but for errUnderWay, which is that
-// they were not sent.
+// call publishes messages in one call. An error means that their outcome is unknown, except errUnderWay, which means
+// that they were not sent.
 func (s *Sink) call(ctx context.Context, batch []relay.Message) error {
 	select {
 	case <-s.free:
@@ -143,7 +143,7 @@ func (s *Sink) call(ctx context.Context, batch []relay.Message) error {
 	}
 }
 
-// publish calls the publisher. One that panics has said nothing.
+// publish calls the publisher. If it panics, the outcome is unknown.
 func (s *Sink) publish(topic string, messages []*message.Message) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -153,8 +153,8 @@ func (s *Sink) publish(topic string, messages []*message.Message) (err error) {
 	return s.config.Publisher.Publish(topic, messages...)
 }
 
-// encode returns a message as Watermill has it. Publishers may change it, and so it shares nothing with ours but the
-// body.
+// encode returns a message in Watermill's form. Publishers may change it, so it shares nothing with the original but
+// the body.
 func encode(ctx context.Context, m *relay.Message) *message.Message {
 	to := message.NewMessageWithContext(ctx, m.ID, m.Body)
 	for _, h := range m.Headers {
@@ -169,10 +169,10 @@ func encode(ctx context.Context, m *relay.Message) *message.Message {
 	return to
 }
 
-// Limits are not known.
+// Limits returns no limits: they are not known.
 func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
 
-// Probe asks by Config.Probe, unless an earlier call is still under way.
+// Probe calls Config.Probe, unless an earlier call is still running.
 func (s *Sink) Probe(ctx context.Context) error {
 	select {
 	case <-s.free:
@@ -186,7 +186,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 	return s.config.Probe(ctx)
 }
 
-// Check is [relay.Sink]'s.
+// Check implements [relay.Sink].
 func (s *Sink) Check(context.Context, []string) ([]relay.Finding, error) {
 	return []relay.Finding{{
 		Severity: relay.Note, What: "what an acknowledgement means is the publisher's affair",

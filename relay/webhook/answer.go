@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Error says how a delivery failed. Its code is stored with the failed attempt.
+// Error describes how a delivery failed. Its code is stored with the failed attempt.
 type Error struct {
 	Place  string // scheme and host of the target
 	Status int    // 0 if there was no answer
@@ -41,7 +41,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Code is http_STATUS, http_timeout or http_unreachable.
+// Code returns http_STATUS, http_timeout or http_unreachable.
 func (e *Error) Code() string {
 	if e.Status != 0 {
 		return "http_" + strconv.Itoa(e.Status)
@@ -53,13 +53,13 @@ func (e *Error) Code() string {
 }
 
 const (
-	maxRetryAfter = 24 * time.Hour // keeps a receiver's mistake from putting a job off for years
-	minOutage     = time.Second    // what is left of a date may be a millisecond
+	maxRetryAfter = 24 * time.Hour // keeps a receiver's mistake from postponing a job for years
+	minOutage     = time.Second    // the time left until a date may be a millisecond
 )
 
 func isSuccess(status int) bool { return status >= 200 && status < 300 }
 
-// failure is an answer that is no success, with the beginning of its body.
+// failure returns the error for an unsuccessful answer, with the beginning of its body.
 func failure(place string, res *http.Response) *Error {
 	var quoted []byte
 	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
@@ -77,9 +77,9 @@ func judge(place string, res *http.Response, now time.Time) error {
 	failed := failure(place, res)
 	switch status {
 	case http.StatusServiceUnavailable:
-		// A receiver that says when it will be back knows what it speaks of. A 503
-		// without that, a 502 or a 504 may also be a proxy's word for a receiver that
-		// this very job brings down: it has to spend its attempts.
+		// A receiver that says when it will be back is reporting its own outage. A 503 without Retry-After, a 502 or a
+		// 504 may also come from a proxy for a receiver that this very job brings down: such a job must spend its
+		// attempts.
 		if wait, ok := backoff.RetryAfter(res.Header.Get("Retry-After"), now, maxRetryAfter); ok {
 			if wait < minOutage {
 				wait = 0 // as long as the outage has lasted so far
@@ -98,11 +98,10 @@ func judge(place string, res *http.Response, now time.Time) error {
 	return failed
 }
 
-// judgeSilence is for a request without an answer. If there was no connection to
-// send it on, also none to the proxy, the receiver is away and any other job would
-// have met the same; a host name that does not exist is a mistake in the
-// configuration. Everything later (a failed handshake, a connection that breaks, no
-// answer in time) may have to do with the job.
+// judgeSilence returns the outcome for a request without an answer. If there was no connection to send it on, including
+// one to the proxy, the receiver is unavailable and any other job would have failed alike; a host name that does not
+// exist is a mistake in the configuration. Any later failure (a failed handshake, a connection that breaks, no answer
+// in time) may be related to the job.
 func judgeSilence(failed *Error) error {
 	dial, ok := errors.AsType[*net.OpError](failed.Err)
 	if ok && dial.Op == "proxyconnect" {
@@ -117,12 +116,13 @@ func judgeSilence(failed *Error) error {
 	return dispatcher.Unavailable(failed, 0)
 }
 
-// classify says what an answer that is no success means for a message. What is neither refused nor unavailable is
-// unknown: the receiver, or a proxy before it, may have taken the message and not said so.
+// classify returns the outcome of a message for an unsuccessful answer. An answer that is neither a refusal nor
+// unavailability leaves the message unknown: the receiver, or a proxy in front of it, may have accepted the message
+// without confirming it.
 //
-// A proxy that does not reach the receiver answers 502, 503 or 504, and a connection to the proxy succeeds all the
-// same: only the answer shows the outage. A message that the receiver takes too long for gets a 504, too, and one that
-// brings it down a 502. Which of them it is shows when others are sent.
+// A proxy that does not reach the receiver answers 502, 503 or 504, while a connection to the proxy succeeds: only the
+// answer shows the outage. A message that takes the receiver too long also gets a 504, and one that brings it down a
+// 502. Sending other messages shows which of the two is the case.
 func classify(failed *Error) error {
 	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: failed} }
 	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: failed} }
@@ -135,11 +135,11 @@ func classify(failed *Error) error {
 		return refused(relay.CodeBadDestination)
 	case http.StatusForbidden:
 		return refused(relay.CodeForbidden)
-	case http.StatusGone: // and never comes back
+	case http.StatusGone: // and will not come back
 		return refused(relay.CodeNoDestination)
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		return unavailable(relay.CodeNoDestination)
-	case http.StatusUnauthorized: // whose signature is wrong is us, and not the message
+	case http.StatusUnauthorized: // a wrong signature is our fault, not the message's
 		return unavailable(relay.CodeForbidden)
 	case http.StatusTooManyRequests, http.StatusInsufficientStorage:
 		return unavailable(relay.CodeFull)
@@ -154,7 +154,7 @@ func classify(failed *Error) error {
 	return failed
 }
 
-// away is the outcome of a message for which there was no connection.
+// away returns the outcome of a message for which there was no connection.
 func away(failed *Error) error {
 	code := relay.CodeUnavailable
 	if _, ok := errors.AsType[*addressError](failed.Err); ok || credentials.IsUntrusted(failed.Err) {

@@ -1,17 +1,17 @@
-// Package webhook carries a job out by an HTTP POST of its payload.
+// Package webhook runs a job by an HTTP POST of its payload.
 //
 //	handler, err := webhook.Handler("https://example.com/hooks/receipts", webhook.Config{})
 //	mux.HandleRaw("receipt.send", handler)
 //
-// The request has the payload's bytes as its body, exactly as they were enqueued,
-// under their own Content-Type, and says in headers what is being attempted:
+// The request has the payload's bytes as its body, exactly as they were enqueued, under their own Content-Type. Headers
+// describe the attempt:
 //
 //	Posthaste-Job-Id, Posthaste-Kind, Posthaste-Attempt, Posthaste-Epoch
 //	Idempotency-Key         the job's id: the same for every attempt
 //	Posthaste-Header-NAME   each header of the job
 //	traceparent, tracestate those two under their own names
 //
-// What the answer means:
+// The answer decides the outcome:
 //
 //	2xx                      succeeded; the answer's body is not kept
 //	101                      tried again; the connection is closed
@@ -26,26 +26,23 @@
 //	no connection            an outage, too: nobody listens, no route, no name server
 //	no answer                tried again
 //
-// Retry-After counts for a day at most. The status is the answer: of the body, up to
-// 64 KiB are read within two seconds, and a body that goes on after that costs the
-// connection only.
+// Retry-After counts for a day at most. The status decides; up to 64 KiB of the body are read within two seconds, and a
+// body that goes on after that only costs the connection.
 //
-// 401, 403 and 404 are among those tried again: they say more often that somebody
-// changed a password or a route than that something is wrong with the job, and a
-// receiver that is put right within the retries gets every job.
+// 401, 403 and 404 are among those tried again: they more often mean that somebody changed a password or a route than
+// that something is wrong with the job, and a receiver that is repaired within the retries gets every job.
 //
-// A receiver may get a request more than once, because its answer can be lost: it
-// tells repeats by Idempotency-Key, and a worker that lost its lease by an epoch
-// lower than the highest one it has seen.
+// A receiver may get a request more than once, because its answer can be lost. It recognizes repeats by
+// Idempotency-Key, and a worker that lost its lease by an epoch lower than the highest one it has seen.
 //
-// Redirects are not followed. A URL's password, query and path are never part of
-// an error, because errors are stored and logged.
+// Redirects are not followed. Errors never contain a URL's password, query and path, because errors are stored and
+// logged.
 //
 // # A sink
 //
-// [Open] returns a [relay.Sink] that posts events, or whatever a relay publishes: with the attributes of CloudEvents in
-// headers, signed, of each key one after the other, and to no address that is not public, unless it is allowed. What
-// the answers mean there is in docs/operate/sinks.md.
+// [Open] returns a [relay.Sink] that posts events, or whatever a relay publishes: signed, with CloudEvents attributes
+// in headers, one message of each key after the other, and to no address outside the public internet unless it is
+// allowed. docs/operate/sinks.md explains what the answers mean there.
 //
 // # Files
 //

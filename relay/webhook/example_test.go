@@ -5,7 +5,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
-// How are the jobs of a kind posted to a service that is not written in Go?
+// How do I post the jobs of a kind to a service that is not written in Go?
 func ExampleHandler() {
 	var mux dispatcher.Mux
 	hook, err := webhook.Handler("https://mail.example.com/send", webhook.Config{

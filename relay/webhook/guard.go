@@ -15,9 +15,9 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// reserved are the networks in which there is no receiver of the public internet, but things that trust those who reach
-// them: loopback, private and link-local addresses, metadata services of clouds, and addresses that hide an IPv4
-// address. Of IPv6 only 2000::/3 is assigned; isPublic refuses the rest.
+// reserved lists networks that contain no receivers of the public internet, but services that trust any client that
+// reaches them: loopback, private and link-local addresses, metadata services of clouds, and addresses that embed an
+// IPv4 address. Of IPv6 only 2000::/3 is assigned; isPublic refuses the rest.
 var reserved = parsePrefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 	"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
@@ -36,35 +36,35 @@ func parsePrefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// isPublic reports whether an address is one of the public internet.
+// isPublic reports whether an address belongs to the public internet.
 func isPublic(addr netip.Addr) bool {
 	within := func(p netip.Prefix) bool { return p.Contains(addr) }
 	return (addr.Is4() || assigned.Contains(addr)) && !slices.ContainsFunc(reserved, within)
 }
 
-// dialer opens connections to public addresses, and to those of the networks that are allowed.
+// A dialer opens connections to public addresses, and to those of the allowed networks.
 type dialer struct {
 	allow        []netip.Prefix
 	certificates credentials.Certificates
 }
 
-// notSent is why there was no connection to send a request on: the receiver has not got it.
+// notSent is the reason for which there was no connection to send a request on: the receiver has not got it.
 type notSent struct{ err error }
 
 func (e *notSent) Error() string { return e.err.Error() }
 func (e *notSent) Unwrap() error { return e.err }
 
-// addressError is that a host has an address that is not to be connected to.
+// addressError reports that a host has an address that may not be connected to.
 type addressError struct{ addr netip.Addr }
 
 func (e *addressError) Error() string {
 	return fmt.Sprintf("%s is no address of the public internet, and in none of the networks that are allowed", e.addr)
 }
 
-const dialTimeout = 5 * time.Second // with the handshake of TLS
+const dialTimeout = 5 * time.Second // includes the TLS handshake
 
-// dial is a Transport's DialContext. The address is looked at when the name has been resolved, for each connection:
-// one that was public may not be any more.
+// dial is a Transport's DialContext. It checks the address after the name has been resolved, for each connection: one
+// that was public may not be any more.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -111,11 +111,11 @@ func (d *dialer) dialTLS(ctx context.Context, network, address string) (net.Conn
 	return secure, nil
 }
 
-// guarded is a transport by this dialer. It uses no proxy, which would connect in our place.
+// guarded returns a transport that uses this dialer. It uses no proxy, because a proxy would connect in its place.
 func (d *dialer) guarded() *http.Transport {
 	t := newTransport()
 	t.Proxy = nil
 	t.DialContext, t.DialTLSContext = d.dial, d.dialTLS
-	t.ForceAttemptHTTP2 = true // which dialers of our own would switch off
+	t.ForceAttemptHTTP2 = true // custom dialers would switch it off
 	return t
 }

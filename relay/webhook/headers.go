@@ -8,12 +8,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// headerPrefix keeps a producer's headers apart from those that mean something to
-// HTTP: nobody sets Authorization or Host by enqueueing a job.
+// headerPrefix separates a producer's headers from those with a meaning in HTTP: nobody can set Authorization or Host
+// by enqueueing a job.
 const headerPrefix = "Posthaste-Header-"
 
-// setHeaders describes the job. A header of the job that HTTP cannot carry is
-// left out.
+// setHeaders sets the headers that describe the job. It leaves out a header of the job that HTTP cannot carry.
 func setHeaders(header http.Header, job *outbox.Claimed) {
 	contentType := job.ContentType
 	if contentType == "" || !validValue(contentType) {
@@ -50,8 +49,7 @@ func validToken(s string) bool {
 	return s != ""
 }
 
-// validValue reports whether s can be a header's value: no control characters but
-// the tab.
+// validValue reports whether s can be a header's value, without control characters except the tab.
 func validValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

@@ -18,7 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/cloudevents"
 )
 
-// Publish is [relay.Sink]'s. It leaves messages that the time of ctx does not suffice for untried.
+// Publish implements [relay.Sink]. It leaves messages untried for which the time of ctx does not suffice.
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,27 +48,27 @@ type publication struct {
 	batch    []relay.Message
 	outcomes []error // ErrNotTried until they are known
 
-	lines    []*line // whose first message may be sent
+	lines    []*line // those whose first message may be sent
 	underWay int
 	ended    chan exchange
-	said     map[*host]bool // hosts of which a message has the outcome why its circuit is open
+	said     map[*host]bool // hosts for which a message already has the reason of the open circuit as its outcome
 }
 
-// line is the messages of a key, or one without a key, that are still to be sent.
+// line is the unsent messages of a key, or a single message without a key.
 type line struct {
 	of     []int
-	target *url.URL // of the first, if it is known
+	target *url.URL // of the first message, if known
 }
 
-// exchange is a request that is over.
+// exchange is a finished request.
 type exchange struct {
 	line *line
 	host *host
 	err  error
-	wait time.Duration // that the receiver has asked for
+	wait time.Duration // requested by the receiver
 }
 
-// run sends what can be sent until nothing is under way and nothing can be.
+// run sends messages until no request is running and none can be sent.
 func (p *publication) run(ctx context.Context) {
 	p.divide()
 	last := lastStart(ctx, p.sink.config.Timeout)
@@ -88,7 +88,7 @@ func (p *publication) run(ctx context.Context) {
 	}
 }
 
-// lastStart is until when a request is begun, so that it has its time before that of ctx is over.
+// lastStart returns until when a request may begin, so that its own timeout passes before ctx ends.
 func lastStart(ctx context.Context, timeout time.Duration) time.Time {
 	now := time.Now()
 	deadline, ok := ctx.Deadline()
@@ -164,7 +164,7 @@ func (p *publication) begin(ctx context.Context, l *line, h *host, m *relay.Mess
 	}()
 }
 
-// end takes the end of a request.
+// end handles the end of a request.
 func (p *publication) end(e exchange) {
 	p.underWay--
 	e.host.underWay--
@@ -187,7 +187,7 @@ func (p *publication) end(e exchange) {
 	}
 }
 
-// request is a message as HTTP has it. Its error is about a header that cannot be sent.
+// request returns a message as an HTTP request. Its error is about a header that cannot be sent.
 func (s *Sink) request(target *url.URL, m *relay.Message, keys [][]byte, now time.Time) (*http.Request, error) {
 	header := http.Header{"User-Agent": {s.config.UserAgent}, headerIdempotencyKey: {m.ID}}
 	if m.ContentType != "" {
@@ -218,7 +218,7 @@ func (s *Sink) request(target *url.URL, m *relay.Message, keys [][]byte, now tim
 	return req, nil
 }
 
-// exchange sends a request and returns the outcome, and what wait the receiver asks for.
+// exchange sends a request and returns the outcome, and the wait that the receiver asks for.
 func (s *Sink) exchange(ctx context.Context, req *http.Request) (wait time.Duration, outcome error) {
 	ctx, hangUp := context.WithTimeout(ctx, s.config.Timeout)
 	defer hangUp()

@@ -14,13 +14,14 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// Signing is by what receivers know a request for ours, as Standard Webhooks has it. The zero value signs nothing.
+// Signing sets the keys by which receivers authenticate requests, according to Standard Webhooks. The zero value signs
+// nothing.
 type Signing struct {
-	// Secrets are whsec_ and the key in base64, of 24 to 64 bytes. Two sign both, while receivers go over from one to
-	// the other: a receiver takes a request of which it knows one signature.
+	// Secrets are each whsec_ and the key in base64, of 24 to 64 bytes. Two secrets both sign, while receivers change
+	// from one to the other: a receiver accepts a request if it can verify one of its signatures.
 	Secrets []string
-	// File has such secrets instead, one a line. It is read again for each request of a job and each batch of a sink,
-	// so that secrets can be rotated.
+	// File contains such secrets instead, one per line. It is read again for each request of a job and each batch of a
+	// sink, so that secrets can be rotated.
 	File string
 }
 
@@ -34,7 +35,7 @@ const (
 	headerIdempotencyKey = "Idempotency-Key"
 )
 
-// validate checks what can be checked without reading the file, whose content may change.
+// validate checks everything except the content of the file, which may change.
 func (s Signing) validate() error {
 	if s.File != "" && len(s.Secrets) > 0 {
 		return errors.New("both Secrets and the secrets' File are set")
@@ -46,7 +47,7 @@ func (s Signing) validate() error {
 	return err
 }
 
-// keys returns the keys to sign with, none if nothing is to be signed. Its errors have no secret in them.
+// keys returns the keys to sign with, or none if nothing is to be signed. Its errors contain no secret.
 func (s Signing) keys() (keys [][]byte, err error) {
 	secrets := s.Secrets
 	if s.File != "" {
@@ -72,7 +73,7 @@ func (s Signing) keys() (keys [][]byte, err error) {
 	return keys, nil
 }
 
-// sign sets the headers of a request that is made now. With no key it sets none.
+// sign sets the signature headers of a request that is made now. Without keys it sets none.
 func sign(header http.Header, keys [][]byte, id string, now time.Time, body []byte) {
 	if len(keys) == 0 {
 		return

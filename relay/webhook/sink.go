@@ -18,30 +18,31 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
-// SinkConfig is where a sink sends requests, and how.
+// SinkConfig sets where a sink sends requests, and how.
 type SinkConfig struct {
-	// URL is the receiver's. A destination is what follows it, such as orders/{topic|path}, or "/" for the URL itself;
-	// or a whole URL whose host is this one's or one of Hosts.
+	// URL is the receiver's URL. A destination is the part after it, such as orders/{topic|path}, or "/" for the URL
+	// itself; or it is a whole URL whose host is this one's or one of Hosts.
 	URL string
-	// Hosts are host or host:port of other receivers, by the URL's scheme. They are names for what is away together,
-	// such as two names of one service: while one of them is away the sink stands still. Give others a sink each.
+	// Hosts are host or host:port of other receivers, with the URL's scheme. They are for names that become unavailable
+	// together, such as two names of one service: while one of them is unavailable, the sink is stopped. Give
+	// independent receivers a sink each.
 	Hosts []string
 
 	Signing Signing
 
-	// Allow are networks with addresses that a receiver may have. Others that are not of the public internet are not
-	// connected to, whatever name leads there: what fills in a destination, and who answers for a name, may be
-	// somebody's who wants to reach our own network.
+	// Allow lists networks with addresses that a receiver may have. Other addresses outside the public internet are not
+	// connected to, whatever name resolves to them: the data that fills in a destination, and the name server that
+	// resolves a name, may belong to an attacker who wants to reach the internal network.
 	Allow []netip.Prefix
 
-	Concurrency int           // requests that are under way at most, of different keys; 0 is 16
-	Timeout     time.Duration // for an answer; 0 is 5 s, and 8 s are the most
+	Concurrency int           // maximum of concurrent requests, of different keys; 0 means 16
+	Timeout     time.Duration // for an answer; 0 means 5 s, and 8 s is the maximum
 
 	CAFile          string // certificates to trust instead of those of the system
-	CertificateFile string // our own, with KeyFile
+	CertificateFile string // the client's own, with KeyFile
 	KeyFile         string
 
-	UserAgent string // names us to the receiver; "" is "posthaste"
+	UserAgent string // sent to the receiver; "" means "posthaste"
 }
 
 const (
@@ -58,7 +59,7 @@ func (c SinkConfig) withDefaults() SinkConfig {
 	return c
 }
 
-// validate reports every mistake. No error repeats a secret, nor the URL, which may have one in it.
+// validate reports every mistake. No error repeats a secret, nor the URL, which may contain one.
 func (c SinkConfig) validate() error {
 	var errs []error
 	u, err := Parse(c.URL)
@@ -91,7 +92,7 @@ func (c SinkConfig) certificates() credentials.Certificates {
 	return credentials.Certificates{CAFile: c.CAFile, CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}
 }
 
-// Sink posts messages to receivers. Its methods may be called concurrently, and wait for each other.
+// A Sink posts messages to receivers. Its methods may be called concurrently, and wait for each other.
 type Sink struct {
 	config    SinkConfig
 	base      *url.URL
@@ -105,8 +106,7 @@ type Sink struct {
 
 var _ relay.Sink = (*Sink)(nil)
 
-// Open checks a configuration. It does not connect: a receiver that is away is a matter of [Sink.Publish] and
-// [Sink.Probe].
+// Open validates a configuration. It does not connect: [Sink.Publish] and [Sink.Probe] report an unavailable receiver.
 func Open(config SinkConfig) (*Sink, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -124,10 +124,10 @@ func Open(config SinkConfig) (*Sink, error) {
 	}, nil
 }
 
-// Limits are the receiver's, which says so with 413 and 431.
+// Limits returns no limits: the receiver reports its own with 413 and 431.
 func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
 
-// Probe connects to the URL's host. While its circuit is open it only says why.
+// Probe connects to the URL's host. While the host's circuit is open, it only returns the reason.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 	return nil
 }
 
-// Check is [relay.Sink]'s.
+// Check implements [relay.Sink].
 func (s *Sink) Check(_ context.Context, destinations []string) (all []relay.Finding, err error) {
 	keys, err := s.config.Signing.keys()
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// host returns what is known of a URL's host. The caller has the lock.
+// host returns the circuit of a URL's host. The caller holds the lock.
 func (s *Sink) host(u *url.URL) *host {
 	h := s.hosts[u.Host]
 	if h == nil {
@@ -188,23 +188,23 @@ func (s *Sink) host(u *url.URL) *host {
 	return h
 }
 
-// host is the circuit of one receiver. It is closed while the receiver answers; then all of its messages may be under
-// way. At first, and after an outage, one is tried before there are more.
+// host is the circuit of one receiver. While the receiver answers, the circuit is closed, and any number of requests
+// may run up to the limit. At first, and after an outage, a single request is tried before there are more.
 type host struct {
-	answers  bool // it has answered last
-	failures int  // in a row; with any the circuit is open until
+	answers  bool // the last request was answered
+	failures int  // in a row; if there are any, the circuit is open until
 	until    time.Time
 	err      error // the last failure, a [*relay.UnavailableError]
-	underWay int   // requests
+	underWay int   // how many requests are running
 }
 
 const (
 	leastPause = 500 * time.Millisecond
 	mostPause  = 15 * time.Second
-	mostAsked  = time.Minute // that a receiver may ask for: one message is tried then, for it may have been a mistake
+	mostAsked  = time.Minute // longest wait that a receiver can ask for; one message is then tried
 )
 
-// refusal is why nothing may be sent now; nil if something may.
+// refusal returns why nothing may be sent now; nil if something may.
 func (h *host) refusal(now time.Time) error {
 	if h.failures > 0 && now.Before(h.until) {
 		return h.err
@@ -212,7 +212,7 @@ func (h *host) refusal(now time.Time) error {
 	return nil
 }
 
-// most is how many requests may be under way.
+// most returns how many requests may run at once.
 func (h *host) most(concurrency int) int {
 	if h.answers {
 		return concurrency
@@ -223,8 +223,8 @@ func (h *host) most(concurrency int) int {
 // answered closes the circuit.
 func (h *host) answered() { h.answers, h.failures, h.err = true, 0, nil }
 
-// fell opens the circuit, for as long as the receiver has asked for at least. Requests that were under way together
-// fall together, and count as one.
+// fell opens the circuit, at least for as long as the receiver asked. Requests that ran together fail together, and
+// count as one failure.
 func (h *host) fell(now time.Time, err error, asked time.Duration) {
 	if h.refusal(now) == nil {
 		h.failures++
@@ -236,7 +236,7 @@ func (h *host) fell(now time.Time, err error, asked time.Duration) {
 	h.answers, h.err = false, err
 }
 
-// fellSilent notes a request without an answer. It opens the circuit if it was the one that was tried.
+// fellSilent records a request without an answer. It opens the circuit if that request was the trial.
 func (h *host) fellSilent(now time.Time, err error) {
 	if !h.answers {
 		h.fell(now, &relay.UnavailableError{Code: relay.CodeUnavailable, Err: err}, 0)

@@ -11,10 +11,10 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// target is the URL of a destination: below the sink's URL, or a whole URL with a host that may be. What fills a
-// template in, such as a key, comes from producers, and so no destination leads to another host or up the path.
+// target returns the URL of a destination: below the sink's URL, or a whole URL with an allowed host. The values that
+// fill in a template, such as a key, come from producers, and so no destination leads to another host or up the path.
 func (c SinkConfig) target(base *url.URL, destination string) (*url.URL, error) {
-	if strings.Contains(destination, "#") { // what follows would not be sent
+	if strings.Contains(destination, "#") { // the rest would not be sent
 		return nil, errors.New("the destination has a # in it: fill it in by {…|path}")
 	}
 	if strings.Contains(destination, "://") {
@@ -45,8 +45,8 @@ func (c SinkConfig) target(base *url.URL, destination string) (*url.URL, error) 
 	return &u, nil
 }
 
-// CheckRoute refuses a destination in which a key or a header could begin a query, and so add parameters to the
-// receiver's.
+// CheckRoute refuses a destination in which a key or a header could begin a query, and so add parameters for the
+// receiver.
 func (s *Sink) CheckRoute(r relay.Route) error {
 	if free := r.Unfiltered(); len(free) > 0 {
 		return invalid.Field("Destination", "%q: what an event has as %s may have a ? in it, and add parameters: fill it in by {…|path}", r.Destination, free[0])
@@ -54,10 +54,10 @@ func (s *Sink) CheckRoute(r relay.Route) error {
 	return nil
 }
 
-// checkPath refuses what servers read in more than one way.
+// checkPath refuses paths that servers interpret in different ways.
 func checkPath(u *url.URL) error {
 	for segment := range strings.SplitSeq(u.Path, "/") {
-		name, _, _ := strings.Cut(segment, ";") // some take what follows for parameters, and away, before they go up
+		name, _, _ := strings.Cut(segment, ";") // some servers cut off the rest, as parameters, before resolving ".."
 		if name == "." || name == ".." {
 			return errors.New("the destination's path has a . or .. in it: fill it in by {…|path}")
 		}
@@ -68,5 +68,5 @@ func checkPath(u *url.URL) error {
 	return nil
 }
 
-// place is the part of a URL that may be shown.
+// place returns the part of a URL that may be shown.
 func place(u *url.URL) string { return u.Scheme + "://" + u.Host }

@@ -8,11 +8,11 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// posting is the span of a request; nothing, if the program does not use package tracing.
+// posting is the span of a request; empty if the program does not use package tracing.
 type posting struct{ span engine.Span }
 
-// tracePost begins the span of a request, whose context replaces the job's or the message's in it: the receiver belongs
-// to the request.
+// tracePost begins the span of a request. The span's context replaces the job's or the message's in the request, so
+// that the receiver's span is its child.
 func tracePost(req *http.Request, s engine.SpanStart) (*http.Request, posting) {
 	t := engine.Tracing()
 	if t == nil {
@@ -21,7 +21,7 @@ func tracePost(req *http.Request, s engine.SpanStart) (*http.Request, posting) {
 	s.Operation, s.Name, s.Count = engine.OpPost, req.URL.Host, 1
 	ctx, span := t.Start(req.Context(), s)
 	req = req.WithContext(ctx)
-	delete(req.Header, engine.HeaderTraceParent) // as a message's are spelled
+	delete(req.Header, engine.HeaderTraceParent) // in the spelling of a message
 	delete(req.Header, engine.HeaderTraceState)
 	req.Header.Del(engine.HeaderTraceState)
 	for name, value := range span.Inject(nil) {
@@ -41,7 +41,7 @@ func (p posting) end(err error) {
 	p.span.End("", codeOf(err), message)
 }
 
-// codeOf is the code of a failure, as far as it has one.
+// codeOf returns the code of a failure, or "" if it has none.
 func codeOf(err error) string {
 	if refused, ok := errors.AsType[*relay.RefusedError](err); ok {
 		return refused.Code
@@ -52,7 +52,7 @@ func codeOf(err error) string {
 	return ""
 }
 
-// traceOf is the trace context of a message, in the form of its event's headers.
+// traceOf returns the trace context of a message, in the form of its event's headers.
 func traceOf(m *relay.Message) map[string]string {
 	found := map[string]string{}
 	for _, h := range m.Headers {

@@ -16,13 +16,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Config is how requests are made. Its zero value is a sane production setup.
+// Config sets how requests are made. Its zero value is a sane production setup.
 type Config struct {
-	// Transport makes the requests. Nil means one that all handlers share: it
-	// keeps connections open and honours HTTP_PROXY and its like.
+	// Transport makes the requests. Nil means one that all handlers share: it keeps connections open and honours
+	// HTTP_PROXY and the like.
 	Transport http.RoundTripper
 
-	// UserAgent names us to the receiver; "" is "posthaste".
+	// UserAgent names the sender to the receiver; "" means "posthaste".
 	UserAgent string
 
 	// Signing signs requests, by the job's id.
@@ -32,14 +32,13 @@ type Config struct {
 const (
 	maxQuoted  = 1 << 10         // of an answer, in an error
 	maxDrained = 64 << 10        // of an answer, read so that its connection can be used again
-	bodyTime   = 2 * time.Second // for that much of a body: one that never ends must not hold a worker
+	bodyTime   = 2 * time.Second // for that much of a body: an endless one must not occupy a worker
 
-	pingAfter   = 5 * time.Second // without anything from a receiver, over HTTP/2
+	pingAfter   = 5 * time.Second // of silence from a receiver, over HTTP/2
 	pingTimeout = 5 * time.Second // for its answer, or the connection is broken
 )
 
-// sharedTransport has no timeouts for the whole request: the attempt's context
-// bounds that.
+// sharedTransport has no timeout for a whole request: the attempt's context limits that.
 var sharedTransport = newTransport()
 
 func newTransport() *http.Transport {
@@ -48,8 +47,8 @@ func newTransport() *http.Transport {
 	t.MaxIdleConns = 1024
 	t.MaxIdleConnsPerHost = 256 // jobs of one kind go to one host, many at a time
 	t.MaxResponseHeaderBytes = 64 << 10
-	// Requests of HTTP/2 share a connection, which stays when one of them has no answer. If the receiver is not there
-	// any more and nothing says so, all that follow would fail until the system gives the connection up, after minutes.
+	// Requests of HTTP/2 share a connection, which stays open when one of them gets no answer. If the receiver is gone
+	// and nothing reports it, all later requests would fail until the system gives the connection up, after minutes.
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	return t
 }
@@ -77,11 +76,10 @@ func Handler(target string, config Config) (dispatcher.Handler, error) {
 	return h.deliver, nil
 }
 
-// followNone leaves a redirect to be the answer.
+// followNone makes a redirect count as the answer.
 func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Parse reads a webhook's URL. Its errors do not quote the URL, which may hold
-// secrets.
+// Parse parses a webhook's URL. Its errors do not quote the URL, which may hold secrets.
 func Parse(target string) (*url.URL, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -106,7 +104,7 @@ type hook struct {
 	bodyTime  time.Duration
 }
 
-// place is the part of the target that may be shown.
+// place returns the part of the target that may be shown.
 func (h *hook) place() string { return place(h.target) }
 
 func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
@@ -139,12 +137,12 @@ func (h *hook) exchange(req *http.Request, hangUp context.CancelFunc) error {
 	defer time.AfterFunc(h.bodyTime, hangUp).Stop()
 	outcome := judge(h.place(), res, time.Now())
 	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection, which no context closes
-		_, _ = io.CopyN(io.Discard, res.Body, maxDrained) // what is longer costs the connection, not the job
+		_, _ = io.CopyN(io.Discard, res.Body, maxDrained) // a longer one costs the connection, not the job
 	}
 	return outcome
 }
 
-// stripped removes the URL from what net/http says.
+// stripped removes the URL from an error of net/http.
 func stripped(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err

@@ -1,4 +1,4 @@
-// Package cloudevents has what the protocol bindings of CloudEvents 1.0 have in common.
+// Package cloudevents contains what the protocol bindings of CloudEvents 1.0 share.
 package cloudevents
 
 import (
@@ -10,8 +10,8 @@ import (
 // Prefix begins the names of attributes in [relay.Message], and in the bindings for HTTP and NATS.
 const Prefix = "ce-"
 
-// Escape writes the value of an attribute as the bindings for HTTP and NATS say: what is no printable ASCII character,
-// and spaces, quotes and percent signs, byte by byte.
+// Escape encodes the value of an attribute as the bindings for HTTP and NATS require: it percent-encodes, byte by byte,
+// everything but printable ASCII characters, and spaces, quotes and percent signs.
 func Escape(value string) string {
 	plain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' }
 	i := 0
@@ -33,8 +33,8 @@ func Escape(value string) string {
 	return b.String()
 }
 
-// Unescape reads the value of an attribute as these bindings say: each percent sign with two hexadecimal digits is a
-// byte. Other percent signs, which no binding writes, stay.
+// Unescape decodes the value of an attribute as these bindings require: each percent sign with two hexadecimal digits
+// is a byte. Other percent signs, which no binding writes, remain.
 func Unescape(value string) string {
 	if !strings.Contains(value, "%") {
 		return value

@@ -1,4 +1,4 @@
-// Package credentials reads the files by which a sink and its broker know each other: secrets and certificates.
+// Package credentials reads the files by which a sink and its broker authenticate each other: secrets and certificates.
 package credentials
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Secret is the text, or what is in the file without the space around it. Its error names the file.
+// Secret returns text, or the file's content without surrounding space. Its error names the file.
 func Secret(text, file string) (string, error) {
 	if file == "" {
 		return text, nil
@@ -22,17 +22,17 @@ func Secret(text, file string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// Certificates are files in PEM, each "" if there is none.
+// Certificates names PEM files, each "" if there is none.
 type Certificates struct {
-	CAFile          string // to trust instead of the system's
-	CertificateFile string // our own, with KeyFile
+	CAFile          string // certificates to trust instead of the system's
+	CertificateFile string // the client's own, with KeyFile
 	KeyFile         string
 }
 
-// Any reports whether there is a file.
+// Any reports whether any file is set.
 func (c Certificates) Any() bool { return c != Certificates{} }
 
-// Validate returns what is wrong with them before any is read.
+// Validate returns mistakes that show before any file is read.
 func (c Certificates) Validate() error {
 	if (c.CertificateFile == "") != (c.KeyFile == "") {
 		return errors.New("CertificateFile and KeyFile go together")
@@ -40,7 +40,7 @@ func (c Certificates) Validate() error {
 	return nil
 }
 
-// TLS reads the files. The result is for TLS 1.2 and later.
+// TLS reads the files and returns a configuration for TLS 1.2 and later.
 func (c Certificates) TLS() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
@@ -63,8 +63,8 @@ func (c Certificates) TLS() (*tls.Config, error) {
 	return config, nil
 }
 
-// IsUntrusted reports whether an error is that the other side's certificate is not one to trust: it is of another host,
-// has expired, or is signed by nobody known.
+// IsUntrusted reports whether err means that the peer's certificate is not trusted: it is for another host, has
+// expired, or is signed by an unknown authority.
 func IsUntrusted(err error) bool {
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
 	_, otherHost := errors.AsType[x509.HostnameError](err)

@@ -1,5 +1,5 @@
 // Package presence publishes heartbeats of a process's workers on NATS, for programs that want to know which workers
-// there are without asking the database. Nothing depends on them: jobs run the same without NATS.
+// exist without querying the database. Nothing depends on them: jobs run the same without NATS.
 package presence
 
 import (
@@ -21,39 +21,38 @@ import (
 	relaynats "github.com/posthaste-dev/posthaste/relay/nats"
 )
 
-// DefaultSubjectPrefix is what the subjects begin with:
-// posthaste.jobs.workers.<queue>.<kind>.<worker>.heartbeat.
+// DefaultSubjectPrefix begins the subjects: posthaste.jobs.workers.<queue>.<kind>.<worker>.heartbeat.
 const DefaultSubjectPrefix = "posthaste.jobs"
 
 // Interval is the time between two heartbeats, give or take a tenth.
 const Interval = 10 * time.Second
 
-// Config is where heartbeats are published.
+// Config sets where heartbeats are published.
 type Config struct {
 	NATS          relaynats.Config
-	SubjectPrefix string       // "" is DefaultSubjectPrefix
+	SubjectPrefix string       // "" means DefaultSubjectPrefix
 	Logger        *slog.Logger // nil logs nothing
 
-	interval time.Duration // of tests
+	interval time.Duration // for tests
 }
 
-// Heartbeat says that a worker runs jobs of a kind in a queue.
+// Heartbeat announces that a worker runs jobs of a kind in a queue.
 type Heartbeat struct {
 	Service     string    `json:"service"` // the queue
 	JobType     string    `json:"jobType"` // the kind
 	InstanceID  string    `json:"instanceId"`
-	Concurrency int       `json:"concurrency"` // of the queue, for all its kinds together
+	Concurrency int       `json:"concurrency"` // of the queue, shared by all its kinds
 	Version     string    `json:"version,omitempty"`
 	Timestamp   time.Time `json:"timestamp"`
 }
 
-// Reporter publishes the heartbeats of one process. Make it with [New].
+// A Reporter publishes the heartbeats of one process. Make one with [New].
 type Reporter struct {
 	config Config
 	worker dispatcher.Presence
 }
 
-// New makes a reporter. It connects to nothing yet. Its errors are mistakes in the configuration.
+// New returns a reporter. It does not connect yet. Its errors are mistakes in the configuration.
 func New(config Config) (*Reporter, error) {
 	config.SubjectPrefix = cmp.Or(config.SubjectPrefix, DefaultSubjectPrefix)
 	config.interval = cmp.Or(config.interval, Interval)
@@ -69,11 +68,11 @@ func New(config Config) (*Reporter, error) {
 	return &Reporter{config: config}, nil
 }
 
-// Report says whose heartbeats they are: [dispatcher.Dispatcher.Presence]. It is called before Run.
+// Report sets the worker to announce: see [dispatcher.Dispatcher.Presence]. Call it before Run.
 func (r *Reporter) Report(worker dispatcher.Presence) { r.worker = worker }
 
-// Run publishes until ctx ends. A NATS server that is away is waited for; what was not published meanwhile is not
-// published later. Without a worker to report it does nothing.
+// Run publishes until ctx ends. It waits for an unavailable NATS server, and does not make up for heartbeats missed
+// meanwhile. Without a worker to announce it does nothing.
 func (r *Reporter) Run(ctx context.Context) error {
 	if len(r.worker.Queues) == 0 {
 		<-ctx.Done()

@@ -1,18 +1,18 @@
-// Package rpc answers operators' questions about jobs, and does what they ask for, over NATS: a micro service with the
-// methods Jobs.Health, ListServices, List, Get, GetKey, Retry, Cancel, ListDLQ, ReplayDLQ and DismissDLQ. It is a skin
-// over package operator, as the HTTP API is; docs/operate/nats.md has what each method takes, answers and needs.
+// Package rpc answers operators' questions about jobs and executes their requests over NATS: a micro service with the
+// methods Jobs.Health, ListServices, List, Get, GetKey, Retry, Cancel, ListDLQ, ReplayDLQ and DismissDLQ. Like the HTTP
+// API, it is a thin layer over package operator; docs/operate/nats.md lists what each method takes, answers and needs.
 //
 // Guarantees:
 //
-//   - Nobody gets in without a bearer token in the header Authorization, with the tokens and capabilities of the API. A
-//     method needs what the API's route needs that does the same, and admin.read or admin.mutate besides.
-//   - A caller of one tenant sees and changes jobs of that tenant only; those of others answer, and cost, what absent
-//     ones do.
-//   - The statistics of the service, which need no token, have numbers of requests in them and nothing of what was
-//     asked for or answered.
-//   - Acts are in the audit, with the token's name and the request's id.
+//   - Every caller needs a bearer token in the header Authorization, with the tokens and capabilities of the API. A
+//     method needs the capability of the equivalent API route, and admin.read or admin.mutate in addition.
+//   - A caller of one tenant sees and changes jobs of that tenant only; for jobs of others it gets the same answer,
+//     at the same cost, as for absent ones.
+//   - The statistics of the service, which need no token, contain numbers of requests and nothing of their content or
+//     answers.
+//   - Acts are recorded in the audit, with the token's name and the request's id.
 //
-// Any number of processes may serve: they share a queue group, and each request is one server's.
+// Any number of processes may serve: they share a queue group, and each request goes to one server.
 //
 // # Files
 //

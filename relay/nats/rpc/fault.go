@@ -14,9 +14,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// fault is an error as it is sent: NotFoundError, ValidationError, AuthError or UnexpectedError.
+// fault is an error in the form that is sent: NotFoundError, ValidationError, AuthError or UnexpectedError.
 type fault struct {
-	ID       string         `json:"id"` // the request's, which the log has, too
+	ID       string         `json:"id"` // of the request; also in the log
 	Type     string         `json:"type"`
 	Message  string         `json:"message"`
 	Issues   []issue        `json:"issues,omitempty"`   // of a ValidationError
@@ -25,18 +25,18 @@ type fault struct {
 	Reason   string         `json:"reason,omitempty"` // of an AuthError
 	Context  map[string]any `json:"context,omitempty"`
 
-	code string // as the API's status
+	code string // in the form of the API's status
 }
 
 // issue is one mistake in a request.
 type issue struct {
-	Path    string `json:"path"` // a JSON pointer; "" is the whole
+	Path    string `json:"path"` // a JSON pointer; "" means the whole request
 	Message string `json:"message"`
 }
 
 func (f *fault) Error() string { return f.Type + ": " + f.Message }
 
-// ours reports whether a person who runs the service should know.
+// ours reports whether the operator of the service should know about it.
 func (f *fault) ours() bool { return f.Type == typeUnexpected && f.code >= "500" }
 
 const (
@@ -46,7 +46,7 @@ const (
 	typeUnexpected = "UnexpectedError"
 )
 
-// unauthenticated is the same whatever is wrong with the token.
+// unauthenticated returns the same fault whatever is wrong with the token.
 func unauthenticated() *fault {
 	return &fault{Type: typeAuth, Message: "A valid bearer token is needed in the header Authorization.", Reason: "session_not_found", code: "401"}
 }
@@ -73,7 +73,7 @@ func noKey() *fault {
 	return &fault{Type: typeNotFound, Message: "No open job of this tenant bears the key.", Resource: "Key", code: "404"}
 }
 
-// unexpectedOnes are what an UnexpectedError has in its context as code, as the API's problems are called.
+// unexpectedOnes maps codes to the code in the context of an UnexpectedError, named like the API's problems.
 var unexpectedOnes = map[string]struct{ code, message string }{
 	"overloaded":     {"429", "There are too many requests; try again in a second."},
 	"rate_limited":   {"429", "There are too many requests by this token; try again in a second."},
@@ -90,7 +90,8 @@ func unexpected(code string) *fault {
 
 func overloaded() *fault { return unexpected("overloaded") }
 
-// faultOf maps an error to what clients get. What they must not know is an UnexpectedError without details.
+// faultOf returns the fault that clients get for an error. An error that they must not know becomes an UnexpectedError
+// without details.
 func faultOf(err error) *fault {
 	if f, ok := errors.AsType[*fault](err); ok {
 		return f

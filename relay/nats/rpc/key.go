@@ -16,16 +16,16 @@ type keyRequest struct {
 	ofTenant
 }
 
-// keyAnswer is how a key stands. It belongs to a queue: jobs of all kinds share it.
+// keyAnswer is the state of a key. A key belongs to a queue: jobs of all kinds share it.
 type keyAnswer struct {
 	Service     string      `json:"service"`
-	Type        string      `json:"type"` // as it was asked for
+	Type        string      `json:"type"` // as requested
 	Key         string      `json:"key"`
 	KeyHash     string      `json:"keyHash"`
 	Active      []keyActive `json:"active"`
 	Queued      []keyQueued `json:"queued"`      // oldest first, up to maxKeyJobs
-	QueuedDepth int64       `json:"queuedDepth"` // all of them
-	// StaleTakeoverCount is how many leases of its open jobs have lapsed.
+	QueuedDepth int64       `json:"queuedDepth"` // how many there are in all
+	// StaleTakeoverCount is how many leases of the key's open jobs have lapsed.
 	StaleTakeoverCount int `json:"staleTakeoverCount"`
 }
 
@@ -42,7 +42,7 @@ type keyQueued struct {
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// maxKeyJobs is how many jobs of a key are listed.
+// maxKeyJobs limits the jobs listed for a key.
 const maxKeyJobs = operator.MaxLimit
 
 func getKey(s *Service, ctx context.Context, r *request) (any, error) {

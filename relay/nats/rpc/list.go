@@ -11,22 +11,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// listTime is how long a page of jobs may be looked for. What has been found by then is sent.
+// listTime limits the search for a page of jobs. The jobs found by then are sent.
 const listTime = 5 * time.Second
 
-// paging is in every list's request.
+// paging is part of every list request.
 type paging struct {
 	Offset *int `json:"offset"`
 	Limit  *int `json:"limit"`
 }
 
-// page is every list's answer.
+// page is the answer to every list request.
 type page struct {
 	Entries []json.RawMessage `json:"entries"`
-	// Count is how many there are, if there is no NextOffset, and otherwise how many there are at least.
+	// Count is the total if there is no NextOffset, and otherwise a lower bound.
 	Count      int `json:"count"`
 	Offset     int `json:"offset"`
-	Limit      int `json:"limit"` // as it was applied
+	Limit      int `json:"limit"` // the applied limit
 	NextOffset int `json:"nextOffset,omitempty"`
 }
 
@@ -49,10 +49,10 @@ func (p paging) read() (offset, limit int, wrong []issue) {
 	return offset, limit, wrong
 }
 
-// fill makes a page of entries, as many as fit into an answer. With more, others follow them.
+// fill returns a page with as many entries as fit into an answer. more means that others follow them.
 func fill[T any](r *request, entries []T, offset, limit int, more bool) (*page, error) {
 	p := &page{Entries: []json.RawMessage{}, Offset: offset, Limit: limit}
-	size := 100 // of the other fields
+	size := 100 // for the other fields
 	for _, e := range entries {
 		text, err := json.Marshal(e)
 		if err != nil {
@@ -75,7 +75,7 @@ func fill[T any](r *request, entries []T, offset, limit int, more bool) (*page, 
 	return p, nil
 }
 
-// jobFilter says which jobs.
+// jobFilter selects jobs.
 type jobFilter struct {
 	Service string `json:"service"`
 	Type    string `json:"type"`
@@ -99,7 +99,7 @@ func list(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := r.read(&in); err != nil {
 		return nil, err
 	}
-	if len(in.State) > len(states) { // each that is none is a mistake in the answer
+	if len(in.State) > len(states) { // each unknown state is a mistake in the answer
 		return nil, invalid(issue{"/state", fmt.Sprintf("has %d states, want at most %d", len(in.State), len(states))})
 	}
 	var statuses []outbox.Status
@@ -151,7 +151,8 @@ func listJobs(
 	return fill(r, entries, offset, limit, further)
 }
 
-// find returns up to limit jobs, and whether there are others, or may be: when the time is over, those that are found.
+// find returns up to limit jobs, and whether there are others, or may be. When its time is over, it returns those found
+// so far.
 func find(ctx context.Context, o *operator.Operator, f operator.Filter, limit int) (jobs []operator.Job, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()

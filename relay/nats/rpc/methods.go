@@ -14,11 +14,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// method is one row of the service.
+// method is one method of the service.
 type method struct {
 	name       string
 	needs      []access.Capability // all of them
-	everything bool                // it concerns what all tenants share: only for tokens of all tenants
+	everything bool                // it concerns data that all tenants share: only for tokens of all tenants
 	answer     func(*Service, context.Context, *request) (any, error)
 }
 
@@ -35,12 +35,12 @@ var methods = []method{
 	{"DismissDLQ", []access.Capability{access.AdminMutate}, false, acting((*operator.Operator).Dismiss, outbox.Dead)},
 }
 
-// ofTenant is for what is found by its name, which another tenant may use as well, and for what is listed.
+// ofTenant is for methods that find by a name, which several tenants may use, and for lists.
 type ofTenant struct {
 	Tenant string `json:"tenant"` // for tokens of all tenants
 }
 
-// tenant is whose the request means; zero, which only a token of all tenants can mean, is any.
+// tenant returns the tenant that the request is for; zero means any, and only a token of all tenants can ask for that.
 func (in ofTenant) tenant(r *request) (outbox.ID, error) {
 	own := r.tenant()
 	if in.Tenant == "" {
@@ -48,7 +48,7 @@ func (in ofTenant) tenant(r *request) (outbox.ID, error) {
 	}
 	id, err := outbox.ParseID(in.Tenant)
 	switch {
-	case err != nil || id.IsZero(): // which would be any
+	case err != nil || id.IsZero(): // zero would mean any
 		return id, invalid(issue{"/tenant", "is no tenant's id"})
 	case !own.IsZero() && id != own:
 		return id, forbidden("The token belongs to another tenant.")
@@ -68,11 +68,11 @@ type healthCheck struct {
 	Status string `json:"status"`
 }
 
-// pingTimeout is less than clients wait.
+// pingTimeout is shorter than clients wait.
 const pingTimeout = 2 * time.Second
 
-// health asks the database for an answer. While that is away a caller whose token was not seen in the last seconds gets
-// an error instead, as the token cannot be judged.
+// health pings the database. While the database is unavailable, a caller whose token was not seen in the last seconds
+// gets an error instead, because the token cannot be checked.
 func health(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := r.read(&struct{}{}); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func health(s *Service, ctx context.Context, r *request) (any, error) {
 	return healthAnswer{Checks: []healthCheck{{"database", status}}, Service: serviceName, Status: status, Timestamp: time.Now().UTC()}, nil
 }
 
-// service is a queue and the workers of it.
+// service is a queue with its workers.
 type service struct {
 	Name    string   `json:"name"`
 	Healthy bool     `json:"healthy"`
@@ -125,7 +125,7 @@ func listServices(s *Service, ctx context.Context, r *request) (any, error) {
 	return p, err
 }
 
-// servicesOf are the queues that workers run, by name. One whose workers were not seen of late is not healthy.
+// servicesOf returns the queues that workers run, by name. A queue whose workers were not seen recently is not healthy.
 func servicesOf(workers []operator.Worker) (all []service) {
 	byName := map[string]*service{}
 	for _, w := range workers {
@@ -165,7 +165,8 @@ type jobAnswer struct {
 	Job job `json:"job"`
 }
 
-// findJob is the job with the id if the caller may see that it exists. Every method that takes an id comes here, first.
+// findJob returns the job with the id if the caller may know that it exists. Every method that takes an id calls it
+// first.
 func findJob(ctx context.Context, o *operator.Operator, r *request, text string) (operator.Job, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
@@ -217,7 +218,7 @@ func get(s *Service, ctx context.Context, r *request) (any, error) {
 	return jobAnswer{v}, nil
 }
 
-// levelOf is info, warn or error: there are no others there.
+// levelOf returns info, warn or error; the protocol has no other levels.
 func levelOf(l operator.LogLine) string {
 	switch {
 	case l.Level >= 8:
@@ -228,7 +229,7 @@ func levelOf(l operator.LogLine) string {
 	return "info"
 }
 
-// trimmed says that a job is not there any more, if that is the error.
+// trimmed turns the error that a job no longer exists into its fault.
 func trimmed(err error, id string) error {
 	if errors.Is(err, operator.ErrNotFound) {
 		return noJob(id)
@@ -241,8 +242,8 @@ func cancel(o *operator.Operator, ctx context.Context, id outbox.ID) error {
 	return err
 }
 
-// acting does something to one job that is in one of these statuses, or in any that the act allows, and answers with
-// the job as it is afterwards. A job's tenant never changes, so that looking first leaves no gap.
+// acting returns a method that acts on one job in one of these statuses, or in any that the act allows, and answers
+// with the job's state afterwards. A job's tenant never changes, so checking it first leaves no gap.
 func acting(do func(*operator.Operator, context.Context, outbox.ID) error, in ...outbox.Status) func(*Service, context.Context, *request) (any, error) {
 	return func(s *Service, ctx context.Context, r *request) (any, error) {
 		var asked actRequest

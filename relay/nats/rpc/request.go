@@ -22,33 +22,33 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Headers of a request and of its answer.
+// These are headers of a request and of its answer.
 const (
 	headerAuthorization = "Authorization"
 	headerRequestID     = "request-id"
-	headerStatus        = "status" // of an answer that is an error: error
+	headerStatus        = "status" // "error" in an answer that is an error
 )
 
-// maxNamed is how much of a field's name is repeated to its client.
+// maxNamed limits how much of a field's name is repeated to its client.
 const maxNamed = 100
 
-// maxAnswerMargin is what an answer leaves of the server's max_payload, for its headers.
+// maxAnswerMargin is the part of the server's max_payload that an answer leaves for its headers.
 const maxAnswerMargin = 1 << 10
 
-// request is one request that has a slot. Its answer does not go by micro's Respond, which belongs to the goroutine of
-// the subscription: the statistics count requests, and none of their errors.
+// request is one request that has a slot. Its answer does not use micro's Respond, which belongs to the goroutine of
+// the subscription; so the statistics count requests, but none of their errors.
 type request struct {
 	micro.Request
 	nc     *nats.Conn
 	method method
 	id     string
-	room   int // bytes that an answer may have
+	room   int // size limit of the answer
 	who    access.Principal
 }
 
-// take finds a slot for a request, or refuses it: one that waited would be carried out after its client has given up. A
-// message without a subject for the answer is no request. Nor is one whose answer would go to anything but an inbox,
-// whose name begins with an underscore: the service may publish where its client may not, such as into a stream.
+// take finds a slot for a request, or refuses it: a request that waited would be executed after its client has given
+// up. A message without a subject for the answer is not a request. Nor is one whose answer would go to anything but an
+// inbox, whose name begins with an underscore: the service may publish where its client may not, such as into a stream.
 func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
 	if incoming.Reply() == "" {
 		return
@@ -75,7 +75,7 @@ func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
 	}
 }
 
-// answer carries a request out. The answer to a panic is that of any other mistake of ours.
+// answer executes a request. It answers a panic like any other internal error.
 func (s *Service) answer(r *request) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func (s *Service) carryOut(ctx context.Context, r *request) (any, error) {
 	return r.method.answer(s, operator.TiedTo(ctx, r.tenant()), r)
 }
 
-// admit finds out who makes the request, and whether they may.
+// admit authenticates the caller and checks its permission.
 func (s *Service) admit(ctx context.Context, r *request) error {
 	given := all(r.Headers(), headerAuthorization)
 	const scheme = "bearer "
@@ -136,7 +136,7 @@ func (s *Service) admit(ctx context.Context, r *request) error {
 	return nil
 }
 
-// enter reports whether the caller may have one more request under way.
+// enter reports whether the caller may have one more request in progress.
 func (s *Service) enter(who access.Principal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *Service) leave(who access.Principal) {
 	}
 }
 
-// tenant is the tenant that the caller is restricted to; zero is none.
+// tenant returns the tenant that the caller is restricted to; zero means none.
 func (r *request) tenant() outbox.ID {
 	if r.who.AllTenants {
 		return outbox.ID{}
@@ -165,8 +165,8 @@ func (r *request) tenant() outbox.ID {
 	return r.who.Tenant
 }
 
-// read reads the request's body. No body is an empty object. Fields that there are not are mistakes, and so are fields
-// that are there twice: which of them counts is not the same for every reader.
+// read decodes the request's body. No body counts as an empty object. Unknown fields are mistakes, and so are fields
+// that occur twice, because readers differ in which of them counts.
 func (r *request) read(into any) error {
 	data := r.Data()
 	if len(bytes.TrimSpace(data)) == 0 {
@@ -193,8 +193,8 @@ func (r *request) read(into any) error {
 	return invalid(issue{"", "is not a JSON object that this method takes"})
 }
 
-// ambiguous returns the name of a member that another may be taken for: encoding/json takes Id, and letters that are
-// alike, for id. What is no object is not looked at.
+// ambiguous returns the name of a member that may be taken for another: encoding/json accepts Id, and letters that look
+// alike, for id. It ignores everything but objects.
 func ambiguous(data []byte) string {
 	from := json.NewDecoder(bytes.NewReader(data))
 	if first, err := from.Token(); err != nil || first != json.Delim('{') {
@@ -220,7 +220,7 @@ func ambiguous(data []byte) string {
 	return ""
 }
 
-// respond sends the answer, or the error. A client that cannot be reached any more has none.
+// respond sends the answer, or the error. If the client can no longer be reached, the answer is lost.
 func (s *Service) respond(r *request, body any, err error) {
 	answer := nats.NewMsg(r.Reply())
 	answer.Header.Set(headerRequestID, r.id)
@@ -234,12 +234,12 @@ func (s *Service) respond(r *request, body any, err error) {
 		answer.Header.Set(headerStatus, "error")
 		answer.Header.Set(micro.ErrorHeader, f.Type)
 		answer.Header.Set(micro.ErrorCodeHeader, f.code)
-		answer.Data, _ = json.Marshal(f) // of texts: cannot fail
+		answer.Data, _ = json.Marshal(f) // cannot fail: strings
 	}
 	_ = r.nc.PublishMsg(answer)
 }
 
-// explain makes a fault of an error, and logs what is not for clients. An outage is logged once in ten seconds.
+// explain turns an error into a fault, and logs what clients must not see. It logs an outage once in ten seconds.
 func (s *Service) explain(r *request, err error) *fault {
 	f := faultOf(err)
 	f.ID = r.id
@@ -253,8 +253,8 @@ func (s *Service) explain(r *request, err error) *fault {
 	return f
 }
 
-// noteRefused logs a bearer that was refused, with the reason, which the caller does not get: once in ten seconds for
-// each reason.
+// noteRefused logs a refused bearer token with the reason, which the caller does not get: once in ten seconds for each
+// reason.
 func (s *Service) noteRefused(r *request, bearer string, err error) {
 	reason := callers.Refusal(bearer, err)
 	if missed, due := s.refused.Due(reason, time.Now()); due {
@@ -263,7 +263,7 @@ func (s *Service) noteRefused(r *request, bearer string, err error) {
 	}
 }
 
-// all returns the values of a header in whatever case its name is written.
+// all returns the values of a header whatever the case of its name.
 func all(h micro.Headers, name string) (values []string) {
 	for written, v := range h {
 		if strings.EqualFold(written, name) {

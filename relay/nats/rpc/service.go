@@ -21,33 +21,33 @@ import (
 	relaynats "github.com/posthaste-dev/posthaste/relay/nats"
 )
 
-// DefaultSubjectPrefix is what the subjects of the methods begin with: rpc.v1.Jobs.List.
+// DefaultSubjectPrefix begins the subjects of the methods: rpc.v1.Jobs.List.
 const DefaultSubjectPrefix = "rpc.v1"
 
 const (
 	serviceName = "posthaste-jobs"
 
 	maxUnderWay = 64               // requests at once
-	maxOfCaller = 16               // and of one caller
-	timeout     = 10 * time.Second // of a request
+	maxOfCaller = 16               // and per caller
+	timeout     = 10 * time.Second // per request
 
-	// maxRefusedLogged bounds the lines about refused bearers in any ten seconds.
+	// maxRefusedLogged limits the lines about refused bearer tokens in any ten seconds.
 	maxRefusedLogged = 20
 )
 
-// Config is how the methods are served.
+// Config sets how the methods are served.
 type Config struct {
 	NATS          relaynats.Config
-	SubjectPrefix string // "" is DefaultSubjectPrefix
+	SubjectPrefix string // "" means DefaultSubjectPrefix
 
-	// Pool is the service's own; a login that is a member of outbox_api alone is kept to its callers' tenants by the
-	// database. Some connections are enough.
+	// Pool is for the service alone. If its login is a member of outbox_api alone, the database restricts it to its
+	// callers' tenants. A few connections are enough.
 	Pool *pgxpool.Pool
-	// Authenticator knows who a bearer token belongs to.
+	// Authenticator identifies the owner of a bearer token.
 	Authenticator access.Authenticator
 
-	RequestsLimit float64      // of one caller, a second; 0 is without limit
-	Version       string       // of the program; "" or what is no semantic version is 0.0.0
+	RequestsLimit float64      // requests per second of one caller; 0 means no limit
+	Version       string       // of the program; "" or an invalid semantic version means 0.0.0
 	Logger        *slog.Logger // nil logs nothing
 }
 
@@ -67,21 +67,21 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Service serves the methods. Make it with [New].
+// A Service serves the methods. Make one with [New].
 type Service struct {
 	config   Config
 	operator *operator.Operator
 	log      *slog.Logger
 
-	slots   chan struct{} // of requests under way
+	slots   chan struct{} // one for each request in progress
 	mu      sync.Mutex
-	callers map[callers.Caller]int // how many of them are theirs
-	limits  *callers.Limits        // nil without
+	callers map[callers.Caller]int // how many of them each caller has
+	limits  *callers.Limits        // nil without limits
 	refused outage.Complaints
 	failed  outage.Complaints
 }
 
-// New makes a service. It connects to nothing yet. Its errors are mistakes in the configuration.
+// New returns a service. It does not connect yet. Its errors are mistakes in the configuration.
 func New(config Config) (*Service, error) {
 	config.SubjectPrefix = cmp.Or(config.SubjectPrefix, DefaultSubjectPrefix)
 	if err := config.validate(); err != nil {
@@ -103,11 +103,11 @@ func New(config Config) (*Service, error) {
 	return s, nil
 }
 
-// Run serves until ctx ends, and then answers what has come. A NATS server that is away is waited for. It may be called
-// once at a time.
+// Run serves until ctx ends, and then answers the requests that have arrived. It waits for an unavailable NATS server.
+// Only one Run may be active at a time.
 func (s *Service) Run(ctx context.Context) error {
 	relaynats.KeepConnected(ctx, s.config.NATS, s.log, s.serve)
-	return s.awaitAnswers(time.After(timeout)) // those of connections that broke, too
+	return s.awaitAnswers(time.After(timeout)) // also those of broken connections
 }
 
 // serve serves on one connection until ctx ends.
@@ -130,11 +130,11 @@ func (s *Service) serve(ctx context.Context, nc *nats.Conn) error {
 	return s.stop(nc, endpoints)
 }
 
-// stop takes no more requests and waits for those that have come.
+// stop accepts no more requests and waits for those that have arrived.
 //
-// The server sends a subscription nothing after it has read that it ended. So behind the answer to a flush every
-// request that it has sent is in the buffer of its subscription; and a barrier is passed once those buffers are empty,
-// which is when take has a slot for each of them. Then all slots are free when all requests are answered.
+// The server sends a subscription nothing after it has read that it ended. So when the answer to a flush arrives, every
+// request that the server has sent is in the buffer of its subscription. A barrier is passed once those buffers are
+// empty, which is when take has a slot for each request. Then all slots are free when all requests are answered.
 func (s *Service) stop(nc *nats.Conn, endpoints micro.Service) error {
 	if err := endpoints.Stop(); err != nil || nc.IsClosed() {
 		return err
@@ -152,7 +152,7 @@ func (s *Service) stop(nc *nats.Conn, endpoints micro.Service) error {
 	return s.awaitAnswers(limit)
 }
 
-// awaitAnswers waits until no request is under way.
+// awaitAnswers waits until no request is in progress.
 func (s *Service) awaitAnswers(limit <-chan time.Time) error {
 	for range maxUnderWay {
 		select {

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// job is a job as it is sent. Its service is the queue, and its type the kind.
+// job is a job in the form that is sent. Its service is the queue, and its type the kind.
 type job struct {
 	ID          string          `json:"id"`
 	Service     string          `json:"service"`
@@ -53,7 +53,7 @@ type logEntry struct {
 	Message   string    `json:"message"`
 }
 
-// states are our statuses as they are sent; docs/reference/states.md has what each means.
+// states maps statuses to the form that is sent; docs/reference/states.md explains each.
 var states = map[outbox.Status]string{
 	outbox.Created: "pending", outbox.Pending: "pending", outbox.Blocked: "pending",
 	outbox.Running: "active", outbox.Retrying: "retry", outbox.Succeeded: "completed",
@@ -63,7 +63,7 @@ var states = map[outbox.Status]string{
 
 func stateOf(s outbox.Status) string { return states[s] }
 
-// statusesOf are the statuses that a state stands for; none if there is no such state.
+// statusesOf returns the statuses that a state stands for, or none if there is no such state.
 func statusesOf(state string) (all []outbox.Status) {
 	for status, sent := range states {
 		if sent == state {
@@ -74,7 +74,7 @@ func statusesOf(state string) (all []outbox.Status) {
 	return all
 }
 
-// view is what of a job the caller may see.
+// view returns what the caller may see of a job.
 func view(who access.Principal, j operator.Job) job {
 	v := job{
 		ID: j.ID.String(), Service: j.Queue, Type: j.Kind, State: stateOf(j.Status), Payload: json.RawMessage("null"),
@@ -93,7 +93,8 @@ func view(who access.Principal, j operator.Job) job {
 	return v
 }
 
-// updatedAt is the last change of a job that has a time: the database keeps no time of others, such as a release.
+// updatedAt returns the time of a job's last change that has one: the database keeps no time for others, such as a
+// release.
 func updatedAt(j operator.Job) time.Time {
 	last := j.CreatedAt
 	for _, at := range []time.Time{j.StartedAt, j.CancelRequestedAt, j.FinishedAt} {
@@ -109,12 +110,12 @@ func updatedAt(j operator.Job) time.Time {
 	return last
 }
 
-// document is bytes as JSON: themselves if they are some, or an object with what they are.
+// document returns bytes as JSON: unchanged if they are valid JSON, or otherwise as an object that contains them.
 func document(b []byte, contentType string) json.RawMessage {
 	if kind, _, _ := mime.ParseMediaType(contentType); kind == "application/json" && json.Valid(b) {
 		return b
 	}
-	// It is of texts, and cannot fail.
+	// It contains only strings, and cannot fail.
 	other, _ := json.Marshal(map[string]string{"contentType": contentType, "base64": base64.StdEncoding.EncodeToString(b)})
 	return other
 }
@@ -124,5 +125,5 @@ func keyHash(key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// utc is a time as it is shown.
+// utc returns a time in the form that is shown.
 func utc(t time.Time) time.Time { return operator.Presentable(t) }
