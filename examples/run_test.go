@@ -74,8 +74,14 @@ func TestGuidesTestMainWorks(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	for url, want := range map[string]string{pgtest.URL(t): "ok  \t", "": "TEST_DATABASE_URL is not set"} {
-		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-tags", "reader", "./testing")
+	tests := filepath.Join(t.TempDir(), "tests")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-w", "-tags", "reader", "-o", tests, "./testing")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, output)
+	}
+	for url, want := range map[string]string{pgtest.URL(t): "PASS", "": "TEST_DATABASE_URL is not set"} {
+		cmd := exec.CommandContext(ctx, tests)
+		cmd.Dir = "testing"
 		cmd.Env = append(os.Environ(), "TEST_DATABASE_URL="+url)
 		if output, err := cmd.CombinedOutput(); !strings.Contains(string(output), want) || (err == nil) != (url != "") {
 			t.Errorf("with the URL %q: %v, want %q:\n%s", url, err, want, output)

@@ -66,7 +66,7 @@ func findChromium() string {
 
 func build(dir string) (string, error) {
 	out := filepath.Join(dir, "posthaste")
-	cmd := exec.Command("go", "build", "-o", out, "./cmd/posthaste")
+	cmd := exec.Command("go", "build", "-ldflags=-w", "-o", out, "./cmd/posthaste")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr

@@ -315,7 +315,7 @@ func TestTheProductDoesNotContainItsTests(t *testing.T) {
 func TestTheShippedBinaryNamesNoToolsOfTests(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "posthaste")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/posthaste")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-w", "-o", binary, "../../cmd/posthaste")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", build, err, out)
