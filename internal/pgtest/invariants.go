@@ -36,7 +36,7 @@ func brokenIn(ctx context.Context, db asker) (broken []string, err error) {
 		var some bool
 		var jobs []string
 		// Prepared first, it would take two more round trips.
-		err := db.QueryRow(ctx, i.query, pgx.QueryExecModeSimpleProtocol).Scan(&some, &jobs)
+		err := db.QueryRow(ctx, i.query, pgx.QueryExecModeExec).Scan(&some, &jobs)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" {
 			continue // a table is missing: the database is not, or not yet, or no longer migrated
 		}
