@@ -45,8 +45,7 @@ func TestMuxRefusesWhatIsABug(t *testing.T) {
 		register func(*dispatcher.Mux)
 		want     string
 	}{
-		"two configs for a handler": {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing, dispatcher.KindConfig{}, dispatcher.KindConfig{}) }, `config was given 2 times for the kind "a"`},
-		"two handlers for a kind":   {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing); m.HandleRaw("a", nothing) }, `kind is "a", which has a handler already`},
+		"two handlers for a kind": {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing); m.HandleRaw("a", nothing) }, `kind is "a", which has a handler already`},
 		"typed and raw": {func(m *dispatcher.Mux) {
 			m.HandleRaw("probe", nothing)
 			dispatcher.Handle(m, func(context.Context, *outbox.Job[probe]) error { return nil })
@@ -65,6 +64,9 @@ func TestMuxRefusesWhatIsABug(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { wantPanic(t, c.register, c.want, "kind") })
 	}
+	wantPanic(t, func(m *dispatcher.Mux) {
+		m.HandleRaw("a", nothing, dispatcher.KindConfig{}, dispatcher.KindConfig{})
+	}, `config was given 2 times for the kind "a"`, "config")
 	var mux dispatcher.Mux
 	mux.HandleRaw(strings.Repeat("k", 128), nothing)
 	mux.HandleRaw("A9_.:/-", nothing)

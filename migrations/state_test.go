@@ -102,6 +102,7 @@ func TestTriggersOfABuildBeforeAreReplaced(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	const triggers = `SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname IN ('jobs_stream_created', 'jobs_stream_changed', 'history_stream_closed')`
+	run(t, db, `SELECT outbox.ensure_days(14)`) // as many as up makes
 	want := schema(t, db, triggers)
 	run(t, db, `
 		CREATE OR REPLACE TRIGGER jobs_stream_changed BEFORE UPDATE OF status ON outbox.jobs
