@@ -77,7 +77,7 @@ func serve(t *testing.T, change ...func(*console.Config)) (*rig, *httptest.Serve
 // next is the next event that is a change, or the end of the stream.
 func next(t *testing.T, events <-chan event) (e event, ok bool) {
 	t.Helper()
-	for patience := time.After(10 * time.Second); ; {
+	for patience := time.After(30 * time.Second); ; {
 		select {
 		case e, ok = <-events:
 			if !ok || e.name == "job" || e.name == "resync" {

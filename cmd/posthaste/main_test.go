@@ -91,7 +91,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 func TestMistakesAreExitStatus2(t *testing.T) {
 	for line, want := range map[string]string{
 		"fly":                          `no command "fly"`,
-		"migrate":                      "want one of: up, down, status, sql",
+		"migrate":                      "want one of up, down, status, sql",
 		"migrate sideways":             `no command "sideways"`,
 		"serve":                        "set DATABASE_URL",
 		"serve now":                    "posthaste serve takes no arguments",
