@@ -277,7 +277,7 @@ func TestWhereNobodyCanBeAskedManyTakeAYes(t *testing.T) {
 			} {
 				var out, errOut bytes.Buffer
 				code := run(t.Context(), append([]string{"posthaste"}, args...), func(name string) string { return way[name] }, stdin, &out, &errOut)
-				if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "say --yes") {
+				if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "pass --yes") {
 					t.Errorf("%s, %v: exit status %d, %s%s; want to be told of --yes", name, args, code, &out, &errOut)
 				}
 			}
