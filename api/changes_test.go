@@ -382,7 +382,8 @@ func TestASlowReaderIsDroppedWithAMark(t *testing.T) {
 	defer func() { _ = client.Close(); _ = res.Body.Close() }()
 	// A reader who keeps up is not dropped meanwhile. Three looks are enough: the hub rests after each.
 	other := r.listen(r.serve(), "/changes", "")
-	for _, n := range []int{1, 10, 1} { // nobody reads: one is under way, more than a kilobyte waits, and then there is one more
+	// Nobody reads: one change is under way, more than a kilobyte waits, and then there is one more.
+	for _, n := range []int{1, 10, 1} {
 		r.postBatch(strings.Repeat(`{"kind":"mail"}`+"\n", n)).want(202, nil)
 		for range n {
 			other.job()

@@ -14,10 +14,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// OnSuccess registers a hook that runs at least once for each job of T's kind that succeeds in a process with this hook,
-// whatever crashes. The hook runs as a job of its own, of the kind "<T's kind>:on_success", which the settling statement
-// stores in the same queue.
-// It is retried like any other job. Its job.Args.Epoch and job.Args.ID identify repeats.
+// OnSuccess registers a hook that runs at least once for each job of T's kind that succeeds in a process with this
+// hook, whatever crashes. The hook runs as a job of its own, of the kind "<T's kind>:on_success", which the settling
+// statement stores in the same queue. It is retried like any other job. Its job.Args.Epoch and job.Args.ID identify
+// repeats.
 //
 // The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
 // panics, as a second handler does.

@@ -133,7 +133,8 @@ func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
 	}
 }
 
-// Statements of builds before store events and leave it to the trigger to count them. Those builds work beside this one.
+// Statements of builds before store events and leave it to the trigger to count them. Those builds work beside this
+// one.
 func TestTheStatementsOfABuildBeforeCountByTheTrigger(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

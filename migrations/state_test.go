@@ -96,8 +96,8 @@ func TestUpLeavesWhatItNeedNotChange(t *testing.T) {
 	}
 }
 
-// Triggers of a build before are called for each row, also where this build's statements have counted its event. Days of
-// the history have triggers of their own.
+// Triggers of a build before are called for each row, also where this build's statements have counted its event. Days
+// of the history have triggers of their own.
 func TestTriggersOfABuildBeforeAreReplaced(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

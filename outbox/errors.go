@@ -8,9 +8,9 @@ import (
 )
 
 // ErrLeaseLost reports that a worker no longer owns the job: its lease lapsed and another worker took the job over, its
-// deadline has passed, or an operator took the job away. [Claimed.Complete] and [Claimed.Guard] return it; a transaction
-// that gets it must roll back. If the lease is lost while a handler runs, the handler's context ends, and context.Cause
-// returns ErrLeaseLost. If the context ends because of the job's deadline or a cancellation, the cause is
+// deadline has passed, or an operator took the job away. [Claimed.Complete] and [Claimed.Guard] return it; a
+// transaction that gets it must roll back. If the lease is lost while a handler runs, the handler's context ends, and
+// context.Cause returns ErrLeaseLost. If the context ends because of the job's deadline or a cancellation, the cause is
 // dispatcher.ErrDeadline or dispatcher.ErrCancelled.
 var ErrLeaseLost = errors.New("lease lost")
 

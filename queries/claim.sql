@@ -61,8 +61,8 @@ RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 
 -- name: ClaimStreamedJobs :many
 -- ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with one INSERT, where a
--- trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such jobs. It leases other
--- jobs as well.
+-- trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such
+-- jobs. It leases other jobs as well.
 WITH taken AS MATERIALIZED (
     SELECT taken.place, taken.status
 {{template "due" true}}), claimed AS (

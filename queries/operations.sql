@@ -22,9 +22,9 @@ WITH started AS (
 SELECT started.created_at FROM started;
 
 -- name: TrimOperations :one
--- TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up to
--- @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction. The
--- operations that have jobs are few, and are looked up one after the other.
+-- TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up
+-- to @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction.
+-- The operations that have jobs are few, and are looked up one after the other.
 WITH RECURSIVE forgotten AS (
     DELETE FROM outbox.operations
     WHERE finished_at < statement_timestamp() - @keep::interval

@@ -90,10 +90,10 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
 -- name: AdvanceSink :many
 -- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if another process owns the
 -- sink now, or if positions come from another timeline. An asynchronous commit waits for no disk: events whose progress
--- it loses are published again, under the same ids. @top_id is the id of the event at @top, which the owner has read, or
--- NULL if @top has not moved: to look it up here would set up a scan of every day of the log with each store. Once the
--- newer mark is as old as a rewind must go back, it becomes the older one. @missing is for how many seconds destinations
--- have been missing, as in OwnSink; NULL keeps the stored value.
+-- it loses are published again, under the same ids. @top_id is the id of the event at @top, which the owner has read,
+-- or NULL if @top has not moved: to look it up here would set up a scan of every day of the log with each store. Once
+-- the newer mark is as old as a rewind must go back, it becomes the older one. @missing is for how many seconds
+-- destinations have been missing, as in OwnSink; NULL keeps the stored value.
 UPDATE outbox.sinks
 SET top      = @top,
     top_id   = coalesce(sqlc.narg(top_id)::uuid, CASE WHEN top = @top THEN top_id END),

@@ -240,8 +240,8 @@ func TestPagesOfHolesAndReplaysEndBetweenPositions(t *testing.T) {
 	}
 }
 
-// The server writes the function into the statements that call it. If it called it, it would parse and plan it anew each
-// time that a relay reads.
+// The server writes the function into the statements that call it. If it called it, it would parse and plan it anew
+// each time that a relay reads.
 func TestTheTimelineIsWrittenIntoStatements(t *testing.T) {
 	t.Parallel()
 	db := database(t)

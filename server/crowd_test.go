@@ -118,8 +118,8 @@ func (m *memory) stop() int64 {
 	return m.most.Load()
 }
 
-// pause is between two attempts of a client of a crowd: without it those that are refused take the whole machine, which is
-// no matter of the server's.
+// pause is between two attempts of a client of a crowd: without it those that are refused take the whole machine, which
+// is no matter of the server's.
 const pause = 20 * time.Millisecond
 
 // noise is what a comparison of two times allows for besides: this machine has other

@@ -127,7 +127,8 @@ func TestEachProblemIsFound(t *testing.T) {
 		t.Run(fmt.Sprint(tenant == outbox.RootTenant), func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			if _, err := db.Exec(t.Context(), `ALTER TABLE outbox.jobs DISABLE TRIGGER USER`); err != nil { // which would refuse some of the short cuts
+			// Triggers would refuse some of the short cuts.
+			if _, err := db.Exec(t.Context(), `ALTER TABLE outbox.jobs DISABLE TRIGGER USER`); err != nil {
 				t.Fatal(err)
 			}
 			api := pgtest.Login(t, db, "outbox_api")

@@ -53,7 +53,7 @@ func into(page, more string) string { return strings.Replace(page, "</h1>", "</h
 
 // Each check finds what it is there for, on a page that a proxy has spoiled. What keeps hostile texts from being run
 // is spoiled one by one: with the text unescaped the policy still refuses it, and only without the policy it is run.
-// make mutants has them look at the spoiled pages.
+// make mutants runs the checks on the spoiled pages.
 func TestEachCheckFindsWhatItLooksFor(t *testing.T) {
 	t.Parallel()
 	c := newConsole(t)

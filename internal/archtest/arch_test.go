@@ -37,7 +37,7 @@ var allowed = map[string]string{
 	"internal/release":         "",
 	"internal/freeport":        "",
 	"internal/pooler":          "",
-	"migrations":               "internal/pooler internal/release",
+	"migrations":               "internal/pooler internal/release internal/backoff",
 	"migrations/migrate":       "migrations",
 
 	"listener":         "internal/backoff internal/dsn internal/pgsession",
@@ -72,7 +72,7 @@ var allowed = map[string]string{
 	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/clock internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"memory":        "internal/engine outbox dispatcher internal/invalid internal/outcome",
-	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
+	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/backoff internal/invalid",
 	"outboxtest":    "outbox outbox/codes dispatcher schedule",
 	"doctor":        "outbox operator migrations internal/pgsession internal/pgvalue internal/pooler",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
@@ -98,7 +98,7 @@ var allowed = map[string]string{
 	"internal/pgdev":             "internal/freeport",
 	"internal/pgdev/binaries":    "internal/pgdev",
 	"internal/pgtest":            "migrations migrations/migrate internal/pgdev",
-	"internal/pgtest/withserver": "internal/pgtest",
+	"internal/pgtest/withserver": "internal/pgtest internal/pgdev",
 
 	// Brokers for tests.
 	"internal/natsproc":   "internal/freeport internal/verify/child",
@@ -121,12 +121,12 @@ var allowed = map[string]string{
 	"internal/archtest":       "",
 	"internal/outage":         "internal/backoff",
 	"internal/outcome":        "internal/engine internal/pgvalue outbox outbox/codes",
-	"internal/engine":         "internal/sqlgen internal/pgsession",
-	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
+	"internal/engine":         "internal/sqlgen internal/pgsession internal/pgvalue",
+	"internal/bench":          "internal/backoff outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
-	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/freeport internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/rebuilt internal/verify/lease internal/verify/model",
-	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule listener relay relay/nats relay/webhook internal/verify/ledger",
+	"internal/verify":         "internal/backoff internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/freeport internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/rebuilt internal/verify/lease internal/verify/model",
+	"internal/verify/probe":   "internal/backoff internal/engine app outbox inbox dispatcher schedule listener relay relay/nats relay/webhook internal/verify/ledger",
 	"internal/verify/checker": "internal/engine outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/rebuilt": "lifecycle outbox",

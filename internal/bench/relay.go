@@ -156,7 +156,7 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 }
 
 // relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that;
-// after_commit is from when the producer has been told of it.
+// after_commit is measured from the producer's receipt of the answer to the commit.
 func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	const warmUp = 50
 	n, every := cmp.Or(r.Jobs, 1000), cmp.Or(r.Every, 10*time.Millisecond)

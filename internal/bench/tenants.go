@@ -88,7 +88,8 @@ func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) stri
 	if err != nil {
 		return nil, err
 	}
-	if err := backoff.Sleep(ctx, 500*time.Millisecond); err != nil { // the first claims are small, and learn how long jobs take
+	// The first claims are small, and learn how long jobs take.
+	if err := backoff.Sleep(ctx, 500*time.Millisecond); err != nil {
 		return nil, err
 	}
 	tick := time.NewTicker(every)

@@ -14,19 +14,6 @@ const InitialVariable = "POSTHASTE_PG_INITIAL"
 
 func (f *folder) initial() string { return filepath.Join(f.path, "initial") }
 
-// Initial says where the data are that initdb made, and by which programs; "" unless [Options.KeepInitial] was set.
-func (s *Server) Initial() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cluster == nil {
-		return ""
-	}
-	if _, err := os.Stat(s.cluster.initial()); err != nil {
-		return ""
-	}
-	return s.cluster.bin + string(filepath.ListSeparator) + s.cluster.initial()
-}
-
 // copyInitial makes fresh a copy of what initdb made for another server, if there is such a thing for these programs
 // and the data are not for keeps. If not, initdb is run: so also where the environment, such as that of a clock that is
 // wrong on purpose, is not what it was.

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -86,6 +87,19 @@ func (s *Server) URL() string { return s.url }
 // microseconds (a third more round trips on two busy cores). Without a socket
 // it is URL.
 func (s *Server) SocketURL() string { return cmp.Or(s.socketURL, s.url) }
+
+// Initial says where the data are that initdb made, and by which programs; "" unless [Options.KeepInitial] was set.
+func (s *Server) Initial() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == nil {
+		return ""
+	}
+	if _, err := os.Stat(s.cluster.initial()); err != nil {
+		return ""
+	}
+	return s.cluster.bin + string(filepath.ListSeparator) + s.cluster.initial()
+}
 
 // Log is the file that the server logs to, which Stop takes away; "" if the server is
 // not ours.

@@ -59,10 +59,10 @@ var afterwards = map[string]string{
 	"synchronous_commit":             "on", // if it is off: what is acknowledged to a broker or client is stored
 
 	// A client that vanishes, or whose connection a firewall drops, does not close its session. With the kernel's
-	// settings the server would notice after two hours, and for so long a transaction that is idle would keep its locks,
-	// such as that of a job's row after Guard. With these settings the server notices after 11 s. tcp_user_timeout is
-	// not set: it would also end the session of a living client that reads a large result slowly. Unix sockets ignore
-	// these settings.
+	// settings the server would notice after two hours, and for so long a transaction that is idle would keep its
+	// locks, such as that of a job's row after Guard. With these settings the server notices after 11 s.
+	// tcp_user_timeout is not set: it would also end the session of a living client that reads a large result slowly.
+	// Unix sockets ignore these settings.
 	"tcp_keepalives_idle":     "5",
 	"tcp_keepalives_interval": "2",
 	"tcp_keepalives_count":    "3",

@@ -124,7 +124,7 @@ func (m migration) migrate(ctx context.Context, url string) error {
 	return settle(ctx, pool)
 }
 
-// settle leaves less to do to whoever copies the database and to the sessions of the copy. The catalogs are written
+// settle leaves less to do for each copy of the database and to the sessions of the copy. The catalogs are written
 // anew, which takes away what migrating has left in them; and the next session to begin writes down what it has read
 // of them (pg_internal.init), which is copied with the rest. The product's tables stay as the migrations make them,
 // without statistics: plans are those of a new database.

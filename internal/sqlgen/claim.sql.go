@@ -280,8 +280,8 @@ type ClaimStreamedJobsRow struct {
 }
 
 // ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with one INSERT, where a
-// trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such jobs. It leases other
-// jobs as well.
+// trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such
+// jobs. It leases other jobs as well.
 func (q *Queries) ClaimStreamedJobs(ctx context.Context, arg ClaimStreamedJobsParams) ([]ClaimStreamedJobsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimStreamedJobs,
 		arg.TenantIds,

@@ -411,9 +411,9 @@ type TrimOperationsRow struct {
 	Operations int64
 }
 
-// TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up to
-// @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction. The
-// operations that have jobs are few, and are looked up one after the other.
+// TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up
+// to @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction.
+// The operations that have jobs are few, and are looked up one after the other.
 func (q *Queries) TrimOperations(ctx context.Context, keep pgtype.Interval, maxRows int32) (TrimOperationsRow, error) {
 	row := q.db.QueryRow(ctx, TrimOperations, keep, maxRows)
 	var i TrimOperationsRow

@@ -63,10 +63,10 @@ type AdvanceSinkRow struct {
 
 // AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if another process owns the
 // sink now, or if positions come from another timeline. An asynchronous commit waits for no disk: events whose progress
-// it loses are published again, under the same ids. @top_id is the id of the event at @top, which the owner has read, or
-// NULL if @top has not moved: to look it up here would set up a scan of every day of the log with each store. Once the
-// newer mark is as old as a rewind must go back, it becomes the older one. @missing is for how many seconds destinations
-// have been missing, as in OwnSink; NULL keeps the stored value.
+// it loses are published again, under the same ids. @top_id is the id of the event at @top, which the owner has read,
+// or NULL if @top has not moved: to look it up here would set up a scan of every day of the log with each store. Once
+// the newer mark is as old as a rewind must go back, it becomes the older one. @missing is for how many seconds
+// destinations have been missing, as in OwnSink; NULL keeps the stored value.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
 		arg.Top,
