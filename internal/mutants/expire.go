@@ -56,7 +56,7 @@ var expire = []Mutant{
 		Name:      "reaper takes its own pause for an outage",
 		Breaks:    "a job that stops its process is never counted",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"reaper.sight.blindSince", `s.seen.Add(clock.Elapsed(s.sent, s.asked))`, `s.seen`}},
+		Edits:     []Edit{{"reaper.sight.blindSince", `s.seen.Add(clock.Elapsed(s.sent, s.asked))`, `s.seen.Add(0 * clock.Elapsed(s.sent, s.asked))`}},
 		Checks:    []Check{test("reaper", "TestWhatIsAnOutage", "we were stopped")},
 	},
 	{
