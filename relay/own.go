@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -266,12 +265,13 @@ func (o *ownership) poke() {
 	}
 }
 
-// isOurs reports whether this process still has the lease, by its own clock. After a suspension of the machine another
-// process may have the sink; if the wall clock was set ahead, the sink is only owned again.
+// isOurs reports whether this process still has the lease, by the monotonic clock: a wall clock that jumps must not cost
+// the sink (the story of a relay whose clock jumps). After a suspension of the machine, which that clock does not count,
+// this process publishes until its next store, which the epoch refuses: at least once, and the broker knows the ids.
 func (o *ownership) isOurs() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return clock.Elapsed(o.until, time.Now()) < 0
+	return time.Now().Before(o.until)
 }
 
 // keep stores what move and stand set, extends the lease and looks at the held messages, until ctx ends or this process

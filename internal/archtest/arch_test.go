@@ -53,7 +53,7 @@ var allowed = map[string]string{
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
-	"relay":               "lifecycle dispatcher internal/engine outbox internal/sqlgen internal/backoff internal/clock internal/outage internal/pgsession internal/pgvalue internal/invalid",
+	"relay":               "lifecycle dispatcher internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"relay/amqp":          "internal/invalid relay relay/internal/credentials",
 	"relay/kafka":         "internal/invalid relay bridge relay/internal/credentials",
 	"relay/redis":         "relay relay/internal/credentials",
