@@ -17,7 +17,7 @@ const wanted = {
 	'dead letters': 'guides/dead-letters',
 	'cancel a running job': 'guides/cancel',
 	'deadline': 'guides/timeouts',
-	'retry back-off': 'guides/retries',
+	'retry backoff': 'guides/retries',
 	'cron schedule': 'guides/schedules',
 	'idempotency key': 'guides/enqueue',
 	'jobs in order': 'guides/keys',
