@@ -265,10 +265,10 @@ func (o *ownership) poke() {
 	}
 }
 
-// isOurs reports whether this process still has the lease, by the monotonic clock: a wall clock that jumps must not cost
-// the sink (the story of a relay whose clock jumps). That clock does not count a suspension of the machine: afterwards
-// this process publishes until its next store, which the epoch refuses. Events are published at least once, and the
-// broker knows their ids.
+// isOurs reports whether this process still has the lease, by the monotonic clock: a wall clock that jumps must not
+// cost the sink (the story of a relay whose clock jumps). That clock does not count a suspension of the machine:
+// afterwards this process publishes until its next store, which the epoch refuses. Events are published at least once,
+// and the broker knows their ids.
 func (o *ownership) isOurs() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
