@@ -372,6 +372,34 @@ func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
 	await(t, db, "B and C run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running' AND id = ANY ($1)`, ids)
 }
 
+// The jobs of a key have limits of their own. B, one at a time, waits for A, and C waits behind B although it may run
+// as one of two. When A ends, both can run: there is no reaper, and the poll finds nothing due.
+func TestAJobWithALowerLimitLetsGoOfThoseBehindIt(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": {}, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			one := outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k"}}
+			two := outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k", MaxActive: 2}}
+			enqueue(t, db, probe{0}, two)
+			ends := []chan struct{}{make(chan struct{}), make(chan struct{})}
+			defer close(ends[1])
+			wake := make(chan struct{}, 1)
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				<-ends[min(job.Args.N, 1)]
+				return nil
+			}), quiet(wake))
+			await(t, db, "A runs", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
+			ids := []outbox.ID{enqueue(t, db, probe{1}, one), enqueue(t, db, probe{2}, two)}
+			wake <- struct{}{}
+			await(t, db, "B and C are blocked", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'blocked'`)
+			close(ends[0])
+			await(t, db, "B and C run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running' AND id = ANY ($1)`, ids)
+		})
+	}
+}
+
 // A stop whose grace period is over leaves keys to the reaper, including those that were due for another look.
 func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	t.Parallel()

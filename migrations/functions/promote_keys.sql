@@ -100,9 +100,19 @@ BEGIN
         RETURNING 1
     ), room AS MATERIALIZED (
         -- Lock no more jobs than can be promoted: locking a thousand rows means writing a thousand. Each job has a
-        -- limit of its own; the limits of the first ones will do.
+        -- limit of its own; the limits of the first ones will do. A job whose limit is lower than that of the next one
+        -- has kept it waiting, too, although a slot was free: then the end of one job lets several start.
         SELECT line.tenant_id, line.queue, line.key, line.running, line.parked,
-               CASE WHEN line.n <= 1 THEN line.n ELSE least(line.n, (
+               CASE WHEN line.n <= 1 AND (
+                   SELECT min(two.most) = max(two.most)
+                   FROM (SELECT coalesce(jobs.max_active, 1) AS most
+                         FROM outbox.jobs
+                         WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                           AND jobs.status = 'blocked'
+                         ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+                         LIMIT 2) AS two) IS NOT FALSE
+               THEN line.n ELSE least(CASE WHEN line.n > 1 THEN line.n END, (
                    SELECT max(coalesce(first.max_active, 1))
                    FROM (SELECT jobs.max_active
                          FROM outbox.jobs
