@@ -108,9 +108,11 @@ func TestABurstThatGoesOnIsPassedOver(t *testing.T) {
 				t.Fatal("it does not come within a minute")
 				return nil
 			}
-			looked := until(most+1, 10*time.Millisecond, func(b *watch.Batch) bool { return b.Resync })
-			if len(looked.Sample(1)) != 1 || looked.AtLeast == 0 {
-				t.Errorf("the first resync has %d changes and no sample, want those of a look", looked.AtLeast)
+			if !of.tenant.IsZero() { // for all tenants the statistics may have counted the burst before a look found it
+				looked := until(most+1, 10*time.Millisecond, func(b *watch.Batch) bool { return b.Resync })
+				if len(looked.Sample(1)) != 1 || looked.AtLeast == 0 {
+					t.Errorf("the first resync has %d changes and no sample, want those of a look", looked.AtLeast)
+				}
 			}
 			passed := until(most+1, 10*time.Millisecond, func(b *watch.Batch) bool { return b.Resync && len(b.Sample(1)) == 0 })
 			if passed.AtLeast != of.atLeast {

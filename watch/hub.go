@@ -403,9 +403,11 @@ func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapsh
 	if !f.position.IsZero() && (rests || now.LikelySameAs(f.snapshot) && begun.Sub(f.moved) < h.rest(f.took)) {
 		return nil, nil
 	}
-	if burst && begun.Sub(f.looked) < h.burstLook && now.WrittenSince(f.snapshot) > burstWrites*int64(limit) {
+	// The statistics count the changes of all tenants: for the feed of one, a look has to have found its burst.
+	counted := (burst || f.tenant.IsZero() && limit < h.maxChanges) && now.WrittenSince(f.snapshot) > burstWrites*int64(limit)
+	if counted && begun.Sub(f.looked) < h.burstLook {
 		if after, err := f.position.At(now); err == nil {
-			f.moved, f.snapshot = begun, now
+			f.moved, f.snapshot, f.burst = begun, now, true
 			return f.pass(after, limit), nil
 		}
 	}
