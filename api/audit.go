@@ -2,10 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
@@ -78,7 +75,7 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 	}
 	if page.Next > 0 {
 		out.Body.Next = makeAuditCursor(page.Next)
-		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
+		out.Link = in.next(out.Body.Next)
 	}
 	return out, nil
 }
@@ -96,16 +93,12 @@ func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, er
 			return f, invalidInput.because("", Fault{Parameter: "job_id", Detail: "is no id"})
 		}
 	}
-	if in.Cursor != "" {
-		if f.Before, err = readAuditCursor(in.Cursor); err != nil {
-			return f, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
-		}
-	}
-	return f, nil
+	f.Before, err = fromCursor(in.Cursor, readAuditCursor)
+	return f, err
 }
 
 func (in *auditInput) next(cursor string) string {
-	return nextPage(in.Limit, cursor, map[string]string{
+	return nextLink(in.Limit, cursor, map[string]string{
 		"tenant": in.Tenant, "actor": in.Actor, "act": in.Act, "job_id": in.JobID, "queue": in.Queue, "target": in.Target,
 		"request_id": in.RequestID, "since": text(in.Since), "until": text(in.Until),
 	})
@@ -126,23 +119,4 @@ func viewAct(who access.Principal, e operator.AuditEntry) Act {
 		a.JobID = e.JobID.String()
 	}
 	return a
-}
-
-// An audit cursor is a version, followed by the id below which the next page begins.
-const auditCursorVersion = 1
-
-func makeAuditCursor(id int64) string {
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64([]byte{auditCursorVersion}, uint64(id)))
-}
-
-func readAuditCursor(s string) (int64, error) {
-	b, err := decodeCursor(s, auditCursorVersion, 8)
-	if err != nil {
-		return 0, err
-	}
-	id := int64(binary.BigEndian.Uint64(b))
-	if id <= 0 {
-		return 0, errors.New("names no act")
-	}
-	return id, nil
 }

@@ -176,9 +176,9 @@ func TestTheZeroTimeBoundsNothing(t *testing.T) {
 	r := newRig(t).as("operator-a")
 	id := r.reach(outbox.Dead)
 	for _, route := range []string{"/jobs/retry", "/jobs/dismiss", "/jobs/cancel", "/jobs/release", "/dead-letters/replay", "/dead-letters/dismiss"} {
-		bounds := []string{"createdAfter", "createdBefore"}
+		bounds := []string{"createdSince", "createdUntil"}
 		if strings.HasPrefix(route, "/dead") {
-			bounds = append(bounds, "failedAfter", "failedBefore")
+			bounds = append(bounds, "failedSince", "failedUntil")
 		}
 		for _, bound := range bounds {
 			for _, zero := range []string{"0001-01-01T00:00:00Z", "0001-01-01T01:00:00+01:00"} {
@@ -202,8 +202,8 @@ func TestAnEmptyConditionIsRefused(t *testing.T) {
 	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
 	const text, list, zero = `""`, `[]`, `"0001-01-01T00:00:00Z"`
 	const since = `"since":"2020-01-01T00:00:00Z"`
-	ofJobs := map[string]string{"kind": text, "queue": text, "key": text, "status": list, "createdAfter": zero, "createdBefore": zero}
-	ofLetters := map[string]string{"errorCode": text, "errorFingerprint": text, "failedAfter": zero, "failedBefore": zero}
+	ofJobs := map[string]string{"kind": text, "queue": text, "key": text, "status": list, "createdSince": zero, "createdUntil": zero}
+	ofLetters := map[string]string{"errorCode": text, "errorFingerprint": text, "failedSince": zero, "failedUntil": zero}
 	maps.Copy(ofLetters, ofJobs)
 	for _, c := range []struct {
 		routes []string

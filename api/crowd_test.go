@@ -229,7 +229,7 @@ func TestUnreadAnswersLeaveRoomToOthers(t *testing.T) {
 		}
 	}
 	acts := "/audit?job_id=" + id
-	is(429, r.get(payload), r.get(result), r.get(steps), r.get(acts), r.post(payload+"/replay", `{"payload":1}`))
+	is(429, r.get(payload), r.get(result), r.get(steps), r.get(acts), r.post("/dead-letters/"+id+"/replay", `{"payload":1}`))
 	is(200, r.get("/jobs"), r.as("root").get(payload), r.as("no-payload.read").get(steps), r.as("no-payload.read").get(acts))
 	var status string
 	if err := r.db.QueryRow(t.Context(), `SELECT status::text FROM outbox.jobs WHERE id = $1`, id).Scan(&status); err != nil || status != "dead" {

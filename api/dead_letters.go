@@ -12,28 +12,28 @@ import (
 // DeadLetterFilter selects dead letters.
 type DeadLetterFilter struct {
 	OfTenant
-	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
-	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
-	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
-	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"failed,dead" doc:"Both if omitted"`
-	ErrorCode     string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128"`
-	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error; dead letters with the same error have the same fingerprint"`
-	CreatedAfter  time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Enqueued at this time or later"`
-	CreatedBefore time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Enqueued before this time"`
-	FailedAfter   time.Time `query:"failed_after" json:"failedAfter,omitzero" doc:"Became a dead letter at this time or later"`
-	FailedBefore  time.Time `query:"failed_before" json:"failedBefore,omitzero" doc:"Became a dead letter before this time"`
+	Kind         string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
+	Queue        string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
+	Key          string    `query:"key" json:"key,omitempty" maxLength:"512"`
+	Status       []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"failed,dead" doc:"Both if omitted"`
+	ErrorCode    string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128"`
+	Fingerprint  string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error; dead letters with the same error have the same fingerprint"`
+	CreatedSince time.Time `query:"created_since" json:"createdSince,omitzero" doc:"Enqueued at this time or later"`
+	CreatedUntil time.Time `query:"created_until" json:"createdUntil,omitzero" doc:"Enqueued before this time"`
+	FailedSince  time.Time `query:"failed_since" json:"failedSince,omitzero" doc:"Became a dead letter at this time or later"`
+	FailedUntil  time.Time `query:"failed_until" json:"failedUntil,omitzero" doc:"Became a dead letter before this time"`
 }
 
 func (f DeadLetterFilter) isZero() bool {
 	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.ErrorCode == "" && f.Fingerprint == "" &&
-		f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero() && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
+		f.CreatedSince.IsZero() && f.CreatedUntil.IsZero() && f.FailedSince.IsZero() && f.FailedUntil.IsZero()
 }
 
 // operators returns the operator's filter, restricted to the principal's tenant.
 func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operator.DeadLetterFilter, err error) {
 	of = operator.DeadLetterFilter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
-		CreatedSince: f.CreatedAfter, CreatedUntil: f.CreatedBefore, FailedSince: f.FailedAfter, FailedUntil: f.FailedBefore,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
 	}
 	for _, status := range f.Status {
 		if of.Status != "" && string(of.Status) != status {
@@ -49,7 +49,7 @@ func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operat
 func (f DeadLetterFilter) query() map[string]string {
 	return map[string]string{
 		"tenant": f.Tenant, "kind": f.Kind, "queue": f.Queue, "key": f.Key, "status": strings.Join(f.Status, ","), "error_code": f.ErrorCode, "error_fingerprint": f.Fingerprint,
-		"created_after": text(f.CreatedAfter), "created_before": text(f.CreatedBefore), "failed_after": text(f.FailedAfter), "failed_before": text(f.FailedBefore),
+		"created_since": text(f.CreatedSince), "created_until": text(f.CreatedUntil), "failed_since": text(f.FailedSince), "failed_until": text(f.FailedUntil),
 	}
 }
 
@@ -79,11 +79,9 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	if err != nil {
 		return nil, err
 	}
-	var before outbox.ID
-	if in.Cursor != "" {
-		if before, err = readCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
-		}
+	before, err := fromCursor(in.Cursor, readCursor)
+	if err != nil {
+		return nil, err
 	}
 	limit := min(in.Limit, operator.MaxLimit)
 	page, err := s.operator.DeadLetterPage(ctx, filter, before, limit)
@@ -97,7 +95,7 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	}
 	if !page.Next.IsZero() {
 		out.Body.Next = makeCursor(page.Next)
-		out.Link = "<?" + nextPage(in.Limit, out.Body.Next, in.query()) + `>; rel="next"`
+		out.Link = nextLink(in.Limit, out.Body.Next, in.query())
 	}
 	return out, nil
 }

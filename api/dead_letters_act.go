@@ -3,14 +3,11 @@ package api
 import (
 	"context"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"iter"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // These limit what one request of an act on many dead letters does. The client repeats the request for more, so that no
@@ -42,8 +39,8 @@ type LettersActed struct {
 	Next    string `json:"next,omitempty" doc:"The cursor of the next request, if more may remain. Later dead letters are not touched"`
 	// AfterSeconds keeps the rate from one request to the next.
 	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Seconds to wait before the next request, to keep the rate"`
-	// FailedBefore makes it possible to confirm the counted dead letters and no others.
-	FailedBefore time.Time `json:"failedBefore,omitzero" doc:"Of a dry run: pass it as failedBefore in the filter to exclude later dead letters"`
+	// FailedUntil makes it possible to confirm the counted dead letters and no others.
+	FailedUntil time.Time `json:"failedUntil,omitzero" doc:"Of a dry run: pass it as failedUntil in the filter to exclude later dead letters"`
 }
 
 type (
@@ -55,13 +52,13 @@ type (
 func (s *server) replayDeadLetters(ctx context.Context, in *replayLettersInput) (*actedOutput, error) {
 	rate := in.Body.RatePerSecond
 	return s.actOnLetters(ctx, in.Body.LettersAct, rate, func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.ReplayAll(ctx, f, rate)
+		return o.ReplayDeadLetters(ctx, f, rate)
 	})
 }
 
 func (s *server) dismissDeadLetters(ctx context.Context, in *dismissLettersInput) (*actedOutput, error) {
 	return s.actOnLetters(ctx, in.Body, 0, func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.DismissAll(ctx, f)
+		return o.DismissDeadLetters(ctx, f)
 	})
 }
 
@@ -77,12 +74,12 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	}
 	if a.Cursor != "" {
 		if filter.After, filter.FailedUntil, err = readActCursor(a.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Pointer: "#/cursor", Detail: "is not a cursor returned by this API"})
+			return nil, badCursor(Fault{Pointer: "#/cursor"})
 		}
 	}
 	if a.DryRun {
 		would, err := s.operator.MatchDeadLetters(ctx, filter)
-		return &actedOutput{Body: LettersActed{Matched: would.Matched, FailedBefore: would.FailedUntil.UTC()}}, err
+		return &actedOutput{Body: LettersActed{Matched: would.Matched, FailedUntil: would.FailedUntil.UTC()}}, err
 	}
 	progress, pause, more, err := someOf(act(s.by(ctx).Because(a.Reason), filter), rate, min(maxActTime, s.config.Timeout/2))
 	if progress.Done > 0 {
@@ -122,26 +119,6 @@ func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit tim
 	return progress, 0, false, nil
 }
 
-// An act cursor is a version, followed by the last examined job and the bound of the act.
-const actCursorVersion = 1
-
-func makeActCursor(last outbox.ID, until time.Time) string {
-	b := append([]byte{actCursorVersion}, last[:]...)
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(b, uint64(until.UnixMicro())))
-}
-
-func readActCursor(s string) (outbox.ID, time.Time, error) {
-	b, err := decodeCursor(s, actCursorVersion, 24)
-	if err != nil {
-		return outbox.ID{}, time.Time{}, err
-	}
-	last, until := outbox.ID(b[:16]), time.UnixMicro(int64(binary.BigEndian.Uint64(b[16:])))
-	if last.IsZero() || until.Year() < 2000 || until.Year() > 9999 {
-		return last, until, errors.New("names no job")
-	}
-	return last, until, nil
-}
-
 // EditedReplay is a dead letter's new payload.
 type EditedReplay struct {
 	Payload json.RawMessage `json:"payload,omitempty" doc:"The new payload: any JSON, stored as it is written"`
@@ -156,8 +133,8 @@ type replayJobInput struct {
 	Body EditedReplay
 }
 
-// replayJob makes a dead letter pending again with another payload.
-func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput, error) {
+// replayDeadLetter makes a dead letter pending again with another payload.
+func (s *server) replayDeadLetter(ctx context.Context, in *replayJobInput) (*jobOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err != nil {
 		return nil, err

@@ -52,15 +52,15 @@ func TestDeadLettersAreListedAndGrouped(t *testing.T) {
 		t.Errorf("the second page = %v, want %s", ids, oldest)
 	}
 	for query, want := range map[string][]string{
-		"?kind=mail":                          {newest, oldest},
-		"?status=dead":                        {newest},
-		"?status=dead,failed":                 {newest, oldest},
-		"?error_code=smtp":                    {newest, oldest},
-		"?error_code=other":                   nil,
-		"?error_fingerprint=f1":               {newest},
-		"?failed_after=2100-01-01T00:00:00Z":  nil,
-		"?failed_before=2100-01-01T00:00:00Z": {newest, oldest},
-		"?queue=none":                         nil,
+		"?kind=mail":                         {newest, oldest},
+		"?status=dead":                       {newest},
+		"?status=dead,failed":                {newest, oldest},
+		"?error_code=smtp":                   {newest, oldest},
+		"?error_code=other":                  nil,
+		"?error_fingerprint=f1":              {newest},
+		"?failed_since=2100-01-01T00:00:00Z": nil,
+		"?failed_until=2100-01-01T00:00:00Z": {newest, oldest},
+		"?queue=none":                        nil,
 	} {
 		if ids, _ := list(query); !cmp.Equal(ids, want) {
 			t.Errorf("GET /dead-letters%s = %v, want %v", query, ids, want)
@@ -120,7 +120,7 @@ func TestManyDeadLettersAreReplayedInParts(t *testing.T) {
 	const filter = `{"filter":{"status":["failed","dead"]},"reason":"mended"`
 	var got api.LettersActed
 	r.post("/dead-letters/replay", filter+`,"dryRun":true}`).want(200, &got)
-	if got.FailedBefore.IsZero() || got != (api.LettersActed{Matched: n, FailedBefore: got.FailedBefore}) {
+	if got.FailedUntil.IsZero() || got != (api.LettersActed{Matched: n, FailedUntil: got.FailedUntil}) {
 		t.Errorf("a dry run = %+v", got)
 	}
 	got = api.LettersActed{}
@@ -160,8 +160,8 @@ func TestADryRunBoundsTheAct(t *testing.T) {
 	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, failed_at, attempt) SELECT outbox.uuid_v7(), $1, 'bill', '{}', 'dead', now(), 1`, tenantA); err != nil {
 		t.Fatal(err)
 	}
-	bound, _ := would.FailedBefore.MarshalText()
-	r.post("/dead-letters/dismiss", `{"filter":{"kind":"bill","failedBefore":"`+string(bound)+`"}}`).want(200, &got)
+	bound, _ := would.FailedUntil.MarshalText()
+	r.post("/dead-letters/dismiss", `{"filter":{"kind":"bill","failedUntil":"`+string(bound)+`"}}`).want(200, &got)
 	if would.Matched != 2 || got.Matched != 2 || got.Done != 2 {
 		t.Errorf("a dry run = %+v, and then %+v: want the two that were counted", would, got)
 	}
@@ -213,25 +213,25 @@ func TestADeadLetterIsReplayedWithAnotherPayload(t *testing.T) {
 		`{"payloadBase64":"*"}`:            "#/payloadBase64",
 		`{"payloadBase64":"Kg=="}`:         "#/payload", // * is no JSON
 	} {
-		p := r.post("/jobs/"+id+"/replay", body).problem(422, "invalid_input")
+		p := r.post("/dead-letters/"+id+"/replay", body).problem(422, "invalid_input")
 		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: errors = %+v, want one at %s", body, p.Errors, pointer)
 		}
 	}
 	var j api.Job
-	if p := r.post("/jobs/"+id+"/replay", `{"payloadBase64":"Kg==","dryRun":true}`).problem(422, "invalid_input"); p.Errors[0].Pointer != "#/payload" {
+	if p := r.post("/dead-letters/"+id+"/replay", `{"payloadBase64":"Kg==","dryRun":true}`).problem(422, "invalid_input"); p.Errors[0].Pointer != "#/payload" {
 		t.Errorf("a dry run: errors = %+v", p.Errors)
 	}
-	if r.post("/jobs/"+id+"/replay", `{"payload":{},"dryRun":true}`).want(200, &j); j.Status != "dead" || string(j.JSON) == `{}` {
+	if r.post("/dead-letters/"+id+"/replay", `{"payload":{},"dryRun":true}`).want(200, &j); j.Status != "dead" || string(j.JSON) == `{}` {
 		t.Errorf("after a dry run it is %+v, payload %s", j, j.JSON)
 	}
 	j = api.Job{}
 	r.exec(`INSERT INTO outbox.job_steps (job_id, name, epoch, took, result) VALUES ($1, 'quote', 1, '1 s', '1')`, id)
-	r.post("/jobs/"+id+"/replay", `{"payload":{"b": 1,"a":2},"reason":"typo","forget":true}`).want(200, &j)
+	r.post("/dead-letters/"+id+"/replay", `{"payload":{"b": 1,"a":2},"reason":"typo","forget":true}`).want(200, &j)
 	if j.Status != "pending" || string(j.JSON) != `{"b":1,"a":2}` && string(j.JSON) != `{"b": 1,"a":2}` {
 		t.Errorf("after the replay it is %+v, payload %s", j, j.JSON)
 	}
-	r.post("/jobs/"+id+"/replay", `{"payload":{}}`).problem(409, "job_status_conflict")
+	r.post("/dead-letters/"+id+"/replay", `{"payload":{}}`).problem(409, "job_status_conflict")
 
 	// The audit keeps the old payload, for those who may see payloads.
 	var acts struct{ Acts []api.Act }

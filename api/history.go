@@ -7,8 +7,8 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// NewJobReplay selects jobs of the history to enqueue again.
-type NewJobReplay struct {
+// NewHistoryReplay selects jobs of the history to enqueue again.
+type NewHistoryReplay struct {
 	Kind          string    `json:"kind" minLength:"1" maxLength:"128"`
 	Since         time.Time `json:"since" empty:"say from when on" doc:"Jobs that succeeded at or after this time"`
 	Until         time.Time `json:"until,omitzero" empty:"leave it out to mean now" doc:"Jobs that succeeded before this time; now if omitted"`
@@ -19,8 +19,8 @@ type NewJobReplay struct {
 	Reason        string    `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 }
 
-// JobReplay describes jobs of the history that were enqueued again, or would be.
-type JobReplay struct {
+// HistoryReplay describes jobs of the history that were enqueued again, or would be.
+type HistoryReplay struct {
 	Jobs         int64     `json:"jobs" doc:"Number of matching jobs: of the kind, succeeded, and not copies"`
 	Bytes        int64     `json:"bytes" doc:"Bytes of their payloads"`
 	OldestAt     time.Time `json:"oldestAt,omitzero" doc:"When the first of them succeeded"`
@@ -32,10 +32,10 @@ type JobReplay struct {
 
 type jobReplayInput struct {
 	OfTenant
-	Body NewJobReplay
+	Body NewHistoryReplay
 }
 
-type jobReplayOutput struct{ Body JobReplay }
+type jobReplayOutput struct{ Body HistoryReplay }
 
 // replayHistory replays a tenant's own jobs, or with a token of all tenants, those of all.
 func (s *server) replayHistory(ctx context.Context, in *jobReplayInput) (*jobReplayOutput, error) {

@@ -2,16 +2,9 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
-	"errors"
-	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/posthaste-dev/posthaste/operator"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Key is the state of a key: of the jobs that it limits or orders.
@@ -62,10 +55,8 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 		return nil, err
 	}
 	filter := operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked, Limit: min(in.Limit, operator.MaxLimit)}
-	if in.Cursor != "" {
-		if filter.After, err = readKeyCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
-		}
+	if filter.After, err = fromCursor(in.Cursor, readKeyCursor); err != nil {
+		return nil, err
 	}
 	keys, err := s.operator.Keys(ctx, filter)
 	if err != nil {
@@ -78,7 +69,7 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	}
 	if len(keys) == filter.Limit {
 		out.Body.Next = makeKeyCursor(keys[len(keys)-1].Place())
-		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
+		out.Link = in.next(out.Body.Next)
 	}
 	return out, nil
 }
@@ -88,47 +79,7 @@ func (in *keysInput) next(cursor string) string {
 	if in.Parked {
 		parked = "true"
 	}
-	return nextPage(in.Limit, cursor, map[string]string{"tenant": in.Tenant, "queue": in.Queue, "parked": parked})
-}
-
-// A key cursor is a version, followed by the place of the last key of a page: when the first of its blocked jobs was
-// due, in microseconds, its tenant, the length of its queue's name, that name and the key.
-const (
-	keyCursorVersion = 1
-	keyCursorHead    = 8 + 16 + 1
-	notBlocked       = math.MaxInt64
-)
-
-func makeKeyCursor(p operator.KeyPlace) string {
-	since := int64(notBlocked)
-	if !p.BlockedSince.IsZero() {
-		since = p.BlockedSince.UnixMicro()
-	}
-	b := binary.BigEndian.AppendUint64([]byte{keyCursorVersion}, uint64(since))
-	b = append(append(b, p.Tenant[:]...), byte(len(p.Queue)))
-	return base64.RawURLEncoding.EncodeToString(append(append(b, p.Queue...), p.Key...))
-}
-
-func readKeyCursor(s string) (p operator.KeyPlace, err error) {
-	b, err := openCursor(s, keyCursorVersion)
-	if err != nil {
-		return p, err
-	}
-	if len(b) < keyCursorHead || len(b) <= keyCursorHead+int(b[keyCursorHead-1]) {
-		return p, errors.New("names no key")
-	}
-	since, queueEnds := int64(binary.BigEndian.Uint64(b)), keyCursorHead+int(b[keyCursorHead-1])
-	p.Tenant, p.Queue, p.Key = outbox.ID(b[8:24]), string(b[keyCursorHead:queueEnds]), string(b[queueEnds:])
-	if since != notBlocked {
-		p.BlockedSince = time.UnixMicro(since)
-		if year := p.BlockedSince.Year(); p.BlockedSince.IsZero() || year < 1 || year > 9999 {
-			return p, errors.New("is of no time")
-		}
-	}
-	if strings.ContainsRune(p.Queue+p.Key, 0) || !utf8.ValidString(p.Queue) || !utf8.ValidString(p.Key) {
-		return p, errors.New("names no key")
-	}
-	return p, nil
+	return nextLink(in.Limit, cursor, map[string]string{"tenant": in.Tenant, "queue": in.Queue, "parked": parked})
 }
 
 // OfKey is for routes about one key.

@@ -83,14 +83,14 @@ func TestAnEditedPayloadIsCheckedByItsKindsSchema(t *testing.T) {
 	r := rigOn(t, db, func(c *api.Config) { c.Pool = db }, addKinds(t)).as("operator-a")
 	id := r.enqueue(`{"kind":"receipt.send","payload":{"orderId":7,"to":"ada@example.org"}}`)
 	r.kill(id)
-	p := r.post("/jobs/"+id+"/replay", `{"payload":{"orderId":"7","to":"ada@example.org"}}`).problem(422, "invalid_input")
+	p := r.post("/dead-letters/"+id+"/replay", `{"payload":{"orderId":"7","to":"ada@example.org"}}`).problem(422, "invalid_input")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "#/payload/orderId" {
 		t.Errorf("errors = %+v, want one of #/payload/orderId", p.Errors)
 	}
 	if job := r.getJob(id); job.Status != "dead" {
 		t.Errorf("after the refusal it is %s", job.Status)
 	}
-	r.post("/jobs/"+id+"/replay", `{"payload":{"orderId":8,"to":"ada@example.org"}}`).want(200, nil)
+	r.post("/dead-letters/"+id+"/replay", `{"payload":{"orderId":8,"to":"ada@example.org"}}`).want(200, nil)
 }
 
 func TestKindsAreListedWithTheirSchemas(t *testing.T) {

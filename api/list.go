@@ -1,11 +1,7 @@
 package api
 
 import (
-	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/binary"
-	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -19,33 +15,33 @@ import (
 // Filter selects jobs.
 type Filter struct {
 	OfTenant
-	Kind           string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
-	Queue          string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
-	Key            string    `query:"key" json:"key,omitempty" maxLength:"512"`
-	Fingerprint    string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error of dead letters, from GET /dead-letters/groups"`
-	Status         []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Jobs in one of these statuses, separated by commas; dead letters are failed,dead"`
-	Worker         string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"Worker that holds the lease, or closed the job. For admin.read only"`
-	ErrorCode      string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128" doc:"Code of the latest failed attempt"`
-	MinAttempt     int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have reached this attempt. For admin.read only"`
-	Parent         string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"Jobs that the end of this job stored"`
-	IDPrefix       string    `query:"id_prefix" json:"idPrefix,omitempty" maxLength:"36" doc:"Prefix of the id" example:"01976f0e-7a5c"`
-	Contains       string    `query:"contains" json:"contains,omitempty" maxLength:"200" doc:"Text in the first 64 KiB of the payload, or in the headers, as they are stored. For payload.read only"`
-	FinishedAfter  time.Time `query:"finished_after" json:"finishedAfter,omitzero" doc:"Closed at this time or later; excludes open jobs"`
-	FinishedBefore time.Time `query:"finished_before" json:"finishedBefore,omitzero" doc:"Closed before this time"`
-	CreatedAfter   time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
-	CreatedBefore  time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Created before this time"`
+	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
+	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
+	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
+	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error of dead letters, from GET /dead-letters/groups"`
+	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Jobs in one of these statuses, separated by commas; dead letters are failed,dead"`
+	Worker        string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"Worker that holds the lease, or closed the job. For admin.read only"`
+	ErrorCode     string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128" doc:"Code of the latest failed attempt"`
+	MinAttempt    int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have reached this attempt. For admin.read only"`
+	Parent        string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"Jobs that the end of this job stored"`
+	IDPrefix      string    `query:"id_prefix" json:"idPrefix,omitempty" maxLength:"36" doc:"Prefix of the id" example:"01976f0e-7a5c"`
+	Contains      string    `query:"contains" json:"contains,omitempty" maxLength:"200" doc:"Text in the first 64 KiB of the payload, or in the headers, as they are stored. For payload.read only"`
+	FinishedSince time.Time `query:"finished_since" json:"finishedSince,omitzero" doc:"Closed at this time or later; excludes open jobs"`
+	FinishedUntil time.Time `query:"finished_until" json:"finishedUntil,omitzero" doc:"Closed before this time"`
+	CreatedSince  time.Time `query:"created_since" json:"createdSince,omitzero" doc:"Created at this time or later"`
+	CreatedUntil  time.Time `query:"created_until" json:"createdUntil,omitzero" doc:"Created before this time"`
 }
 
 func (f Filter) isZero() bool {
 	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.Worker == "" && f.ErrorCode == "" && f.MinAttempt == 0 && f.Parent == "" &&
-		f.IDPrefix == "" && f.Contains == "" && f.FinishedAfter.IsZero() && f.FinishedBefore.IsZero() && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+		f.IDPrefix == "" && f.Contains == "" && f.FinishedSince.IsZero() && f.FinishedUntil.IsZero() && f.CreatedSince.IsZero() && f.CreatedUntil.IsZero()
 }
 
 // operators returns the operator's filter, restricted to the principal's tenant.
 func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter, err error) {
 	of = operator.Filter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
-		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix, Contains: f.Contains, FinishedAfter: f.FinishedAfter, FinishedBefore: f.FinishedBefore,
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil,
+		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix, Contains: f.Contains, FinishedSince: f.FinishedSince, FinishedUntil: f.FinishedUntil,
 	}
 	if (f.Worker != "" || f.MinAttempt > 0) && !principal(ctx).Can(access.AdminRead) {
 		return of, forbidden.because("To ask for a worker or an attempt takes the capability " + string(access.AdminRead) + ".")
@@ -92,7 +88,7 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 			return nil, invalidInput.because("", Fault{Parameter: "offset", Detail: "excludes cursor; set one of them"})
 		}
 		if filter.Before, filter.Skip, err = readJobsCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
+			return nil, badCursor(Fault{Parameter: "cursor"})
 		}
 	}
 	page, err := s.operator.Page(ctx, filter)
@@ -106,30 +102,30 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 	}
 	if !page.Next.IsZero() {
 		out.Body.Next = makeJobsCursor(page)
-		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
+		out.Link = in.next(out.Body.Next)
 	}
 	return out, nil
 }
 
-// next returns the query of the next page.
+// next returns the link to the next page.
 func (in *listInput) next(cursor string) string {
-	return nextPage(in.Limit, cursor, map[string]string{
+	return nextLink(in.Limit, cursor, map[string]string{
 		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
-		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore), "worker": in.Worker, "error_code": in.ErrorCode,
+		"created_since": text(in.CreatedSince), "created_until": text(in.CreatedUntil), "worker": in.Worker, "error_code": in.ErrorCode,
 		"min_attempt": number(in.MinAttempt), "parent": in.Parent, "id_prefix": in.IDPrefix, "contains": in.Contains,
-		"finished_after": text(in.FinishedAfter), "finished_before": text(in.FinishedBefore),
+		"finished_since": text(in.FinishedSince), "finished_until": text(in.FinishedUntil),
 	})
 }
 
-// nextPage returns the query of a list's next page.
-func nextPage(limit int, cursor string, filters map[string]string) string {
+// nextLink returns the link to a list's next page.
+func nextLink(limit int, cursor string, filters map[string]string) string {
 	q := url.Values{"limit": {strconv.Itoa(limit)}, "cursor": {cursor}}
 	for name, value := range filters {
 		if value != "" {
 			q.Set(name, value)
 		}
 	}
-	return q.Encode()
+	return "<?" + q.Encode() + `>; rel="next"`
 }
 
 // number returns "" for 0.
@@ -146,67 +142,4 @@ func text(t time.Time) string {
 		return ""
 	}
 	return t.Format(time.RFC3339Nano)
-}
-
-// A cursor is a version, followed by the id from which on all jobs were on this page or an earlier one.
-const cursorVersion = 1
-
-func makeCursor(id outbox.ID) string {
-	return base64.RawURLEncoding.EncodeToString(append([]byte{cursorVersion}, id[:]...))
-}
-
-func readCursor(s string) (outbox.ID, error) {
-	b, err := decodeCursor(s, cursorVersion, 16)
-	if err != nil {
-		return outbox.ID{}, err
-	}
-	id := outbox.ID(b)
-	if id.IsZero() {
-		return id, errors.New("names no job")
-	}
-	return id, nil
-}
-
-// A cursor with jobs that are still to be skipped, because of offset, has their number after the id: the time of a page
-// may be over before they are skipped.
-const skipCursorVersion = 2
-
-func makeJobsCursor(page operator.Page) string {
-	if page.Skip == 0 {
-		return makeCursor(page.Next)
-	}
-	b := append([]byte{skipCursorVersion}, page.Next[:]...)
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint16(b, uint16(page.Skip)))
-}
-
-func readJobsCursor(s string) (before outbox.ID, skip int, err error) {
-	b, err := decodeCursor(s, skipCursorVersion, 18)
-	if err != nil {
-		before, err = readCursor(s)
-		return before, 0, err
-	}
-	before, skip = outbox.ID(b[:16]), int(binary.BigEndian.Uint16(b[16:]))
-	if before.IsZero() || skip == 0 || skip > operator.MaxSkip {
-		return before, skip, errors.New("names no job")
-	}
-	return before, skip, nil
-}
-
-// decodeCursor returns what follows the version of a cursor of the given length.
-func decodeCursor(s string, version byte, size int) ([]byte, error) {
-	b, err := openCursor(s, version)
-	if err == nil && len(b) != size {
-		err = errors.New("not of this size")
-	}
-	return b, err
-}
-
-// openCursor returns what follows the version of a cursor of any list. It accepts a single spelling: base64 alone
-// ignores line ends.
-func openCursor(s string, version byte) ([]byte, error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) == 0 || b[0] != version || len(s) != base64.RawURLEncoding.EncodedLen(len(b)) {
-		return nil, cmp.Or(err, errors.New("not of this version"))
-	}
-	return b[1:], nil
 }

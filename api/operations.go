@@ -17,7 +17,7 @@ type OfOperation struct {
 // NewOperation is an act on many jobs that outlives the request.
 type NewOperation struct {
 	Act           string           `json:"act" enum:"replay,dismiss,cancel,release,retry,edit" doc:"On dead letters: replay, dismiss. On open jobs: cancel, release (held ones), retry (waiting ones become due at once), edit (waiting ones). cancel also requires the capability jobs.cancel"`
-	Filter        DeadLetterFilter `json:"filter,omitzero" empty:"leave it out to mean any" doc:"Selects dead letters: at least one condition. With failedBefore of a preview, exactly those that were counted, except those that have changed since"`
+	Filter        DeadLetterFilter `json:"filter,omitzero" empty:"leave it out to mean any" doc:"Selects dead letters: at least one condition. With failedUntil of a preview, exactly those that were counted, except those that have changed since"`
 	Jobs          OpenJobsFilter   `json:"jobs,omitzero" empty:"leave it out to mean any" doc:"Selects open jobs: at least one condition. With asOf of a preview, exactly those that were counted, except those that have changed since"`
 	Edit          JobEdit          `json:"edit,omitzero" empty:"leave it out to keep what the jobs have" doc:"With edit: the new values"`
 	RatePerSecond float64          `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"Replay: at most this many become due per second, evenly spread. Acts on open jobs: at most this many are acted on per second. Unlimited if omitted"`
@@ -34,22 +34,22 @@ type JobEdit struct {
 // OpenJobsFilter selects open jobs. It leaves out those in a status in which the act is not possible.
 type OpenJobsFilter struct {
 	OfTenant
-	Kind          string    `json:"kind,omitempty" maxLength:"128"`
-	Queue         string    `json:"queue,omitempty" maxLength:"128"`
-	Key           string    `json:"key,omitempty" maxLength:"512"`
-	Status        []string  `json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying" doc:"If omitted, all statuses in which the act is possible"`
-	CreatedAfter  time.Time `json:"createdAfter,omitzero" doc:"Enqueued at this time or later"`
-	CreatedBefore time.Time `json:"createdBefore,omitzero" doc:"Enqueued before this time"`
-	AsOf          string    `json:"asOf,omitempty" maxLength:"32768" doc:"asOf of a preview with the same conditions: select only jobs that have not changed since"`
+	Kind         string    `json:"kind,omitempty" maxLength:"128"`
+	Queue        string    `json:"queue,omitempty" maxLength:"128"`
+	Key          string    `json:"key,omitempty" maxLength:"512"`
+	Status       []string  `json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying" doc:"If omitted, all statuses in which the act is possible"`
+	CreatedSince time.Time `json:"createdSince,omitzero" doc:"Enqueued at this time or later"`
+	CreatedUntil time.Time `json:"createdUntil,omitzero" doc:"Enqueued before this time"`
+	AsOf         string    `json:"asOf,omitempty" maxLength:"32768" doc:"asOf of a preview with the same conditions: select only jobs that have not changed since"`
 }
 
 func (f OpenJobsFilter) isZero() bool {
-	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedSince.IsZero() && f.CreatedUntil.IsZero()
 }
 
 // operators returns the operator's filter, restricted to the principal's tenant.
 func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator.OpenFilter, err error) {
-	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, AsOf: f.AsOf}
+	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
 	for _, status := range f.Status {
 		of.Statuses = append(of.Statuses, outbox.Status(status))
 	}
@@ -59,11 +59,11 @@ func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator
 
 // OperationPreview is how many jobs an operation would act on.
 type OperationPreview struct {
-	Matched      int64            `json:"matched"`
-	Keyed        int64            `json:"keyed,omitempty" doc:"Acts on open jobs: number of jobs with a key"`
-	ByStatus     map[string]int64 `json:"byStatus,omitempty" doc:"Acts on open jobs: number of jobs by status"`
-	AsOf         string           `json:"asOf,omitempty" doc:"Acts on open jobs: pass it as asOf in jobs to exclude jobs that are new or have changed since the count"`
-	FailedBefore time.Time        `json:"failedBefore,omitzero" doc:"Acts on dead letters: pass it as failedBefore in the filter to exclude later dead letters"`
+	Matched     int64            `json:"matched"`
+	Keyed       int64            `json:"keyed,omitempty" doc:"Acts on open jobs: number of jobs with a key"`
+	ByStatus    map[string]int64 `json:"byStatus,omitempty" doc:"Acts on open jobs: number of jobs by status"`
+	AsOf        string           `json:"asOf,omitempty" doc:"Acts on open jobs: pass it as asOf in jobs to exclude jobs that are new or have changed since the count"`
+	FailedUntil time.Time        `json:"failedUntil,omitzero" doc:"Acts on dead letters: pass it as failedUntil in the filter to exclude later dead letters"`
 }
 
 // Operation is the progress of an act on many jobs.
@@ -99,11 +99,13 @@ type (
 	operationsInput struct {
 		OfTenant
 		Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Operations per page; at most 200"`
-		Before string `query:"before" format:"uuid" doc:"Only operations older than this id; for the next page, the last id of this one"`
+		Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 	}
 	operationsOutput struct {
+		Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 		Body struct {
 			Operations []Operation `json:"operations" nullable:"false" doc:"Newest first"`
+			Next       string      `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last"`
 		}
 	}
 )
@@ -120,7 +122,7 @@ func operationOf(ctx context.Context, o operator.Operation) Operation {
 		f := o.Jobs
 		v.Edit = JobEdit{Queue: o.Edit.Queue, Priority: o.Edit.Priority, RunAt: utc(o.Edit.RunAt)}
 		v.Jobs = OpenJobsFilter{
-			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: utc(f.CreatedAfter), CreatedBefore: utc(f.CreatedBefore),
+			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: utc(f.CreatedSince), CreatedUntil: utc(f.CreatedUntil),
 		}
 		for _, status := range f.Statuses {
 			v.Jobs.Status = append(v.Jobs.Status, string(status))
@@ -129,7 +131,7 @@ func operationOf(ctx context.Context, o operator.Operation) Operation {
 		f := o.Filter
 		v.Filter = DeadLetterFilter{
 			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
-			CreatedAfter: utc(f.CreatedSince), CreatedBefore: utc(f.CreatedUntil), FailedAfter: utc(f.FailedSince), FailedBefore: utc(f.FailedUntil),
+			CreatedSince: utc(f.CreatedSince), CreatedUntil: utc(f.CreatedUntil), FailedSince: utc(f.FailedSince), FailedUntil: utc(f.FailedUntil),
 		}
 		if f.Status != "" {
 			v.Filter.Status = []string{string(f.Status)}
@@ -188,7 +190,7 @@ func (s *server) previewOperation(ctx context.Context, in *startOperationInput) 
 	}
 	if !would.Act.OnOpenJobs() {
 		counted, err := s.operator.MatchDeadLetters(ctx, would.Filter)
-		return &previewOutput{OperationPreview{Matched: counted.Matched, FailedBefore: utc(counted.FailedUntil)}}, err
+		return &previewOutput{OperationPreview{Matched: counted.Matched, FailedUntil: utc(counted.FailedUntil)}}, err
 	}
 	counted, err := s.operator.MatchOpenJobs(ctx, would.Act, would.Jobs)
 	if err != nil {
@@ -218,13 +220,12 @@ func (s *server) listOperations(ctx context.Context, in *operationsInput) (*oper
 	if err != nil {
 		return nil, err
 	}
-	var before outbox.ID
-	if in.Before != "" {
-		if before, err = outbox.ParseID(in.Before); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "before", Detail: "is no operation's id"})
-		}
+	before, err := fromCursor(in.Cursor, readCursor)
+	if err != nil {
+		return nil, err
 	}
-	list, err := s.operator.Operations(ctx, tenant, in.Limit, before)
+	limit := min(in.Limit, operator.MaxLimit)
+	list, err := s.operator.Operations(ctx, tenant, before, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -232,6 +233,10 @@ func (s *server) listOperations(ctx context.Context, in *operationsInput) (*oper
 	out.Body.Operations = make([]Operation, len(list))
 	for i, o := range list {
 		out.Body.Operations[i] = operationOf(ctx, o)
+	}
+	if len(list) == limit {
+		out.Body.Next = makeCursor(list[limit-1].ID)
+		out.Link = nextLink(in.Limit, out.Body.Next, map[string]string{"tenant": in.Tenant})
 	}
 	return out, nil
 }

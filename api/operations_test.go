@@ -94,5 +94,15 @@ func TestAnOperationOnOpenJobsIsWhatWasPreviewed(t *testing.T) {
 			t.Errorf("%s: %+v, want a fault at %s", body, p.Errors, pointer)
 		}
 	}
+	var first, second struct {
+		Operations []api.Operation
+		Next       string
+	}
+	r.as("operator-a").get("/operations?limit=1").want(200, &first)
+	r.as("operator-a").get("/operations?limit=1&cursor="+first.Next).want(200, &second)
+	if len(first.Operations) != 1 || first.Operations[0].ID != edited.ID || len(second.Operations) != 1 || second.Operations[0].ID != op.ID {
+		t.Errorf("the first page has %+v, the second %+v, want the edit and the cancellation", first, second)
+	}
+	r.as("operator-a").get("/operations?cursor=x").problem(422, "invalid_input")
 	r.as("operator-a").post("/operations", `{"act":"cancel","jobs":{"tenant":"`+tenantB.String()+`"}}`).problem(403, "forbidden")
 }

@@ -182,13 +182,13 @@ func TestJobsAreListedByPages(t *testing.T) {
 	}
 	first := r.getJob(all[len(all)-1])
 	for query, want := range map[string]int{
-		"created_after=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")):  23,
-		"created_before=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")): 0,
-		"created_after=2100-01-01T00:00:00Z":  0,
-		"created_before=2100-01-01T00:00:00Z": 23,
-		"limit=1000":                          23,
-		"status=dead":                         0,
-		"queue=default":                       23,
+		"created_since=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")): 23,
+		"created_until=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")): 0,
+		"created_since=2100-01-01T00:00:00Z": 0,
+		"created_until=2100-01-01T00:00:00Z": 23,
+		"limit=1000":                         23,
+		"status=dead":                        0,
+		"queue=default":                      23,
 	} {
 		r.get("/jobs?"+query).want(200, &page)
 		if len(page.Jobs) != want {
@@ -201,7 +201,7 @@ func TestJobsAreListedByPages(t *testing.T) {
 	}
 	for query, parameter := range map[string]string{
 		"limit=0": "limit", "limit=x": "limit", "offset=10001": "offset", "status=open": "status[0]", "cursor=abc": "cursor",
-		"created_after=yesterday": "created_after", "sort=kind": "sort", "cursor=" + strings.Repeat("x", 65): "cursor",
+		"created_since=yesterday": "created_since", "sort=kind": "sort", "cursor=" + strings.Repeat("x", 65): "cursor",
 	} {
 		p := r.get("/jobs?"+query).problem(422, "invalid_input")
 		if len(p.Errors) != 1 || p.Errors[0].Parameter != parameter {

@@ -2,14 +2,10 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
-	"github.com/posthaste-dev/posthaste/operator"
 )
 
 // Progress is how far a job is, or was when it ended.
@@ -47,14 +43,14 @@ type LogLine struct {
 }
 
 type logsInput struct {
-	ID    string `path:"id" format:"uuid" doc:"Id of the job"`
-	After string `query:"after" maxLength:"64" doc:"Only lines after those of the response with this next"`
+	ID     string `path:"id" format:"uuid" doc:"Id of the job"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"next of an earlier response: only lines after those of that response"`
 }
 
 type logsOutput struct {
 	Body struct {
 		Lines []LogLine `json:"lines" nullable:"false"`
-		Next  string    `json:"next,omitempty" doc:"The after of the next request; also for later lines of a job that is still running"`
+		Next  string    `json:"next,omitempty" doc:"The cursor of the next request; also for later lines of a job that is still running"`
 	}
 }
 
@@ -64,45 +60,21 @@ func (s *server) listLogs(ctx context.Context, in *logsInput) (*logsOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	var after operator.LogPosition
-	if in.After != "" {
-		if after, err = readLogCursor(in.After); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "after", Detail: "is not a position returned by this API"})
-		}
+	after, err := fromCursor(in.Cursor, readLogCursor)
+	if err != nil {
+		return nil, err
 	}
 	lines, err := s.operator.Logs(ctx, job.ID, after)
 	if err != nil {
 		return nil, err
 	}
 	out := &logsOutput{}
-	out.Body.Lines, out.Body.Next = make([]LogLine, len(lines)), in.After
+	out.Body.Lines, out.Body.Next = make([]LogLine, len(lines)), in.Cursor
 	for i, l := range lines {
 		out.Body.Lines[i] = LogLine{Line: l.Line, At: utc(l.At), Level: l.Level.String(), Message: l.Message}
 		out.Body.Next = makeLogCursor(l.LogPosition)
 	}
 	return out, nil
-}
-
-// A log cursor is a version, followed by a position. Clients do not see epochs.
-const logCursorVersion = 1
-
-func makeLogCursor(p operator.LogPosition) string {
-	b := []byte{logCursorVersion}
-	b = binary.BigEndian.AppendUint64(b, uint64(p.Epoch))
-	b = binary.BigEndian.AppendUint64(b, uint64(p.Line))
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func readLogCursor(s string) (operator.LogPosition, error) {
-	b, err := decodeCursor(s, logCursorVersion, 16)
-	if err != nil {
-		return operator.LogPosition{}, err
-	}
-	p := operator.LogPosition{Epoch: int64(binary.BigEndian.Uint64(b)), Line: int64(binary.BigEndian.Uint64(b[8:]))}
-	if p.Epoch < 0 || p.Line < 1 {
-		return operator.LogPosition{}, errors.New("names no line")
-	}
-	return p, nil
 }
 
 // Step is a finished step of a job.

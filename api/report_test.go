@@ -45,14 +45,14 @@ func TestWhatAJobReportsIsShown(t *testing.T) {
 		t.Fatalf("logs = %+v", logs)
 	}
 	end := logs.Next
-	r.get("/jobs/"+id+"/logs?after="+url.QueryEscape(end)).want(200, &logs)
+	r.get("/jobs/"+id+"/logs?cursor="+url.QueryEscape(end)).want(200, &logs)
 	if len(logs.Lines) != 0 || logs.Next != end {
 		t.Errorf("after the end: %+v, want nothing and the same cursor", logs)
 	}
 	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.job_logs (job_id, slot, epoch, line, logged_at, level, message) VALUES ($1, 4, 2, 2, now(), 'WARN', 'more')`, id); err != nil {
 		t.Fatal(err)
 	}
-	r.get("/jobs/"+id+"/logs?after="+url.QueryEscape(end)).want(200, &logs)
+	r.get("/jobs/"+id+"/logs?cursor="+url.QueryEscape(end)).want(200, &logs)
 	if len(logs.Lines) != 1 || logs.Lines[0].Message != "more" || logs.Next == end {
 		t.Errorf("after one more line: %+v", logs)
 	}
@@ -65,7 +65,7 @@ func TestWhatAJobReportsIsShown(t *testing.T) {
 		}
 	}
 	for _, after := range []string{"abc", strings.Repeat("x", 65), "AQAAAAAAAAAA"} {
-		if p := r.get("/jobs/"+id+"/logs?after="+after).problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Parameter != "after" {
+		if p := r.get("/jobs/"+id+"/logs?cursor="+after).problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Parameter != "cursor" {
 			t.Errorf("after %q: errors = %+v", after, p.Errors)
 		}
 	}

@@ -25,7 +25,7 @@ func TestTheAPIsRoleSufficesForItsRoutes(t *testing.T) {
 	for range 2 {
 		r.post("/jobs", `{"kind":"mail","key":"full","maxQueued":1,"whenFull":"replace-oldest"}`).want(202, nil)
 	}
-	r.post("/jobs/"+dead+"/replay", `{"payload":{}}`).problem(403, "forbidden")
+	r.post("/dead-letters/"+dead+"/replay", `{"payload":{}}`).problem(403, "forbidden")
 	for _, call := range []struct {
 		method, target, body string
 		status               int

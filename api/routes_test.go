@@ -169,7 +169,7 @@ func TestAForeignJobAnswersLikeAnAbsentOne(t *testing.T) {
 }
 
 // clock is when a dry run counted, which no two do at once.
-var clock = regexp.MustCompile(`"failedBefore":"[^"]+"`)
+var clock = regexp.MustCompile(`"failedUntil":"[^"]+"`)
 
 func headerText(r response) string {
 	var text strings.Builder

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
-	"errors"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -154,12 +151,9 @@ func (s *server) listHeld(ctx context.Context, in *heldInput) (*heldOutput, erro
 	if _, err := s.operator.Sink(ctx, in.Sink); err != nil {
 		return nil, err
 	}
-	var after operator.HeldPlace
-	if in.Cursor != "" {
-		var err error
-		if after, err = readHeldCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
-		}
+	after, err := fromCursor(in.Cursor, readHeldCursor)
+	if err != nil {
+		return nil, err
 	}
 	limit := min(in.Limit, operator.MaxLimit)
 	held, err := s.operator.Held(ctx, in.Sink, after, limit)
@@ -177,27 +171,7 @@ func (s *server) listHeld(ctx context.Context, in *heldInput) (*heldOutput, erro
 	}
 	if len(held) == limit {
 		out.Body.Next = makeHeldCursor(held[len(held)-1].Place())
-		out.Link = "<?" + nextPage(in.Limit, out.Body.Next, nil) + `>; rel="next"`
+		out.Link = nextLink(in.Limit, out.Body.Next, nil)
 	}
 	return out, nil
-}
-
-// A cursor of held messages is the position and the job of the last one of a page.
-const heldCursorVersion = 1
-
-func makeHeldCursor(p operator.HeldPlace) string {
-	b := binary.BigEndian.AppendUint64([]byte{heldCursorVersion}, uint64(p.Position))
-	return base64.RawURLEncoding.EncodeToString(append(b, p.Job[:]...))
-}
-
-func readHeldCursor(s string) (p operator.HeldPlace, err error) {
-	b, err := decodeCursor(s, heldCursorVersion, 24)
-	if err != nil {
-		return p, err
-	}
-	p = operator.HeldPlace{Position: int64(binary.BigEndian.Uint64(b)), Job: outbox.ID(b[8:])}
-	if p.Position < 0 {
-		return p, errors.New("names no position")
-	}
-	return p, nil
 }

@@ -229,7 +229,7 @@ func TestJobsAreEnqueuedAgainOfTheTokensTenant(t *testing.T) {
 		r.exec(`INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
 			VALUES (gen_random_uuid(), $1, now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'q', 'order.announce', '{}', 'application/json')`, tenant)
 	}
-	replay := func(token, query, more string) (a api.JobReplay) {
+	replay := func(token, query, more string) (a api.HistoryReplay) {
 		t.Helper()
 		r.as(token).post("/jobs/replay"+query, `{"kind":"order.announce","since":"2020-01-01T00:00:00Z"`+more+`}`).want(200, &a)
 		return a

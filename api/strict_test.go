@@ -75,7 +75,7 @@ func TestEmptyValuesOfBodiesAreThoughtOf(t *testing.T) {
 	t.Parallel()
 	known := map[string]string{
 		"Bulk": "ids reason cursor", "LettersAct": "reason cursor", "ReplayAct": "reason cursor", "NewOperation": "act reason",
-		"NewJobReplay": "kind reason", "NewReplay": "reason", "EditedReplay": "payloadBase64 reason", "SkippedEvent": "event reason",
+		"NewHistoryReplay": "kind reason", "NewReplay": "reason", "EditedReplay": "payloadBase64 reason", "SkippedEvent": "event reason",
 		"NewJob":                  "backoffSeconds deadline idempotencyKey key kind onDeath onLapse queue runAt whenFull",
 		"CreateScheduleInputBody": "backoffSeconds cron key kind missed name onDeath onLapse queue timeZone",
 		"ScheduleFields":          "backoffSeconds cron key kind missed onDeath onLapse queue timeZone",

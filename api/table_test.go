@@ -261,7 +261,7 @@ func (n names) queries(r one) []string {
 	all := []string{""}
 	for _, name := range r.query {
 		switch name {
-		case "limit", "offset", "cursor", "created_after", "created_before":
+		case "limit", "offset", "cursor", "created_since", "created_until":
 		case "status":
 			all = append(all, "?status=pending,dead,succeeded")
 		default:

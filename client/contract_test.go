@@ -91,14 +91,14 @@ var methods = map[string]route{
 	"GET /sinks":                of(sinksAnswer{}, (*Client).Sinks),
 	"GET /bridges":              of(bridgesAnswer{}, (*Client).Bridges),
 	"GET /sinks/{sink}":         onID(Sink{}, (*Client).Sink),
-	"GET /sinks/{sink}/held":    calling(nil, HeldPage{}, func(ctx context.Context, c *Client) (HeldPage, error) { return c.HeldMessages(ctx, "s", "x", 1) }),
+	"GET /sinks/{sink}/held":    calling(nil, HeldPage{}, func(ctx context.Context, c *Client) (HeldPage, error) { return c.HeldPage(ctx, "s", 1, "x") }),
 	"POST /sinks/{sink}/pause":  onSinks((*Client).PauseSink),
 	"POST /sinks/{sink}/resume": onSinks((*Client).ResumeSink),
 	"POST /sinks/{sink}/skip": calling(SkippedEvent{}, Sink{}, func(ctx context.Context, c *Client) (Sink, error) {
 		return c.SkipEvent(ctx, "s", SkippedEvent{})
 	}),
-	"POST /jobs/replay": calling(NewJobReplay{}, JobReplay{}, func(ctx context.Context, c *Client) (JobReplay, error) {
-		return c.ReplayJobs(ctx, NewJobReplay{Tenant: "x", Kind: "x"})
+	"POST /jobs/replay": calling(NewHistoryReplay{}, HistoryReplay{}, func(ctx context.Context, c *Client) (HistoryReplay, error) {
+		return c.ReplayHistory(ctx, NewHistoryReplay{Tenant: "x", Kind: "x"})
 	}),
 	"POST /sinks/{sink}/replays": calling(NewReplay{}, ReplayAnswer{}, func(ctx context.Context, c *Client) (ReplayAnswer, error) {
 		return c.StartReplay(ctx, "s", NewReplay{Tenant: "x"})
@@ -113,7 +113,7 @@ var methods = map[string]route{
 	"POST /operations/preview": calling(NewOperation{}, OperationPreview{}, func(ctx context.Context, c *Client) (OperationPreview, error) {
 		return c.PreviewOperation(ctx, NewOperation{})
 	}),
-	"GET /operations":             calling(nil, operationsAnswer{}, func(ctx context.Context, c *Client) ([]Operation, error) { return c.Operations(ctx, "x", 1, "x") }),
+	"GET /operations":             calling(nil, OperationPage{}, func(ctx context.Context, c *Client) (OperationPage, error) { return c.OperationPage(ctx, "x", 1, "x") }),
 	"GET /operations/{operation}": onID(Operation{}, (*Client).Operation),
 	"POST /operations/{operation}/stop": calling(nil, Operation{}, func(ctx context.Context, c *Client) (Operation, error) {
 		return c.StopOperation(WithReason(ctx, "x"), someID)
@@ -147,7 +147,9 @@ var methods = map[string]route{
 	"POST /dead-letters/dismiss": calling(LettersAct{}, LettersActed{}, func(ctx context.Context, c *Client) (LettersActed, error) {
 		return c.DismissDeadLetters(ctx, LettersAct{})
 	}),
-	"POST /jobs/{id}/replay": calling(EditedReplay{}, Job{}, func(ctx context.Context, c *Client) (Job, error) { return c.ReplayJob(ctx, someID, EditedReplay{}) }),
+	"POST /dead-letters/{id}/replay": calling(EditedReplay{}, Job{}, func(ctx context.Context, c *Client) (Job, error) {
+		return c.ReplayDeadLetter(ctx, someID, EditedReplay{})
+	}),
 	"GET /keys": calling(nil, KeyPage{}, func(ctx context.Context, c *Client) (KeyPage, error) {
 		return c.KeyPage(ctx, filled[KeyFilter](), 1, "x")
 	}),

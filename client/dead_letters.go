@@ -10,17 +10,17 @@ import (
 
 // DeadLetterFilter selects dead letters. Its zero value selects all.
 type DeadLetterFilter struct {
-	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
-	Kind          string    `json:"kind,omitempty"`
-	Queue         string    `json:"queue,omitempty"`
-	Key           string    `json:"key,omitempty"`
-	Status        []string  `json:"status,omitempty"` // failed, dead; empty means both
-	ErrorCode     string    `json:"errorCode,omitempty"`
-	Fingerprint   string    `json:"errorFingerprint,omitempty"` // the same for dead letters that failed alike
-	CreatedAfter  time.Time `json:"createdAfter,omitzero"`      // at this time or later
-	CreatedBefore time.Time `json:"createdBefore,omitzero"`
-	FailedAfter   time.Time `json:"failedAfter,omitzero"` // became one at this time or later
-	FailedBefore  time.Time `json:"failedBefore,omitzero"`
+	Tenant       string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
+	Kind         string    `json:"kind,omitempty"`
+	Queue        string    `json:"queue,omitempty"`
+	Key          string    `json:"key,omitempty"`
+	Status       []string  `json:"status,omitempty"` // failed, dead; empty means both
+	ErrorCode    string    `json:"errorCode,omitempty"`
+	Fingerprint  string    `json:"errorFingerprint,omitempty"` // the same for dead letters that failed alike
+	CreatedSince time.Time `json:"createdSince,omitzero"`      // at this time or later
+	CreatedUntil time.Time `json:"createdUntil,omitzero"`
+	FailedSince  time.Time `json:"failedSince,omitzero"` // became one at this time or later
+	FailedUntil  time.Time `json:"failedUntil,omitzero"`
 }
 
 func (f DeadLetterFilter) query() url.Values {
@@ -31,10 +31,10 @@ func (f DeadLetterFilter) query() url.Values {
 	set(q, "status", strings.Join(f.Status, ","))
 	set(q, "error_code", f.ErrorCode)
 	set(q, "error_fingerprint", f.Fingerprint)
-	set(q, "created_after", instant(f.CreatedAfter))
-	set(q, "created_before", instant(f.CreatedBefore))
-	set(q, "failed_after", instant(f.FailedAfter))
-	set(q, "failed_before", instant(f.FailedBefore))
+	set(q, "created_since", instant(f.CreatedSince))
+	set(q, "created_until", instant(f.CreatedUntil))
+	set(q, "failed_since", instant(f.FailedSince))
+	set(q, "failed_until", instant(f.FailedUntil))
 	return q
 }
 

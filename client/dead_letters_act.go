@@ -28,9 +28,9 @@ type LettersActed struct {
 	Next         string  `json:"next,omitempty"`
 	AfterSeconds float64 `json:"afterSeconds,omitempty"` // wait this long before the next request, to keep the rate
 
-	// FailedBefore is set by a dry run: in the filter of the act it restricts the act to what was counted. It is zero
+	// FailedUntil is set by a dry run: in the filter of the act it restricts the act to what was counted. It is zero
 	// from a server that does not support it yet.
-	FailedBefore time.Time `json:"failedBefore,omitzero"`
+	FailedUntil time.Time `json:"failedUntil,omitzero"`
 }
 
 // EditedReplay is a dead letter's new payload.
@@ -54,7 +54,7 @@ func (c *Client) DismissDeadLetters(ctx context.Context, what LettersAct) (Lette
 	return ask[LettersActed](ctx, c, post("/dead-letters/dismiss", what))
 }
 
-// ReplayJob runs a dead letter again with another payload. It requires a token that may also read payloads.
-func (c *Client) ReplayJob(ctx context.Context, id string, with EditedReplay) (Job, error) {
-	return ask[Job](ctx, c, post("/jobs", with).segment("job's id", id, "/replay"))
+// ReplayDeadLetter runs a dead letter again with another payload. It requires a token that may also read payloads.
+func (c *Client) ReplayDeadLetter(ctx context.Context, id string, with EditedReplay) (Job, error) {
+	return ask[Job](ctx, c, post("/dead-letters", with).segment("job's id", id, "/replay"))
 }

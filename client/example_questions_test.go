@@ -46,7 +46,7 @@ func ExampleClient_EnqueueBatch() {
 func ExampleClient_ReplayDeadLetters() {
 	replay := func(ctx context.Context, c *client.Client) error {
 		act := client.LettersAct{
-			Filter: client.DeadLetterFilter{Kind: "mail.send", FailedAfter: time.Now().Add(-24 * time.Hour)},
+			Filter: client.DeadLetterFilter{Kind: "mail.send", FailedSince: time.Now().Add(-24 * time.Hour)},
 			Reason: "the mail server is mended", DryRun: true,
 		}
 		would, err := c.ReplayDeadLetters(ctx, client.ReplayAct{LettersAct: act})

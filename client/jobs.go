@@ -129,22 +129,22 @@ type Attempt struct {
 
 // JobFilter selects jobs. Its zero value selects all.
 type JobFilter struct {
-	Tenant         string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
-	Kind           string    `json:"kind,omitempty"`
-	Queue          string    `json:"queue,omitempty"`
-	Key            string    `json:"key,omitempty"`
-	Fingerprint    string    `json:"errorFingerprint,omitempty"` // of dead letters that failed alike
-	Status         []string  `json:"status,omitempty"`           // any of these
-	Worker         string    `json:"worker,omitempty"`           // that holds the lease, or closed it; for admin.read
-	ErrorCode      string    `json:"errorCode,omitempty"`        // of the latest failed attempt
-	MinAttempt     int       `json:"minAttempt,omitempty"`       // requires admin.read
-	Parent         string    `json:"parent,omitempty"`           // the job whose end stored them
-	IDPrefix       string    `json:"idPrefix,omitempty"`         // beginning of the id
-	Contains       string    `json:"contains,omitempty"`         // in payload (64 KiB) or headers; for payload.read
-	FinishedAfter  time.Time `json:"finishedAfter,omitzero"`     // closed at this time or later: open jobs are left out
-	FinishedBefore time.Time `json:"finishedBefore,omitzero"`
-	CreatedAfter   time.Time `json:"createdAfter,omitzero"` // at this time or later
-	CreatedBefore  time.Time `json:"createdBefore,omitzero"`
+	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
+	Kind          string    `json:"kind,omitempty"`
+	Queue         string    `json:"queue,omitempty"`
+	Key           string    `json:"key,omitempty"`
+	Fingerprint   string    `json:"errorFingerprint,omitempty"` // of dead letters that failed alike
+	Status        []string  `json:"status,omitempty"`           // any of these
+	Worker        string    `json:"worker,omitempty"`           // that holds the lease, or closed it; for admin.read
+	ErrorCode     string    `json:"errorCode,omitempty"`        // of the latest failed attempt
+	MinAttempt    int       `json:"minAttempt,omitempty"`       // requires admin.read
+	Parent        string    `json:"parent,omitempty"`           // the job whose end stored them
+	IDPrefix      string    `json:"idPrefix,omitempty"`         // beginning of the id
+	Contains      string    `json:"contains,omitempty"`         // in payload (64 KiB) or headers; for payload.read
+	FinishedSince time.Time `json:"finishedSince,omitzero"`     // closed at this time or later: open jobs are left out
+	FinishedUntil time.Time `json:"finishedUntil,omitzero"`
+	CreatedSince  time.Time `json:"createdSince,omitzero"` // at this time or later
+	CreatedUntil  time.Time `json:"createdUntil,omitzero"`
 }
 
 func (f JobFilter) query() url.Values {
@@ -162,10 +162,10 @@ func (f JobFilter) query() url.Values {
 	set(q, "parent", f.Parent)
 	set(q, "id_prefix", f.IDPrefix)
 	set(q, "contains", f.Contains)
-	set(q, "finished_after", instant(f.FinishedAfter))
-	set(q, "finished_before", instant(f.FinishedBefore))
-	set(q, "created_after", instant(f.CreatedAfter))
-	set(q, "created_before", instant(f.CreatedBefore))
+	set(q, "finished_since", instant(f.FinishedSince))
+	set(q, "finished_until", instant(f.FinishedUntil))
+	set(q, "created_since", instant(f.CreatedSince))
+	set(q, "created_until", instant(f.CreatedUntil))
 	return q
 }
 

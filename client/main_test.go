@@ -153,7 +153,7 @@ func TestPagesFollowOneAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for job, err := range c.Jobs(ctx, client.JobFilter{Kind: "mail", Status: []string{"pending", "running"}, CreatedAfter: time.Now().Add(-time.Hour)}) {
+	for job, err := range c.Jobs(ctx, client.JobFilter{Kind: "mail", Status: []string{"pending", "running"}, CreatedSince: time.Now().Add(-time.Hour)}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,7 @@ package client
 
 import (
 	"context"
-	"strconv"
+	"iter"
 	"time"
 )
 
@@ -10,7 +10,7 @@ import (
 type NewOperation struct {
 	// Act is replay or dismiss, for dead letters; or cancel, release, retry or edit, for open jobs.
 	Act string `json:"act"`
-	// Filter selects dead letters, by at least one condition. With the FailedBefore of a preview it selects exactly
+	// Filter selects dead letters, by at least one condition. With the FailedUntil of a preview it selects exactly
 	// those that were counted, except any that have changed since.
 	Filter DeadLetterFilter `json:"filter,omitzero"`
 	// Jobs selects open jobs, by at least one condition. With the AsOf of a preview it selects exactly those that were
@@ -30,23 +30,23 @@ type JobEdit struct {
 
 // OpenJobsFilter selects open jobs for an operation. It leaves out those in a status in which the act is not possible.
 type OpenJobsFilter struct {
-	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
-	Kind          string    `json:"kind,omitempty"`
-	Queue         string    `json:"queue,omitempty"`
-	Key           string    `json:"key,omitempty"`
-	Status        []string  `json:"status,omitempty"` // any of these
-	CreatedAfter  time.Time `json:"createdAfter,omitzero"`
-	CreatedBefore time.Time `json:"createdBefore,omitzero"`
-	AsOf          string    `json:"asOf,omitempty"` // of a preview with the same conditions
+	Tenant       string    `json:"tenant,omitempty"` // for tokens of all tenants; "" means any
+	Kind         string    `json:"kind,omitempty"`
+	Queue        string    `json:"queue,omitempty"`
+	Key          string    `json:"key,omitempty"`
+	Status       []string  `json:"status,omitempty"` // any of these
+	CreatedSince time.Time `json:"createdSince,omitzero"`
+	CreatedUntil time.Time `json:"createdUntil,omitzero"`
+	AsOf         string    `json:"asOf,omitempty"` // of a preview with the same conditions
 }
 
 // OperationPreview is how many jobs an operation would act on.
 type OperationPreview struct {
-	Matched      int64            `json:"matched"`
-	Keyed        int64            `json:"keyed,omitempty"`       // of an act on open jobs: how many have a key
-	ByStatus     map[string]int64 `json:"byStatus,omitempty"`    // of an act on open jobs
-	AsOf         string           `json:"asOf,omitempty"`        // of an act on open jobs, for their filter
-	FailedBefore time.Time        `json:"failedBefore,omitzero"` // of an act on dead letters, for theirs
+	Matched     int64            `json:"matched"`
+	Keyed       int64            `json:"keyed,omitempty"`      // of an act on open jobs: how many have a key
+	ByStatus    map[string]int64 `json:"byStatus,omitempty"`   // of an act on open jobs
+	AsOf        string           `json:"asOf,omitempty"`       // of an act on open jobs, for their filter
+	FailedUntil time.Time        `json:"failedUntil,omitzero"` // of an act on dead letters, for theirs
 }
 
 // Operation is the progress of an act on many jobs.
@@ -71,8 +71,10 @@ type Operation struct {
 	Failure       string           `json:"failure,omitempty"` // of the latest step, which is tried again
 }
 
-type operationsAnswer struct {
-	Operations []Operation `json:"operations"`
+// OperationPage is a page of the operations.
+type OperationPage struct {
+	Operations []Operation `json:"operations"`     // newest first
+	Next       string      `json:"next,omitempty"` // the cursor of the next page; "" if there is none
 }
 
 // PreviewOperation counts the jobs that an operation would act on.
@@ -85,16 +87,18 @@ func (c *Client) StartOperation(ctx context.Context, what NewOperation) (Operati
 	return ask[Operation](ctx, c, post("/operations", what))
 }
 
-// Operations lists up to limit operations (0 means 50; at most 200), newest first: those before an id, or from the
-// newest on. A token of all tenants may select a tenant.
-func (c *Client) Operations(ctx context.Context, ofTenant string, limit int, before string) ([]Operation, error) {
-	q := tenant(ofTenant)
-	if limit > 0 {
-		q.Set("limit", strconv.Itoa(limit))
-	}
-	set(q, "before", before)
-	answer, err := ask[operationsAnswer](ctx, c, get("/operations", q))
-	return answer.Operations, err
+// OperationPage lists operations. A token of all tenants may select a tenant; others see their own. A limit of 0 means
+// 50, at most 200; the cursor "" begins with the first page.
+func (c *Client) OperationPage(ctx context.Context, ofTenant string, limit int, cursor string) (OperationPage, error) {
+	return ask[OperationPage](ctx, c, get("/operations", Page{Limit: limit, Cursor: cursor}.add(tenant(ofTenant))))
+}
+
+// Operations yields the operations, newest first, page after page, and finally an error if there is one.
+func (c *Client) Operations(ctx context.Context, ofTenant string) iter.Seq2[Operation, error] {
+	return pages(func(cursor string) ([]Operation, string, error) {
+		page, err := c.OperationPage(ctx, ofTenant, 200, cursor)
+		return page.Operations, page.Next, err
+	})
 }
 
 // Operation returns an operation, or a [*Problem] with [CodeOperationNotFound] if there is none.

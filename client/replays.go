@@ -78,8 +78,8 @@ func (c *Client) StopReplay(ctx context.Context, sink, id string) (Replay, error
 	return ask[Replay](ctx, c, post("/sinks", nil).because(ctx).segment("sink", sink, "/replays").segment("replay", id, "/stop"))
 }
 
-// NewJobReplay selects jobs of the history to enqueue again.
-type NewJobReplay struct {
+// NewHistoryReplay selects jobs of the history to enqueue again.
+type NewHistoryReplay struct {
 	Tenant        string    `json:"-"` // for tokens of all tenants; others replay their own jobs
 	Kind          string    `json:"kind"`
 	Since         time.Time `json:"since"`          // succeeded from then on
@@ -91,8 +91,8 @@ type NewJobReplay struct {
 	Reason        string    `json:"reason,omitempty"`        // for the audit
 }
 
-// JobReplay describes jobs of the history that were enqueued again, or would be.
-type JobReplay struct {
+// HistoryReplay describes jobs of the history that were enqueued again, or would be.
+type HistoryReplay struct {
 	Jobs         int64     `json:"jobs"`              // that match
 	Bytes        int64     `json:"bytes"`             // of their payloads
 	OldestAt     time.Time `json:"oldestAt,omitzero"` // when the first of them succeeded
@@ -102,9 +102,9 @@ type JobReplay struct {
 	Replay       string    `json:"replay,omitempty"`       // the copies' posthaste-replay header; "" after a dry run
 }
 
-// ReplayJobs enqueues jobs of the history again, all of them or none. A token of one tenant replays its own.
-func (c *Client) ReplayJobs(ctx context.Context, which NewJobReplay) (JobReplay, error) {
+// ReplayHistory enqueues jobs of the history again, all of them or none. A token of one tenant replays its own.
+func (c *Client) ReplayHistory(ctx context.Context, which NewHistoryReplay) (HistoryReplay, error) {
 	r := post("/jobs/replay", which)
 	r.query = tenant(which.Tenant)
-	return ask[JobReplay](ctx, c, r)
+	return ask[HistoryReplay](ctx, c, r)
 }

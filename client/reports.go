@@ -28,7 +28,7 @@ type LogLine struct {
 // Log is the part of a job's own log after some place.
 type Log struct {
 	Lines []LogLine `json:"lines"`          // oldest first
-	Next  string    `json:"next,omitempty"` // the place after them, for later lines
+	Next  string    `json:"next,omitempty"` // the cursor after them, for later lines
 }
 
 // Step is a finished step of a job.
@@ -49,11 +49,11 @@ func (c *Client) Progress(ctx context.Context, id string) (Progress, error) {
 	return ask[Progress](ctx, c, get("/jobs", nil).segment("job's id", id, "/progress"))
 }
 
-// Log returns the lines of a job's own log after a place: "" begins with the first, and the Next of an earlier Log
+// Log returns the lines of a job's own log after a cursor: "" begins with the first, and the Next of an earlier Log
 // continues there.
-func (c *Client) Log(ctx context.Context, id, after string) (Log, error) {
+func (c *Client) Log(ctx context.Context, id, cursor string) (Log, error) {
 	q := url.Values{}
-	set(q, "after", after)
+	set(q, "cursor", cursor)
 	return ask[Log](ctx, c, get("/jobs", q).segment("job's id", id, "/logs"))
 }
 

@@ -2,8 +2,8 @@ package client
 
 import (
 	"context"
+	"iter"
 	"net/url"
-	"strconv"
 	"time"
 )
 
@@ -84,15 +84,18 @@ func (c *Client) SkipEvent(ctx context.Context, sink string, which SkippedEvent)
 	return ask[Sink](ctx, c, post("/sinks", which).segment("sink", sink, "/skip"))
 }
 
-// HeldMessages lists messages of a sink that are jobs, up to limit (0 means 50; at most 200), after the page whose Next
-// is cursor; "" begins with the first.
-func (c *Client) HeldMessages(ctx context.Context, sink, cursor string, limit int) (HeldPage, error) {
-	query := url.Values{}
-	set(query, "cursor", cursor)
-	if limit > 0 {
-		query.Set("limit", strconv.Itoa(limit))
-	}
-	return ask[HeldPage](ctx, c, get("/sinks", query).segment("sink", sink, "/held"))
+// HeldPage lists messages of a sink that are jobs. A limit of 0 means 50, at most 200; the cursor "" begins with the
+// first page.
+func (c *Client) HeldPage(ctx context.Context, sink string, limit int, cursor string) (HeldPage, error) {
+	return ask[HeldPage](ctx, c, get("/sinks", Page{Limit: limit, Cursor: cursor}.add(url.Values{})).segment("sink", sink, "/held"))
+}
+
+// Held yields the messages of a sink that are jobs, page after page, and finally an error if there is one.
+func (c *Client) Held(ctx context.Context, sink string) iter.Seq2[HeldMessage, error] {
+	return pages(func(cursor string) ([]HeldMessage, string, error) {
+		page, err := c.HeldPage(ctx, sink, 200, cursor)
+		return page.Messages, page.Next, err
+	})
 }
 
 func onSink(ctx context.Context, name, act string) request {

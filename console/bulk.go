@@ -64,7 +64,7 @@ func (v *visit) openFilter() (f search, of operator.OpenFilter, err error) {
 	filter, err := v.filter(f)
 	return f, operator.OpenFilter{
 		Kind: filter.Kind, Queue: filter.Queue, Key: filter.Key, Tenant: filter.Tenant, Statuses: filter.Statuses,
-		CreatedAfter: filter.CreatedAfter, CreatedBefore: filter.CreatedBefore,
+		CreatedSince: filter.CreatedSince, CreatedUntil: filter.CreatedUntil,
 	}, err
 }
 
@@ -131,7 +131,7 @@ func sampleTitle(c confirmation) string {
 // sampleOf returns the newest jobs that an act is about.
 func (v *visit) sampleOf(act operator.OperationAct, of operator.OpenFilter) ([]operator.Job, error) {
 	f := operator.Filter{
-		Kind: of.Kind, Queue: of.Queue, Key: of.Key, Tenant: of.Tenant, Statuses: act.Possible(), CreatedAfter: of.CreatedAfter, CreatedBefore: of.CreatedBefore, Limit: sampleSize,
+		Kind: of.Kind, Queue: of.Queue, Key: of.Key, Tenant: of.Tenant, Statuses: act.Possible(), CreatedSince: of.CreatedSince, CreatedUntil: of.CreatedUntil, Limit: sampleSize,
 	}
 	if some := possible(act, of.Statuses); len(some) > 0 {
 		f.Statuses = some

@@ -26,7 +26,7 @@ func (s *site) operations(v *visit) error {
 			return unreadable("before", "is no operation’s id")
 		}
 	}
-	all, err := v.operator.Operations(v.ctx(), v.tenant(), operationsShown, before)
+	all, err := v.operator.Operations(v.ctx(), v.tenant(), before, operationsShown)
 	if err != nil {
 		return err
 	}

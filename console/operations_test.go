@@ -48,7 +48,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 			}
 			r.as("a").get("operations").is(200).has("done", "2 "+map[string]string{"letters-replay": "replayed", "letters-dismiss": "dismissed"}[act]+" of 2", "the relay is back")
 			r.as("b").get("operations").is(200).has("No operations")
-			all, err := o.Operations(t.Context(), outbox.ID{}, 1, outbox.ID{})
+			all, err := o.Operations(t.Context(), outbox.ID{}, outbox.ID{}, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

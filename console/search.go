@@ -313,7 +313,7 @@ func (v *visit) searchOf() (f search, err error) {
 func (v *visit) filter(f search) (operator.Filter, error) {
 	of := operator.Filter{
 		Kind: f.kind, Queue: f.queue, Key: f.key, Fingerprint: f.fingerprint, Tenant: f.tenant, Statuses: f.statuses,
-		Contains: f.payload, CreatedAfter: f.since.at, CreatedBefore: f.until.at,
+		Contains: f.payload, CreatedSince: f.since.at, CreatedUntil: f.until.at,
 	}
 	if f.payload != "" && !v.can(access.PayloadRead) {
 		return of, refusal{http.StatusForbidden, "You may not search payloads", "That needs the capability " + string(access.PayloadRead) + "."}

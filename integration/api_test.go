@@ -227,7 +227,7 @@ func (c *caller) tellOfDeadLetters() {
 	c.wantIn(c.ask("GET /jobs/{id}/attempts", one, "", http.StatusOK), `"http_410"`)
 	c.wantIn(c.ask("GET /dead-letters", called{"error_code": "http_410"}, "", http.StatusOK), one["id"], other["id"], third["id"])
 	c.wantIn(c.ask("GET /dead-letters/groups", nil, "", http.StatusOK), `"http_410"`)
-	c.wantIn(c.ask("POST /jobs/{id}/replay", one, `{"payload":"mended"}`, http.StatusOK), one["id"])
+	c.wantIn(c.ask("POST /dead-letters/{id}/replay", one, `{"payload":"mended"}`, http.StatusOK), one["id"])
 	c.until(one, outbox.Succeeded)
 	c.wantIn(c.ask("POST /jobs/replay", nil, `{"kind":"mail","since":"2020-01-01T00:00:00Z","dryRun":true}`, http.StatusOK), `"jobs":`, `"oldestAt":`)
 	c.ask("POST /jobs/replay", nil, `{"kind":"never.seen","since":"2020-01-01T00:00:00Z"}`, http.StatusConflict)

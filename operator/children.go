@@ -15,7 +15,7 @@ import (
 // the job of a death hook, open and closed, newest first, without payloads, results and attempts. For the next page,
 // pass the last job's id as before; the zero id begins with the newest. A job that does not exist has no children. In a
 // context that is [TiedTo] a tenant, only that tenant's are listed.
-func (o *Operator) Children(ctx context.Context, parent outbox.ID, limit int, before outbox.ID) ([]Job, error) {
+func (o *Operator) Children(ctx context.Context, parent, before outbox.ID, limit int) ([]Job, error) {
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}

@@ -38,8 +38,8 @@ type DeadLetterFilter struct {
 	CreatedSince, CreatedUntil time.Time // enqueued at or after, and before; zero means any time
 	FailedSince, FailedUntil   time.Time // became a dead letter at or after, and before; zero means any time
 
-	// After makes [Operator.ReplayAll] and [Operator.DismissAll] continue behind the job at which they were
-	// interrupted, [BulkProgress.Last]. Zero begins with the oldest.
+	// After makes [Operator.ReplayDeadLetters] and [Operator.DismissDeadLetters] continue behind the job at which they
+	// were interrupted, [BulkProgress.Last]. Zero begins with the oldest.
 	After outbox.ID
 }
 
@@ -147,8 +147,8 @@ func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilt
 // countPage is how many dead letters one counting statement reads.
 const countPage = 50_000
 
-// CountDeadLetters counts the dead letters that match f: those that ReplayAll and DismissAll would act on now. It uses
-// as many statements as it needs: with millions, only the caller's ctx ends it.
+// CountDeadLetters counts the dead letters that match f: those that ReplayDeadLetters and DismissDeadLetters would act
+// on now. It uses as many statements as it needs: with millions, only the caller's ctx ends it.
 func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n int64, err error) {
 	if err := f.validate(); err != nil {
 		return 0, err

@@ -116,7 +116,7 @@ func TestDeadLettersAreFilteredEverywhereAlike(t *testing.T) {
 			}
 			defer func() { _ = tx.Rollback(t.Context()) }()
 			var found []outbox.ID
-			for p, err := range operator.Within(tx).DismissAll(t.Context(), c.filter) {
+			for p, err := range operator.Within(tx).DismissDeadLetters(t.Context(), c.filter) {
 				if err != nil || p.Matched != int64(len(c.want)) {
 					t.Errorf("acting: %+v, %v", p, err)
 				}

@@ -11,7 +11,7 @@ import (
 
 // The mail server is repaired. How do I run all jobs again that failed because of it, without bringing it down a second
 // time?
-func ExampleOperator_ReplayAll() {
+func ExampleOperator_ReplayDeadLetters() {
 	replay := func(ctx context.Context, pool *pgxpool.Pool) error {
 		o := operator.New(pool).As(operator.Actor{Name: "ada"}).Because("the mail server is mended")
 		groups, err := o.DeadLetterGroups(ctx, operator.DeadLetterFilter{Kind: "mail.send"}, 1)
@@ -19,7 +19,7 @@ func ExampleOperator_ReplayAll() {
 			return err
 		}
 		alike := operator.DeadLetterFilter{Fingerprint: groups[0].Fingerprint} // the largest group
-		for progress, err := range o.ReplayAll(ctx, alike, 10) {               // ten a second
+		for progress, err := range o.ReplayDeadLetters(ctx, alike, 10) {       // ten a second
 			if err != nil {
 				return fmt.Errorf("go on later with FailedUntil %s: %w", progress.FailedUntil, err)
 			}

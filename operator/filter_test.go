@@ -51,8 +51,8 @@ func TestFiltersMeanWhatSQLSays(t *testing.T) {
 		"attempt":         {func(f *operator.Filter) { f.MinAttempt = 3 }, `attempt >= 3`},
 		"parent":          {func(f *operator.Filter) { f.Parent = parent }, `parent_id = '` + parent.String() + `'`},
 		"prefix":          {func(f *operator.Filter) { f.IDPrefix = prefix }, `id::text LIKE '` + prefix + `%'`},
-		"finished after":  {func(f *operator.Filter) { f.FinishedAfter = middle }, `finished_at >= '` + middle.Format(time.RFC3339Nano) + `'`},
-		"finished before": {func(f *operator.Filter) { f.FinishedBefore = middle }, `finished_at < '` + middle.Format(time.RFC3339Nano) + `'`},
+		"finished after":  {func(f *operator.Filter) { f.FinishedSince = middle }, `finished_at >= '` + middle.Format(time.RFC3339Nano) + `'`},
+		"finished before": {func(f *operator.Filter) { f.FinishedUntil = middle }, `finished_at < '` + middle.Format(time.RFC3339Nano) + `'`},
 		"kind":            {func(f *operator.Filter) { f.Kind = "mail" }, `kind = 'mail'`},
 		"status":          {func(f *operator.Filter) { f.Statuses = []outbox.Status{outbox.Dead, outbox.Cancelled} }, `status IN ('dead', 'cancelled')`},
 		"tenant":          {func(f *operator.Filter) { f.Tenant = tenant }, `tenant_id = '` + tenant.String() + `'`},
@@ -115,13 +115,13 @@ func TestChildrenAreListedOpenAndClosed(t *testing.T) {
 		}
 		theirs := operator.New(pgtest.Login(t, db, "outbox_api"))
 		ctx := operator.TiedTo(t.Context(), tenant)
-		page, err := theirs.Children(ctx, parent, 3, outbox.ID{})
-		rest, err2 := theirs.Children(ctx, parent, 3, children[2])
+		page, err := theirs.Children(ctx, parent, outbox.ID{}, 3)
+		rest, err2 := theirs.Children(ctx, parent, children[2], 3)
 		if got := append(ids(page), ids(rest)...); err != nil || err2 != nil || !slices.Equal(got, children) || rest[0].Status != outbox.Cancelled || rest[0].Parent != parent {
 			t.Errorf("children %v, %v, %v; want %v", got, err, err2, children)
 		}
 		for _, owner := range []*operator.Operator{o, theirs} {
-			if found, err := owner.Children(operator.TiedTo(t.Context(), outbox.NewID()), parent, 0, outbox.ID{}); err != nil || len(found) != 0 {
+			if found, err := owner.Children(operator.TiedTo(t.Context(), outbox.NewID()), parent, outbox.ID{}, 0); err != nil || len(found) != 0 {
 				t.Errorf("another tenant sees %v, %v", ids(found), err)
 			}
 		}

@@ -65,12 +65,12 @@ func TestJobsAreListedByTenantKeyAndTime(t *testing.T) {
 		"the root tenant":              {operator.Filter{Tenant: outbox.RootTenant}, []outbox.ID{root, closed}},
 		"a key":                        {operator.Filter{Key: "k"}, []outbox.ID{root, keyed}},
 		"a tenant's key":               {operator.Filter{Key: "k", Tenant: mine}, []outbox.ID{keyed}},
-		"from an instant on":           {operator.Filter{CreatedAfter: at}, []outbox.ID{root, plain}},
-		"until an instant":             {operator.Filter{CreatedBefore: at}, []outbox.ID{keyed, closed}},
-		"a day that has not come":      {operator.Filter{CreatedAfter: at.Add(48 * time.Hour)}, nil},
-		"between":                      {operator.Filter{CreatedAfter: at, CreatedBefore: at.Add(time.Microsecond)}, []outbox.ID{plain}},
+		"from an instant on":           {operator.Filter{CreatedSince: at}, []outbox.ID{root, plain}},
+		"until an instant":             {operator.Filter{CreatedUntil: at}, []outbox.ID{keyed, closed}},
+		"a day that has not come":      {operator.Filter{CreatedSince: at.Add(48 * time.Hour)}, nil},
+		"between":                      {operator.Filter{CreatedSince: at, CreatedUntil: at.Add(time.Microsecond)}, []outbox.ID{plain}},
 		"without the newest":           {operator.Filter{Skip: 1, Limit: 2}, []outbox.ID{plain, keyed}},
-		"a page within a time":         {operator.Filter{CreatedBefore: at.Add(time.Hour), Before: plain}, []outbox.ID{keyed, closed}},
+		"a page within a time":         {operator.Filter{CreatedUntil: at.Add(time.Hour), Before: plain}, []outbox.ID{keyed, closed}},
 		"more left out than there are": {operator.Filter{Skip: 10}, nil},
 	} {
 		jobs, err := o.Jobs(t.Context(), tt.filter)

@@ -53,10 +53,10 @@ type Filter struct {
 	Contains string
 
 	// These select jobs that closed in this time; zero means no bound. With a bound, open jobs are left out.
-	FinishedAfter, FinishedBefore time.Time
+	FinishedSince, FinishedUntil time.Time
 	// These select jobs that were created in this time; zero means no bound. Jobs whose producer's clock was more than
 	// an hour off may be left out.
-	CreatedAfter, CreatedBefore time.Time
+	CreatedSince, CreatedUntil time.Time
 }
 
 // maxContains limits [Filter.Contains].
@@ -118,20 +118,20 @@ func idRange(prefix string) (lowest, highest outbox.ID, err error) {
 func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
-		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
+		CreatedSince: timeOrAny(f.CreatedSince), CreatedUntil: timeOrAny(f.CreatedUntil),
 		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: pgvalue.UUIDOrNull(f.Parent),
-		FinishedAfter: timeOrAny(f.FinishedAfter), FinishedBefore: timeOrAny(f.FinishedBefore),
+		FinishedSince: timeOrAny(f.FinishedSince), FinishedUntil: timeOrAny(f.FinishedUntil),
 		Contains: f.Contains, MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
 	}
 	p.Reach = p.Skip + p.MaxRows
-	if !f.CreatedBefore.IsZero() {
-		p.Before = idAt(f.CreatedBefore.Add(clockError))
+	if !f.CreatedUntil.IsZero() {
+		p.Before = idAt(f.CreatedUntil.Add(clockError))
 	}
-	if !f.FinishedBefore.IsZero() && (f.CreatedBefore.IsZero() || f.FinishedBefore.Before(f.CreatedBefore)) {
-		p.Before = idAt(f.FinishedBefore.Add(clockError)) // it was created before it finished
+	if !f.FinishedUntil.IsZero() && (f.CreatedUntil.IsZero() || f.FinishedUntil.Before(f.CreatedUntil)) {
+		p.Before = idAt(f.FinishedUntil.Add(clockError)) // it was created before it finished
 	}
-	if !f.CreatedAfter.IsZero() {
-		p.After = idAt(f.CreatedAfter.Add(-clockError))
+	if !f.CreatedSince.IsZero() {
+		p.After = idAt(f.CreatedSince.Add(-clockError))
 	}
 	if f.IDPrefix != "" {
 		lowest, highest, _ := idRange(f.IDPrefix) // validate has checked it
@@ -177,7 +177,7 @@ var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid
 // sparse reports whether ListJobs may have to read much for a page, because no index supports the filter.
 func (f Filter) sparse() bool {
 	return f.Contains != "" || f.Fingerprint == "" &&
-		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedAfter.IsZero() || !f.FinishedBefore.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero() ||
+		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedSince.IsZero() || !f.FinishedUntil.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero() ||
 			f.Tenant == outbox.RootTenant) // the indexes by tenant omit it
 }
 

@@ -26,7 +26,7 @@ var ErrOperationNotFound = errors.New("operation not found")
 // OperationAct is what an operation does to dead letters or to open jobs.
 type OperationAct string
 
-// These act on dead letters, like [Operator.ReplayAll] and [Operator.DismissAll].
+// These act on dead letters, like [Operator.ReplayDeadLetters] and [Operator.DismissDeadLetters].
 const (
 	ReplayLetters  OperationAct = "replay"
 	DismissLetters OperationAct = "dismiss"
@@ -46,8 +46,8 @@ type NewOperation struct {
 	Jobs OpenFilter
 	// Edit sets what EditJobs changes.
 	Edit JobEdit
-	// PerSecond limits how many become due per second, as for ReplayAll, or are acted on; 0 means no limit. It does not
-	// apply to a dismissal.
+	// PerSecond limits how many become due per second, as for ReplayDeadLetters, or are acted on; 0 means no limit. It
+	// does not apply to a dismissal.
 	PerSecond float64
 }
 
@@ -199,7 +199,7 @@ func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operatio
 
 // Operations lists up to limit operations (0 means 50; at most 200) of a tenant or, if it is zero, of all, newest
 // first. For the next page, pass the last one's id as before; the zero id begins with the newest.
-func (o *Operator) Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]Operation, error) {
+func (o *Operator) Operations(ctx context.Context, tenant, before outbox.ID, limit int) ([]Operation, error) {
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}

@@ -212,10 +212,10 @@ func TestAnEditKeepsTheRulesOfKeys(t *testing.T) {
 	// The head of a line is put off, and those behind it wait; what is behind is never first, whatever its time.
 	head, behind := store("line", true), store("line", true)
 	exec(t, db, `UPDATE outbox.jobs SET run_at = now() + interval '2 hours' WHERE id = $1`, behind)
-	if op := done(operator.OpenFilter{Key: "line", CreatedBefore: job(t, o, behind).CreatedAt}, operator.JobEdit{RunAt: hour}); op.Done != 1 {
+	if op := done(operator.OpenFilter{Key: "line", CreatedUntil: job(t, o, behind).CreatedAt}, operator.JobEdit{RunAt: hour}); op.Done != 1 {
 		t.Fatalf("the head: %+v", op)
 	}
-	if op := done(operator.OpenFilter{Key: "line", CreatedAfter: job(t, o, behind).CreatedAt}, operator.JobEdit{RunAt: time.Now()}); op.Done != 1 {
+	if op := done(operator.OpenFilter{Key: "line", CreatedSince: job(t, o, behind).CreatedAt}, operator.JobEdit{RunAt: time.Now()}); op.Done != 1 {
 		t.Fatalf("behind: %+v", op)
 	}
 	if claimed := claim(t, db, "default"); len(claimed) != 0 {

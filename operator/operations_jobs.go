@@ -58,7 +58,7 @@ type OpenFilter struct {
 	Tenant   outbox.ID       // zero means any
 	Statuses []outbox.Status // empty means any; those in which the act is not possible have no effect
 	// These select jobs that were created in this time; zero means no bound.
-	CreatedAfter, CreatedBefore time.Time
+	CreatedSince, CreatedUntil time.Time
 	// AsOf is a value that [Operator.MatchOpenJobs] returned: with it, only jobs are selected to which nothing has
 	// happened since. "" selects those that exist now.
 	AsOf string
@@ -99,20 +99,20 @@ func (f OpenFilter) statuses(act OperationAct) (words []string) {
 
 // openJobs is a filter in stored form.
 type openJobs struct {
-	Kind          string    `json:"kind,omitempty"`
-	Queue         string    `json:"queue,omitempty"`
-	Key           string    `json:"key,omitempty"`
-	Tenant        string    `json:"tenant,omitempty"`
-	Statuses      []string  `json:"statuses"`
-	CreatedAfter  time.Time `json:"created_after,omitzero"`
-	CreatedBefore time.Time `json:"created_before,omitzero"`
-	Edit          JobEdit   `json:"edit,omitzero"`
+	Kind         string    `json:"kind,omitempty"`
+	Queue        string    `json:"queue,omitempty"`
+	Key          string    `json:"key,omitempty"`
+	Tenant       string    `json:"tenant,omitempty"`
+	Statuses     []string  `json:"statuses"`
+	CreatedSince time.Time `json:"created_since,omitzero"`
+	CreatedUntil time.Time `json:"created_until,omitzero"`
+	Edit         JobEdit   `json:"edit,omitzero"`
 }
 
 func (n NewOperation) storedJobs() ([]byte, error) {
 	f := n.Jobs
 	s := openJobs{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, Edit: n.Edit,
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, Edit: n.Edit,
 	}
 	if !f.Tenant.IsZero() {
 		s.Tenant = f.Tenant.String()
@@ -128,7 +128,7 @@ func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
 	if err != nil {
 		return f, edit, fmt.Errorf("read the filter of an operation: %w", err)
 	}
-	f.Kind, f.Queue, f.Key, f.CreatedAfter, f.CreatedBefore = s.Kind, s.Queue, s.Key, s.CreatedAfter, s.CreatedBefore
+	f.Kind, f.Queue, f.Key, f.CreatedSince, f.CreatedUntil = s.Kind, s.Queue, s.Key, s.CreatedSince, s.CreatedUntil
 	for _, word := range s.Statuses {
 		f.Statuses = append(f.Statuses, outbox.Status(word))
 	}
@@ -156,7 +156,7 @@ WHERE jobs.status::text = ANY ($1::text[])
           greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif(split_part($8, '@', 1), '')::pg_snapshot) END)`
 
 func (f OpenFilter) params(act OperationAct) []any {
-	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedAfter), timeOrAny(f.CreatedBefore), f.AsOf}
+	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedSince), timeOrAny(f.CreatedUntil), f.AsOf}
 }
 
 // MatchOpenJobs counts the open jobs that an act of an operation would affect, and returns in AsOf the moment of the

@@ -110,7 +110,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 			}
 			for _, who := range []*operator.Operator{o, runner} {
 				theirs := operator.TiedTo(t.Context(), other)
-				if list, err := who.Operations(theirs, other, 0, outbox.ID{}); err != nil || len(list) != 0 {
+				if list, err := who.Operations(theirs, other, outbox.ID{}, 0); err != nil || len(list) != 0 {
 					t.Errorf("another tenant sees %v, %v", list, err)
 				}
 				if _, err := who.StopOperation(theirs, other, op.ID); !errors.Is(err, operator.ErrOperationNotFound) {
@@ -124,8 +124,8 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 func TestANegativeLimitIsRefused(t *testing.T) {
 	t.Parallel()
 	o, _ := newRig(t)
-	_, operations := o.Operations(t.Context(), outbox.ID{}, -1, outbox.ID{})
-	_, children := o.Children(t.Context(), outbox.NewID(), -1, outbox.ID{})
+	_, operations := o.Operations(t.Context(), outbox.ID{}, outbox.ID{}, -1)
+	_, children := o.Children(t.Context(), outbox.NewID(), outbox.ID{}, -1)
 	_, letters := o.DeadLetters(t.Context(), operator.DeadLetterFilter{}, outbox.ID{}, -1)
 	for list, err := range map[string]error{"operations": operations, "children": children, "dead letters": letters} {
 		if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "limit" {

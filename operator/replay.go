@@ -49,15 +49,15 @@ const (
 	keptPayload = 64 << 10
 )
 
-// ReplayAll makes the dead letters that match f pending again, oldest first, with all their attempts. With a rate above
-// 0, at most that many become due per second, evenly spread, and it waits in between; stop it by leaving the loop or by
-// ending ctx. It yields its progress once before it does anything and then after every statement, and finally an error
-// if there is one.
+// ReplayDeadLetters makes the dead letters that match f pending again, oldest first, with all their attempts. With a
+// rate above 0, at most that many become due per second, evenly spread, and it waits in between; stop it by leaving the
+// loop or by ending ctx. It yields its progress once before it does anything and then after every statement, and
+// finally an error if there is one.
 //
 // Each statement is complete in itself: whenever the caller stops or dies, every job is either replayed and due within
 // a second, or a dead letter as before. Two at once share the work. None replays a job twice: a job that fails again
 // meanwhile stays a dead letter, see [BulkProgress].
-func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
+func (o *Operator) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
 	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // NaN is refused, too
 		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate, MaxRate))
 	}
@@ -86,9 +86,9 @@ func (o *Operator) replaySome(spacing time.Duration) actOnSome {
 	}
 }
 
-// DismissAll dismisses the dead letters that match f, oldest first: they move to the history. It can be continued and
-// interrupted like [Operator.ReplayAll].
-func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
+// DismissDeadLetters dismisses the dead letters that match f, oldest first: they move to the history. It can be
+// continued and interrupted like [Operator.ReplayDeadLetters].
+func (o *Operator) DismissDeadLetters(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
 	return o.actOnMany(ctx, f, actPage, 0, o.dismissSome)
 }
 
@@ -147,8 +147,8 @@ func refused(err error) iter.Seq2[BulkProgress, error] {
 }
 
 // MatchDeadLetters counts the dead letters that match f, in Matched, and returns in FailedUntil the moment of the
-// count. With this FailedUntil in the filter, [Operator.ReplayAll] and [Operator.DismissAll] skip jobs that become dead
-// letters later: a person who confirms a number of dead letters confirms no more.
+// count. With this FailedUntil in the filter, [Operator.ReplayDeadLetters] and [Operator.DismissDeadLetters] skip jobs
+// that become dead letters later: a person who confirms a number of dead letters confirms no more.
 func (o *Operator) MatchDeadLetters(ctx context.Context, f DeadLetterFilter) (BulkProgress, error) {
 	f.After = outbox.ID{}
 	return o.begin(ctx, &f)

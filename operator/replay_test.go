@@ -50,7 +50,7 @@ func TestManyAreReplayed(t *testing.T) {
 	other := fail(t, db, "bill", outbox.Options{}, outbox.Dead, "gone", "gone")
 	var steps []operator.BulkProgress
 	if !woken(t, db, func() {
-		for p, err := range o.As(operator.Actor{Name: "ada"}).Because("mended").ReplayAll(t.Context(), operator.DeadLetterFilter{Kind: "mail"}, 0) {
+		for p, err := range o.As(operator.Actor{Name: "ada"}).Because("mended").ReplayDeadLetters(t.Context(), operator.DeadLetterFilter{Kind: "mail"}, 0) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -88,7 +88,7 @@ func TestTheRateIsKept(t *testing.T) {
 	o, db := newRig(t)
 	storeDead(t, db, 35)
 	started := time.Now()
-	for p, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{}, 20) { // 20, then 15
+	for p, err := range o.ReplayDeadLetters(t.Context(), operator.DeadLetterFilter{}, 20) { // 20, then 15
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestAReplayThatWasBrokenOffGoesOn(t *testing.T) {
 	o, db := newRig(t)
 	storeDead(t, db, 700)
 	var filter operator.DeadLetterFilter
-	for p, err := range o.ReplayAll(t.Context(), filter, 0) {
+	for p, err := range o.ReplayDeadLetters(t.Context(), filter, 0) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ func TestAReplayThatWasBrokenOffGoesOn(t *testing.T) {
 		}
 		again++
 	}
-	for p, err := range o.ReplayAll(t.Context(), filter, 0) {
+	for p, err := range o.ReplayDeadLetters(t.Context(), filter, 0) {
 		if err != nil || p.Matched != 200 {
 			t.Fatalf("the second time %+v, %v, want 200 matched", p, err)
 		}
@@ -152,7 +152,7 @@ func TestAReplayIsBoundedByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	storeDead(t, db, 1)
-	for p, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{FailedUntil: time.Now().Add(time.Hour)}, 0) {
+	for p, err := range o.ReplayDeadLetters(t.Context(), operator.DeadLetterFilter{FailedUntil: time.Now().Add(time.Hour)}, 0) {
 		if err != nil || p.FailedUntil.After(time.Now().Add(time.Minute)) {
 			t.Errorf("progress = %+v, %v, want a bound of now", p, err)
 		}
@@ -167,7 +167,7 @@ func TestTwoReplaysAtOnceShareTheWork(t *testing.T) {
 	var both sync.WaitGroup
 	for i := range done {
 		both.Go(func() {
-			for p, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{}, 0) {
+			for p, err := range o.ReplayDeadLetters(t.Context(), operator.DeadLetterFilter{}, 0) {
 				if err != nil {
 					t.Error(err)
 				}
@@ -199,7 +199,7 @@ func TestWhatChangedMeanwhileIsPassedOver(t *testing.T) {
 	ended := make(chan operator.BulkProgress, 1)
 	go func() {
 		var last operator.BulkProgress
-		for p, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{}) {
+		for p, err := range o.DismissDeadLetters(t.Context(), operator.DeadLetterFilter{}) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -229,7 +229,7 @@ func TestManyAreDismissed(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	storeDead(t, db, 600)
-	for _, err := range o.Because("too late").DismissAll(t.Context(), operator.DeadLetterFilter{ErrorCode: "smtp"}) {
+	for _, err := range o.Because("too late").DismissDeadLetters(t.Context(), operator.DeadLetterFilter{ErrorCode: "smtp"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestAnActOnManyEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	var last operator.BulkProgress
 	var failed error
-	for p, err := range o.ReplayAll(ctx, operator.DeadLetterFilter{}, 0.01) {
+	for p, err := range o.ReplayDeadLetters(ctx, operator.DeadLetterFilter{}, 0.01) {
 		last, failed = p, err
 		if p.Done == 1 {
 			cancel()
@@ -272,11 +272,11 @@ func TestBadRatesAndFiltersAreRefused(t *testing.T) {
 		}
 	}
 	for _, rate := range []float64{-1, 1e-9, 1e6, math.NaN(), math.Inf(1)} {
-		for _, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{}, rate) {
+		for _, err := range o.ReplayDeadLetters(t.Context(), operator.DeadLetterFilter{}, rate) {
 			check(fmt.Sprint(rate), err)
 		}
 	}
-	for _, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{Status: outbox.Pending}) {
+	for _, err := range o.DismissDeadLetters(t.Context(), operator.DeadLetterFilter{Status: outbox.Pending}) {
 		check("a status", err)
 	}
 	if got := count(t, db, `outbox.jobs WHERE status = 'dead'`); got != 1 {
@@ -484,7 +484,7 @@ func TestLargeDeadLettersAreDismissedAFewAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	var done []int64
-	for p, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{}) {
+	for p, err := range o.DismissDeadLetters(t.Context(), operator.DeadLetterFilter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -509,7 +509,7 @@ func TestMatchedDeadLettersBoundTheAct(t *testing.T) {
 	later := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "smtp", "no")
 	f.FailedUntil = matched.FailedUntil
 	var done operator.BulkProgress
-	for done, err = range o.DismissAll(t.Context(), f) {
+	for done, err = range o.DismissDeadLetters(t.Context(), f) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ SELECT greatest((
 -- results, except the @skip newest. It omits each of its three parts if no status of that part was asked for. Dead
 -- letters have an index of their own, and only they have a @fingerprint. @contains is searched for in the beginning of
 -- a payload, so that a row costs about as much as that: the server need not read everything that pglz has compressed.
--- @reach is the sum of both numbers. A job finishes after it was created: @created_after spares the earlier partitions.
+-- @reach is the sum of both numbers. A job finishes after it was created: @created_since spares the earlier partitions.
 -- An open job has not finished.
 (
     SELECT {{open "jobs"}}
@@ -78,12 +78,12 @@ SELECT greatest((
           OR strpos(jobs.headers::text, @contains) > 0)
       AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
       AND jobs.attempt >= @min_attempt::integer
-      AND sqlc.narg('finished_after')::timestamptz IS NULL
-      AND sqlc.narg('finished_before')::timestamptz IS NULL
+      AND sqlc.narg('finished_since')::timestamptz IS NULL
+      AND sqlc.narg('finished_until')::timestamptz IS NULL
       AND (sqlc.narg('parent')::uuid IS NULL OR jobs.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
-      AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
-      AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
+      AND (sqlc.narg('created_since')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_since'))
+      AND (sqlc.narg('created_until')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_until'))
     ORDER BY jobs.id DESC
     LIMIT @reach
 )
@@ -105,12 +105,12 @@ UNION ALL
           OR strpos(jobs.headers::text, @contains) > 0)
       AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
       AND jobs.attempt >= @min_attempt::integer
-      AND sqlc.narg('finished_after')::timestamptz IS NULL
-      AND sqlc.narg('finished_before')::timestamptz IS NULL
+      AND sqlc.narg('finished_since')::timestamptz IS NULL
+      AND sqlc.narg('finished_until')::timestamptz IS NULL
       AND (sqlc.narg('parent')::uuid IS NULL OR jobs.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
-      AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
-      AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
+      AND (sqlc.narg('created_since')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_since'))
+      AND (sqlc.narg('created_until')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_until'))
     ORDER BY jobs.id DESC, jobs.error_fingerprint DESC
     LIMIT @reach
 )
@@ -131,12 +131,12 @@ UNION ALL
           OR strpos(history.headers::text, @contains) > 0)
       AND (@error_code::text = '' OR history.last_error_code = @error_code)
       AND history.attempt >= @min_attempt::integer
-      AND (sqlc.narg('finished_after')::timestamptz IS NULL OR history.finished_at >= sqlc.narg('finished_after'))
-      AND (sqlc.narg('finished_before')::timestamptz IS NULL OR history.finished_at < sqlc.narg('finished_before'))
+      AND (sqlc.narg('finished_since')::timestamptz IS NULL OR history.finished_at >= sqlc.narg('finished_since'))
+      AND (sqlc.narg('finished_until')::timestamptz IS NULL OR history.finished_at < sqlc.narg('finished_until'))
       AND (sqlc.narg('parent')::uuid IS NULL OR history.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
-      AND (sqlc.narg('created_after')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_after') AND history.finished_at >= sqlc.narg('created_after'))
-      AND (sqlc.narg('created_before')::timestamptz IS NULL OR history.created_at < sqlc.narg('created_before'))
+      AND (sqlc.narg('created_since')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_since') AND history.finished_at >= sqlc.narg('created_since'))
+      AND (sqlc.narg('created_until')::timestamptz IS NULL OR history.created_at < sqlc.narg('created_until'))
     ORDER BY history.id DESC
     LIMIT @reach
 )

@@ -798,7 +798,7 @@ func orderUnderRefusals(t *testing.T, stops bool) {
 	sink.mu.Unlock()
 	letters := 0
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		for progress, err := range operator.New(db).ReplayAll(t.Context(), operator.DeadLetterFilter{}, 0) {
+		for progress, err := range operator.New(db).ReplayDeadLetters(t.Context(), operator.DeadLetterFilter{}, 0) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -85,8 +85,7 @@ func showOwnHelp(c *cli.Command) {
 func refuseEmpty(c *cli.Command) error {
 	for _, flag := range c.Flags {
 		name := flag.Names()[0]
-		setting := slices.ContainsFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return s.flag == name })
-		if setting || !flag.IsSet() {
+		if isSetting(flag) || !flag.IsSet() {
 			continue
 		}
 		value := fmt.Sprint(flag.Get())
@@ -98,6 +97,12 @@ func refuseEmpty(c *cli.Command) error {
 		}
 	}
 	return nil
+}
+
+// isSetting reports whether a flag is one of those that the environment may set: "jobs list" has a --worker of its own.
+func isSetting(flag cli.Flag) bool {
+	documented, ok := flag.(cli.DocGenerationFlag)
+	return ok && strings.Contains(documented.GetUsage(), "[$")
 }
 
 // refuseMisplaced refuses flags before the name of a subcommand, as in "audit --database-url URL verify": the flags are

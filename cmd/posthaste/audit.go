@@ -29,11 +29,11 @@ func (p *program) auditCommand() *cli.Command {
 			&cli.StringFlag{Name: "queue", Usage: "only what was done to this `QUEUE` or its jobs"},
 			&cli.StringFlag{Name: "target", Usage: "only what was done to this `NAME`: a key, a schedule, a token"},
 			&cli.StringFlag{Name: "request", Usage: "only as a part of the request with this `ID`"},
-			&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`"},
-			&cli.StringFlag{Name: "since", Usage: "at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.StringFlag{Name: "until", Usage: "before this `TIME`"},
-			&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` acts"},
-			&cli.IntFlag{Name: "before", Usage: "only older ones than the act with this `ID`: the next page begins with the last id of this one"},
+			onlyTenantFlag(),
+			sinceFlag("since", "done"),
+			untilFlag("until", "done"),
+			limitFlag("acts"),
+			&cli.IntFlag{Name: "before", Usage: beforeUsage("act")},
 		),
 		Commands: []*cli.Command{p.auditVerifyCommand()},
 		Action:   p.listAudit,
@@ -48,11 +48,7 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 		Actor: c.String("actor"), Act: c.String("act"), Queue: c.String("queue"), Target: c.String("target"),
 		RequestID: c.String("request"), Before: int64(c.Int("before")), WithPayloads: true,
 	}
-	limit := c.Int("limit")
-	var wrong error
-	if limit < 1 {
-		wrong = fmt.Errorf("--limit is %d: want at least 1", limit)
-	}
+	limit, wrong := readLimit(c, 0)
 	if f.Before < 0 {
 		wrong = errors.Join(wrong, fmt.Errorf("--before is %d: want an act's id", f.Before))
 	}

@@ -20,13 +20,12 @@ func (p *program) dlqCommand() *cli.Command {
 			{
 				Name: "list", Usage: "list dead letters, newest first",
 				Flags: append(letterFlags(), outputFlag(),
-					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` of them"},
-					&cli.StringFlag{Name: "before", Usage: "only older ones than the job with this `ID`: the next page begins with the last id of this one"}),
+					limitFlag("dead letters"), beforeFlag("job")),
 				Action: p.listLetters,
 			},
 			{
 				Name: "groups", Usage: "count dead letters by error, the largest group first",
-				Flags:  append(letterFlags(), outputFlag(), &cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: fmt.Sprintf("at most `N` groups, %d at most", operator.MaxLimit)}),
+				Flags:  append(letterFlags(), outputFlag(), limitFlag(fmt.Sprintf("groups, %d at most", operator.MaxLimit))),
 				Action: p.listGroups,
 			},
 			{
@@ -37,7 +36,7 @@ func (p *program) dlqCommand() *cli.Command {
 				Name: "replay", Usage: "run dead letters again with all their attempts", ArgsUsage: "[ID…]",
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
-					&cli.StringFlag{Name: "rate", Usage: "by filter, or --all: at most `N` jobs per second (default: no limit)"},
+					rateFlag("jobs"),
 					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"},
 					&cli.BoolFlag{Name: "forget", Usage: "with --payload: drop the checkpoint and the results of steps, so that every step runs again (default: they are kept)"}),
 				Action: p.replayLetters,
@@ -65,18 +64,10 @@ not replayed a second time.`
 
 // letterFlags returns the filters that all commands about dead letters have.
 func letterFlags() []cli.Flag {
-	return append(operatorFlags(),
-		&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
-		&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
-		&cli.StringFlag{Name: "status", Usage: "only `failed|dead`"},
-		&cli.StringFlag{Name: "error-code", Usage: "only with this `CODE`"},
-		&cli.StringFlag{Name: "fingerprint", Usage: "only of this group: a `FINGERPRINT` from \"dlq groups\""},
-		&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
-		onlyTenantFlag(),
-		&cli.StringFlag{Name: "created-since", Usage: "enqueued at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-		&cli.StringFlag{Name: "created-until", Usage: "enqueued before this `TIME`"},
-		&cli.StringFlag{Name: "failed-since", Usage: "became a dead letter at or after this `TIME`"},
-		&cli.StringFlag{Name: "failed-until", Usage: "became a dead letter before this `TIME`"},
+	return append(append(operatorFlags(), onlyFlags()...),
+		&cli.StringFlag{Name: "status", Usage: "only `failed|dead`"}, errorCodeFlag(), fingerprintFlag(),
+		sinceFlag("created-since", "enqueued"), untilFlag("created-until", "enqueued"),
+		sinceFlag("failed-since", "became a dead letter"), untilFlag("failed-until", "became a dead letter"),
 	)
 }
 
@@ -98,10 +89,6 @@ func letterFilter(c *cli.Command) (operator.DeadLetterFilter, error) {
 	return f, errors.Join(errs...)
 }
 
-func onlyTenantFlag() cli.Flag {
-	return &cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`; through the API for tokens of all tenants"}
-}
-
 // readTenant refuses the id that means any tenant where one must be named.
 func readTenant(c *cli.Command, to *outbox.ID) error {
 	err := readID(c, "tenant", to)
@@ -109,15 +96,6 @@ func readTenant(c *cli.Command, to *outbox.ID) error {
 		err = fmt.Errorf("--tenant: %s is no tenant's id", to)
 	}
 	return err
-}
-
-// readWhose reads --tenant where its absence means the root tenant, or through the API the token's own. --tenant
-// "$TENANT" with TENANT unset means neither.
-func readWhose(c *cli.Command, to *outbox.ID) error {
-	if c.IsSet("tenant") && c.String("tenant") == "" {
-		return errors.New("--tenant is empty: leave it out to mean the root tenant")
-	}
-	return readTenant(c, to)
 }
 
 func readID(c *cli.Command, flag string, to *outbox.ID) (err error) {
@@ -158,12 +136,8 @@ func (p *program) listLetters(ctx context.Context, c *cli.Command) error {
 	}
 	filter, err := letterFilter(c)
 	var before outbox.ID
-	limit := c.Int("limit")
-	err = errors.Join(err, readID(c, "before", &before))
-	if limit < 1 {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", limit))
-	}
-	if err != nil {
+	limit, bad := readLimit(c, 0)
+	if err = errors.Join(err, bad, readID(c, "before", &before)); err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterList) error {
@@ -193,14 +167,12 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	filter, err := letterFilter(c)
-	if n := c.Int("limit"); n < 1 || n > operator.MaxLimit {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want 1 to %d", n, operator.MaxLimit))
-	}
-	if err != nil {
+	limit, bad := readLimit(c, operator.MaxLimit)
+	if err = errors.Join(err, bad); err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterList) error {
-		groups, err := o.DeadLetterGroups(ctx, filter, c.Int("limit"))
+		groups, err := o.DeadLetterGroups(ctx, filter, limit)
 		if err != nil {
 			return err
 		}

@@ -23,10 +23,10 @@ import (
 func actOnLettersFlags() []cli.Flag {
 	return append(letterFlags(),
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters"},
-		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "only list the dead letters it would act on, or count them by filter, as they are now"},
+		reasonFlag(),
+		dryRunFlag("list the dead letters it would act on, or count them by filter, as they are now"),
 		&cli.BoolFlag{Name: "detach", Usage: "by filter, or --all: let the processes that serve the API do it, and print the operation's id (see posthaste operations)"},
-		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
+		yesFlag(),
 	)
 }
 
@@ -37,10 +37,7 @@ type letters struct {
 }
 
 func whichLetters(c *cli.Command) (which letters, err error) {
-	if which.filter, err = letterFilter(c); err == nil {
-		err = noEmptyFilter(c)
-	}
-	if err != nil {
+	if which.filter, err = letterFilter(c); err != nil {
 		return which, &usageError{err}
 	}
 	filtered := which.filter != operator.DeadLetterFilter{}
@@ -64,10 +61,8 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	var rate float64
-	if v := c.String("rate"); v != "" {
-		if rate, err = parseDecimal(v); err != nil || rate <= 0 {
-			return usagef("--rate is %q: want more than 0 jobs a second", v)
-		}
+	if err := readRate(c, "jobs", &rate); err != nil {
+		return &usageError{err}
 	}
 	if c.IsSet("payload") {
 		return p.replayEdited(ctx, c, which)
@@ -79,7 +74,7 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 		return usagef("--forget is for --payload: without one, a job goes on with what it remembers")
 	}
 	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.ReplayAll(ctx, f, rate)
+		return o.ReplayDeadLetters(ctx, f, rate)
 	}, letterActs.Retry)
 }
 
@@ -89,7 +84,7 @@ func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	return p.actOnLetters(ctx, c, "dismiss", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.DismissAll(ctx, f)
+		return o.DismissDeadLetters(ctx, f)
 	}, letterActs.Dismiss)
 }
 
@@ -97,7 +92,7 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	if len(which.ids) != 1 {
 		return usagef("--payload is for one job: want its ID")
 	}
-	payload, err := p.editedPayload(c.String("payload"))
+	payload, err := p.payload(c.String("payload")) // which is not empty: see refuseEmpty
 	if err != nil {
 		return err
 	}
@@ -131,14 +126,6 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	})
 }
 
-// editedPayload is payload, except that an empty one does not mean {}.
-func (p *program) editedPayload(argument string) ([]byte, error) {
-	if argument == "" { // as with "$P" if P is unset
-		return nil, usagef("--payload is empty: @/dev/null reads one that is")
-	}
-	return p.payload(argument)
-}
-
 type (
 	actOnAll func(context.Context, letterActs, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
 	actOnOne func(letterActs, context.Context, outbox.ID) error
@@ -146,8 +133,8 @@ type (
 	letterActs interface {
 		jobActs
 		MatchDeadLetters(context.Context, operator.DeadLetterFilter) (operator.BulkProgress, error)
-		ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
-		DismissAll(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
+		ReplayDeadLetters(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
+		DismissDeadLetters(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
 	}
 	letterEditor interface {
 		ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error
@@ -188,10 +175,8 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 // detach leaves the act to the processes that serve the API.
 func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act operator.OperationAct, f operator.DeadLetterFilter) (err error) {
 	n := operator.NewOperation{Act: act, Filter: f}
-	if v := c.String("rate"); v != "" {
-		if n.PerSecond, err = parseDecimal(v); err != nil {
-			return err // replayLetters has checked it
-		}
+	if err := readRate(c, "jobs", &n.PerSecond); err != nil {
+		return err // replayLetters has checked it
 	}
 	started, err := o.(operationActs).StartOperation(ctx, n) // both letterActs are operationActs
 	if err != nil {

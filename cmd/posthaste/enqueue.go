@@ -36,7 +36,7 @@ func (p *program) enqueueCommand() *cli.Command {
 
 Through the API (--api) the job belongs to the token's tenant, and its payload is JSON.`,
 		Flags: append(append(operatorFlags(), flags("notify")...),
-			&cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"},
+			queueFlag(),
 			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
 			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
@@ -57,7 +57,7 @@ Through the API (--api) the job belongs to the token's tenant, and its payload i
 			&cli.StringFlag{Name: "when-full", Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)"},
 			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
-			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
+			tenantFlag(),
 			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
 		),
 		DisableSliceFlagSeparator: true, // a header's value may contain commas
@@ -199,7 +199,7 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 			}
 		}
 	}
-	errs = append(errs, readWhose(c, &o.Tenant), readHeaders(c, &o.Headers))
+	errs = append(errs, readTenant(c, &o.Tenant), readHeaders(c, &o.Headers))
 	return o, errors.Join(errs...)
 }
 

@@ -15,22 +15,20 @@ import (
 func (p *program) jobsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "jobs",
-		Usage: "list, show, cancel, release, retry and dismiss jobs",
+		Usage: "list, show, cancel, release, retry, dismiss and replay jobs",
 		Commands: []*cli.Command{
 			{
 				Name:  "list",
 				Usage: "list jobs, open and closed, newest first",
 				Flags: append(jobFlags(), outputFlag(), fingerprintFlag(),
 					&cli.StringFlag{Name: "worker", Usage: "only those that this `WORKER` holds, or has closed"},
-					&cli.StringFlag{Name: "error-code", Usage: "only those whose latest failed attempt ended with this `CODE`"},
+					errorCodeFlag(),
 					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have reached attempt `N`"},
 					&cli.StringFlag{Name: "parent", Usage: "only follow-ups and hooks of the job with this `ID`"},
 					&cli.StringFlag{Name: "id-prefix", Usage: "only those whose id begins with `HEX`"},
 					&cli.StringFlag{Name: "contains", Usage: "only those with this `TEXT` in the first 64 KiB of the payload, or in the headers"},
-					&cli.StringFlag{Name: "finished-since", Usage: "closed at or after this `TIME`, like --created-since: no open ones"},
-					&cli.StringFlag{Name: "finished-until", Usage: "closed before this `TIME`"},
-					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` jobs"},
-					&cli.StringFlag{Name: "before", Usage: "only older ones than the job with this `ID`: the next page begins with the last id of this one"},
+					sinceFlag("finished-since", "closed"), untilFlag("finished-until", "closed"),
+					limitFlag("jobs"), beforeFlag("job"),
 				),
 				Action: p.listJobs,
 			},
@@ -48,6 +46,7 @@ func (p *program) jobsCommand() *cli.Command {
 			p.tailCommand(),
 			p.actCommand(retryAct, fingerprintFlag()),
 			p.actCommand(dismissAct, fingerprintFlag()),
+			p.replayHistoryCommand(),
 		},
 	}
 }
@@ -81,19 +80,10 @@ var (
 
 // jobFlags returns the filters that all commands about jobs have.
 func jobFlags() []cli.Flag {
-	return append(operatorFlags(),
-		&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
-		&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
-		&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
+	return append(append(operatorFlags(), onlyFlags()...),
 		&cli.StringSliceFlag{Name: "status", Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
-		onlyTenantFlag(),
-		&cli.StringFlag{Name: "created-since", Usage: "enqueued at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-		&cli.StringFlag{Name: "created-until", Usage: "enqueued before this `TIME`"},
+		sinceFlag("created-since", "enqueued"), untilFlag("created-until", "enqueued"),
 	)
-}
-
-func fingerprintFlag() cli.Flag {
-	return &cli.StringFlag{Name: "fingerprint", Usage: "only dead letters of this group: a `FINGERPRINT` from \"dlq groups\""}
 }
 
 func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
@@ -117,19 +107,16 @@ func jobsFilter(c *cli.Command) (operator.Filter, error) {
 	f, err := jobConditions(c)
 	f.Worker, f.ErrorCode, f.MinAttempt, f.IDPrefix = c.String("worker"), c.String("error-code"), c.Int("min-attempt"), c.String("id-prefix")
 	f.Contains = c.String("contains")
-	err = errors.Join(err, readID(c, "before", &f.Before), readID(c, "parent", &f.Parent),
-		readMoment(c, "finished-since", &f.FinishedAfter), readMoment(c, "finished-until", &f.FinishedBefore))
-	if n := c.Int("limit"); n < 1 {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", n))
-	}
-	return f, err
+	_, bad := readLimit(c, 0)
+	return f, errors.Join(err, bad, readID(c, "before", &f.Before), readID(c, "parent", &f.Parent),
+		readMoment(c, "finished-since", &f.FinishedSince), readMoment(c, "finished-until", &f.FinishedUntil))
 }
 
 // jobConditions returns the filter given by the flags of jobFlags.
 func jobConditions(c *cli.Command) (f operator.Filter, err error) {
 	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key"), Fingerprint: c.String("fingerprint")}
 	f.Statuses, err = readStatuses(c)
-	return f, errors.Join(err, readTenant(c, &f.Tenant), readMoment(c, "created-since", &f.CreatedAfter), readMoment(c, "created-until", &f.CreatedBefore))
+	return f, errors.Join(err, readTenant(c, &f.Tenant), readMoment(c, "created-since", &f.CreatedSince), readMoment(c, "created-until", &f.CreatedUntil))
 }
 
 func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {

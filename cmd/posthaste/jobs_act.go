@@ -58,9 +58,9 @@ func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name: a.name, Usage: a.usage, ArgsUsage: "[ID…]", Description: fmt.Sprintf(actDescription, oneOf(a.unless)),
 		Flags: slices.Concat(jobFlags(), more, []cli.Flag{
-			&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only list the jobs it would act on, or count them by filter, as they are now"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"},
+			reasonFlag(),
+			dryRunFlag("list the jobs it would act on, or count them by filter, as they are now"),
+			yesFlag(),
 		}),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			ids, filter, err := whichJobs(c, a)
@@ -79,9 +79,7 @@ func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
 
 // whichJobs returns the jobs for a command to act on: without ids, those of the filter.
 func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, err error) {
-	if f, err = jobConditions(c); err == nil {
-		err = noEmptyFilter(c)
-	}
+	f, err = jobConditions(c)
 	for _, s := range f.Statuses {
 		if err == nil && !slices.Contains(a.possible, s) {
 			err = fmt.Errorf("--status is %s: want %s, or there is nothing to %s", s, oneOf(a.possible), a.name)
@@ -90,7 +88,7 @@ func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, er
 	if err != nil {
 		return nil, f, &usageError{err}
 	}
-	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero()
+	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" || len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero()
 	switch {
 	case c.NArg() > 0 && filtered:
 		return nil, f, usagef("want IDs or filters, not both")
@@ -104,16 +102,6 @@ func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, er
 		f.Statuses = a.unless
 	}
 	return nil, f, nil
-}
-
-// noEmptyFilter refuses --kind "$KIND" with KIND unset, which would mean all.
-func noEmptyFilter(c *cli.Command) error {
-	for _, name := range []string{"kind", "queue", "key", "fingerprint", "error-code", "status", "tenant", "created-since", "created-until", "failed-since", "failed-until"} {
-		if c.IsSet(name) && c.Value(name) == "" {
-			return fmt.Errorf("--%s is empty: leave it out to mean any", name)
-		}
-	}
-	return nil
 }
 
 // actOnNamed acts on each of the jobs. A failure does not keep it from the other jobs.

@@ -44,13 +44,9 @@ producer's transaction took longer to commit. It prints a note when it detects t
 func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
 		Name: "tail", Usage: "print new jobs and changes of status as they happen", Description: tailDescription,
-		Flags: append(operatorFlags(), jsonOrText(),
-			&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
-			&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
-			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
+		Flags: append(append(operatorFlags(), onlyFlags()...), jsonOrText(),
 			&cli.StringSliceFlag{Name: "status", Usage: "only changes to this `STATUS`, repeated or separated by commas"},
 			&cli.StringSliceFlag{Name: "job", Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
-			onlyTenantFlag(),
 			&cli.DurationFlag{Name: "interval", Value: followInterval, Usage: "`DURATION` between two polls, at least"}),
 		Action: p.tailJobs,
 	}

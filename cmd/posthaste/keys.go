@@ -22,8 +22,6 @@ type keyActs interface {
 var _ keyActs = (*operator.Operator)(nil)
 
 func (p *program) keysCommand() *cli.Command {
-	tenant := &cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"}
-	queue := &cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"}
 	return &cli.Command{
 		Name:  "keys",
 		Usage: "list and show concurrency and ordering keys; unblock a parked one",
@@ -31,20 +29,17 @@ func (p *program) keysCommand() *cli.Command {
 			{
 				Name:  "list",
 				Usage: "list keys with blocked jobs and parked keys, the longest waiting first",
-				Flags: append(operatorFlags(), outputFlag(),
-					&cli.StringFlag{Name: "queue", Usage: "only those of this `QUEUE`"},
-					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"},
-					onlyTenantFlag(),
-					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` keys"}),
+				Flags: append(operatorFlags(), outputFlag(), onlyQueueFlag(),
+					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"}, onlyTenantFlag(), limitFlag("keys")),
 				Action: p.listKeys,
 			},
 			{
 				Name: "show", Usage: "show one key", ArgsUsage: "KEY [--queue QUEUE]",
-				Flags: append(operatorFlags(), outputFlag(), queue, tenant), Action: p.showKey,
+				Flags: append(operatorFlags(), outputFlag(), queueFlag(), tenantFlag()), Action: p.showKey,
 			},
 			{
 				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY [--queue QUEUE]",
-				Flags: append(operatorFlags(), queue, tenant, reasonFlag(), &cli.BoolFlag{Name: "dry-run", Usage: "only show the key"}), Action: p.unblockKey,
+				Flags: append(operatorFlags(), queueFlag(), tenantFlag(), reasonFlag(), dryRunFlag("show the key")), Action: p.unblockKey,
 			},
 		},
 	}
@@ -55,12 +50,8 @@ func (p *program) listKeys(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	f := operator.KeyFilter{Queue: c.String("queue"), Parked: c.Bool("parked")}
-	err := readTenant(c, &f.Tenant)
-	limit := c.Int("limit")
-	if limit < 1 {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", limit))
-	}
-	if err != nil {
+	limit, err := readLimit(c, 0)
+	if err = errors.Join(err, readTenant(c, &f.Tenant)); err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
@@ -118,7 +109,7 @@ func keyName(c *cli.Command) (name operator.KeyName, err error) {
 		return name, err
 	}
 	name = operator.KeyName{Queue: cmp.Or(c.String("queue"), engine.DefaultQueue), Key: c.Args().First()}
-	if err := readWhose(c, &name.Tenant); err != nil {
+	if err := readTenant(c, &name.Tenant); err != nil {
 		return name, &usageError{err}
 	}
 	return name, nil

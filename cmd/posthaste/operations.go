@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/urfave/cli/v3"
 
@@ -12,7 +11,7 @@ import (
 )
 
 type operationActs interface {
-	Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]operator.Operation, error)
+	Operations(ctx context.Context, tenant, before outbox.ID, limit int) ([]operator.Operation, error)
 	Operation(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)
 	MatchOpenJobs(context.Context, operator.OperationAct, operator.OpenFilter) (operator.OpenMatch, error)
 	StartOperation(context.Context, operator.NewOperation) (operator.Operation, error)
@@ -26,7 +25,6 @@ var (
 )
 
 func (p *program) operationsCommand() *cli.Command {
-	reason := &cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"}
 	one := func(name, usage string, do func(operationActs, context.Context, outbox.ID, outbox.ID) (operator.Operation, error), more ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: "ID", Flags: append(append(operatorFlags(), outputFlag()), more...),
@@ -55,13 +53,11 @@ func (p *program) operationsCommand() *cli.Command {
 			p.startCommand(),
 			{
 				Name: "list", Usage: "list operations, newest first", Action: p.listOperations,
-				Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag(),
-					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` operations"},
-					&cli.StringFlag{Name: "before", Usage: "only older ones than the operation with this `ID`: the next page begins with the last id of this one"}),
+				Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag(), limitFlag("operations"), beforeFlag("operation")),
 			},
 			one("show", "show the progress of an operation", operationActs.Operation),
-			one("stop", "stop an operation; it has stopped when the command returns", operationActs.StopOperation, reason),
-			one("resume", "continue a stopped operation", operationActs.ResumeOperation, reason),
+			one("stop", "stop an operation; it has stopped when the command returns", operationActs.StopOperation, reasonFlag()),
+			one("resume", "continue a stopped operation", operationActs.ResumeOperation, reasonFlag()),
 		},
 	}
 }
@@ -71,19 +67,15 @@ func (p *program) listOperations(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	var tenant, before outbox.ID
-	limit := c.Int("limit")
-	err := errors.Join(readTenant(c, &tenant), readID(c, "before", &before))
-	if limit < 1 {
-		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", limit))
-	}
-	if err != nil {
+	limit, err := readLimit(c, 0)
+	if err = errors.Join(err, readTenant(c, &tenant), readID(c, "before", &before)); err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o operationActs) error {
 		var list []operator.Operation
 		for len(list) < limit {
 			want := min(limit-len(list), operator.MaxLimit)
-			page, err := o.Operations(ctx, tenant, want, before)
+			page, err := o.Operations(ctx, tenant, before, want)
 			if err != nil {
 				return err
 			}

@@ -27,10 +27,10 @@ func (p *program) startCommand() *cli.Command {
 			Flags: append(append(jobFlags(), more...),
 				&cli.BoolFlag{Name: "all", Usage: "all open jobs"},
 				&cli.StringFlag{Name: "as-of", Usage: "only jobs unchanged since the dry run that printed this `TEXT`"},
-				&cli.StringFlag{Name: "rate", Usage: "at most `N` jobs per second (default: no limit)"},
-				&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-				&cli.BoolFlag{Name: "dry-run", Usage: "only count the jobs it would act on, as they are now"},
-				&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"}),
+				rateFlag("jobs"),
+				reasonFlag(),
+				dryRunFlag("count the jobs it would act on, as they are now"),
+				yesFlag()),
 			Action: func(ctx context.Context, c *cli.Command) error {
 				n, err := newOperation(c, act)
 				if err != nil {
@@ -59,30 +59,21 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 		return n, err
 	}
 	f, err := jobConditions(c)
-	err = errors.Join(err, noEmptyFilter(c))
 	for _, s := range f.Statuses {
 		if !slices.Contains(act.Possible(), s) {
 			err = errors.Join(err, fmt.Errorf("--status is %s: want %s, or there is nothing to %s", s, oneOf(act.Possible()), act))
 		}
 	}
-	if c.IsSet("as-of") && c.String("as-of") == "" { // it would mean all that exist now
-		err = errors.Join(err, errors.New("--as-of is empty: leave it out to mean the jobs of now"))
-	}
 	n = operator.NewOperation{Act: act, Jobs: operator.OpenFilter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: f.Tenant, Statuses: f.Statuses, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, AsOf: c.String("as-of"),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: f.Tenant, Statuses: f.Statuses, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: c.String("as-of"),
 	}}
-	if v := c.String("rate"); v != "" {
-		var bad error
-		if n.PerSecond, bad = parseDecimal(v); bad != nil || n.PerSecond <= 0 {
-			err = errors.Join(err, fmt.Errorf("--rate is %q: want more than 0 jobs a second", v))
-		}
-	}
+	err = errors.Join(err, readRate(c, "jobs", &n.PerSecond))
 	if act == operator.EditJobs {
 		var bad error
 		n.Edit, bad = jobEdit(c)
 		err = errors.Join(err, bad)
 	}
-	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero()
+	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero()
 	if err == nil && filtered == c.Bool("all") {
 		err = fmt.Errorf("no jobs selected: want filters, or --all (see %s --help)", c.FullName())
 	}

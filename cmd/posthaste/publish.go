@@ -25,7 +25,7 @@ func (p *program) publishCommand() *cli.Command {
 			&cli.BoolFlag{Name: "serial", Usage: "wait for other transactions that publish events of the key with --serial"},
 			&cli.StringFlag{Name: "id", Usage: "`ID` by which consumers drop repeats (default: a new one)"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
-			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
+			tenantFlag(),
 			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
 		),
 		DisableSliceFlagSeparator: true, // a header's value may contain commas
@@ -42,7 +42,7 @@ func (p *program) publish(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	options := outbox.EventOptions{Key: c.String("key"), Serial: c.Bool("serial")}
-	err = errors.Join(readID(c, "id", &options.ID), readWhose(c, &options.Tenant), readHeaders(c, &options.Headers))
+	err = errors.Join(readID(c, "id", &options.ID), readTenant(c, &options.Tenant), readHeaders(c, &options.Headers))
 	if err != nil {
 		return &usageError{err}
 	}

@@ -71,18 +71,14 @@ text and also the flags that are [settings](settings.md), such as ` + "`--databa
 Exit statuses are in [operations](../operate/operations.md#exit-statuses-and-completions).
 `)
 	p := &program{getenv: func(string) string { return "" }}
-	known := map[string]bool{}
-	for _, s := range slices.Concat(allSettings, apiSettings) {
-		known[s.flag] = true
-	}
 	root := p.root()
 	finish(root)
-	describe(&b, root, "", known)
+	describe(&b, root, "")
 	return b.String()
 }
 
 // describe writes a section for each command below c.
-func describe(b *strings.Builder, c *cli.Command, path string, settings map[string]bool) {
+func describe(b *strings.Builder, c *cli.Command, path string) {
 	for _, sub := range c.Commands {
 		if sub.Hidden {
 			continue
@@ -96,7 +92,7 @@ func describe(b *strings.Builder, c *cli.Command, path string, settings map[stri
 		var rows strings.Builder
 		for _, f := range sub.Flags {
 			documented, ok := f.(cli.DocGenerationFlag)
-			if !ok || settings[f.Names()[0]] {
+			if !ok || isSetting(f) {
 				continue
 			}
 			names := slices.Clone(f.Names())
@@ -108,7 +104,7 @@ func describe(b *strings.Builder, c *cli.Command, path string, settings map[stri
 		if rows.Len() > 0 {
 			b.WriteString("\n| flag | meaning |\n| --- | --- |\n" + rows.String())
 		}
-		describe(b, sub, name, settings)
+		describe(b, sub, name)
 	}
 }
 

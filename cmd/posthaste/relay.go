@@ -122,7 +122,7 @@ func (p *program) relayCommand() *cli.Command {
 			{
 				Name: "held", Usage: "list messages that a sink has refused, and those behind them of the same key, in the order of the log", ArgsUsage: "SINK",
 				Description: heldDescription,
-				Flags:       append(operatorFlags(), outputFlag(), &cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: fmt.Sprintf("at most `N`, %d at most", operator.MaxLimit)}),
+				Flags:       append(operatorFlags(), outputFlag(), limitFlag(fmt.Sprintf("messages, %d at most", operator.MaxLimit))),
 				Action:      p.listHeld,
 			},
 			p.tailEventsCommand(),
@@ -186,9 +186,10 @@ func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}
-	sink, limit := c.Args().First(), c.Int("limit")
-	if limit < 1 || limit > operator.MaxLimit {
-		return usagef("--limit is %d, want 1 to %d", limit, operator.MaxLimit)
+	sink := c.Args().First()
+	limit, err := readLimit(c, operator.MaxLimit)
+	if err != nil {
+		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
 		sinks, err := o.Sinks(ctx)
@@ -315,8 +316,4 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 		findings = []relay.Finding{{Severity: relay.Note, What: "it can be published to"}}
 	}
 	return findings
-}
-
-func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"}
 }

@@ -30,9 +30,9 @@ func (p *program) seekCommand() *cli.Command {
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.Int64Flag{Name: "to", Usage: "continue after this `POSITION`; 0 is before the first event"},
 			&cli.BoolFlag{Name: "to-end", Usage: "continue after the last event: skip all that are waiting"},
-			&cli.StringFlag{Name: "since", Usage: "continue with the first event at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only show the effect"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask when it concerns more than one event; scripts must pass it"},
+			sinceFlag("since", "continue with the first event that was stored"),
+			dryRunFlag("show the effect"),
+			yesFlag(),
 		),
 		Action: p.seekSink,
 	}
@@ -101,7 +101,7 @@ killed, and while messages that the sink has refused are jobs ("relay held"); --
 gives those up. A sink retains the days of the log that it has not read.`,
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.BoolFlag{Name: "force", Usage: "cancel and dismiss messages that are jobs: they are never published"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one message is given up; scripts must pass it"},
+			yesFlag(),
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 1, 1); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -19,9 +18,6 @@ type sinkReplays interface {
 	Replays(ctx context.Context, sink string, tenant outbox.ID) ([]operator.Replay, error)
 	Replay(ctx context.Context, sink string, id, tenant outbox.ID) (operator.Replay, error)
 	StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error
-
-	WouldReplayHistory(ctx context.Context, r operator.HistoryReplay) (operator.HistoryPlan, error)
-	ReplayHistory(ctx context.Context, r operator.HistoryReplay) (outbox.ID, operator.HistoryPlan, error)
 }
 
 var (
@@ -37,63 +33,31 @@ broker would drop because it remembers their ids. With --stop-live no new messag
 between them: the sink publishes the events stored up to the last of them, then the
 replay, and only then newer events.
 
-Messages that the sink refuses are counted and skipped. Without --detach the command
-waits for the end and shows the progress; Ctrl-C ends the command, not the replay: see
-"relay replays".
-
-With --kind and no SINK it enqueues succeeded jobs of the kind again, such as those of a
-sink's messages. They have the header posthaste-replay and, without --again, also
-posthaste-original-id, which is then the id of such a message. At a --rate they become
-due one after the other.`
+Without --until it replays what was stored before now. Messages that the sink refuses are
+counted and skipped. Without --detach the command waits for the end and shows the
+progress; Ctrl-C ends the command, not the replay: see "relay replays".`
 
 func (p *program) replayCommand() *cli.Command {
 	return &cli.Command{
-		Name: "replay", Usage: "publish events of the past to a sink again, or enqueue jobs of the history again", ArgsUsage: "SINK | --kind KIND", Description: replayEventsDescription,
-		Flags: append(operatorFlags(), reasonFlag(),
-			&cli.StringFlag{Name: "since", Usage: "stored at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.StringFlag{Name: "until", Usage: "stored before this `TIME`; now, if left out"},
-			&cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"},
-			&cli.StringFlag{Name: "kind", Usage: "jobs of this `KIND` that have succeeded since, instead of events"},
-			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
-			onlyTenantFlag(),
-			&cli.StringFlag{Name: "rate", Usage: "at most `N` per second, like 500 or 500/s"},
+		Name: "replay", Usage: "publish events of the past to a sink again", ArgsUsage: "SINK", Description: replayEventsDescription,
+		Flags: append(replayFlags("events", "stored"), topicFlag(), dryRunFlag("show what it would publish"),
 			&cli.BoolFlag{Name: "again", Usage: "under new ids, which are not dropped as repeats"},
 			&cli.BoolFlag{Name: "stop-live", Usage: "publish no new events to the sink while the replay runs"},
 			&cli.BoolFlag{Name: "detach", Usage: "do not wait for the end"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only show what it would publish"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before replaying more than one event; scripts must pass it"},
 		),
 		Action: p.replayEvents,
 	}
 }
 
-func readReplay(c *cli.Command) (r operator.ReplayEvents, err error) {
-	r = operator.ReplayEvents{EventFilter: operator.EventFilter{Topics: c.StringSlice("topic"), Key: c.String("key")}, Again: c.Bool("again"), StopLive: c.Bool("stop-live")}
-	if !c.IsSet("since") {
-		err = errors.New("--since is required")
-	}
-	err = errors.Join(err, readMoment(c, "since", &r.Since), readMoment(c, "until", &r.Until), readTenant(c, &r.Tenant))
-	if v := c.String("rate"); v != "" {
-		n, bad := parseDecimal(strings.TrimSuffix(v, "/s"))
-		if bad != nil || n <= 0 {
-			err = errors.Join(err, fmt.Errorf("--rate is %q: want more than 0 events a second, like 500/s", v))
-		}
-		r.PerSecond = n
-	}
-	return r, err
-}
-
 func (p *program) replayEvents(ctx context.Context, c *cli.Command) error {
-	if c.IsSet("kind") {
-		return p.replayJobsOfHistory(ctx, c)
-	}
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}
-	r, err := readReplay(c)
+	r, err := readReplay(c, "events")
 	if err != nil {
 		return &usageError{err}
 	}
+	r.Topics, r.StopLive = c.StringSlice("topic"), c.Bool("stop-live")
 	sink := c.Args().First()
 	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
 		plan, err := o.WouldReplayEvents(ctx, sink, r)
@@ -121,53 +85,6 @@ func (p *program) replayEvents(ctx context.Context, c *cli.Command) error {
 		}
 		return p.awaitReplay(ctx, o, started)
 	})
-}
-
-func (p *program) replayJobsOfHistory(ctx context.Context, c *cli.Command) error {
-	if err := wantArgs(c, 0, 0); err != nil {
-		return err
-	}
-	e, err := readReplay(c)
-	if c.IsSet("topic") || c.IsSet("detach") || c.IsSet("stop-live") {
-		err = errors.Join(err, errors.New("--topic, --stop-live and --detach are for events, and --kind is for jobs"))
-	}
-	if err != nil {
-		return &usageError{err}
-	}
-	r := operator.HistoryReplay{
-		Kind: c.String("kind"), Since: e.Since, Until: e.Until, Key: e.Key, Tenant: e.Tenant, PerSecond: e.PerSecond, Again: e.Again,
-	}
-	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
-		plan, err := o.WouldReplayHistory(ctx, r)
-		if err != nil {
-			return inFlagWords(err)
-		}
-		if c.Bool("dry-run") || plan.Jobs == 0 {
-			_, err := fmt.Fprint(p.stdout, historyPlanText(plan))
-			return err
-		}
-		if err := p.sure(ctx, c, "enqueue again", int(plan.Jobs), "jobs"); err != nil {
-			return err
-		}
-		r.Until = plan.Until
-		id, done, err := o.ReplayHistory(ctx, r)
-		if err != nil {
-			return inFlagWords(err)
-		}
-		_, err = fmt.Fprintf(p.stdout, "enqueued %d jobs: replay %s\n", done.Jobs, id)
-		return err
-	})
-}
-
-func historyPlanText(plan operator.HistoryPlan) string {
-	if plan.Jobs == 0 {
-		return "would enqueue 0 jobs\n"
-	}
-	text := fmt.Sprintf("would enqueue %d jobs, which succeeded from %s to %s", plan.Jobs, plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
-	if plan.Takes > 0 {
-		text += fmt.Sprintf("; the last is due in about %s", short(plan.Takes.Round(time.Second)))
-	}
-	return text + "\n"
 }
 
 func planText(plan operator.ReplayPlan) string {

@@ -190,19 +190,19 @@ func TestJobsOfTheHistoryAreReplayed(t *testing.T) {
 		sqlExec(t, db, `INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
 			SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000001', now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'q', 'order.announce', '{}', 'application/json'
 			FROM generate_series(1, 3)`)
-		if out := ok(t, e, "relay", "replay", "--kind", "order.announce", "--since", "2h", "--rate", "1/s", "--dry-run"); !strings.Contains(out, "would enqueue 3 jobs") || !strings.Contains(out, "in about 3s") {
+		if out := ok(t, e, "jobs", "replay", "--kind", "order.announce", "--since", "2h", "--rate", "1/s", "--dry-run"); !strings.Contains(out, "would enqueue 3 jobs") || !strings.Contains(out, "in about 3s") {
 			t.Errorf("a dry run printed %s", out)
 		}
-		if out := ok(t, e, "relay", "replay", "--kind", "order.announce", "--since", "2h", "--yes", "--reason", "lost"); !strings.HasPrefix(out, "enqueued 3 jobs: replay ") {
+		if out := ok(t, e, "jobs", "replay", "--kind", "order.announce", "--since", "2h", "--yes", "--reason", "lost"); !strings.HasPrefix(out, "enqueued 3 jobs: replay ") {
 			t.Errorf("it printed %s", out)
 		}
 		if out := ok(t, e, "jobs", "list", "--queue", "q", "-o", "json"); strings.Count(out, `"pending"`) != 3 {
 			t.Errorf("there are %s", out)
 		}
-		if out := ok(t, e, "relay", "replay", "--kind", "nothing", "--since", "2h", "--yes"); out != "would enqueue 0 jobs\n" {
+		if out := ok(t, e, "jobs", "replay", "--kind", "nothing", "--since", "2h", "--yes"); out != "would enqueue 0 jobs\n" {
 			t.Errorf("of none it printed %s", out)
 		}
-		for _, line := range []string{"relay replay s --kind k --since 2h", "relay replay --kind k", "relay replay --kind k --since 2h --topic t", "relay replay --kind relay:s --since 2h --dry-run"} {
+		for _, line := range []string{"jobs replay s --kind k --since 2h", "jobs replay --kind k", "jobs replay --since 2h", "relay replay --kind k --since 2h", "jobs replay --kind relay:s --since 2h --dry-run"} {
 			if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitUsage {
 				t.Errorf("%s: %+v, want exit status 2", line, r)
 			}

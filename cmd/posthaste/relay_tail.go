@@ -29,18 +29,15 @@ transaction has committed, until Ctrl-C. It starts at the end of the log; with -
 a time in the past, and with SINK at the events that wait for that sink. It reads the log
 itself: nothing is published, and no cursor moves.
 
-Payloads may be confidential, so they are printed only with --payload. -o json prints an
+Payloads may be confidential, so they are printed only with --payloads. -o json prints an
 object per line, in which a payload that is not JSON is a string, base64 if it is not text.`
 
 func (p *program) tailEventsCommand() *cli.Command {
 	return &cli.Command{
 		Name: "tail", Usage: "print events as they are published", Description: tailEventsDescription, ArgsUsage: "[SINK]",
 		Flags: append(flags("database-url", "listen-url"), jsonOrText(),
-			&cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"},
-			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
-			&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`"},
-			&cli.StringFlag{Name: "since", Usage: "starting at this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
-			&cli.BoolFlag{Name: "payload", Usage: "print payloads as well"}),
+			topicFlag(), onlyKeyFlag(), onlyTenantFlag(), sinceFlag("since", "stored"),
+			&cli.BoolFlag{Name: "payloads", Usage: "print payloads as well"}),
 		Action: p.tailEvents,
 	}
 }
@@ -120,7 +117,7 @@ func (p *program) printEvent(c *cli.Command, e *relay.Event) error {
 	if c.String("output") == "json" {
 		l := listing{header: []string{"at", "position", "topic", "key", "tenant", "id", "content_type", "headers"}}
 		row := []any{instant(e.At), e.Position, e.Topic, textOrNull(e.Key), e.Tenant, e.ID, e.ContentType, e.Headers}
-		if c.Bool("payload") {
+		if c.Bool("payloads") {
 			l.header, row = append(l.header, "payload"), append(row, payloadValue(e))
 		}
 		object, err := l.object(row)
@@ -131,7 +128,7 @@ func (p *program) printEvent(c *cli.Command, e *relay.Event) error {
 		return err
 	}
 	line := fmt.Sprintf("%s  %d  %s  %s  %s  %s", e.At.Local().Format(time.RFC3339Nano), e.Position, e.Topic, cmp.Or(e.Key, "-"), e.Tenant, e.ID)
-	if c.Bool("payload") {
+	if c.Bool("payloads") {
 		line += "  " + string(e.Payload)
 	}
 	_, err := fmt.Fprintln(p.stdout, oneLine(line))

@@ -37,8 +37,8 @@ func TestEventsAreTailed(t *testing.T) {
 	ok(t, e, "publish", "order.paid", `{"n": 2}`, "--key", "8")
 	ok(t, e, "publish", "stock.low", `{"n": 3}`, "--key", "7")
 	ok(t, e, "publish", "order.sent", `{"n": 4}`, "--key", "7", "--tenant", other.String())
-	all := tailingEvents(t, e, "--since", "1h", "--payload")
-	one := tailingEvents(t, e, "--since", "1h", "-o", "json", "--topic", "order.*,nothing", "--key", "7", "--tenant", other.String(), "--payload")
+	all := tailingEvents(t, e, "--since", "1h", "--payloads")
+	one := tailingEvents(t, e, "--since", "1h", "-o", "json", "--topic", "order.*,nothing", "--key", "7", "--tenant", other.String(), "--payloads")
 	hidden := tailingEvents(t, e, "--since", "1h")
 	awaitText(t, `{"n": 4}`, all.String)
 	awaitText(t, "order.sent", hidden.String)
@@ -46,7 +46,7 @@ func TestEventsAreTailed(t *testing.T) {
 		t.Errorf("it printed\n%s", got)
 	}
 	if got := hidden.String(); strings.Contains(got, `{"n"`) {
-		t.Errorf("without --payload it printed\n%s", got)
+		t.Errorf("without --payloads it printed\n%s", got)
 	}
 	ok(t, e, "publish", "order.cancelled", `{"n": 5}`, "--key", "7", "--tenant", other.String())
 	awaitText(t, "order.cancelled", one.String)

@@ -211,9 +211,9 @@ func (r *remote) All(ctx context.Context, f operator.Filter) iter.Seq2[operator.
 
 func jobFilterOf(f operator.Filter) client.JobFilter {
 	filter := client.JobFilter{
-		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
+		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil,
 		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, Parent: textOf(f.Parent), IDPrefix: f.IDPrefix, Contains: f.Contains,
-		FinishedAfter: f.FinishedAfter, FinishedBefore: f.FinishedBefore,
+		FinishedSince: f.FinishedSince, FinishedUntil: f.FinishedUntil,
 	}
 	for _, s := range f.Statuses {
 		filter.Status = append(filter.Status, string(s))

@@ -91,7 +91,7 @@ func (r *remote) Workers(ctx context.Context) ([]operator.Worker, error) {
 func letterFilterOf(f operator.DeadLetterFilter) client.DeadLetterFilter {
 	filter := client.DeadLetterFilter{
 		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
-		CreatedAfter: f.CreatedSince, CreatedBefore: f.CreatedUntil, FailedAfter: f.FailedSince, FailedBefore: f.FailedUntil,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
 	}
 	if f.Status != "" {
 		filter.Status = []string{string(f.Status)}

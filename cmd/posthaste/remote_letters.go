@@ -27,19 +27,19 @@ func (r *remote) MatchDeadLetters(ctx context.Context, f operator.DeadLetterFilt
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	counted, err := r.api.DismissDeadLetters(ctx, act)
-	if counted.FailedBefore.IsZero() {
-		counted.FailedBefore = f.FailedUntil
+	if counted.FailedUntil.IsZero() {
+		counted.FailedUntil = f.FailedUntil
 	}
-	return operator.BulkProgress{Matched: counted.Matched, FailedUntil: counted.FailedBefore}, err
+	return operator.BulkProgress{Matched: counted.Matched, FailedUntil: counted.FailedUntil}, err
 }
 
-func (r *remote) ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error] {
+func (r *remote) ReplayDeadLetters(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error] {
 	return r.actOnMany(ctx, f, func(ctx context.Context, act client.LettersAct) (client.LettersActed, error) {
 		return r.api.ReplayDeadLetters(ctx, client.ReplayAct{LettersAct: act, RatePerSecond: rate})
 	})
 }
 
-func (r *remote) DismissAll(ctx context.Context, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+func (r *remote) DismissDeadLetters(ctx context.Context, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 	return r.actOnMany(ctx, f, r.api.DismissDeadLetters)
 }
 
@@ -88,6 +88,6 @@ func (r *remote) replayEdited(ctx context.Context, id outbox.ID, edited client.E
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	edited.Forget = r.forget
-	_, err := r.api.ReplayJob(ctx, id.String(), edited)
+	_, err := r.api.ReplayDeadLetter(ctx, id.String(), edited)
 	return err
 }

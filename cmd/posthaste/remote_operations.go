@@ -44,7 +44,7 @@ func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct, f
 
 // openJobsOf returns a filter for the API, which refuses one without any condition; --all means each status.
 func openJobsOf(act operator.OperationAct, f operator.OpenFilter) client.OpenJobsFilter {
-	of := client.OpenJobsFilter{Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, AsOf: f.AsOf}
+	of := client.OpenJobsFilter{Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
 	statuses := f.Statuses
 	if len(statuses) == 0 {
 		statuses = act.Possible()
@@ -55,10 +55,13 @@ func openJobsOf(act operator.OperationAct, f operator.OpenFilter) client.OpenJob
 	return of
 }
 
-func (r *remote) Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]operator.Operation, error) {
-	ctx, cancel := patient(ctx)
-	defer cancel()
-	found, err := r.api.Operations(ctx, textOf(tenant), limit, textOf(before))
+func (r *remote) Operations(ctx context.Context, tenant, older outbox.ID, limit int) ([]operator.Operation, error) {
+	found, err := before(r.cursors, textOf(older), limit, func(limit int, cursor string) ([]client.Operation, string, error) {
+		ctx, cancel := patient(ctx)
+		defer cancel()
+		page, err := r.api.OperationPage(ctx, textOf(tenant), limit, cursor)
+		return page.Operations, page.Next, err
+	}, func(o client.Operation) string { return o.ID })
 	if err != nil {
 		return nil, fmt.Errorf("list operations: %w", err)
 	}
@@ -101,7 +104,7 @@ func operationOf(o client.Operation) operator.Operation {
 		Actor: o.Actor, Reason: o.Reason, RequestID: o.AuditID, StartedAt: o.StartedAt, StoppedAt: o.StoppedAt, FinishedAt: o.FinishedAt, Failure: o.Failure,
 		Filter: operator.DeadLetterFilter{
 			Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Tenant: idOf(f.Tenant),
-			CreatedSince: f.CreatedAfter, CreatedUntil: f.CreatedBefore, FailedSince: f.FailedAfter, FailedUntil: f.FailedBefore,
+			CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
 		},
 	}
 	if len(f.Status) == 1 {
@@ -109,7 +112,7 @@ func operationOf(o client.Operation) operator.Operation {
 	}
 	op.Edit = operator.JobEdit{Queue: o.Edit.Queue, Priority: o.Edit.Priority, RunAt: o.Edit.RunAt}
 	j := o.Jobs
-	op.Jobs = operator.OpenFilter{Kind: j.Kind, Queue: j.Queue, Key: j.Key, Tenant: idOf(j.Tenant), CreatedAfter: j.CreatedAfter, CreatedBefore: j.CreatedBefore}
+	op.Jobs = operator.OpenFilter{Kind: j.Kind, Queue: j.Queue, Key: j.Key, Tenant: idOf(j.Tenant), CreatedSince: j.CreatedSince, CreatedUntil: j.CreatedUntil}
 	for _, s := range j.Status {
 		op.Jobs.Statuses = append(op.Jobs.Statuses, outbox.Status(s))
 	}

@@ -81,13 +81,13 @@ func operatorsReplay(r client.Replay) operator.Replay {
 	}
 }
 
-func (r *remote) newJobReplay(h operator.HistoryReplay) client.NewJobReplay {
-	return client.NewJobReplay{
+func (r *remote) newJobReplay(h operator.HistoryReplay) client.NewHistoryReplay {
+	return client.NewHistoryReplay{
 		Tenant: textOf(h.Tenant), Kind: h.Kind, Since: h.Since, Until: h.Until, Key: h.Key, RatePerSecond: h.PerSecond, Again: h.Again, Reason: r.reason,
 	}
 }
 
-func historyPlan(a client.JobReplay) operator.HistoryPlan {
+func historyPlan(a client.HistoryReplay) operator.HistoryPlan {
 	return operator.HistoryPlan{Jobs: a.Jobs, Bytes: a.Bytes, Oldest: a.OldestAt, Newest: a.NewestAt, Until: a.Until, Takes: seconds(a.TakesSeconds)}
 }
 
@@ -96,13 +96,13 @@ func (r *remote) WouldReplayHistory(ctx context.Context, h operator.HistoryRepla
 	defer cancel()
 	which := r.newJobReplay(h)
 	which.DryRun = true
-	a, err := r.api.ReplayJobs(ctx, which)
+	a, err := r.api.ReplayHistory(ctx, which)
 	return historyPlan(a), err
 }
 
 func (r *remote) ReplayHistory(ctx context.Context, h operator.HistoryReplay) (outbox.ID, operator.HistoryPlan, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	a, err := r.api.ReplayJobs(ctx, r.newJobReplay(h))
+	a, err := r.api.ReplayHistory(ctx, r.newJobReplay(h))
 	return idOf(a.Replay), historyPlan(a), err
 }

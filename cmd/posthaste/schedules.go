@@ -90,10 +90,6 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 // known returns nil for an unknown number: the API omits generations of schedules and epochs of lines.
 func known(n int64) any { return orNull(n != 0, n) }
 
-func tenantFlag() cli.Flag {
-	return &cli.StringFlag{Name: "tenant", Usage: "whose schedule it is: an `ID` (default: the root tenant)"}
-}
-
 func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs, context.Context, outbox.ID, string) error) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag(), reasonFlag()),
@@ -111,7 +107,7 @@ func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs
 
 func (p *program) deleteScheduleCommand() *cli.Command {
 	command := scheduleCommand(p, "delete", "delete a schedule; a program that declares it creates it again when it starts", "deleted: ", scheduleActs.DeleteSchedule)
-	command.Flags = append(command.Flags, &cli.BoolFlag{Name: "dry-run", Usage: "only report whether it exists"})
+	command.Flags = append(command.Flags, dryRunFlag("report whether it exists"))
 	remove := command.Action
 	command.Action = func(ctx context.Context, c *cli.Command) error {
 		if !c.Bool("dry-run") {
@@ -155,7 +151,7 @@ func onSchedule(ctx context.Context, p *program, c *cli.Command, act func(contex
 		return usagef("%q is not a schedule's name", name)
 	}
 	var tenant outbox.ID
-	if err := readWhose(c, &tenant); err != nil {
+	if err := readTenant(c, &tenant); err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o scheduleActs) error { return act(ctx, o, tenant, name) })

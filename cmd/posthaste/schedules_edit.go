@@ -69,7 +69,7 @@ func scheduleFields() []cli.Flag {
 		&cli.StringFlag{Name: "kind", Usage: "`KIND` of its jobs"},
 		&cli.StringFlag{Name: "payload", Usage: "`PAYLOAD` of its jobs, @FILE, or - for standard input (default: {})"},
 		&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
-		&cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"},
+		queueFlag(),
 		&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 		&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},

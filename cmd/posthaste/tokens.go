@@ -35,7 +35,7 @@ func (p *program) tokensCommand() *cli.Command {
 						Name: "capability", Aliases: []string{"c"},
 						Usage: "a `CAPABILITY` of the token, repeated or separated by commas: " + strings.Join(capabilityNames(), ", "),
 					},
-					&cli.StringFlag{Name: "tenant", Usage: "`ID` of the token's tenant (default: the root tenant)"},
+					tenantFlag(),
 					&cli.BoolFlag{Name: "all-tenants", Usage: "it sees and acts on the jobs of every tenant"},
 					&cli.StringFlag{Name: "lifetime", Value: defaultLifetime, Usage: "`DURATION` until it expires, or forever"},
 					byFlag(),
@@ -123,7 +123,7 @@ func (p *program) tokenGrant(c *cli.Command) (access.Grant, error) {
 	if len(grant.Capabilities) == 0 {
 		errs = append(errs, fmt.Errorf("--capability is missing, want at least one of %s", strings.Join(capabilityNames(), ", ")))
 	}
-	errs = append(errs, readWhose(c, &grant.Tenant))
+	errs = append(errs, readTenant(c, &grant.Tenant))
 	if v := c.String("lifetime"); v != "forever" {
 		d, err := parseDuration(v, time.Minute, maxLifetime)
 		if err != nil {

@@ -519,26 +519,26 @@ LIMIT $2
 `
 
 type ListJobsParams struct {
-	Skip           int32
-	MaxRows        int32
-	Statuses       []string
-	Before         pgtype.UUID
-	After          pgtype.UUID
-	Kind           string
-	Queue          string
-	Key            string
-	Fingerprint    string
-	Worker         string
-	Contains       string
-	ErrorCode      string
-	MinAttempt     int32
-	FinishedAfter  pgtype.Timestamptz
-	FinishedBefore pgtype.Timestamptz
-	Parent         pgtype.UUID
-	Tenant         pgtype.UUID
-	CreatedAfter   pgtype.Timestamptz
-	CreatedBefore  pgtype.Timestamptz
-	Reach          int32
+	Skip          int32
+	MaxRows       int32
+	Statuses      []string
+	Before        pgtype.UUID
+	After         pgtype.UUID
+	Kind          string
+	Queue         string
+	Key           string
+	Fingerprint   string
+	Worker        string
+	Contains      string
+	ErrorCode     string
+	MinAttempt    int32
+	FinishedSince pgtype.Timestamptz
+	FinishedUntil pgtype.Timestamptz
+	Parent        pgtype.UUID
+	Tenant        pgtype.UUID
+	CreatedSince  pgtype.Timestamptz
+	CreatedUntil  pgtype.Timestamptz
+	Reach         int32
 }
 
 type ListJobsRow struct {
@@ -575,7 +575,7 @@ type ListJobsRow struct {
 // results, except the @skip newest. It omits each of its three parts if no status of that part was asked for. Dead
 // letters have an index of their own, and only they have a @fingerprint. @contains is searched for in the beginning of
 // a payload, so that a row costs about as much as that: the server need not read everything that pglz has compressed.
-// @reach is the sum of both numbers. A job finishes after it was created: @created_after spares the earlier partitions.
+// @reach is the sum of both numbers. A job finishes after it was created: @created_since spares the earlier partitions.
 // An open job has not finished.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
 	rows, err := q.db.Query(ctx, ListJobs,
@@ -592,12 +592,12 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 		arg.Contains,
 		arg.ErrorCode,
 		arg.MinAttempt,
-		arg.FinishedAfter,
-		arg.FinishedBefore,
+		arg.FinishedSince,
+		arg.FinishedUntil,
 		arg.Parent,
 		arg.Tenant,
-		arg.CreatedAfter,
-		arg.CreatedBefore,
+		arg.CreatedSince,
+		arg.CreatedUntil,
 		arg.Reach,
 	)
 	if err != nil {

@@ -124,7 +124,7 @@ func (r *Run) mendRefused(ctx context.Context, broker *natsproc.Server) error {
 		return err
 	}
 	return r.Await(ctx, 2*time.Minute, "what was refused to be published", func(ctx context.Context) (bool, error) {
-		for _, err := range operator.New(r.DB).ReplayAll(ctx, operator.DeadLetterFilter{Kind: "relay:s"}, 0) {
+		for _, err := range operator.New(r.DB).ReplayDeadLetters(ctx, operator.DeadLetterFilter{Kind: "relay:s"}, 0) {
 			if err != nil {
 				return false, err
 			}

@@ -109,7 +109,7 @@ func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []erro
 	return outcomes
 }
 
-// HeaderOriginal is the header of a job that was enqueued again ("posthaste relay replay --kind"): its value is the id
+// HeaderOriginal is the header of a job that was enqueued again ("posthaste jobs replay --kind"): its value is the id
 // of the original job, which is also the message's.
 const HeaderOriginal = "posthaste-original-id"
 

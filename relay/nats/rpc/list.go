@@ -133,7 +133,7 @@ func listJobs(
 	}
 	filter := operator.Filter{Kind: f.Type, Queue: f.Service, Tenant: tenant, Statuses: statuses, Skip: offset}
 	if f.Since != "" {
-		if filter.CreatedAfter, err = time.Parse(time.RFC3339, f.Since); err != nil {
+		if filter.CreatedSince, err = time.Parse(time.RFC3339, f.Since); err != nil {
 			wrong = append(wrong, issue{"/since", "is no time like 2026-01-02T15:04:05Z"})
 		}
 	}
