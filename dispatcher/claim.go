@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -21,7 +20,7 @@ import (
 type claimer struct {
 	*process
 	queue   string
-	db      orphanStatement
+	db      claimStatements
 	source  claimSource // the control pool
 	limiter *limiter
 	poll    func() time.Duration // between looks for jobs that nobody has announced
@@ -39,36 +38,55 @@ type claimer struct {
 	uncertain time.Time // until then a failed claim may still commit; only the claim loop uses it
 }
 
-type orphanStatement interface {
+type claimStatements interface {
+	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
 }
 
-// replan makes another plan, for at most this many jobs.
-type replan func(most int) scheduler.Plan
-
-// claim leases the jobs that the plan asks for and gives them to the workers. For a queue with limits it makes another
-// plan with again, for the room that the limits leave. It returns how many jobs it got and, if a limit or a pause kept
-// it from taking more, how long to rest unless something wakes the queue.
-func (c *claimer) claim(ctx context.Context, p scheduler.Plan, room int, again replan) (n int, rest time.Duration, err error) {
-	if c.capacity.limited.Load() {
-		n, rest, err = c.claimLimited(ctx, room, again)
-		if err != nil || c.capacity.limited.Load() {
-			return n, rest, err
-		}
-	}
-	n, err = c.claimFrom(ctx, c.source, p, func(b *claimBatch) error { return c.take(ctx, b) })
-	return n, 0, err
-}
-
-// claimFrom leases the jobs that the plan asks for and hands them on in up to two batches: jobs with a key reach the
-// workers before the statement for the others is sent.
-func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.Plan, hand func(*claimBatch) error) (n int, err error) {
+// claim leases the jobs that the plan asks for and gives them to the workers. Jobs with a key reach the workers before
+// the statement for the others is sent.
+func (c *claimer) claim(ctx context.Context, p scheduler.Plan) (n int, err error) {
 	for _, keyed := range []bool{true, false} {
 		if len(p.Shares(keyed)) == 0 {
 			continue
 		}
-		leased, err := c.lease(ctx, from, p, keyed, hand)
-		if n += leased; err != nil {
+		b := c.lease(ctx, c.source, p, keyed)
+		if err := c.take(ctx, b); err != nil {
+			return n, err
+		}
+		n += len(b.claimed)
+	}
+	return n, nil
+}
+
+// claimWithin is claim for a queue with limits. It ends the transaction; no job starts before the commit.
+func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowance) (n int, err error) {
+	defer a.conn.Release() // after an error with an open transaction: the pool closes the connection
+	var batches []*claimBatch
+	for _, keyed := range []bool{true, false} {
+		if len(p.Shares(keyed)) == 0 {
+			continue
+		}
+		b := c.lease(ctx, c.limiter.over(a.conn), p, keyed)
+		batches = append(batches, b)
+		if err = b.err; err != nil {
+			break
+		}
+		n += len(b.claimed)
+		a.add(b.claimed)
+	}
+	if err == nil {
+		err = c.limiter.commit(ctx, a, n > 0)
+	}
+	if err != nil {
+		for _, b := range batches {
+			c.keyed.putBack(b.offers)
+		}
+		c.uncertain = time.Now().Add(uncertainFor)
+		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", a.allowed, err)
+	}
+	for _, b := range batches {
+		if err := c.take(ctx, b); err != nil {
 			return n, err
 		}
 	}
@@ -76,10 +94,10 @@ func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.P
 }
 
 // lease leases jobs with a key, or jobs without one.
-func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Plan, keyed bool, hand func(*claimBatch) error) (int, error) {
+func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Plan, keyed bool) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
-		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares),
+		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,
 		front: plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
 	var furthest int
@@ -92,101 +110,41 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	b := from.claim(bound, r)
-	ended := time.Now()
-	if b.err != nil {
+	b.request, b.ended = r, time.Now()
+	took := b.ended.Sub(started)
+	switch {
+	case b.err != nil:
 		if !plan.Probe {
-			c.sched.Failed(keyed, r.front, ended.Sub(started))
+			c.sched.Failed(keyed, r.front, took)
 		}
 		c.keyed.putBack(offers)
 		c.keyed.reach = min(c.keyed.reach, maxBatch) // it may have looked at too many
-		return 0, hand(b)
+		return b
+	case plan.Probe:
+		return b
 	}
-	if plan.Probe {
-		return len(b.claimed), hand(b)
-	}
-	looked, extent := len(b.claimed), scheduler.Extent{Front: r.front}
+	b.offers, b.extent.Front = offers, r.front
+	looked := len(b.claimed)
 	if keyed {
-		looked, extent.Locked = int(b.tally.looked), b.tally.passed > 0
-		extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, furthest)
-		c.sched.PauseKeyed(ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
+		looked, b.extent.Locked = int(b.tally.looked), b.tally.passed > 0
+		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, furthest)
+		c.sched.PauseKeyed(b.ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	}
-	c.sched.Cost(keyed, r.front, ended, ended.Sub(started), looked)
-	b.offers = offers
-	b.learn = func() {
-		if len(r.offered) > 0 {
-			c.keyed.putBack(leftOver(shares, offers, b.claimed))
-		}
-		c.sched.Claimed(keyed, shares, leasedBy(b.claimed, r.offered), extent, ended)
-		takeTurns(b.claimed)
-	}
-	return len(b.claimed), hand(b)
+	c.sched.Cost(keyed, r.front, b.ended, took, looked)
+	return b
 }
 
-// claimLimited claims from a queue that is limited or paused.
-func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n int, rest time.Duration, err error) {
-	// Set the flag before the look; otherwise this room is missed:
-	//
-	//	claim    look: full                     sleep
-	//	settle               a job ends, full?
-	c.capacity.atLimit.Store(true)
-	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in lease
-	defer cancel()
-	conn, err := c.limiter.pool.Acquire(bound)
-	if err != nil {
-		return 0, 0, fmt.Errorf("claim %d jobs of a limited queue: %w", room, err)
+// learn notes how far a claim came, once its jobs are really ours.
+func (c *claimer) learn(b *claimBatch) {
+	r := b.request
+	if r.probe {
+		return
 	}
-	defer conn.Release() // with an open transaction: the pool closes the connection
-	used, err := c.limiter.measure(bound, conn)
-	switch {
-	case pgsession.IsLockedOut(err): // a stuck claim holds the usage; the server will end it
-		return 0, nextLook(c.poll()), nil
-	case err != nil:
-		return 0, 0, fmt.Errorf("look at the limits of queue %s: %w", c.queue, err)
+	if len(r.offered) > 0 {
+		c.keyed.putBack(leftOver(r.shares, b.offers, b.claimed))
 	}
-	c.health.OK()
-	if used == nil { // nothing is claimed, and the next claims will not look
-		c.capacity.limited.Store(false)
-		c.capacity.atLimit.Store(false)
-		return 0, 0, nil
-	}
-	allowed := used.room(room)
-	c.capacity.atLimit.Store(allowed < room)
-	n, err = c.claimWithin(ctx, conn, allowed, used, again)
-	if err == nil && n == allowed && allowed < room {
-		rest = min(used.rest(), nextLook(c.poll()))
-		c.metrics.atLimit.WithLabelValues(used.reason()).Inc()
-	}
-	return n, rest, err
-}
-
-// claimWithin claims as many jobs as the limits allow, and ends the transaction. No job starts before the commit.
-func (c *claimer) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage, again replan) (n int, err error) {
-	var batches []*claimBatch
-	if allowed > 0 {
-		n, err = c.claimFrom(ctx, c.limiter.over(conn), again(allowed), func(b *claimBatch) error {
-			batches = append(batches, b)
-			return b.err
-		})
-	}
-	if err == nil {
-		for _, b := range batches {
-			used.add(b.claimed)
-		}
-		err = c.limiter.commit(ctx, conn, used, n > 0)
-	}
-	if err != nil {
-		for _, b := range batches {
-			c.keyed.putBack(b.offers)
-		}
-		c.uncertain = time.Now().Add(uncertainFor)
-		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
-	}
-	for _, b := range batches {
-		if err := c.take(ctx, b); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	c.sched.Claimed(r.keyed, r.shares, leasedBy(b.claimed, r.offered), b.extent, b.ended)
+	takeTurns(b.claimed)
 }
 
 func flowOf(job *outbox.Claimed) scheduler.Flow {
@@ -248,9 +206,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 		c.uncertain = time.Now().Add(uncertainFor)
 		return fmt.Errorf("claim %d jobs: %w", b.room, b.err)
 	}
-	if b.learn != nil {
-		b.learn()
-	}
+	c.learn(b)
 	c.promoter.blocked(b.tally.halted)
 	if len(b.claimed) > b.room {
 		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.room, len(b.claimed))

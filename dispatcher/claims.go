@@ -27,7 +27,8 @@ type claimRequest struct {
 	front   bool               // start from the front, not from each cursor
 	frontAt scheduler.Position // see scheduler.Front
 	kinds   []string
-	room    int // jobs, at most
+	room    int  // jobs, at most
+	probe   bool // see scheduler.Plan
 
 	// The following fields are set only if keyed.
 	reaches []int32       // how many jobs of each share the claim looks at
@@ -46,9 +47,13 @@ type claimBatch struct {
 	room    int                   // how many jobs were asked for
 	size    int                   // bytes of their payloads
 	tally   tally                 // of a claim of jobs with a key
-	offers  map[outbox.ID][]offer // the offers that it looked at
-	learn   func()                // notes how far the claim came, once its jobs are really ours; nil for a probe
 	err     error                 // how the statement ended
+
+	// The claim loop sets the following fields.
+	request claimRequest
+	offers  map[outbox.ID][]offer // the offers that it looked at; nil after an error
+	extent  scheduler.Extent
+	ended   time.Time
 }
 
 // tally holds what the rows without a job report about a keyed claim.

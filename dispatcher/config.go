@@ -74,6 +74,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// poll returns the time between looks for jobs that nobody has announced.
+func (c Config) poll() time.Duration {
+	if c.Hearing() {
+		return c.PollInterval
+	}
+	return c.DeafPollInterval
+}
+
 func hostname() string {
 	host, _ := os.Hostname()
 	return cmp.Or(host, "host")

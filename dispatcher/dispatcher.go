@@ -34,7 +34,7 @@ type Dispatcher struct {
 
 	// Made by Run.
 	db       *sqlgen.Queries
-	queues   map[string]*queue // by name
+	queues   map[string]*loop // by name
 	leases   *leases
 	promoter *promoter
 	recorder *report.Recorder
@@ -42,18 +42,6 @@ type Dispatcher struct {
 	waiters  *notifier      // of the callers waiting for jobs: one job has ended
 	peers    *notifier      // of the other processes: there may be jobs for them
 	running  sync.WaitGroup // the workers
-}
-
-// queue holds the parts that claim and run the jobs of one queue.
-type queue struct {
-	capacity *capacity
-	outages  *outages
-	workers  *workers
-	batches  *batches
-	reserved *reserved
-	keyed    *keyedClaims
-	claimer  *claimer
-	loop     *loop
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool of its own to the same database, so
@@ -161,7 +149,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
 		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
 	})
-	d.queues = make(map[string]*queue, len(d.config.Queues))
+	d.queues = make(map[string]*loop, len(d.config.Queues))
 	for name, config := range d.config.Queues {
 		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool)
 	}
@@ -182,23 +170,18 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
 }
 
-func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *queue {
+func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *loop {
 	p := d.process
 	c := &capacity{waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes, busy: p.metrics.busy.WithLabelValues(name)}
-	q := &queue{capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
-	q.workers = newWorkers(p, c, newPauseCheck(p, name, d.db), q.outages, d.settler.ended, &d.running, batchRoom(p.routes))
-	q.batches = newBatches(q.workers)
+	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running, batchRoom(p.routes))
 	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder, handlers: d.user}
-	q.reserved = &reserved{process: p, capacity: c, workers: q.workers, leases: d.leases, reader: reader}
-	intervals := pollIntervals{d.config.Hearing, d.config.PollInterval, d.config.DeafPollInterval}
-	q.claimer = &claimer{
-		process: p, queue: name, db: d.db, source: claims{claimReader: reader, db: pool}, poll: intervals.now,
-		limiter:  &limiter{queue: name, pool: pool, claims: claims{claimReader: reader}},
-		capacity: c, sched: scheduler.New(concurrency), keyed: q.keyed, workers: q.workers,
-		batches: q.batches, reserved: q.reserved, leases: d.leases, promoter: d.promoter, peers: d.peers,
-	}
-	q.loop = newLoop(q.claimer, d.db, intervals)
-	return q
+	return newLoop(&claimer{
+		process: p, queue: name, db: d.db, source: claims{claimReader: reader, db: pool}, poll: d.config.poll,
+		limiter:  &limiter{process: p, queue: name, capacity: c, pool: pool, claims: claims{claimReader: reader}, poll: d.config.poll},
+		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
+		reserved: &reserved{process: p, capacity: c, workers: w, leases: d.leases, reader: reader},
+		leases:   d.leases, promoter: d.promoter, peers: d.peers,
+	})
 }
 
 // pokeAll makes every queue look for jobs.
@@ -211,7 +194,7 @@ func (d *Dispatcher) pokeAll() {
 // offer gives promoted jobs to the queues of this process, and reports whether other processes should be notified of
 // them.
 func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
-	here := map[*queue]int{}
+	here := map[*loop]int{}
 	for _, job := range promoted {
 		q := d.queues[job.Queue]
 		if q == nil || d.process.routes[job.Kind] == nil {
@@ -312,7 +295,7 @@ func (d *Dispatcher) startAll(ctx context.Context) *goroutines {
 	g.settling.Go(func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Hearing) })
 	g.claiming.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
-		g.claiming.Go(func() { q.loop.run(ctx) })
+		g.claiming.Go(func() { q.run(ctx) })
 		q.workers.start()
 	}
 	return g
@@ -406,7 +389,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 		d.leases.poke()
 		for _, q := range d.queues {
 			if own {
-				q.loop.pace.own.Store(true)
+				q.pace.own.Store(true)
 			}
 			q.capacity.poke()
 		}
@@ -443,7 +426,7 @@ func (d *Dispatcher) Outages() (all []Outage) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
 		for _, kind := range d.process.kinds {
-			if since, lasts := d.queues[name].outages.of[kind].Since(); lasts {
+			if since, lasts := d.queues[name].workers.outages.of[kind].Since(); lasts {
 				all = append(all, Outage{name, kind, since})
 			}
 		}

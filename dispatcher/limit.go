@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -26,9 +27,77 @@ import (
 // a process stops in the middle, the server ends its transaction after a second (see BoundClaim). No job is claimed
 // ahead of its start: a job that waits in a buffer would use up a place, and start later than the rate allows for.
 type limiter struct {
-	queue  string
-	pool   *pgxpool.Pool
-	claims claims // sent over the connection that holds the queue
+	*process
+	queue    string
+	capacity *capacity
+	pool     *pgxpool.Pool
+	claims   claims               // sent over the connection that holds the queue
+	poll     func() time.Duration // see claimer
+}
+
+// allowance is what the limits of a queue leave for a claim.
+type allowance struct {
+	*usage                // nil if it is not known
+	conn    *pgxpool.Conn // holds the queue's usage in a transaction, if allowed is not 0
+	asked   int           // jobs
+	allowed int           // how many of them may start
+}
+
+// look returns what the limits leave of the jobs that are asked for, or nil if the queue has no limits. If it allows
+// any, a claim has to follow, which ends the transaction.
+func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
+	if !l.capacity.limited.Load() {
+		return nil, nil
+	}
+	// Set the flag before the look; otherwise this room is missed:
+	//
+	//	claim    look: full                     sleep
+	//	settle               a job ends, full?
+	l.capacity.atLimit.Store(true)
+	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimer.lease
+	defer cancel()
+	conn, err := l.pool.Acquire(bound)
+	if err != nil {
+		return nil, fmt.Errorf("claim %d jobs of a limited queue: %w", asked, err)
+	}
+	a := &allowance{asked: asked, conn: conn}
+	defer func() {
+		if a.allowed == 0 {
+			conn.Release() // after an error with an open transaction: the pool closes the connection
+		}
+	}()
+	a.usage, err = l.measure(bound, conn)
+	switch {
+	case pgsession.IsLockedOut(err): // a stuck claim holds the usage; the server will end it
+		return a, nil
+	case err != nil:
+		return nil, fmt.Errorf("look at the limits of queue %s: %w", l.queue, err)
+	}
+	l.health.OK()
+	if a.usage == nil { // the next claims will not look
+		l.capacity.limited.Store(false)
+		l.capacity.atLimit.Store(false)
+		return nil, nil
+	}
+	a.allowed = a.room(asked)
+	l.capacity.atLimit.Store(a.allowed < asked)
+	if a.allowed == 0 {
+		err = l.commit(ctx, a, false)
+	}
+	return a, err
+}
+
+// rest returns how long the queue rests after a claim of n jobs, unless something wakes it. It returns 0 if no limit
+// kept the claim from taking more.
+func (l *limiter) rest(a *allowance, n int) time.Duration {
+	switch {
+	case n < a.allowed || a.allowed == a.asked:
+		return 0
+	case a.usage == nil:
+		return nextLook(l.poll())
+	}
+	l.metrics.atLimit.WithLabelValues(a.reason()).Inc()
+	return min(a.usage.rest(), nextLook(l.poll()))
 }
 
 // over returns the source that sends claims within the connection's transaction.
@@ -77,15 +146,15 @@ func (l *limiter) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, foun
 }
 
 // commit ends the transaction. If jobs were started, it stores the new usage first.
-func (l *limiter) commit(ctx context.Context, conn *pgxpool.Conn, used *usage, started bool) error {
+func (l *limiter) commit(ctx context.Context, a *allowance, started bool) error {
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	batch := new(pgx.Batch)
 	if started {
-		batch.Queue(sqlgen.NoteStarts, used.Running, used.CountedWhole, used.Now, used.log.times, used.log.counts, l.queue)
+		batch.Queue(sqlgen.NoteStarts, a.Running, a.CountedWhole, a.Now, a.log.times, a.log.counts, l.queue)
 	}
 	batch.Queue("COMMIT")
-	return conn.SendBatch(bound, batch).Close()
+	return a.conn.SendBatch(bound, batch).Close()
 }
 
 // nextLook returns how long a queue at its limit sleeps. poll is how long it would sleep otherwise.

@@ -24,38 +24,19 @@ const (
 	maxVain = 100
 )
 
-// pollIntervals holds the times between looks for jobs that nobody has announced.
-type pollIntervals struct {
-	hearing        func() bool // reports whether wake-ups arrive
-	poll, deafPoll time.Duration
-}
-
-func (p pollIntervals) now() time.Duration {
-	if p.hearing() {
-		return p.poll
-	}
-	return p.deafPoll
-}
-
 // loop is the claim loop of a queue, and the only goroutine of this process that claims from it. The scheduler decides
 // what the next claim asks for and how long to sleep; the claimer sends it.
 type loop struct {
 	*claimer
-	db        surveyStatement
-	intervals pollIntervals
-	pace      pace
+	pace pace
 
 	// Only the loop uses the following fields.
 	claimed       int // by the last drain
 	nextClaimMost int // jobs that the next claim may ask for
 }
 
-type surveyStatement interface {
-	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
-}
-
-func newLoop(c *claimer, db surveyStatement, intervals pollIntervals) *loop {
-	l := &loop{claimer: c, db: db, intervals: intervals, nextClaimMost: firstBatch}
+func newLoop(c *claimer) *loop {
+	l := &loop{claimer: c, nextClaimMost: firstBatch}
 	l.pace.ownFinds.Store(true)
 	return l
 }
@@ -68,9 +49,9 @@ func (l *loop) run(ctx context.Context) {
 	tick := time.NewTicker(staleAfter / 2)
 	defer tick.Stop()
 	defer func() { // the stop may come in the middle of an outage
-		l.claimer.reserved.close()
-		if l.claimer.inDoubt(time.Now()) {
-			_ = l.claimer.returnOrphans(context.WithoutCancel(ctx)) // returnOrphans has logged the error
+		l.reserved.close()
+		if l.inDoubt(time.Now()) {
+			_ = l.returnOrphans(context.WithoutCancel(ctx)) // returnOrphans has logged the error
 		}
 	}()
 	for {
@@ -79,8 +60,8 @@ func (l *loop) run(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			l.workers.giveBackStale(now)
-			if l.claimer.inDoubt(now) {
-				_ = l.claimer.returnOrphans(ctx) // returnOrphans has logged the error
+			if l.inDoubt(now) {
+				_ = l.returnOrphans(ctx) // returnOrphans has logged the error
 			}
 			continue
 		case <-l.capacity.wake:
@@ -100,7 +81,7 @@ func (l *loop) run(ctx context.Context) {
 			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // a listener that is back pokes the queue
 				return
 			}
-			away := l.claimer.returnOrphans(ctx) != nil // if so small a statement fails, too
+			away := l.returnOrphans(ctx) != nil // if so small a statement fails, too
 			l.sched.SettleFailure(away)
 			l.sched.Woken()
 			next, err = l.drain(ctx)
@@ -142,7 +123,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			}
 		}
 		l.capacity.hungry.Store(false)
-		n, rest, err := l.claimer.claim(ctx, plan, l.places().Room, l.planFor)
+		n, rest, err := l.claimNext(ctx, plan)
 		if err != nil {
 			l.nextClaimMost = max(l.nextClaimMost/2, 1) // the claim may have been too large for its deadline
 			return 0, err
@@ -160,13 +141,35 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
+// claimNext claims what the plan asks for, or what the queue's limits leave of it. It returns how many jobs it got and,
+// if a limit or a pause kept it from taking more, how long to rest unless something wakes the queue.
+func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest time.Duration, err error) {
+	within, err := l.limiter.look(ctx, l.places().Room)
+	if err != nil {
+		return 0, 0, err
+	}
+	if within == nil {
+		n, err = l.claim(ctx, plan)
+		return n, 0, err
+	}
+	if within.allowed > 0 {
+		if !plan.Probe { // a probe claims one job
+			plan = l.planFor(within.allowed)
+		}
+		if n, err = l.claimWithin(ctx, plan, within); err != nil {
+			return n, 0, err
+		}
+	}
+	return n, l.limiter.rest(within, n), nil
+}
+
 func (l *loop) sleep() time.Duration {
 	now := time.Now()
 	return l.sched.Sleep(now, l.pollAfter(now))
 }
 
 func (l *loop) pollAfter(now time.Time) time.Duration {
-	return l.sched.PollAfter(now, l.intervals.now())
+	return l.sched.PollAfter(now, l.poll())
 }
 
 // plan returns what the next claim asks for.
@@ -229,7 +232,7 @@ func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
 	for _, p := range []scheduler.Plan{plain, keyed} {
 		p.Kinds = []string{kind}
 		if n == 0 && err == nil && !p.Empty() {
-			n, _, err = l.claimer.claim(ctx, p, l.places().Room, func(int) scheduler.Plan { return p })
+			n, _, err = l.claimNext(ctx, p)
 		}
 	}
 	return n, err

@@ -32,7 +32,7 @@ func numbered(n int) outbox.ID {
 // again.
 type rig struct {
 	*memoryStore
-	*queue
+	*loop
 	dispatcher *Dispatcher
 	done       chan outbox.ID // the tenants of jobs that have succeeded
 	ends       *[]*attempt    // attempts whose handlers were called, in their order; read it when nothing runs
@@ -71,7 +71,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 		d.process.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
 		r := rig{&memoryStore{routes: d.process.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
-		q.claimer.source, q.claimer.db, q.loop.db, q.workers.pause.db = r, r, r, r
+		q.source, q.db, q.workers.pause.db = r, r, r
 		ctx, stop := context.WithCancel(t.Context())
 		var all, settling sync.WaitGroup
 		settling.Go(func() {
@@ -80,7 +80,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 				r.settle(a)
 			}
 		})
-		all.Go(func() { q.loop.run(ctx) })
+		all.Go(func() { q.run(ctx) })
 		q.workers.start()
 		drive(r)
 		stop()
@@ -347,17 +347,17 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
 		wake := func(jobs int) {
 			r.add(outbox.RootTenant, jobs, 0)
-			r.loop.pace.own.Store(true)
+			r.pace.own.Store(true)
 			r.capacity.poke()
 			r.sleep(time.Second)
 		}
-		if wake(1); !r.loop.pace.ownFinds.Load() {
+		if wake(1); !r.pace.ownFinds.Load() {
 			t.Error("wake-ups that find jobs are not trusted")
 		}
-		if wake(0); r.loop.pace.ownFinds.Load() {
+		if wake(0); r.pace.ownFinds.Load() {
 			t.Error("wake-ups that find nothing are trusted")
 		}
-		if wake(1); !r.loop.pace.ownFinds.Load() {
+		if wake(1); !r.pace.ownFinds.Load() {
 			t.Error("a wake-up that found a job is not trusted")
 		}
 	})

@@ -62,7 +62,7 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = q.claimer.returnOrphans(t.Context())
+	_ = q.returnOrphans(t.Context())
 	if !r.Committed() {
 		t.Error("the job does not start")
 	}

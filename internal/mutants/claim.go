@@ -87,7 +87,7 @@ var commits = []Mutant{
 		Name:      "a stop that does not wait for the commit",
 		Breaks:    "its job waits for a lease to lapse",
 		Invariant: "Interrupted is not failed",
-		Edits: []Edit{{"dispatcher.loop.run", `		l.claimer.reserved.close()
+		Edits: []Edit{{"dispatcher.loop.run", `		l.reserved.close()
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestAStopWaitsForTheCommitThatClaims", "the dispatcher did not wait")},
 	},
@@ -133,7 +133,7 @@ RETURNING`},
 		Invariant: "A notification is a hint",
 		Edits: []Edit{{
 			"dispatcher.loop.run", `wait := time.NewTimer(0)`,
-			`wait := time.NewTimer(l.intervals.now())`,
+			`wait := time.NewTimer(l.poll())`,
 		}},
 		Checks: []Check{
 			test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain"),
@@ -224,8 +224,8 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
 		Edits: []Edit{
-			{"dispatcher.loop.run", `away := l.claimer.returnOrphans(ctx) != nil`, `away := false`},
-			{"dispatcher.loop.run", `if l.claimer.inDoubt(now) {`, `if l.claimer.inDoubt(now) && false {`},
+			{"dispatcher.loop.run", `away := l.returnOrphans(ctx) != nil`, `away := false`},
+			{"dispatcher.loop.run", `if l.inDoubt(now) {`, `if l.inDoubt(now) && false {`},
 		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
 	},
@@ -233,15 +233,15 @@ RETURNING`},
 		Name:      "orphans are looked for once",
 		Breaks:    "a claim that commits after that look keeps its jobs until the leases lapse",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.loop.run", `if l.claimer.inDoubt(now) {`, `if l.claimer.inDoubt(now) && false {`}},
+		Edits:     []Edit{{"dispatcher.loop.run", `if l.inDoubt(now) {`, `if l.inDoubt(now) && false {`}},
 		Checks:    []Check{test("dispatcher", "TestJobsOfAClaimThatCommitsLateAreGivenBack", "in vain: 1 jobs succeed")},
 	},
 	{
 		Name:      "a stop does not look for orphans",
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
-		Edits: []Edit{{"dispatcher.loop.run", `		if l.claimer.inDoubt(time.Now()) {
-			_ = l.claimer.returnOrphans(context.WithoutCancel(ctx))`, `		{`}},
+		Edits: []Edit{{"dispatcher.loop.run", `		if l.inDoubt(time.Now()) {
+			_ = l.returnOrphans(context.WithoutCancel(ctx))`, `		{`}},
 		Checks: []Check{test("dispatcher", "TestAStopGivesBackTheJobsOfALostAnswer", "want \"pending attempt=0 epoch=2")},
 	},
 	{

@@ -109,7 +109,7 @@ var sharing = []Mutant{
 		Name:      "offers beyond a quota are forgotten",
 		Breaks:    "promoted jobs of a tenant wait for the poll, with workers free",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.claimer.lease", `c.keyed.putBack(leftOver(shares, offers, b.claimed))`, `_ = leftOver(shares, offers, b.claimed)`}},
+		Edits:     []Edit{{"dispatcher.claimer.learn", `c.keyed.putBack(leftOver(r.shares, b.offers, b.claimed))`, `_ = leftOver(r.shares, b.offers, b.claimed)`}},
 		Checks:    []Check{test("dispatcher", "TestOfferedJobsBeyondAQuotaAreClaimed", "jobs have been done, want 220")},
 	},
 	{
