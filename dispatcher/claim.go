@@ -34,8 +34,6 @@ type claimer struct {
 	leases   *leases
 	promoter *promoter
 	peers    *notifier
-
-	uncertain time.Time // until then a failed claim may still commit; only the claim loop uses it
 }
 
 type claimStatements interface {
@@ -82,7 +80,7 @@ func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowanc
 		for _, b := range batches {
 			c.keyed.putBack(b.offers)
 		}
-		c.uncertain = time.Now().Add(uncertainFor)
+		c.reserved.noteDoubt()
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", a.allowed, err)
 	}
 	for _, b := range batches {
@@ -203,7 +201,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 		c.capacity.noteSize(int64(b.size / len(b.claimed))) // also after a claim that broke off
 	}
 	if b.err != nil {
-		c.uncertain = time.Now().Add(uncertainFor)
+		c.reserved.noteDoubt()
 		return fmt.Errorf("claim %d jobs: %w", b.room, b.err)
 	}
 	c.learn(b)
@@ -263,11 +261,6 @@ func (c *claimer) deliver(a *attempt) {
 		return
 	}
 	c.workers.deliver(a)
-}
-
-// inDoubt reports whether this worker may hold jobs that it does not know of.
-func (c *claimer) inDoubt(now time.Time) bool {
-	return now.Before(c.uncertain) || c.reserved.inDoubt(now)
 }
 
 // returnOrphans gives back jobs that a failed claim may have leased: the statement may have committed before its

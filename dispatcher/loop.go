@@ -50,7 +50,7 @@ func (l *loop) run(ctx context.Context) {
 	defer tick.Stop()
 	defer func() { // the stop may come in the middle of an outage
 		l.reserved.close()
-		if l.inDoubt(time.Now()) {
+		if l.reserved.inDoubt(time.Now()) {
 			_ = l.returnOrphans(context.WithoutCancel(ctx)) // returnOrphans has logged the error
 		}
 	}()
@@ -60,7 +60,7 @@ func (l *loop) run(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			l.workers.giveBackStale(now)
-			if l.inDoubt(now) {
+			if l.reserved.inDoubt(now) {
 				_ = l.returnOrphans(ctx) // returnOrphans has logged the error
 			}
 			continue

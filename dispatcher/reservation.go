@@ -31,7 +31,7 @@ type reserved struct {
 	ended  chan struct{}
 	asking bool // returnOrphans is under way: what it reads must not change
 	state  reserving
-	doubt  time.Time // until then a job without an answer may yet be committed
+	doubt  time.Time // until then this process may hold jobs of the queue that it does not know of
 }
 
 // reserving says which reservations may go on.
@@ -50,13 +50,13 @@ func (r *reserved) reserve(id outbox.ID) *reservation {
 		return nil
 	}
 	r.capacity.inHand.Add(1)
-	return &reservation{of: r, id: id}
+	return &reservation{of: r}
 }
 
 func (r *reserved) take(id outbox.ID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != open || r.asking || !r.id.IsZero() || time.Now().Before(r.doubt) {
+	if r.state != open || r.asking || !r.id.IsZero() {
 		return false
 	}
 	r.id, r.ended = id, make(chan struct{})
@@ -67,6 +67,13 @@ func (r *reserved) take(id outbox.ID) bool {
 func (r *reserved) done() {
 	r.id = outbox.ID{}
 	close(r.ended)
+}
+
+// noteDoubt notes that a claim has had no answer: it may still commit.
+func (r *reserved) noteDoubt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doubt = time.Now().Add(uncertainFor)
 }
 
 func (r *reserved) inDoubt(now time.Time) bool {
@@ -114,11 +121,9 @@ func (r *reserved) asked() {
 
 // reservation is the place of one job. One goroutine calls its methods.
 type reservation struct {
-	of      *reserved
-	id      outbox.ID
-	sent    time.Time
-	claimed *attempt
-	lost    bool // there was an answer, and it could not be read
+	of     *reserved
+	sent   time.Time
+	answer *claimBatch // nil if there was none
 }
 
 // Lease returns the worker and the duration of the lease with which the commit claims the job.
@@ -129,11 +134,7 @@ func (r *reservation) Lease() (worker string, ttl time.Duration) {
 
 // Read reads the statement's answer, which has the columns of ClaimJobs.
 func (r *reservation) Read(rows pgx.Rows) {
-	h := r.of.reader.read(rows, 1, r.sent, false)
-	r.lost = h.err != nil
-	if len(h.claimed) == 1 && !r.lost {
-		r.claimed = h.claimed[0]
-	}
+	r.answer = r.of.reader.read(rows, 1, r.sent, false)
 }
 
 // Committed ends the reservation after the transaction has committed, and reports whether the job starts.
@@ -142,17 +143,15 @@ func (r *reservation) Committed() bool {
 	of.mu.Lock()
 	defer of.mu.Unlock()
 	defer of.done()
-	switch {
-	case r.lost:
-		of.release(true)
+	unread := r.answer != nil && r.answer.err != nil
+	if unread || r.answer == nil || len(r.answer.claimed) == 0 {
+		of.release(unread)
 		return false
-	case r.claimed == nil:
-		of.release(false)
-		return false
-	case of.state == gone:
+	}
+	if of.state == gone {
 		return true // nobody has to be woken: this process holds it until its lease lapses
 	}
-	a, now := r.claimed, time.Now()
+	a, now := r.answer.claimed[0], time.Now()
 	of.capacity.noteSize(int64(len(a.job.Payload)))
 	of.metrics.claimBatch.Observe(1)
 	of.leases.add([]*attempt{a})
