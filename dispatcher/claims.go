@@ -44,10 +44,10 @@ type offer struct {
 // claimBatch holds the jobs that one claiming statement has leased.
 type claimBatch struct {
 	claimed []*attempt
-	room    int                   // how many jobs were asked for
-	size    int                   // bytes of their payloads
-	tally   tally                 // of a claim of jobs with a key
-	err     error                 // how the statement ended
+	room    int   // how many jobs were asked for
+	size    int   // bytes of their payloads
+	tally   tally // of a claim of jobs with a key
+	err     error // how the statement ended
 
 	// The claim loop sets the following fields.
 	request claimRequest

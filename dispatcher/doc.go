@@ -52,8 +52,9 @@
 // Each file uses only files listed below it; read them in this order.
 //
 //	inline.go       the parts without their goroutines, for package outboxtest
-//	dispatcher.go   what a program creates and runs: the parts, their goroutines, and the order in which they end
-//	config.go       the settings of a dispatcher, and their validation
+//	life.go         Run: the goroutines, and the order in which they end
+//	attach.go       what a program may ask of a running dispatcher; the wake-ups and commits of an attached producer
+//	dispatcher.go   what a program creates: the settings and their validation, and the parts
 //	heartbeat.go    keeps the dispatcher in the list of workers
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost

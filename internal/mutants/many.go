@@ -12,9 +12,8 @@ var batches = []Mutant{
 		Name:      "a stop forgets open batches",
 		Breaks:    "what was being gathered is neither run nor given back, until its leases lapse",
 		Invariant: "A batch's jobs are as separate as others",
-		Edits: []Edit{{"dispatcher.Dispatcher.endAll", `			q.batches.giveBack()
-`, ``}},
-		Checks: []Check{test("dispatcher", "TestStopGivesBackWhatIsGathered", "want")},
+		Edits:     []Edit{{"dispatcher.Dispatcher.endWorkers", `q.batches.giveBack()`, ``}},
+		Checks:    []Check{test("dispatcher", "TestStopGivesBackWhatIsGathered", "want")},
 	},
 	{
 		Name:      "outcomes are not counted",
