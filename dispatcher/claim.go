@@ -21,9 +21,8 @@ type claimer struct {
 	*process
 	queue   string
 	db      claimStatements
-	source  claimSource // the control pool
+	claims  claimStatement
 	limiter *limiter
-	poll    func() time.Duration // between looks for jobs that nobody has announced
 
 	capacity *capacity
 	sched    *scheduler.Scheduler
@@ -41,6 +40,11 @@ type claimStatements interface {
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
 }
 
+// claimStatement is [claims], or a test's.
+type claimStatement interface {
+	claim(context.Context, querier, claimRequest) *claimBatch
+}
+
 // claim leases the jobs that the plan asks for and gives them to the workers. Jobs with a key reach the workers before
 // the statement for the others is sent.
 func (c *claimer) claim(ctx context.Context, p scheduler.Plan) (n int, err error) {
@@ -48,7 +52,7 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan) (n int, err error
 		if len(p.Shares(keyed)) == 0 {
 			continue
 		}
-		b := c.lease(ctx, c.source, p, keyed)
+		b := c.lease(ctx, p, keyed, nil)
 		if err := c.take(ctx, b); err != nil {
 			return n, err
 		}
@@ -65,7 +69,7 @@ func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowanc
 		if len(p.Shares(keyed)) == 0 {
 			continue
 		}
-		b := c.lease(ctx, c.limiter.over(a.conn), p, keyed)
+		b := c.lease(ctx, p, keyed, a)
 		batches = append(batches, b)
 		if err = b.err; err != nil {
 			break
@@ -91,11 +95,11 @@ func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowanc
 	return n, nil
 }
 
-// lease leases jobs with a key, or jobs without one.
-func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Plan, keyed bool) *claimBatch {
+// lease leases jobs with a key, or jobs without one. within is nil if the queue has no limits.
+func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *allowance) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
-		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,
+		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe, limits: within != nil,
 		front: plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
 	var furthest int
@@ -107,7 +111,11 @@ func (c *claimer) lease(ctx context.Context, from claimSource, plan scheduler.Pl
 	// statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	b := from.claim(bound, r)
+	var db querier = c.limiter.pool
+	if within != nil {
+		db = within.conn
+	}
+	b := c.claims.claim(bound, db, r)
 	b.request, b.ended = r, time.Now()
 	took := b.ended.Sub(started)
 	switch {

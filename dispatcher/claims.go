@@ -29,6 +29,7 @@ type claimRequest struct {
 	kinds   []string
 	room    int  // jobs, at most
 	probe   bool // see scheduler.Plan
+	limits  bool // the caller has checked the queue's limits, and room is what they leave
 
 	// The following fields are set only if keyed.
 	reaches []int32       // how many jobs of each share the claim looks at
@@ -76,35 +77,39 @@ func (t *tally) read(rows pgx.Rows, queue string) error {
 	return err
 }
 
-// claimSource sends claims to the database.
-type claimSource interface {
-	claim(context.Context, claimRequest) *claimBatch // the most urgent jobs first
-}
-
-// claims sends the claiming statements of a queue over one connection or a pool.
+// claims sends the claiming statements of a queue, and makes attempts from the rows that they lease.
 type claims struct {
-	*claimReader
-	db     querier
-	limits bool // the caller has checked the queue's limits, and room is what they leave
+	*process
+	queue    string
+	trust    time.Duration // how long after sending a claim we trust the lease
+	waker    *waker
+	recorder *report.Recorder
+	handlers outbox.Beginner // handlers begin their transactions on it: Claimed.Tx
+
+	// streams is set if the last claim of jobs without a key leased streamed ones. The next claim then stores their
+	// events itself; otherwise a trigger does, more slowly.
+	streams atomic.Bool
 }
 
+// querier is one connection or a pool.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-func (c claims) claim(ctx context.Context, r claimRequest) *claimBatch {
+// claim returns the most urgent jobs first.
+func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBatch {
 	p, sent := newShareParams(r), time.Now()
 	var rows pgx.Rows // with the error of Query
 	switch {
 	case r.keyed:
-		rows, _ = c.db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), p.tenants, p.quotas, r.reaches,
-			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, c.limits)
+		rows, _ = db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), p.tenants, p.quotas, r.reaches,
+			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, r.limits)
 	case c.streams.Load():
-		rows, _ = c.db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID,
-			c.queue, r.kinds, c.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
+		rows, _ = db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID,
+			c.queue, r.kinds, r.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
 	default:
-		rows, _ = c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
-			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, c.limits, int32(r.room))
+		rows, _ = db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
+			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, r.limits, int32(r.room))
 	}
 	b := c.read(rows, r.room, sent, r.keyed)
 	if !r.keyed && len(b.claimed) > 0 {
@@ -140,24 +145,10 @@ func newShareParams(r claimRequest) (p shareParams) {
 	return p
 }
 
-// claimReader makes attempts from leased rows.
-type claimReader struct {
-	*process
-	queue    string
-	trust    time.Duration // how long after sending a claim we trust the lease
-	waker    *waker
-	recorder *report.Recorder
-	handlers outbox.Beginner // handlers begin their transactions on it: Claimed.Tx
-
-	// streams is set if the last claim of jobs without a key leased streamed ones. The next claim then stores their
-	// events itself; otherwise a trigger does, more slowly.
-	streams atomic.Bool
-}
-
 // read reads the jobs of a claim. When jobs have become far larger than the last ones, read drops the payloads of those
 // past the bound, whichever they are, and marks them as returned. It keeps the first job, however large, because
 // otherwise no process would ever run it.
-func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, keyed bool) *claimBatch {
+func (c *claims) read(rows pgx.Rows, room int, sent time.Time, keyed bool) *claimBatch {
 	defer rows.Close()
 	b := &claimBatch{claimed: make([]*attempt, 0, room), room: room}
 	row := newClaimRow(keyed)
@@ -222,7 +213,7 @@ func (r *claimRow) into(job *outbox.Claimed) []any {
 
 // readAttempt makes an attempt from a row of a claim. It scans into the final place and copies no names that are known:
 // it runs for every job.
-func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*attempt, error) {
+func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*attempt, error) {
 	both := &struct { // one allocation
 		attempt attempt
 		job     outbox.Claimed

@@ -62,7 +62,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			worker:   fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 			kinds:    mux.Kinds(),
 			routes:   mux.build(KindConfig{Timeout: config.Timeout, Backoff: config.Backoff}),
-			leaseTTL: config.LeaseTTL, claimBytes: config.claimBytes,
+			leaseTTL: config.LeaseTTL, claimBytes: config.claimBytes, poll: config.poll,
 			log:     log,
 			logJobs: config.LogJobs,
 			metrics: newMetrics(config.Registerer),
@@ -122,12 +122,12 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	p := d.process
 	c := &capacity{waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes, busy: p.metrics.busy.WithLabelValues(name)}
 	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running, batchRoom(p.routes))
-	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder, handlers: d.user}
+	claims := &claims{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder, handlers: d.user}
 	return newLoop(&claimer{
-		process: p, queue: name, db: d.db, source: claims{claimReader: reader, db: pool}, poll: d.config.poll,
-		limiter:  &limiter{process: p, queue: name, capacity: c, pool: pool, claims: claims{claimReader: reader}, poll: d.config.poll},
+		process: p, queue: name, db: d.db, claims: claims,
+		limiter:  &limiter{process: p, queue: name, capacity: c, pool: pool},
 		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
-		reserved: &reserved{process: p, capacity: c, workers: w, leases: d.leases, reader: reader},
+		reserved: &reserved{process: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
 	})
 }

@@ -111,13 +111,12 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	request := claimRequest{
 		keyed:   f.Keyed,
 		shares:  []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: room}},
-		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room,
+		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
-	reader := &claimReader{process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(), recorder: recorder, handlers: i.handlers}
-	source := claims{claimReader: reader, db: i.conn, limits: true}
+	claims := &claims{process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(), recorder: recorder, handlers: i.handlers}
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	b := source.claim(bound, request)
+	b := claims.claim(bound, i.conn, request)
 	if b.err != nil {
 		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
 	}

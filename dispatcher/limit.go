@@ -30,21 +30,19 @@ type limiter struct {
 	*process
 	queue    string
 	capacity *capacity
-	pool     *pgxpool.Pool
-	claims   claims               // sent over the connection that holds the queue
-	poll     func() time.Duration // see claimer
+	pool     *pgxpool.Pool // the control pool
 }
 
 // allowance is what the limits of a queue leave for a claim.
 type allowance struct {
-	*usage                // nil if it is not known
-	conn    *pgxpool.Conn // holds the queue's usage in a transaction, if allowed is not 0
+	*usage
+	conn    *pgxpool.Conn // in a transaction that holds the queue's usage; nil if another process holds it
 	asked   int           // jobs
 	allowed int           // how many of them may start
 }
 
-// look returns what the limits leave of the jobs that are asked for, or nil if the queue has no limits. If it allows
-// any, a claim has to follow, which ends the transaction.
+// look returns what the limits leave of the jobs that are asked for, or nil if the queue has no limits. A claim has to
+// follow, which ends the transaction.
 func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
 	if !l.capacity.limited.Load() {
 		return nil, nil
@@ -60,31 +58,25 @@ func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim %d jobs of a limited queue: %w", asked, err)
 	}
-	a := &allowance{asked: asked, conn: conn}
-	defer func() {
-		if a.allowed == 0 {
-			conn.Release() // after an error with an open transaction: the pool closes the connection
-		}
-	}()
-	a.usage, err = l.measure(bound, conn)
-	switch {
-	case pgsession.IsLockedOut(err): // a stuck claim holds the usage; the server will end it
+	used, err := l.measure(bound, conn)
+	if err == nil {
+		l.health.OK()
+	}
+	if used != nil {
+		a := &allowance{used, conn, asked, used.room(asked)}
+		l.capacity.atLimit.Store(a.allowed < asked)
 		return a, nil
-	case err != nil:
+	}
+	conn.Release()                  // after an error with an open transaction: the pool closes the connection
+	if pgsession.IsLockedOut(err) { // a stuck claim holds the usage; the server will end it
+		return &allowance{asked: asked}, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("look at the limits of queue %s: %w", l.queue, err)
 	}
-	l.health.OK()
-	if a.usage == nil { // the next claims will not look
-		l.capacity.limited.Store(false)
-		l.capacity.atLimit.Store(false)
-		return nil, nil
-	}
-	a.allowed = a.room(asked)
-	l.capacity.atLimit.Store(a.allowed < asked)
-	if a.allowed == 0 {
-		err = l.commit(ctx, a, false)
-	}
-	return a, err
+	l.capacity.limited.Store(false) // the next claims will not look
+	l.capacity.atLimit.Store(false)
+	return nil, nil
 }
 
 // rest returns how long the queue rests after a claim of n jobs, unless something wakes it. It returns 0 if no limit
@@ -93,18 +85,11 @@ func (l *limiter) rest(a *allowance, n int) time.Duration {
 	switch {
 	case n < a.allowed || a.allowed == a.asked:
 		return 0
-	case a.usage == nil:
+	case a.conn == nil:
 		return nextLook(l.poll())
 	}
 	l.metrics.atLimit.WithLabelValues(a.reason()).Inc()
 	return min(a.usage.rest(), nextLook(l.poll()))
-}
-
-// over returns the source that sends claims within the connection's transaction.
-func (l *limiter) over(conn *pgxpool.Conn) claimSource {
-	within := l.claims
-	within.db, within.limits = conn, true
-	return within
 }
 
 // measure begins the transaction, locks the queue's usage and reads it. It returns nil, and leaves no transaction, if

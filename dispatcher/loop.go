@@ -145,20 +145,19 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 // if a limit or a pause kept it from taking more, how long to rest unless something wakes the queue.
 func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest time.Duration, err error) {
 	within, err := l.limiter.look(ctx, l.places().Room)
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, 0, err
-	}
-	if within == nil {
+	case within == nil:
 		n, err = l.claim(ctx, plan)
 		return n, 0, err
+	case within.conn == nil:
+		return 0, l.limiter.rest(within, 0), nil
+	case within.allowed == 0 || !plan.Probe: // a probe claims one job
+		plan = l.planFor(within.allowed)
 	}
-	if within.allowed > 0 {
-		if !plan.Probe { // a probe claims one job
-			plan = l.planFor(within.allowed)
-		}
-		if n, err = l.claimWithin(ctx, plan, within); err != nil {
-			return n, 0, err
-		}
+	if n, err = l.claimWithin(ctx, plan, within); err != nil {
+		return n, 0, err
 	}
 	return n, l.limiter.rest(within, n), nil
 }

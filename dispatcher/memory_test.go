@@ -34,7 +34,7 @@ type memoryStore struct {
 	away    error // error of every statement
 }
 
-func (s *memoryStore) claim(_ context.Context, r claimRequest) *claimBatch {
+func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claimBatch {
 	s.mu.Lock()
 	take := s.take
 	s.mu.Unlock()

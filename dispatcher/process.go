@@ -16,8 +16,9 @@ type process struct {
 	kinds          []string
 	routes         map[string]*route
 	leaseTTL       time.Duration
-	claimBytes     int             // see Config
-	handlerContext context.Context // parent of the handlers' contexts: Run's values without its end
+	claimBytes     int                  // see Config
+	poll           func() time.Duration // between looks for jobs that nobody has announced
+	handlerContext context.Context      // parent of the handlers' contexts: Run's values without its end
 	log            *slog.Logger
 	logJobs        LogJobs
 	metrics        *metrics

@@ -24,7 +24,7 @@ type reserved struct {
 	capacity *capacity
 	workers  *workers
 	leases   *leases
-	reader   *claimReader
+	claims   *claims
 
 	mu     sync.Mutex
 	id     outbox.ID // of the job under way; zero if there is none
@@ -134,7 +134,7 @@ func (r *reservation) Lease() (worker string, ttl time.Duration) {
 
 // Read reads the statement's answer, which has the columns of ClaimJobs.
 func (r *reservation) Read(rows pgx.Rows) {
-	r.answer = r.of.reader.read(rows, 1, r.sent, false)
+	r.answer = r.of.claims.read(rows, 1, r.sent, false)
 }
 
 // Committed ends the reservation after the transaction has committed, and reports whether the job starts.

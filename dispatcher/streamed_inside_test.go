@@ -44,12 +44,12 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 			d := atRest(t, db, t.Output())
 			asked := &asked{DBTX: control(t, db)}
 			d.settler.statements.db = sqlgen.New(asked)
-			claims := claims{claimReader: d.queues[engine.DefaultQueue].reserved.reader, db: asked}
+			claims := d.queues[engine.DefaultQueue].reserved.claims
 			cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: tenant}}
 			work := func(jobs int, result func(i int) []byte) {
 				t.Helper()
 				share := scheduler.Share{Tenant: &scheduler.Tenant{ID: tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: jobs}
-				b := claims.claim(t.Context(), claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
+				b := claims.claim(t.Context(), asked, claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
 				if b.err != nil || len(b.claimed) != jobs {
 					t.Fatalf("claimed %d jobs, %v; want %d", len(b.claimed), b.err, jobs)
 				}

@@ -248,7 +248,7 @@ RETURNING`},
 		Name:      "the first large job goes back",
 		Breaks:    "a job beyond the bound is claimed and given back for ever",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.claimReader.read", `b.size > 2*c.claimBytes && len(b.claimed) > 1 {`, `b.size > 2*c.claimBytes {`}},
+		Edits:     []Edit{{"dispatcher.claims.read", `b.size > 2*c.claimBytes && len(b.claimed) > 1 {`, `b.size > 2*c.claimBytes {`}},
 		Checks:    []Check{test("dispatcher", "TestOfTooLargeAnAnswerTheFirstJobsAreKept/a_huge_one$", "goes back: true")},
 	},
 	{
