@@ -22,23 +22,18 @@ type heartbeatStatements interface {
 // failed claims are logged, and only the list that operators see depends on the row.
 func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorkerParams, hearing func() bool) {
 	row.Version = engine.Version()
-	tick := time.NewTicker(hearingInterval)
-	defer tick.Stop()
 	var said time.Time
-	for {
-		if hears := hearing(); hears != row.Hearing || time.Since(said) >= heartbeatInterval {
-			row.Hearing, said = hears, time.Now()
+	show := func(now time.Time) {
+		if hears := hearing(); hears != row.Hearing || now.Sub(said) >= heartbeatInterval {
+			row.Hearing, said = hears, now
 			bound, cancel := bounded(ctx)
-			_ = db.ShowWorker(bound, row)
-			cancel()
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTimeout)
 			defer cancel()
-			_ = db.RemoveWorker(bound, row.Worker)
-			return
+			_ = db.ShowWorker(bound, row)
 		}
 	}
+	show(time.Now())
+	every(ctx, hearingInterval, show)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTimeout)
+	defer cancel()
+	_ = db.RemoveWorker(bound, row.Worker)
 }

@@ -96,34 +96,16 @@ func (l *leases) count() int {
 
 // keep extends leases until ctx ends.
 func (l *leases) keep(ctx context.Context) {
-	tick := time.NewTicker(l.ttl / 15)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			if err := l.extend(ctx, l.due(now)); err != nil && ctx.Err() == nil {
-				l.health.Failed(err)
-				l.health.Complain(ctx, "leases not extended", err)
-			}
+	every(ctx, l.ttl/15, func(now time.Time) {
+		if err := l.extend(ctx, l.due(now)); err != nil && ctx.Err() == nil {
+			l.health.Failed(err)
+			l.health.Complain(ctx, "leases not extended", err)
 		}
-	}
+	})
 }
 
-// watch stops handlers on time, even while an extension hangs.
-func (l *leases) watch(ctx context.Context) {
-	tick := time.NewTicker(l.ttl / 50)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			l.dropLapsed(now)
-		}
-	}
-}
+// watch stops handlers on time until ctx ends, even while an extension hangs.
+func (l *leases) watch(ctx context.Context) { every(ctx, l.ttl/50, l.dropLapsed) }
 
 type leaseKey struct {
 	id    pgtype.UUID

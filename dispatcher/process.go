@@ -44,6 +44,20 @@ func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(
 	}
 }
 
+// every calls do at each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func(now time.Time)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			do(now)
+		}
+	}
+}
+
 // LogJobs selects which lines about jobs are logged.
 type LogJobs string
 
