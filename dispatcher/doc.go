@@ -52,16 +52,13 @@
 // Each file uses only files listed below it; read them in this order.
 //
 //	inline.go       the parts without their goroutines, for package outboxtest
-//	life.go         Run: the goroutines, and the order in which they end
-//	attach.go       what a program may ask of a running dispatcher; the wake-ups and commits of an attached producer
+//	life.go         Run: the goroutines, and the order in which they end; what a program may ask of it meanwhile
 //	dispatcher.go   what a program creates: the settings and their validation, and the parts
 //	heartbeat.go    keeps the dispatcher in the list of workers
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
-//	limit.go        a claim within the limits that operators have set for the queue
-//	usage.go        how much of these limits is used, and the log of starts that enforces a rate
+//	limit.go        the limits that operators have set for the queue, and how much of them is used
 //	reservation.go  the job that a producer in the same program is about to commit, claimed by its commit
-//	pace.go         the token bucket of wake-ups that find nothing
 //	keys.go         how far claims of jobs with a key look, and the jobs offered to them
 //	claims.go       the claiming statements, and the attempts made from what they lease
 //	batches.go      gathers jobs that are handled together
@@ -80,13 +77,12 @@
 //	step.go         Step and StepTx: parts of a job that run once
 //	many.go         HandleMany: a handler for jobs of a kind together
 //	hooks.go        OnSuccess, OnResult and OnDeath
-//	floor.go        whether this build is too old for the schema
 //	ended.go        what hooks receive about a job that has ended
 //	protect.go      opens sealed payloads
 //	trace.go        the span of an attempt or a batch, if the program uses package tracing
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
 //	process.go      what all parts have in common
-//	waker.go        makes a claim loop look again
+//	waker.go        makes a claim loop look again, and paces looks that find nothing
 //	mux.go          the handler of each kind
 //	outcome.go      what a handler may return; internal/outcome decides what becomes of its job
 //	kind.go         the settings for a kind's attempts, and back-off policies

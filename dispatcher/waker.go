@@ -1,6 +1,10 @@
 package dispatcher
 
-import "sync/atomic"
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
 
 // waker makes the claim loop of a queue look again. Any goroutine may use it, and it never blocks.
 type waker struct {
@@ -31,3 +35,56 @@ func (w *waker) jobEnded() {
 		w.roomMade()
 	}
 }
+
+// pace is a token bucket for wake-ups that find nothing. It holds three tokens and refills at fifty a second, because
+// anybody who can connect may send notifications. A look that finds jobs costs no token, so the first wake-up after a
+// quiet time is answered at once.
+//
+// Wake-ups of the attached producer do not wait because of wake-ups from elsewhere. Otherwise N processes that enqueue
+// and dispatch would delay each other: each is notified of every job, of its own jobs for a second time, and of most
+// jobs after they have been claimed. But the producer's jobs may all be for other processes; then its wake-ups take
+// tokens like any other, until one finds something.
+type pace struct {
+	own      atomic.Bool // the attached producer has woken the queue, and the loop has not looked since
+	ownFinds atomic.Bool // the last look after such a wake-up found jobs
+	tokens   float64     // used by the claim loop only
+	counted  time.Time   // when tokens was last computed; used by the claim loop only
+}
+
+const (
+	maxTokens       = 3
+	tokensPerSecond = 50
+)
+
+// wait waits for a token for a look that may find nothing; it reports false if ctx ends first. found reports whether
+// the last look found something, and wake is the waker's channel.
+func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool {
+	now := time.Now()
+	p.tokens = min(p.tokens+now.Sub(p.counted).Seconds()*tokensPerSecond, maxTokens)
+	p.counted = now
+	if p.atOnce() {
+		return true
+	}
+	if !found {
+		p.tokens--
+	}
+	if p.tokens >= 0 {
+		return true
+	}
+	refilled := time.NewTimer(time.Duration(-p.tokens / tokensPerSecond * float64(time.Second)))
+	defer refilled.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-refilled.C:
+			return true
+		case <-wake: // the look that this waits for answers it, too
+			if p.atOnce() {
+				return true
+			}
+		}
+	}
+}
+
+func (p *pace) atOnce() bool { return p.ownFinds.Load() && p.own.Load() }
