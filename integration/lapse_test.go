@@ -47,7 +47,7 @@ func (s *story) spentNothing(ids []outbox.ID) (again int) {
 // Postgres stands still, or cannot be reached, for longer than the leases: what lapses
 // says nothing about the workers, who all live. The server's start time stays the
 // same: only who could not reach it knows.
-func TestA13AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
+func TestA14AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	const lease, away = 5 * time.Second, 10 * time.Second
 	for name, outage := range map[string]func(s *story){

@@ -60,7 +60,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 func (p program) root() *cli.Command {
 	root := &cli.Command{
 		Name:           "posthaste-proof",
-		Usage:          "proves what posthaste promises",
+		Usage:          "proves what Posthaste promises",
 		Writer:         p.stdout,
 		ErrWriter:      p.stderr,
 		HideVersion:    true,

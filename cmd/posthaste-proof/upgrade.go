@@ -18,14 +18,15 @@ import (
 func (p program) upgradeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "upgrade",
-		Usage: "prove that the release before and this build work side by side on this build's schema",
-		Description: `The release before makes the schema, this build migrates it. Then producers and
-workers of both work, and are killed with -9; ledgers outside of the database are
-compared with it. "make upgrade-test" builds the release before and runs this.`,
+		Usage: "prove that the previous release and this build work side by side on this build's schema",
+		Description: `The previous release creates the schema, and this build migrates it. Then producers
+and workers of both builds run and are killed with kill -9, and the database is
+compared with ledgers that they write outside of it. "make upgrade-test" builds the
+previous release and runs this command.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "previous", Usage: "`folder` with posthaste and posthaste-proof of the release before"},
-			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: seconds, or a soak"},
-			&cli.Uint64Flag{Name: "seed", Usage: "decides the faults; 0 draws one and prints it"},
+			&cli.StringFlag{Name: "previous", Usage: "`folder` with posthaste and posthaste-proof of the previous release"},
+			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: P takes seconds, S is a soak"},
+			&cli.Uint64Flag{Name: "seed", Usage: "`seed` of the schedule of faults; 0 draws one and prints it"},
 			&cli.StringFlag{Name: "out", Usage: "`folder` for the JSON record (default: a temporary one)"},
 		},
 		Action: p.upgrade,
@@ -53,7 +54,7 @@ func (p program) upgrade(ctx context.Context, c *cli.Command) error {
 	}
 	if options.Out == "" {
 		if options.Out, err = os.MkdirTemp("", "posthaste-upgrade-"); err != nil {
-			return fmt.Errorf("a folder for the record: %w", err)
+			return fmt.Errorf("make a folder for the record: %w", err)
 		}
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

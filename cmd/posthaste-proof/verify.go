@@ -25,22 +25,22 @@ import (
 func (p program) verifyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "verify",
-		Usage:     "prove the promises under faults: kill, cut, crash, and check",
+		Usage:     "run the scorecard: inject faults into real processes and check what Posthaste promises",
 		ArgsUsage: "[ROW…]",
-		Description: `Each row starts worker and producer processes on a durable Postgres of its own,
-injects faults from a schedule that the seed decides, heals, waits until every
-job is done, and compares ledgers outside of the database with it. Without rows
-it runs all of the tier.
+		Description: `Each row starts worker and producer processes on its own Postgres server, injects
+faults on a schedule that the seed decides, ends the faults, waits until every job
+is done, and compares the database with ledgers that the processes write outside of
+it. Without ROW it runs every row of the tier. docs/proof.md explains the rows.
 
-Exit status 0 means that every row passed, except those that this machine has no
-means for: they say so.`,
+The exit status is 0 if no row failed. A row is skipped, and says why, if this
+machine lacks something that its fault needs.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: seconds, or a soak"},
-			&cli.Uint64Flag{Name: "seed", Usage: "decides the faults; 0 draws one and prints it"},
-			&cli.StringFlag{Name: "out", Usage: "`folder` for a JSON record a row (default: a temporary one)"},
-			&cli.BoolFlag{Name: "pooler", Usage: "have the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN"},
-			&cli.BoolFlag{Name: "list", Usage: "print the rows and run none"},
-			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument and those kept beside it, add a line for each to the CSV file there, and run nothing"},
+			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: P takes seconds, S is a soak"},
+			&cli.Uint64Flag{Name: "seed", Usage: "`seed` of the schedule of faults; 0 draws one and prints it"},
+			&cli.StringFlag{Name: "out", Usage: "`folder` for the JSON record of each row (default: a temporary one)"},
+			&cli.BoolFlag{Name: "pooler", Usage: "connect the processes through PgBouncer in transaction mode, except for LISTEN"},
+			&cli.BoolFlag{Name: "list", Usage: "list the rows instead of running them"},
+			&cli.StringFlag{Name: "write-proof", Usage: "write the page `FILE` instead of running rows: add the records in the folder given as argument to FILE's .jsonl and .csv, and write FILE from those"},
 		},
 		Action: p.verify,
 	}
@@ -49,10 +49,10 @@ means for: they say so.`,
 // probeCommands returns the child processes of verify.
 func probeCommands() []*cli.Command {
 	return []*cli.Command{
-		{Name: "verify-worker", Usage: "what verify kills: works off jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
-		{Name: "verify-consumer", Usage: "what verify kills: takes messages into an inbox", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
-		{Name: "verify-relay", Usage: "what verify kills: publishes events", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Relay(ctx) }},
-		{Name: "verify-producer", Usage: "what verify kills: enqueues jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
+		{Name: "verify-worker", Usage: "child process of verify: executes jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
+		{Name: "verify-consumer", Usage: "child process of verify: consumes messages through an inbox", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
+		{Name: "verify-relay", Usage: "child process of verify: publishes events", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Relay(ctx) }},
+		{Name: "verify-producer", Usage: "child process of verify: enqueues jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
 	}
 }
 
@@ -100,7 +100,7 @@ func (p program) runRows(ctx context.Context, rows []verify.Row, o verify.Option
 	fmt.Fprintf(p.stdout, "tier %s, seed %d, records in %s\n", o.Tier, o.Seed, o.Out)
 	failed, skipped := 0, 0
 	for _, row := range rows {
-		fmt.Fprintf(p.stdout, "%-4s %s\n", row.Name, row.Fault)
+		fmt.Fprintf(p.stdout, "%-4s %s\n", row.Name, row.Title)
 		bar := newBar(p.stderr, row.Name)
 		o.Progress = bar.at
 		record, err := verify.Do(ctx, row, o)
@@ -144,7 +144,7 @@ func (p program) summarize(r *verify.Record) {
 	for _, n := range r.FaultCounts {
 		faults += n
 	}
-	fmt.Fprintf(p.stdout, "     %s in %.0f s: %d jobs, %d executions, %d faults, %d expectations", verdict, r.Took,
+	fmt.Fprintf(p.stdout, "     %s in %.0f s: %d jobs, %d executions, %d faults, %d checks", verdict, r.Took,
 		r.Counts["jobs"], r.Counts["executions"], faults, len(r.Expectations))
 	for _, f := range r.Figures {
 		fmt.Fprintf(p.stdout, ", %s %.2f", f.Name, f.Value)
@@ -166,13 +166,13 @@ func (p program) listRows(rows []verify.Row) error {
 	style := table.StyleLight
 	style.Options = table.OptionsNoBordersAndSeparators
 	t.SetStyle(style)
-	t.AppendHeader(table.Row{"row", "tiers", "fault", "workload"})
+	t.AppendHeader(table.Row{"row", "tiers", "title", "fault"})
 	for _, row := range rows {
 		var tiers []string
 		for _, t := range row.Tiers {
 			tiers = append(tiers, string(t))
 		}
-		t.AppendRow(table.Row{row.Name, strings.Join(tiers, "+"), row.Fault, row.Workload})
+		t.AppendRow(table.Row{row.Name, strings.Join(tiers, "+"), row.Title, row.Fault})
 	}
 	_, err := fmt.Fprintln(p.stdout, t.Render())
 	return err

@@ -65,7 +65,7 @@ var commits = []Mutant{
 		Edits:     []Edit{{"dispatcher.reservation.Failed", `of.release(mayHaveCommitted)`, `of.release(false)`}},
 		Checks: []Check{
 			test("dispatcher", "TestAJobWhoseCommitHasNoAnswerIsGivenBack", "in vain for the job to run"),
-			row("A3b", "leases that lapsed of processes that were not killed"),
+			row("A3b", "expired leases of processes that were not killed"),
 		},
 	},
 	{
@@ -124,7 +124,7 @@ RETURNING`},
 		Checks: []Check{
 			test("dispatcher", "TestPlansNeverAffectMoreThanAsked", "want 7"),
 			test("dispatcher", "TestPlansMadeOnTheEmptyTable", "the claim does not choose its jobs once and apart"),
-			row("B5", "over-claims: more jobs than asked for"),
+			row("B5", "claims that returned more jobs than asked for"),
 		},
 	},
 	{
@@ -137,7 +137,7 @@ RETURNING`},
 		}},
 		Checks: []Check{
 			test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain"),
-			row("C3", "seconds from a worker's start until it claims what was waiting"),
+			row("C3", "seconds from a worker's start to its claim of a waiting job"),
 		},
 	},
 	{

@@ -108,7 +108,7 @@ func Exponential(`},
 		Edits:     []Edit{{"internal/sqlgen.EnqueueJob", `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)`}},
 		Checks: []Check{
 			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the enqueue"),
-			row("A5", "lost: acknowledged, and never carried out"),
+			row("A5", "lost jobs: acknowledged to a producer, never completed"),
 		},
 	},
 	{
@@ -119,7 +119,7 @@ func Exponential(`},
 `, ``}},
 		Checks: []Check{
 			test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/through_the_outer", "1 jobs, want 0"),
-			row("A11", "orphans: jobs without a business row"),
+			row("A11", "orphans: jobs without their business row"),
 		},
 	},
 	{
@@ -130,7 +130,7 @@ func Exponential(`},
 `, ``}},
 		Checks: []Check{
 			test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/the_connection$", "1 jobs, want 0"),
-			row("A11", "orphans: jobs without a business row"),
+			row("A11", "orphans: jobs without their business row"),
 		},
 	},
 }

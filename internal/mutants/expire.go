@@ -85,7 +85,7 @@ var expire = []Mutant{
 			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_root,_a_key", "a reaper took the job"),
 			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_a_tenant$", "a reaper took the job"),
 			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_a_tenant,_a_key", "a reaper took the job"),
-			row("B11", "jobs that succeeded in their first attempt, with its result"),
+			row("B11", "jobs that succeeded on the first attempt, with their result stored"),
 		},
 	},
 	{

@@ -49,7 +49,7 @@ var failed = []Mutant{
 		Invariant: "An outage is quiet",
 		Edits:     []Edit{{"internal/outage.opensAfter", `opensAfter = 5`, `opensAfter = 1 << 30`}},
 		Checks: []Check{
-			row("D12", "claims"),
+			row("D12", "claims during the outage"),
 			test("dispatcher", "TestWhatIsClaimedAheadGoesBackInAnOutage", "waited"),
 		},
 	},

@@ -130,7 +130,7 @@ var keys = []Mutant{
 `}},
 		Checks: []Check{
 			test("reaper", "TestTheSweepMovesStuckKeysOn", "want pending"),
-			row("K6", "still waiting for the sweep to move on what dead workers had freed"),
+			row("K6", "still waiting for the sweep to promote the next jobs of the dead workers' keys"),
 		},
 	},
 	{
@@ -140,7 +140,7 @@ var keys = []Mutant{
 		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.Status == outbox.Retrying || a.outcome`}},
 		Checks: []Check{
 			test("dispatcher", "TestEveryEndOfAnAttemptMovesTheKeyOn/failed,_and_retried_tomorrow", "in vain: the others succeed"),
-			row("K6", "seconds that a slot was free and a job of its key blocked, without a sweep"),
+			row("K6", "seconds that a key had a free slot and a blocked job, without a sweep, worst"),
 		},
 	},
 	{

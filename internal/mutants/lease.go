@@ -30,7 +30,7 @@ var lease = []Mutant{
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/extend_after_claimed_by_another", "took effect = true"),
-			row("B1", "late extend: refused with the lease lost"),
+			row("B1", "refused because the lease was lost: extend"),
 		},
 	},
 	{
@@ -40,7 +40,7 @@ var lease = []Mutant{
 		Edits:     workerNameFence,
 		Checks: []Check{
 			test("dispatcher", "TestZombieHandlersChangeNothing", "in vain: every outcome is refused"),
-			row("B2", "late succeed: refused with the lease lost"),
+			row("B2", "refused because the lease was lost: succeed"),
 		},
 	},
 	{

@@ -32,7 +32,7 @@ func New(db DBTX) *Queries {`},
 	Checks: []Check{
 		test("inbox", "TestRedeliveriesHaveOneEffect", "want 500 of 500"),
 		test("inbox", "TestASecondTransactionWaitsForTheFirst/and_is_the_first_if_that_rolls_back", "first = false, want true"),
-		row("A4", "L3: effects missing"),
+		row("A4", "L3: succeeded jobs without their effect"),
 	},
 }, {
 	Name:      "a position without its epoch",

@@ -12,6 +12,6 @@ var retry = []Mutant{{
 	},
 	Checks: []Check{
 		test("operator", "TestARetryFencesAZombie", "the zombie's outcome was accepted"),
-		row("B2", "late succeed: refused with the lease lost"),
+		row("B2", "refused because the lease was lost: succeed"),
 	},
 }}

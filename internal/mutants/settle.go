@@ -39,7 +39,7 @@ var settle = []Mutant{
 			test("dispatcher", "TestFence/succeed_in_place_with_results_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/succeed_in_place_with_events_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
-			row("B1", "late succeed: refused with the lease lost"),
+			row("B1", "refused because the lease was lost: succeed"),
 		},
 	},
 	{
@@ -162,7 +162,7 @@ var settle = []Mutant{
 		Checks: []Check{
 			test("dispatcher", "TestSessionIsDurable", "synchronous_commit = off"),
 			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the claim"),
-			row("A5", "two executions under one lease"),
+			row("A5", "executions that share one lease (job and epoch)"),
 		},
 	},
 	{
@@ -191,7 +191,7 @@ RETURNING id`},
 		}},
 		Checks: []Check{
 			test("dispatcher", "TestStopGivesBackWhatHadNotStarted", "jobs given back as they were = 0"),
-			row("D7", "attempts that a stop in good order spent"),
+			row("D7", "jobs that a graceful stop cost an attempt"),
 		},
 	},
 	{
@@ -285,7 +285,7 @@ RETURNING id`},
 		Edits:     []Edit{{"dispatcher.reporter.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
 		Checks: []Check{
 			test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4"),
-			row("A12", "lines of the log: lease_lost"),
+			row("A12", "log lines that say lease_lost"),
 		},
 	},
 }

@@ -14,7 +14,7 @@ var wake = []Mutant{
 `}},
 		Checks: []Check{
 			test("outbox", "TestNobodyIsWokenWhileTheCommitIsUnderWay", "notifications before the commit"),
-			row("C3", "jobs of a slow COMMIT that start promptly after it"),
+			row("C3", "jobs started promptly after a slow COMMIT"),
 		},
 	},
 	{
@@ -41,7 +41,7 @@ var wake = []Mutant{
 		Edits:     []Edit{{"listener.session.rest", `if !s.line.heardSince(asked) {`, `if asked.IsZero() {`}},
 		Checks: []Check{
 			test("listener", "TestServerThatDoesNotAnswerIsGivenUp", "deaf = false"),
-			row("C2", "seconds until deafness is found out, worst"),
+			row("C2", "seconds until a worker detected that its listener was deaf, worst"),
 		},
 	},
 	{

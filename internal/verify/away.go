@@ -67,8 +67,8 @@ func hostAway(ctx context.Context, r *Run) error {
 	if err := r.Drain(ctx, jobs, patience); err != nil {
 		return err
 	}
-	r.Expect("seconds until all are delivered", time.Since(back).Seconds(), "<=", 10)
-	r.Expect("deliveries", float64(delivered.Load()), "=", float64(jobs))
+	r.Expect("seconds from the host's return until every job was delivered", time.Since(back).Seconds(), "<=", 10)
+	r.Expect("webhook requests received", float64(delivered.Load()), "=", float64(jobs))
 	for what, sql := range map[string]string{
 		"jobs that have not succeeded":           `SELECT $1 - count(*) FROM outbox.history WHERE status = 'succeeded'`,
 		"jobs that needed more than one attempt": `SELECT count(*) + 0 * $1::integer FROM outbox.history WHERE attempt <> 1`,
@@ -88,9 +88,9 @@ func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before str
 		what, sql string
 		most      float64
 	}{
-		{"claims", `SELECT count(*) FROM verify.moves WHERE became = 'running' AND $1::pg_lsn IS NOT NULL`, 200},
-		{"bytes of WAL", `SELECT pg_current_wal_lsn() - $1::pg_lsn`, 2 << 20},
-		{"attempts that were spent", `SELECT coalesce(sum(attempt), 0) FROM outbox.jobs WHERE status <> 'running' AND $1::pg_lsn IS NOT NULL`, 0},
+		{"claims during the outage", `SELECT count(*) FROM verify.moves WHERE became = 'running' AND $1::pg_lsn IS NOT NULL`, 200},
+		{"bytes of WAL written during the outage", `SELECT pg_current_wal_lsn() - $1::pg_lsn`, 2 << 20},
+		{"attempts used during the outage", `SELECT coalesce(sum(attempt), 0) FROM outbox.jobs WHERE status <> 'running' AND $1::pg_lsn IS NOT NULL`, 0},
 	} {
 		n, err := r.Number(ctx, q.sql, before)
 		if err != nil {
@@ -102,14 +102,14 @@ func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before str
 	if err != nil {
 		return err
 	}
-	r.Expect("lines of the log", float64(len(lines)), "<=", 100)
+	r.Expect("log lines of the worker during the outage", float64(len(lines)), "<=", 100)
 	found := 0
 	for _, line := range lines {
 		if strings.HasPrefix(line.Msg, "kind unavailable") {
 			found++
 		}
 	}
-	r.Expect("lines that say that the kind is unavailable", float64(found), "=", 1)
+	r.Expect("log lines that report the kind as unavailable", float64(found), "=", 1)
 	return nil
 }
 

@@ -57,7 +57,7 @@ func brokerAway(ctx context.Context, r *Run) (err error) {
 
 const (
 	serverAway    = "kill -9 of the NATS server"
-	serverStopped = "the NATS server stopped"
+	serverStopped = "SIGSTOP of the NATS server"
 )
 
 // outage has the broker away for long, and then stopped for a while.
@@ -83,9 +83,9 @@ func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server
 		return err
 	}
 	alone, beside := p.p99(before), p.p99(during)
-	r.Figure("publishers_p99_ms_before", alone.Seconds()*1000)
-	r.Figure("publishers_p99_ms", beside.Seconds()*1000)
-	r.Expect("p99 of publishers during the outage, ms", beside.Seconds()*1000, "<=", max(alone.Seconds()*1500, 20))
+	r.Figure("publishers_p99_before_ms", alone.Seconds()*1000)
+	r.Figure("publishers_p99_during_ms", beside.Seconds()*1000)
+	r.Expect("publishing transactions during the outage, p99 in ms", beside.Seconds()*1000, "<=", max(alone.Seconds()*1500, 20))
 	if err := r.store(ctx, backlog, "after"); err != nil {
 		return err
 	}
@@ -139,11 +139,11 @@ func (r *Run) expectNextToNothing(ctx context.Context, relay *child.Process, dur
 	seconds := during.until.Sub(during.from).Seconds()
 	r.Figure("statements_per_s", float64(statements)/seconds)
 	r.Figure("log_lines", float64(lines))
-	r.Expect("statements a second during the outage", float64(statements)/seconds, "<=", 1)
-	r.Expect("statements during the outage", float64(statements), ">=", 1) // it is there
-	r.Expect("log lines during the outage", float64(lines), "<=", seconds/10+1)
+	r.Expect("relay statements per second during the outage", float64(statements)/seconds, "<=", 1)
+	r.Expect("relay statements during the outage", float64(statements), ">=", 1) // it is there
+	r.Expect("relay log lines during the outage", float64(lines), "<=", seconds/10+1)
 	shown, err := r.Number(ctx, `SELECT count(*) FROM outbox.sinks WHERE away_since < clock_timestamp() - interval '10 s'`)
-	r.Expect("sinks that show the outage", float64(shown), "=", 1)
+	r.Expect("sinks that outbox.sinks shows as away", float64(shown), "=", 1)
 	return err
 }
 
@@ -157,12 +157,12 @@ func (r *Run) checkOutage(ctx context.Context, p *publishing, broker *natsproc.S
 	if err != nil {
 		return err
 	}
-	r.Expect("stored twice", float64(repeats), "=", 0)
+	r.Expect("messages that the broker stored twice", float64(repeats), "=", 0)
 	jobs, err := r.Number(ctx, `SELECT count(*) FROM (SELECT FROM outbox.jobs UNION ALL SELECT FROM outbox.history) AS job`)
 	if err != nil {
 		return err
 	}
-	r.Expect("jobs made of events", float64(jobs), "=", 0)
+	r.Expect("jobs created from events", float64(jobs), "=", 0)
 	rates := map[string]float64{}
 	for _, key := range []string{"before", "after"} {
 		var part []published
@@ -181,7 +181,7 @@ func (r *Run) checkOutage(ctx context.Context, p *publishing, broker *natsproc.S
 	if r.Tier == TierP { // a second or two
 		least = 0.5
 	}
-	r.Expect("the rate of what waited, as a part of the rate before", rates["after"]/rates["before"], ">=", least)
+	r.Expect("publish rate of the backlog after the outage, divided by the rate before", rates["after"]/rates["before"], ">=", least)
 	r.atLeast(1, serverAway)
 	r.atLeast(1, serverStopped)
 	return nil

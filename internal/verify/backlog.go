@@ -25,13 +25,13 @@ func backlog(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.Expect(fmt.Sprintf("claim p99 with %d due jobs, as a multiple of that with %d", many, few), large.Seconds()/small.Seconds(), "<=", 2)
+	r.Expect(fmt.Sprintf("claim p99 with %d due jobs, divided by claim p99 with %d", many, few), large.Seconds()/small.Seconds(), "<=", 2)
 	// A worker that is told to stop gives back what it has not begun, and one that stops a moment later may take
 	// that: a second epoch of a first attempt.
 	for what, sql := range map[string]string{
-		"due jobs that vanished":                 `SELECT $1 - (SELECT count(*) FROM outbox.jobs) - (SELECT count(*) FROM outbox.history)`,
-		"jobs left running after the stop":       `SELECT count(*) + 0 * $1::integer FROM outbox.jobs WHERE status = 'running'`,
-		"jobs that needed more than one attempt": `SELECT count(*) + 0 * $1::integer FROM outbox.history WHERE attempt > 1`,
+		"due jobs missing from outbox.jobs and outbox.history": `SELECT $1 - (SELECT count(*) FROM outbox.jobs) - (SELECT count(*) FROM outbox.history)`,
+		"jobs still running after the workers stopped":         `SELECT count(*) + 0 * $1::integer FROM outbox.jobs WHERE status = 'running'`,
+		"jobs that needed more than one attempt":               `SELECT count(*) + 0 * $1::integer FROM outbox.history WHERE attempt > 1`,
 	} {
 		var n int
 		// Without a deadline: ten million rows take a while to count.

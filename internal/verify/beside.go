@@ -58,7 +58,7 @@ func (r *Run) claimBesideALock(ctx context.Context, c *claimed) (free bool, err 
 	}
 	r.None("claims that waited for a locked job", waited)
 	if len(waited) == 0 {
-		r.Expect("jobs claimed beside a locked one", float64(c.n-before), ">=", float64(len(all)))
+		r.Expect("jobs claimed while another one was locked", float64(c.n-before), ">=", float64(len(all)))
 	}
 	return len(waited) == 0, nil
 }

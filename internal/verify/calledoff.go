@@ -195,12 +195,12 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 		}
 	}
 	for status, n := range counts {
-		r.Count("called off and "+string(status), n)
+		r.Count("with a deadline or cancelled, ended "+string(status), n)
 	}
 	r.None("executions that started at or after their deadline", late)
-	r.None("jobs that ended as nobody asked", wrong)
-	r.None("jobs that ran after they were closed, or were claimed after they were cancelled", again)
-	r.None("jobs that were closed too late", slow)
+	r.None("jobs that ended with the wrong status", wrong)
+	r.None("jobs executed after they were closed, or claimed after they were cancelled", again)
+	r.None("jobs expired or cancelled too late", slow)
 	for _, status := range []outbox.Status{outbox.Expired, outbox.Cancelled} {
 		r.Expect("jobs "+string(status), float64(counts[status]), ">=", float64(len(called)/10))
 	}

@@ -21,7 +21,7 @@ type memoryGroup struct{ path string }
 func newMemoryGroup(name string, limit int) (*memoryGroup, error) {
 	g := &memoryGroup{filepath.Join(cgroups, fmt.Sprintf("posthaste-verify-%d-%s", os.Getpid(), name))}
 	if err := os.Mkdir(g.path, 0o755); err != nil {
-		return nil, notPossible("a group of the kernel's memory controller, version 1: " + err.Error())
+		return nil, notPossible("cannot make a group of the memory controller of cgroup v1: " + err.Error())
 	}
 	if err := g.write("memory.limit_in_bytes", limit); err != nil {
 		return nil, errors.Join(err, g.remove())

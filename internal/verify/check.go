@@ -120,11 +120,11 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 		return 0, err
 	}
 	v := b.queue.Verdict()
-	r.None("lost: acknowledged, and never carried out", v.Lost)
-	r.None("unexpected: carried out, and never asked for", v.Unexpected)
+	r.None("lost jobs: acknowledged to a producer, never completed", v.Lost)
+	r.None("unexpected jobs: completed, never enqueued", v.Unexpected)
 	for name, n := range map[string]int{
-		"attempted": v.Attempted, "acknowledged": v.Acked, "unknown": v.Unknown, "delivered": v.Delivered,
-		"recovered": len(v.Recovered), "delivered more than once": len(v.Duplicated), "executions in vain": b.inVain,
+		"attempted": v.Attempted, "acknowledged": v.Acked, "outcome unknown": v.Unknown, "completed": v.Delivered,
+		"completed after an unknown outcome": len(v.Recovered), "completed more than once": len(v.Duplicated), "executions that returned an error": b.inVain,
 	} {
 		r.Count(name, n)
 	}
@@ -142,7 +142,7 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	if err := r.checkStreams(ctx); err != nil {
 		return 0, err
 	}
-	r.None("processes that fared badly", r.fates())
+	r.None(noCrashes, r.fates())
 	return executions - b.inVain - v.Delivered, nil
 }
 
@@ -155,7 +155,7 @@ func (r *Run) checkStreams(ctx context.Context) error {
 	}
 	r.Count("streamed jobs", found.Jobs)
 	r.Count("events of streamed jobs", found.Events)
-	r.None("streamed jobs that their events rebuild as something else", found.Differences)
+	r.None("streamed jobs that differ from what their events rebuild", found.Differences)
 	return nil
 }
 
@@ -184,7 +184,7 @@ func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	for lease := range b.effects {
 		vanished = append(vanished, lease)
 	}
-	r.None("effects that were seen to commit and are gone", vanished)
+	r.None("effects whose COMMIT was acknowledged, missing from the database", vanished)
 	wanted, err := r.Texts(ctx, `SELECT id::text FROM outbox.history
 		WHERE status = 'succeeded' AND convert_from(payload, 'UTF8')::jsonb ->> 'do' IN ('effect', 'once', 'gated', 'stall')`)
 	if err != nil {
@@ -192,9 +192,9 @@ func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	}
 	missing, duplicated, nobodys := checker.Effects(wanted, made)
 	r.Count("effects", len(made))
-	r.None("L3: effects missing", missing)
-	r.None("L3: effects made twice", duplicated)
-	r.None("effects of no succeeded job", nobodys)
+	r.None("L3: succeeded jobs without their effect", missing)
+	r.None("L3: jobs whose effect was applied twice", duplicated)
+	r.None("effects of jobs that did not succeed", nobodys)
 	return nil
 }
 
@@ -209,8 +209,8 @@ func (r *Run) checkOrphans(ctx context.Context) error {
 		return err
 	}
 	noJob, noRow, twice := checker.Orphans(rows, jobs)
-	r.None("orphans: business rows without a job", noJob)
-	r.None("orphans: jobs without a business row", noRow)
+	r.None("orphans: business rows without their job", noJob)
+	r.None("orphans: jobs without their business row", noRow)
 	r.None("business rows with two jobs", twice)
 	return nil
 }
@@ -225,22 +225,22 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 		return moves, err
 	}
 	if stored > moves.Jobs { // a recording of nothing would find nothing; trimmed jobs have moves only
-		r.None("the recording of moves is incomplete", []string{fmt.Sprintf("%d jobs are stored, moves of %d were recorded", stored, moves.Jobs)})
+		r.None("jobs without a recorded history", []string{fmt.Sprintf("%d jobs are stored, moves of %d were recorded", stored, moves.Jobs)})
 	}
 	r.Count("jobs", moves.Jobs)
-	r.Count("moves", moves.Moves)
+	r.Count("recorded changes", moves.Moves)
 	r.Count("claims", moves.Claims)
-	r.Count("leases lapsed", moves.Expired)
-	r.None("illegal moves", moves.Illegal)
-	r.None("moves out of a closed status", moves.Regressions)
-	r.None("epochs that did not rise", moves.Epochs)
-	r.None("L1: two live leases", moves.TwoLeases)
-	r.None("jobs that are open in the end", moves.Open)
+	r.Count("leases expired", moves.Expired)
+	r.None("illegal status changes", moves.Illegal)
+	r.None("status changes of closed jobs", moves.Regressions)
+	r.None("claims that did not raise the epoch", moves.Epochs)
+	r.None("L1: leases taken from a worker before they ended", moves.TwoLeases)
+	r.None("jobs still open at the end", moves.Open)
 	return moves, nil
 }
 
 // blinding faults keep a process from learning that its lease is over.
-var blinding = map[string]bool{"pause": true, "partition": true}
+var blinding = map[string]bool{"SIGSTOP of a worker": true, "network partition": true}
 
 func (r *Run) checkOverlaps(ctx context.Context, b *books, givenUp map[checker.Lease]time.Time) (executions int, err error) {
 	var windows []checker.Window
@@ -267,10 +267,10 @@ func (r *Run) checkOverlaps(ctx context.Context, b *books, givenUp map[checker.L
 		}
 	}
 	r.Count("executions", executions)
-	r.Count("overlapping executions, explained", overlaps.Explained)
-	r.None("L2: overlapping executions without an explanation", overlaps.Unexplained)
-	r.None("two executions under one lease", overlaps.SameLease)
-	r.None("L1: leases given up while the job was still executed", wentOn)
-	r.None("executions of processes that nobody knows", b.unended)
+	r.Count("overlapping executions explained by a fault", overlaps.Explained)
+	r.None("L2: overlapping executions of a job that no fault explains", overlaps.Unexplained)
+	r.None("executions that share one lease (job and epoch)", overlaps.SameLease)
+	r.None("L1: leases given back while the handler was still running", wentOn)
+	r.None("executions whose end is not known", b.unended)
 	return executions, nil
 }

@@ -20,10 +20,10 @@ const (
 	afterACut    = 2500 * time.Millisecond
 )
 
-const killAtClaim = "kill -9 producer at a COMMIT that claims"
+const killAtClaim = "kill -9 producer at a COMMIT that claims its job"
 
 var claimCutNames = map[fault.Cut]string{
-	fault.Before: "cut at the claim", fault.Inside: "cut after a COMMIT that claims", fault.After: "cut between a COMMIT that claims and its answer",
+	fault.Before: "connection cut at the claim", fault.Inside: "connection cut after a COMMIT that claims its job", fault.After: "connection cut between a COMMIT that claims its job and its response",
 }
 
 // killsAtClaimingCommit is row A3b.
@@ -76,7 +76,7 @@ func (r *Run) checkClaimsAtCommit(ctx context.Context, atLeast int, stopped []st
 	if err != nil {
 		return err
 	}
-	r.Expect("claims by the transaction that stores the job", float64(claimed), ">=", float64(atLeast))
+	r.Expect("jobs claimed in the transaction that stored them", float64(claimed), ">=", float64(atLeast))
 	lapsed, err := r.Texts(ctx, `SELECT job || ' of ' || owner FROM (
 			SELECT job, lost_leases > lag(lost_leases) OVER moves AS lapsed, lag(owner) OVER moves AS owner
 			FROM verify.moves WINDOW moves AS (PARTITION BY job ORDER BY seq)) AS moved
@@ -84,7 +84,7 @@ func (r *Run) checkClaimsAtCommit(ctx context.Context, atLeast int, stopped []st
 	if err != nil {
 		return err
 	}
-	r.None("leases that lapsed of processes that were not killed", lapsed)
+	r.None("expired leases of processes that were not killed", lapsed)
 	return nil
 }
 
@@ -201,6 +201,6 @@ func (c *claimingCommitter) ended(ctx context.Context, p *child.Process) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(stopPatience):
-		return fmt.Errorf("it is still there after %s", stopPatience)
+		return fmt.Errorf("it still runs after %s", stopPatience)
 	}
 }

@@ -54,12 +54,12 @@ func claimers(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.Count("claim statements", c.statements)
-	r.Expect("rows by the planner's statistics: stale", float64(rows), "=", 1)
-	r.Expect("combinations of planner settings", float64(len(c.combos)), ">=", 40)
-	r.Expect("claims", float64(c.n), ">=", float64(c.want))
-	r.None("over-claims: more jobs than asked for", c.over)
-	r.None("leases, (id, epoch), given out twice", c.twice)
-	r.Expect("claims that the database recorded", float64(r.record.Counts["claims"]), "=", float64(c.n))
+	r.Expect("rows in outbox.jobs, by the planner's stale statistics", float64(rows), "=", 1)
+	r.Expect("combinations of planner settings tried", float64(len(c.combos)), ">=", 40)
+	r.Expect("jobs claimed", float64(c.n), ">=", float64(c.want))
+	r.None("claims that returned more jobs than asked for", c.over)
+	r.None("leases (job and epoch) granted twice", c.twice)
+	r.Expect("claims recorded by the database, compared with those returned to claimers", float64(r.record.Counts["claims"]), "=", float64(c.n))
 	return nil
 }
 

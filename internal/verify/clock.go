@@ -32,7 +32,7 @@ func clocks(ctx context.Context, r *Run) error {
 	env := r.workerEnv("", []string{"VERIFY_CONCURRENCY=400", "VERIFY_POOL=16"})
 	ahead, err := begin("ahead", "verify-worker", env...)
 	if err != nil {
-		return notPossible("a process cannot be given a clock of its own: " + err.Error())
+		return notPossible("cannot give a process its own clock: " + err.Error())
 	}
 	behind, err2 := begin("behind", "verify-worker", env...)
 	jumping, err3 := begin("jumping", "verify-worker", env...)
@@ -133,7 +133,7 @@ func (r *Run) checkClocks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.None("leases that lapsed while their worker was alive", lost)
+	r.None("leases that expired while their worker was alive", lost)
 	var killed time.Time
 	for _, f := range r.Faults.All() {
 		if f.Kind == "kill -9 worker" {
@@ -151,12 +151,12 @@ func (r *Run) checkClocks(ctx context.Context) error {
 	}
 	r.Figure("start_delay_p99_s", p99)
 	r.Figure("rerun_max_s", last)
-	r.Expect("seconds from due to started, p99", p99, "<=", 2)
-	r.Expect("jobs of the killed worker that ran again", float64(again), ">=", 5)
+	r.Expect("seconds from due to start, p99", p99, "<=", 2)
+	r.Expect("jobs of the killed worker that were run again", float64(again), ">=", 5)
 	// A handler that is stopped, or a job that goes back, for no reason but a clock.
 	vain := r.record.Counts["claims"] - r.record.Counts["jobs"] - again
-	r.Expect("claims in vain but for the killed worker's", float64(vain), "<=", float64(r.record.Counts["jobs"]/100))
-	r.Expect("seconds from the death until they ran again, worst", last, "<=", (r.Lease + 3*time.Second).Seconds())
+	r.Expect("claims beyond one per job, without those of the killed worker's jobs", float64(vain), "<=", float64(r.record.Counts["jobs"]/100))
+	r.Expect("seconds from the kill until its jobs were run again, worst", last, "<=", (r.Lease + 3*time.Second).Seconds())
 	r.atLeast(r.Size(10, 50), "clock jumps")
 	return nil
 }
@@ -178,7 +178,7 @@ func (r *Run) checkSkew() error {
 		}
 		least = min(least, e.Clock.Sub(e.At).Abs())
 	}
-	r.Count("lines of ledgers written with a wrong clock", lines)
-	r.Expect("seconds that the clocks of workers and producer were off, least", least.Seconds(), ">=", (clockOff - 10*time.Second).Seconds())
+	r.Count("ledger lines written while the clock was wrong", lines)
+	r.Expect("seconds by which the processes' clocks were wrong, least", least.Seconds(), ">=", (clockOff - 10*time.Second).Seconds())
 	return nil
 }

@@ -53,7 +53,7 @@ func killsAtCommit(ctx context.Context, r *Run) error {
 }
 
 var cutNames = map[fault.Cut]string{
-	fault.Before: "cut before COMMIT", fault.Inside: "cut inside COMMIT", fault.After: "cut between COMMIT and its answer",
+	fault.Before: "connection cut before COMMIT", fault.Inside: "connection cut inside COMMIT", fault.After: "connection cut between COMMIT and its response",
 }
 
 // committer is a producer behind a proxy that breaks its commits, and kills it at

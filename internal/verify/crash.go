@@ -42,14 +42,14 @@ func postmasterKills(ctx context.Context, r *Run) error {
 		median, worst := took[len(took)/2].Seconds(), took[len(took)-1].Seconds()
 		r.Figure("resumed_median_s", median)
 		r.Figure("resumed_max_s", worst)
-		r.Expect("seconds until the first completion, median", median, "<=", 2)
-		r.Expect("seconds until the first completion, worst", worst, "<=", 3)
+		r.Expect("seconds from the restarted server's first answer to the first completed job, median", median, "<=", 2)
+		r.Expect("seconds from the restarted server's first answer to the first completed job, worst", worst, "<=", 3)
 	}
 	r.allAcked(f.jobs + silent)
 	return nil
 }
 
-const silentCrash = "kill -9 postmaster right after a lone commit"
+const silentCrash = "kill -9 postmaster right after a single commit"
 
 // crashInSilence crashes the server when nothing else is committed. Its log is
 // written out when a commit waits for that, and else every ten seconds, by the row's

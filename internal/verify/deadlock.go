@@ -62,7 +62,7 @@ func deadlocks(ctx context.Context, r *Run) error {
 // lasts waits for as long as the fight has to last, and on a slow machine until
 // everybody has done enough, which check judges.
 func (f *fight) lasts(ctx context.Context, least time.Duration) error {
-	f.Progress("fight", 0, 0)
+	f.Progress("lock jobs", 0, 0)
 	if err := backoff.Sleep(ctx, least); err != nil {
 		return err
 	}
@@ -92,9 +92,9 @@ type act struct {
 func (f *fight) did(ctx context.Context) (all []act, err error) {
 	enough := f.Size(100, 2000)
 	for what, sql := range map[string]string{
-		"settlements":               `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became IN ('retrying', 'dead', 'failed', 'succeeded')`,
-		"closed and trimmed":        `SELECT (SELECT count(*) FROM verify.moves WHERE became IN ('succeeded', 'dismissed')) - (SELECT count(*) FROM outbox.history)`,
-		"leases that a reaper took": `SELECT count(*) FROM (SELECT lost_leases - lag(lost_leases) OVER (PARTITION BY job ORDER BY seq) AS more FROM verify.moves WHERE was = 'running' OR became = 'running') AS moves WHERE more > 0`,
+		"attempts settled":           `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became IN ('retrying', 'dead', 'failed', 'succeeded')`,
+		"closed jobs trimmed":        `SELECT (SELECT count(*) FROM verify.moves WHERE became IN ('succeeded', 'dismissed')) - (SELECT count(*) FROM outbox.history)`,
+		"leases expired by a reaper": `SELECT count(*) FROM (SELECT lost_leases - lag(lost_leases) OVER (PARTITION BY job ORDER BY seq) AS more FROM verify.moves WHERE was = 'running' OR became = 'running') AS moves WHERE more > 0`,
 	} {
 		n, err := f.Number(ctx, sql)
 		if err != nil {
@@ -102,10 +102,10 @@ func (f *fight) did(ctx context.Context) (all []act, err error) {
 		}
 		all = append(all, act{what, n, enough})
 	}
-	for what, n := range map[string]*atomic.Int64{"retries by operators": &f.retried, "dismissals by operators": &f.dismissed, "leases that lapsed early": &f.lapsed} {
+	for what, n := range map[string]*atomic.Int64{"retries by operators": &f.retried, "dismissals by operators": &f.dismissed, "leases that the row ended early": &f.lapsed} {
 		all = append(all, act{what, int(n.Load()), enough})
 	}
-	return append(all, act{"reapers that ran", int(f.reapers.Load()), f.Size(20, 500)}), nil
+	return append(all, act{"reapers run", int(f.reapers.Load()), f.Size(20, 500)}), nil
 }
 
 // fight is everybody who acts on the rows besides the workers, and what they did.
@@ -220,13 +220,13 @@ func (f *fight) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.Expect("deadlocks that the server found", float64(found), "=", 0)
-	f.None("errors that operators and producers saw", f.failed)
+	f.Expect("deadlocks detected by the server", float64(found), "=", 0)
+	f.None("errors returned to operators and producers", f.failed)
 	bad, err := f.refusals()
 	if err != nil {
 		return err
 	}
-	f.None("40P01 and 40001 in the logs of workers", bad)
+	f.None("SQLSTATE 40P01 or 40001 in the workers' logs", bad)
 	did, err := f.did(ctx)
 	for _, act := range did {
 		f.Expect(act.what, float64(act.n), ">=", float64(act.least))

@@ -49,7 +49,7 @@ type deafness struct {
 // await waits until the worker has found out what was done to it, and hears again.
 func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, err error) {
 	var deaf, hears []logLine
-	err = r.Await(ctx, 90*time.Second, e.Name+" to find out that it is deaf, and to hear again", func(context.Context) (_ bool, err error) {
+	err = r.Await(ctx, 90*time.Second, e.Name+" to detect that its listener is deaf, and to listen again", func(context.Context) (_ bool, err error) {
 		if deaf, err = sayings(e.Process, listenerDeaf, done); err != nil || len(deaf) == 0 {
 			return false, err
 		}
@@ -95,8 +95,8 @@ func (r *Run) foundOut(all []deafness, found, back time.Duration) {
 	if len(all) > 0 {
 		r.Figure("found_out_median_s", all[len(all)/2].found.Seconds())
 	}
-	r.Expect("seconds until deafness is found out, worst", worst.found.Seconds(), "<=", found.Seconds())
-	r.Expect("seconds from then until it hears again, worst", worst.back.Seconds(), "<=", back.Seconds())
+	r.Expect("seconds until a worker detected that its listener was deaf, worst", worst.found.Seconds(), "<=", found.Seconds())
+	r.Expect("seconds from the detection until it listened again, worst", worst.back.Seconds(), "<=", back.Seconds())
 }
 
 // aJobEvery100ms is what a producer does in rows in which little has to happen.
@@ -107,7 +107,7 @@ func aJobEvery100ms(more ...string) []string {
 // halfOpen is row C2. A question to the server is due every 2.5 s: the moments
 // cover that time.
 func halfOpen(ctx context.Context, r *Run) error {
-	const ears, kind = 4, "half-open listener"
+	const ears, kind = 4, "half-open listener connection"
 	rounds, random := r.Size(2, 13), fault.Random(r.Seed, "half-open")
 	listening, workers, err := r.newEars(ears)
 	if err != nil {
@@ -146,7 +146,7 @@ func halfOpen(ctx context.Context, r *Run) error {
 
 // registeredButDeaf is row C4.
 func registeredButDeaf(ctx context.Context, r *Run) error {
-	const ears, kind = 3, "UNLISTEN behind its back"
+	const ears, kind = 3, "UNLISTEN in the listener's session"
 	rounds, random := r.Size(1, 10), fault.Random(r.Seed, "unlisten")
 	listening, workers, err := r.newEars(ears, "OUTBOX_POLL_INTERVAL=5m")
 	if err != nil {
@@ -158,7 +158,7 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 		return err
 	}
 	pooled.proxy.Swallow.Store(true) // well before the process can have come up
-	healed := r.Faults.Begin("pooler that swallows LISTEN", pooled.Name)
+	healed := r.Faults.Begin("pooler that discards LISTEN", pooled.Name)
 	defer healed()
 	if err := r.awaitStatus(ctx, "ready", workers...); err != nil {
 		return err
@@ -175,7 +175,7 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 			all = append(all, found...)
 		}
 		lost, err := metric(ctx, "outbox_listener_canary_failures_total", workers...)
-		r.Expect("canaries that workers counted as lost", lost, ">=", float64(rounds*ears))
+		r.Expect("self-test notifications that workers counted as lost", lost, ">=", float64(rounds*ears))
 		return errors.Join(err, r.staysDeaf(ctx, pooled, began))
 	})
 	stall := stalled()
@@ -195,10 +195,10 @@ func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 		return err
 	}
 	if len(deaf) == 0 {
-		r.Expect("the pooled worker found out that it is deaf", 0, "=", 1)
+		r.Expect("the worker behind the pooler detected that it is deaf", 0, "=", 1)
 		return nil
 	}
-	r.Expect("seconds until the pooled worker knows that it is deaf", deaf[0].At.Sub(began).Seconds(), "<=", 65)
+	r.Expect("seconds until the worker behind the pooler detected that it is deaf", deaf[0].At.Sub(began).Seconds(), "<=", 65)
 	if err := r.awaitStatus(ctx, "degraded", e.Process); err != nil {
 		return err
 	}
@@ -207,8 +207,8 @@ func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 		return err
 	}
 	connected, err := metric(ctx, "outbox_listener_connected", e.Process)
-	r.Expect("pooled workers that say in /readyz that they are deaf", count(ready.Components["listener"].State == "deaf"), "=", 1)
-	r.Expect("pooled workers that the metrics call connected", connected, "=", 0)
+	r.Expect("workers behind the pooler whose /readyz says deaf", count(ready.Components["listener"].State == "deaf"), "=", 1)
+	r.Expect("workers behind the pooler whose metrics say connected", connected, "=", 0)
 	return err
 }
 

@@ -41,7 +41,7 @@ func deadWorkers(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.Expect("live leases of others that were left alone", float64(untouched), "=", liveLeases)
+	r.Expect("live leases of other workers left untouched", float64(untouched), "=", liveLeases)
 	if err := r.measureReaper(ctx); err != nil {
 		return err
 	}
@@ -57,9 +57,9 @@ func deadWorkers(ctx context.Context, r *Run) error {
 	r.Figure("rerun_p99_s", p99)
 	r.Figure("rerun_max_s", last)
 	r.atLeast(deaths, "kill -9 worker")
-	r.Expect("jobs of dead workers that ran again", float64(len(took)), "=", float64(deaths*heldJobs))
+	r.Expect("jobs of killed workers that were run again", float64(len(took)), "=", float64(deaths*heldJobs))
 	const reap, poll = 2500 * time.Millisecond, time.Second
-	r.Expect("seconds from the death until the jobs ran again, p99", p99, "<=", (r.Lease + reap + poll).Seconds())
+	r.Expect("seconds from the kill until the jobs were run again, p99", p99, "<=", (r.Lease + reap + poll).Seconds())
 	return nil
 }
 
@@ -156,7 +156,7 @@ func (r *Run) measureReaper(ctx context.Context) error {
 		return err
 	}
 	r.Figure("reaped_per_s", rate)
-	r.Expect("lapsed leases that the reaper expires, per second", rate, ">=", 5000)
+	r.Expect("leases expired by the reaper, per second", rate, ">=", 5000)
 	if err := r.stop(ctx, p); err != nil {
 		return err
 	}

@@ -19,37 +19,36 @@ import (
 
 // events is family E: what is committed is published, each key in the order of its lock.
 func events() []Row {
-	const accounts = "missing 0, unexpected 0, inversions 0, ids that changed 0"
 	return []Row{
 		{
-			Name: "E1", Timed: true, Fault: "the relay that publishes to a NATS server killed with -9 between the server's acknowledgement and the store of the cursor (P: 10, S: 500 times)", Tiers: both, run: killsAtAck, direct: true,
-			Workload: "P 8,000, S 100,000 events of 100 keys from 8 publishers, one transaction in ten rolled back; two relays with leases of 1 s",
-			Pass:     accounts + ", stored twice 0, seconds from a kill until the next owner's first message ≤ 2",
+			Name: "E1", Timed: true, Title: "Relay killed before it stores its cursor", Fault: "the relay that publishes to a NATS server is killed with kill -9 between the server's acknowledgement and the store of the cursor (10 times, S: 500)", Tiers: both, run: killsAtAck, direct: true,
+			Workload: "8,000 events (S: 100,000) of 100 keys from 8 publishers, one transaction in ten rolled back; two relays with leases of 1 s",
+			Pass:     eventsSafe + "; the broker stores no message twice; the next owner's first message ≤ 2 s after a kill",
 		},
 		{
-			Name: "E2", Timed: true, Fault: "the NATS server killed with -9 and away for P 20 s, S 10 min; then stopped for P 2 s, S 60 s, while it has messages that it has not acknowledged", Tiers: both, run: brokerAway, direct: true,
-			Workload: "a publisher's 100 transactions a second throughout; P 100,000, S 500,000 events that wait before the outage, and as many when it ends",
-			Pass:     accounts + ", stored twice 0, jobs made of events 0; during the outage at most one statement a second and one log line in ten seconds, p99 of publishers ≤ 1.5 × (and 20 ms); what waited is published at ≥ P 0.5, S 0.9 of the rate before",
+			Name: "E2", Timed: true, Title: "Broker down", Fault: "the NATS server is killed with kill -9 and down for 20 s (S: 10 min); then it is stopped (SIGSTOP) for 2 s (S: 60 s) while it has messages that it has not acknowledged", Tiers: both, run: brokerAway, direct: true,
+			Workload: "one publisher, 100 transactions per second throughout; 100,000 events (S: 500,000) that wait before the outage, and as many when it ends",
+			Pass:     eventsSafe + "; the broker stores no message twice; no jobs created from events; during the outage at most one statement per second and one log line in ten seconds, and p99 of publishing transactions ≤ 1.5 × that before (or 20 ms); the backlog is published at ≥ 0.5 (S: 0.9) of the rate before",
 		},
 		{
-			Name: "E3", Fault: "a NATS server that refuses the first message of each tenth key, until its limit is raised; relays killed with -9 at an acknowledgement (P: 3, S: 30 times)", Tiers: both, run: refusedFirst, direct: true,
-			Workload: "P 20,000, S 60,000 events of 1,000 keys, and 4 publishers; two relays with leases of 1 s",
-			Pass:     accounts + "; of a tenth of the keys all messages are jobs until then, and dead letters are replayed",
+			Name: "E3", Title: "First message of a key refused", Fault: "a NATS server refuses the first message of every tenth key until its limit is raised; relays are killed with kill -9 after an acknowledgement (3 times, S: 30)", Tiers: both, run: refusedFirst, direct: true,
+			Workload: "20,000 events (S: 60,000) of 1,000 keys, and 4 publishers; two relays with leases of 1 s",
+			Pass:     eventsSafe + "; until then, all messages of a tenth of the keys are held as jobs; afterwards dead letters are replayed",
 		},
 		{
-			Name: "E4", Timed: true, Fault: "transactions that end in another order than they took positions in: P 0 to 20 ms open after that, S up to 100 ms, one in ten rolled back, and one open for P 20 s, S 10 min; before it ends its relay is killed with -9", Tiers: both, run: commitOrder, direct: true,
-			Workload: "events of 1,000 keys from 64 publishers, P 20,000, S 300,000 at least; two relays with leases of 1 s",
-			Pass:     accounts + ", seconds from a commit to its message while the transaction is open ≤ 1, its own event published after the kill",
+			Name: "E4", Timed: true, Title: "Transactions that commit out of order", Fault: "transactions commit in another order than they took their positions in: they stay open for 0 to 20 ms (S: up to 100 ms) after that, one in ten is rolled back, and one stays open for 20 s (S: 10 min); before it ends, its relay is killed with kill -9", Tiers: both, run: commitOrder, direct: true,
+			Workload: "at least 20,000 events (S: 300,000) of 1,000 keys from 64 publishers; two relays with leases of 1 s",
+			Pass:     eventsSafe + "; commit to message ≤ 1 s while the transaction is open; its own event is published after the kill",
 		},
 		{
-			Name: "E5", Fault: "a NATS server whose store is rolled back once it has acknowledged P 5,000, S 50,000 messages more, and what a publisher has added meanwhile", Tiers: both, run: lostTail, direct: true,
+			Name: "E5", Title: "Broker loses acknowledged messages", Fault: "the store of a NATS server is rolled back after it has acknowledged another 5,000 messages (S: 50,000) and those that a publisher has added meanwhile", Tiers: both, run: lostTail, direct: true,
 			Workload: "as many events before; a replay of everything afterwards",
-			Pass:     accounts + ", stored twice 0",
+			Pass:     eventsSafe + "; the broker stores no message twice",
 		},
 		{
-			Name: "E7", Fault: "kill -9 of a server that has 500 commits, relayed already, more than its standby, which is promoted (P: 1, S: 5 times)", Tiers: both, run: lostCommits, direct: true,
-			Workload: "events of 100 keys from 8 publishers, before and after; a relay whose cursor is behind again, too",
-			Pass:     accounts + ", but for the commits that were lost; positions that two events had ≥ 100, repeats ≤ a batch",
+			Name: "E7", Title: "Failover loses commits that were relayed", Fault: "kill -9 of a server that has 500 commits, already relayed, that its standby lacks; the standby is promoted (once, S: 5 times)", Tiers: both, run: lostCommits, direct: true,
+			Workload: "events of 100 keys from 8 publishers, before and after; a relay, whose cursor the failover sets back too",
+			Pass:     eventsSafe + ", except for the commits that were lost; ≥ 100 positions that two events had in turn; repeated messages ≤ a batch",
 		},
 	}
 }
@@ -136,18 +135,18 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Expect("stored twice", float64(repeats), "=", 0)
+	r.Expect("messages that the broker stored twice", float64(repeats), "=", 0)
 	worst := gapAfter(deaths[:kills], got).Seconds()
 	r.Figure("takeover_max_s", worst)
-	r.Expect("seconds from a kill until the next message, worst", worst, "<=", 2)
-	r.Expect("events", float64(len(p.acked)), ">=", float64(events))
+	r.Expect("seconds from a kill to the next owner's first message, worst", worst, "<=", 2)
+	r.Expect("events acknowledged to publishers", float64(len(p.acked)), ">=", float64(events))
 	return nil
 }
 
 // killRelays keeps two relays at work, each of which kills itself at one of its next acknowledgements, until that has
 // happened so often and no more is wanted. It returns when they died.
 func (r *Run) killRelays(ctx context.Context, kills int, more func() bool, hire func(die int) (*child.Process, error)) (deaths []time.Time, err error) {
-	const killed = "kill -9 relay at an acknowledgement"
+	const killed = "kill -9 relay between an acknowledgement and its cursor"
 	dice := fault.Random(r.Seed, "die")
 	relays := make([]*child.Process, 2)
 	for r.Faults.Count(killed) < kills || more() {
@@ -227,13 +226,13 @@ func commitOrder(ctx context.Context, r *Run) error {
 		}
 		worst, n := lag(p.acked, got, span{f.From, f.Until.Add(-time.Second)})
 		r.Figure("lag_max_s", worst.Seconds())
-		r.Expect("seconds from a commit to its message beside the open transaction, worst", worst.Seconds(), "<=", 1)
-		r.Expect("events beside the open transaction", float64(n), ">=", float64(r.Size(20_000, 300_000)))
+		r.Expect("seconds from a commit to its message while the transaction is open, worst", worst.Seconds(), "<=", 1)
+		r.Expect("events committed while the transaction is open", float64(n), ">=", float64(r.Size(20_000, 300_000)))
 	}
 	return nil
 }
 
-const longTransaction = "a transaction that stays open once it has published"
+const longTransaction = "transaction left open after it published"
 
 // duringALongTransaction has a transaction open that has published, then kills the owner, and then commits it.
 func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *child.Process, env []string) error {
@@ -260,7 +259,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	if err != nil {
 		return err
 	}
-	r.Expect("gaps that wait for the open transaction", float64(holes), ">=", 1)
+	r.Expect("gaps in the positions that wait for the open transaction", float64(holes), ">=", 1)
 	healed()
 	if err := backoff.Sleep(ctx, time.Second); err != nil { // what was committed last is published, too
 		return err

@@ -26,7 +26,7 @@ func poolExhausted(ctx context.Context, r *Run) error {
 	if err := r.awaitRunning(ctx, pool); err != nil {
 		return err
 	}
-	defer r.Faults.Begin("handlers keep every connection", busy.Name)()
+	defer r.Faults.Begin("handlers hold every connection", busy.Name)()
 	if err := r.place(ctx, repeated(waiting, probe.Task{Do: "effect"})...); err != nil {
 		return err
 	}
@@ -50,8 +50,8 @@ func poolExhausted(ctx context.Context, r *Run) error {
 		return err
 	}
 	_, err = r.Check(ctx)
-	r.Expect("leases lapsed", float64(r.record.Counts["leases lapsed"]), "=", 0)
-	r.Expect("executions", float64(r.record.Counts["executions"]), "=", pool+waiting)
+	r.Expect("leases expired", float64(r.record.Counts["leases expired"]), "=", 0)
+	r.Expect("executions, compared with one per job", float64(r.record.Counts["executions"]), "=", pool+waiting)
 	return err
 }
 
@@ -68,7 +68,7 @@ func (r *Run) awaitRunning(ctx context.Context, jobs int) error {
 // comes every fifteenth.
 func (r *Run) expectLeasesKept(ctx context.Context, workers ...*child.Process) error {
 	for name, what := range map[string]string{
-		"outbox_dispatcher_extensions_late_total": "extensions that came too late",
+		"outbox_dispatcher_extensions_late_total": "lease extensions that came too late",
 		"outbox_dispatcher_leases_lost_total":     "outcomes refused because a lease was lost",
 	} {
 		sum, err := metric(ctx, name, workers...)
@@ -87,10 +87,10 @@ func (r *Run) expectLeasesKept(ctx context.Context, workers ...*child.Process) e
 	if err != nil {
 		return err
 	}
-	r.Count("extensions", extensions)
+	r.Count("lease extensions", extensions)
 	r.Figure("extension_late_p99_ms", p99*1000)
 	r.Figure("extension_late_max_ms", worst*1000)
-	r.Expect("extensions seen", float64(extensions), ">=", 300)
-	r.Expect("ms that an extension comes late, p99", p99*1000, "<=", 200)
+	r.Expect("lease extensions observed", float64(extensions), ">=", 300)
+	r.Expect("ms by which a lease extension was late, p99", p99*1000, "<=", 200)
 	return nil
 }

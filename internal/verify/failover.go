@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
-const failedOver = "failover"
+const failedOver = "failover to the standby"
 
 // failover is row A7: the server has a standby that every commit waits for. It is
 // killed, and the standby promoted; all clients know both by one DSN.
@@ -53,7 +53,7 @@ func failover(ctx context.Context, r *Run) (err error) {
 	if len(took) > 0 {
 		worst := slices.Max(took).Seconds()
 		r.Figure("resumed_max_s", worst)
-		r.Expect("seconds from the promotion until the first completion, worst", worst, "<=", 10)
+		r.Expect("seconds from the promotion to the first completed job, worst", worst, "<=", 10)
 	}
 	r.allAcked(f.jobs)
 	return nil

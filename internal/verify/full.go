@@ -25,16 +25,16 @@ func fullDisks(ctx context.Context, r *Run) error {
 	f := flow{jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16, producerEnv: insisting(r.pace("5ms", "2ms"))}
 	f.faults = func(ctx context.Context, c *crew) error {
 		ctx = context.WithoutCancel(ctx) // what was filled is freed
-		if err := r.outOfSpace(ctx, c, "data full", lasts, r.data, r.provokeData); err != nil {
+		if err := r.outOfSpace(ctx, c, "data disk full", lasts, r.data, r.provokeData); err != nil {
 			return err
 		}
-		return r.outOfSpace(ctx, c, "pg_wal full", lasts, r.wal, r.provokePanic)
+		return r.outOfSpace(ctx, c, "pg_wal disk full", lasts, r.wal, r.provokePanic)
 	}
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	r.atLeast(1, "data full")
-	r.atLeast(1, "pg_wal full")
+	r.atLeast(1, "data disk full")
+	r.atLeast(1, "pg_wal disk full")
 	r.allAcked(f.jobs)
 	return nil
 }
@@ -66,14 +66,14 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 		return err
 	}
 	r.Figure(strings.ReplaceAll(kind, " ", "_")+"_resumed_s", resumed.Seconds())
-	r.Expect("seconds until the first completion, after "+kind, resumed.Seconds(), "<=", 5)
+	r.Expect("seconds from free space to the first completed job, "+kind, resumed.Seconds(), "<=", 5)
 	for _, w := range c.workers {
-		r.Expect("processes alive after "+kind+": "+w.Name, count(w.Alive()), "=", 1)
+		r.Expect("worker "+w.Name+" still running, "+kind, count(w.Alive()), "=", 1)
 		lines, err := troubleLines(w, began, freed)
 		if err != nil {
 			return err
 		}
-		r.Expect(fmt.Sprintf("lines of trouble a second in the log of %s, %s", w.Name, kind), float64(lines)/freed.Sub(began).Seconds(), "<=", 1)
+		r.Expect(fmt.Sprintf("log lines per second of worker %s, %s", w.Name, kind), float64(lines)/freed.Sub(began).Seconds(), "<=", 1)
 	}
 	return nil
 }

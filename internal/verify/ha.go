@@ -51,7 +51,7 @@ func patroniCluster(ctx context.Context, r *Run) (err error) {
 	r.allAcked(f.jobs)
 	worst := slices.Max(append(resumed, 0)).Seconds()
 	r.Figure("resumed_max_s", worst)
-	r.Expect("seconds from when a leader takes writes until the first completion, worst", worst, "<=", 10)
+	r.Expect("seconds from a leader's first write to the first completed job, worst", worst, "<=", 10)
 	if err := r.awaitPublished(ctx, "s", patience); err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) erro
 	if err != nil {
 		return err
 	}
-	r.Expect("events of jobs", float64(len(ofJobs)), ">=", 1)
-	r.None("missing: events of jobs that were never published", slices.DeleteFunc(ofJobs, func(id string) bool { return relayed[id] }))
+	r.Expect("lifecycle events of jobs in outbox.events", float64(len(ofJobs)), ">=", 1)
+	r.None("missing messages: lifecycle events of jobs, never published", slices.DeleteFunc(ofJobs, func(id string) bool { return relayed[id] }))
 	// Bodies of our publishers are KEY/N.
 	got = slices.DeleteFunc(got, func(m published) bool { return strings.HasPrefix(m.body, "{") })
 	_, err = r.checkPublished(ctx, acked, got, nothing)
@@ -105,7 +105,7 @@ func (r *Run) moveTo(ctx context.Context, p *patroni) error {
 	if r.Seed%2 == 1 {
 		r.URL = proxied
 	}
-	r.Count("by way of HAProxy", int(r.Seed%2))
+	r.Count("clients connect through HAProxy", int(r.Seed%2))
 	return nil
 }
 
@@ -139,9 +139,9 @@ func (r *Run) failOverByPatroni(ctx context.Context, p *patroni, times int) (res
 		}
 	}
 	r.Figure("switchover_max_s", away[switchedOver].Seconds())
-	r.Figure("killed_max_s", away[leaderKilled].Seconds())
+	r.Figure("leader_kill_max_s", away[leaderKilled].Seconds())
 	if r.Tier == TierS { // beside other rows Patroni takes as long as it is given of the machine
-		r.Expect("seconds from a kill until another member is the leader, worst", away[leaderKilled].Seconds(), "<=", (patroniTTL + 10*time.Second).Seconds())
+		r.Expect("seconds from the kill of a leader to the next leader, worst", away[leaderKilled].Seconds(), "<=", (patroniTTL + 10*time.Second).Seconds())
 	}
 	return resumed, nil
 }

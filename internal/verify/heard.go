@@ -38,7 +38,7 @@ func (r *Run) startWithAJob(ctx context.Context, c *clerk) error {
 			break
 		}
 	}
-	r.Expect("seconds from a worker's start until it claims what was waiting, fastest", fastest, "<=", atOnce)
+	r.Expect("seconds from a worker's start to its claim of a waiting job, fastest", fastest, "<=", atOnce)
 	return nil
 }
 
@@ -85,7 +85,7 @@ func (r *Run) commitSlowly(ctx context.Context, c *clerk) error {
 		return err
 	}
 	started, err := r.startedWithin(ctx, job, promptly)
-	r.Expect("jobs of a slow COMMIT that start promptly after it", count(started), "=", 1, fmt.Sprintf("%s, committed at %s", job, committed))
+	r.Expect("jobs started promptly after a slow COMMIT", count(started), "=", 1, fmt.Sprintf("%s, committed at %s", job, committed))
 	return errors.Join(err, producer.Flush(ctx))
 }
 

@@ -56,10 +56,10 @@ func heldRows(ctx context.Context, r *Run) error {
 	if _, err := r.Check(ctx); err != nil {
 		return err
 	}
-	r.Expect("executions", float64(r.record.Counts["executions"]), "=", float64(each*len(queues)))
+	r.Expect("executions, compared with one per job", float64(r.record.Counts["executions"]), "=", float64(each*len(queues)))
 	for what, sql := range map[string]string{
-		"jobs that succeeded in their first attempt, with its result": `SELECT count(*) FROM outbox.history WHERE status = 'succeeded' AND attempt = 1 AND lost_leases = 0 AND result = '"held"'`,
-		"jobs whose attempt took longer than the lease":               `SELECT count(*) FROM outbox.history WHERE finished_at - started_at > interval '16 seconds'`,
+		"jobs that succeeded on the first attempt, with their result stored": `SELECT count(*) FROM outbox.history WHERE status = 'succeeded' AND attempt = 1 AND lost_leases = 0 AND result = '"held"'`,
+		"jobs whose attempt took longer than the lease":                      `SELECT count(*) FROM outbox.history WHERE finished_at - started_at > interval '16 seconds'`,
 	} {
 		n, err := r.Number(ctx, sql)
 		if err != nil {

@@ -44,7 +44,7 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 	c := &rush{run: r, orders: probe.NewOrders(book, outbox.NewProducer(db, outbox.NotifyCoalesced)), dice: fault.Random(r.Seed, "cut")}
 	proxy.AtCommit(c.atCommit)
 	for n := range keys {
-		r.Progress("rush", n, keys)
+		r.Progress("keys", n, keys)
 		c.round.Store(int64(n))
 		c.commits.Store(0)
 		if err := c.place(ctx, n); err != nil {
@@ -62,12 +62,12 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 	if _, err := r.Check(ctx); err != nil {
 		return err
 	}
-	r.None("callers that were told another id than the first", c.differ)
+	r.None("callers that got another job id than the first caller", c.differ)
 	jobs, err := r.Number(ctx, `SELECT (SELECT count(*) FROM outbox.jobs) + (SELECT count(*) FROM outbox.history)`)
 	if err != nil {
 		return err
 	}
-	r.Expect("jobs", float64(jobs), "=", float64(keys))
+	r.Expect("jobs stored, compared with one per key", float64(jobs), "=", float64(keys))
 	for _, kind := range cutNames {
 		r.atLeast(keys/5, kind)
 	}

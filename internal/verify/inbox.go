@@ -119,9 +119,9 @@ func (r *Run) checkReceived(ctx context.Context, messages, times int) error {
 				firsts++
 			}
 		case ledger.Unknown:
-			r.Count("unknown", 1)
+			r.Count("deliveries with unknown outcome", 1)
 		case ledger.Failed:
-			r.Count("failed", 1)
+			r.Count("deliveries that failed", 1)
 		}
 	}
 	var less []string
@@ -130,11 +130,11 @@ func (r *Run) checkReceived(ctx context.Context, messages, times int) error {
 			less = append(less, fmt.Sprintf("%s: %d times", message, acked[message]))
 		}
 	}
-	r.None("messages that were not acknowledged as often as delivered", less)
+	r.None("messages acknowledged fewer times than delivered", less)
 	for what, sql := range map[string]string{
-		"messages with a part of their effect": `SELECT message FROM received GROUP BY message HAVING count(DISTINCT part) <> 2`,
-		"messages whose effect was made twice": `SELECT message FROM received GROUP BY message HAVING count(*) > 2`,
-		"records of messages without an effect": `SELECT message_id FROM outbox.inbox
+		"messages with a partial effect":          `SELECT message FROM received GROUP BY message HAVING count(DISTINCT part) <> 2`,
+		"messages whose effect was applied twice": `SELECT message FROM received GROUP BY message HAVING count(*) > 2`,
+		"inbox rows without an effect": `SELECT message_id FROM outbox.inbox
 			WHERE NOT EXISTS (SELECT FROM received WHERE message = message_id)`,
 	} {
 		bad, err := r.Texts(ctx, sql)
@@ -147,12 +147,12 @@ func (r *Run) checkReceived(ctx context.Context, messages, times int) error {
 	if err != nil {
 		return err
 	}
-	r.Count("effects", effects)
-	r.Expect("effects", float64(effects), "=", float64(messages))
-	r.Expect("deliveries that were told to be the first and acknowledged", float64(firsts), "<=", float64(messages))
-	r.Expect("deliveries broken in mid-transaction", float64(r.record.Counts["deliveries"]-messages*times), ">=", 50)
+	r.Count("messages with an effect", effects)
+	r.Expect("messages with an effect", float64(effects), "=", float64(messages))
+	r.Expect("acknowledged deliveries reported as the first of their message", float64(firsts), "<=", float64(messages))
+	r.Expect("deliveries interrupted inside their transaction", float64(r.record.Counts["deliveries"]-messages*times), ">=", 50)
 	r.atLeast(r.Size(4, 30), "kill -9 consumer")
-	r.atLeast(r.Size(4, 50), "terminate backend")
-	r.None("processes that fared badly", r.fates())
+	r.atLeast(r.Size(4, 50), "pg_terminate_backend")
+	r.None(noCrashes, r.fates())
 	return nil
 }

@@ -47,7 +47,7 @@ func (r *Run) terminateBackend(ctx context.Context, p fault.Planned) error {
 		SELECT pid`+others+` ORDER BY backend_start, pid
 		LIMIT 1 OFFSET (SELECT floor(count(*) * $2::float8)`+others+`)) AS chosen`, applicationName, p.Dice)
 	if err == nil && hit > 0 {
-		r.Faults.Begin("terminate backend", "")()
+		r.Faults.Begin("pg_terminate_backend", "")()
 	}
 	return err
 }

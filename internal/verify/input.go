@@ -20,9 +20,9 @@ import (
 // badInput is the part of family H that enters by the producers.
 func badInput() []Row {
 	return []Row{{
-		Name: "H2", Fault: "odd Unicode, NUL, lone surrogates, 4 MiB strings, nesting of 10,000, edges of every number and of time, through Go, outbox.enqueue and plain SQL", Tiers: both, run: oddInput,
-		Workload: "every oddity as payload, key, header, error message and result, between plain jobs; P once, S ten times",
-		Pass:     "refused with an error that says what is wrong, or stored and delivered byte for byte; rows that stop a claim 0, errors of the dispatcher 0",
+		Name: "H2", Title: "Unusual input", Fault: "unusual Unicode, NUL, lone surrogates, strings of 4 MiB, nesting 10,000 deep, the limits of every number and of time, through Go, outbox.enqueue and plain SQL", Tiers: both, run: oddInput,
+		Workload: "each of them as payload, key, header, error message and result, between ordinary jobs; once (S: ten times)",
+		Pass:     "refused with an error that says what is wrong, or stored and delivered byte for byte; no row stops a claim; no dispatcher errors",
 	}}
 }
 
@@ -57,7 +57,7 @@ func oddInput(ctx context.Context, r *Run) error {
 			o.strange = append(o.strange, err.Error())
 			break
 		}
-		r.Progress("odd input", round+1, r.Size(1, 10))
+		r.Progress("unusual input", round+1, r.Size(1, 10))
 	}
 	if err := r.stop(ctx, worker); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (o *odd) expect(id outbox.ID, q request) {
 
 func (o *odd) expectDigest(id outbox.ID, name, digest string) {
 	o.want[id], o.names[id] = digest, name
-	o.Count("odd jobs", 1)
+	o.Count("unusual inputs accepted", 1)
 }
 
 func (o *odd) byGo(ctx context.Context) error {
@@ -135,7 +135,7 @@ func (o *odd) refusals(ctx context.Context) error {
 		if _, clear := errors.AsType[*outbox.InvalidError](err); !clear || !strings.Contains(err.Error(), "request 1") {
 			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly in a batch, but: %v", q.name, err))
 		}
-		o.Count("requests refused", 2)
+		o.Count("unusual inputs refused", 2)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (o *odd) refused(name string, err error) bool {
 	if !ok || said.Code[:2] != "22" && said.Code[:2] != "23" && said.Code[:2] != "54" {
 		o.strange = append(o.strange, fmt.Sprintf("%s: %v", name, err))
 	}
-	o.Count("requests refused", 1)
+	o.Count("unusual inputs refused", 1)
 	return true
 }
 
@@ -213,13 +213,13 @@ func (o *odd) check(ctx context.Context, worker *child.Process) error {
 			changed = append(changed, fmt.Sprintf("%s: %s", id, o.names[id]))
 		}
 	}
-	o.None("neither refused clearly nor accepted and done", o.strange)
-	o.None("odd jobs that no handler saw", undelivered)
-	o.None("odd jobs that reached their handler changed", changed)
+	o.None("inputs neither refused with a clear error nor completed", o.strange)
+	o.None("accepted inputs that no handler received", undelivered)
+	o.None("accepted inputs that reached the handler changed", changed)
 	for what, sql := range map[string]string{
-		"results that were stored changed": `SELECT id::text FROM outbox.history WHERE kind = 'verify.echo' AND result IS DISTINCT FROM payload AND octet_length(payload) <= 4 << 20`,
-		"plain jobs that were not done":    `SELECT id::text FROM outbox.jobs WHERE kind = 'verify.task'`,
-		"odd jobs that are not done": `SELECT id || ' is ' || status || ': ' || coalesce(last_error_code, '') FROM outbox.jobs
+		"results stored differently from what the handler returned": `SELECT id::text FROM outbox.history WHERE kind = 'verify.echo' AND result IS DISTINCT FROM payload AND octet_length(payload) <= 4 << 20`,
+		"ordinary jobs not completed":                               `SELECT id::text FROM outbox.jobs WHERE kind = 'verify.task'`,
+		"accepted inputs not completed": `SELECT id || ' is ' || status || ': ' || coalesce(last_error_code, '') FROM outbox.jobs
 			WHERE kind = 'verify.echo' AND run_at < now() + interval '1 day'`,
 	} {
 		bad, err := o.Texts(ctx, sql)
@@ -233,10 +233,10 @@ func (o *odd) check(ctx context.Context, worker *child.Process) error {
 		if err != nil {
 			return err
 		}
-		o.Expect("the dispatcher says: "+trouble, float64(len(n)), "=", 0)
+		o.Expect("dispatcher log lines: "+trouble, float64(len(n)), "=", 0)
 	}
-	o.Expect("odd jobs", float64(len(o.want)), ">=", 100)
-	o.Expect("requests refused", float64(o.record.Counts["requests refused"]), ">=", 70)
+	o.Expect("unusual inputs accepted", float64(len(o.want)), ">=", 100)
+	o.Expect("unusual inputs refused", float64(o.record.Counts["unusual inputs refused"]), ">=", 70)
 	return o.viewsAreReadable(ctx)
 }
 
@@ -251,7 +251,7 @@ func (o *odd) viewsAreReadable(ctx context.Context) error {
 		if err != nil {
 			unreadable = 1
 		}
-		o.Expect("outbox."+view+" cannot be read", unreadable, "=", 0, fmt.Sprint(err))
+		o.Expect("view outbox."+view+" cannot be read", unreadable, "=", 0, fmt.Sprint(err))
 	}
 	return nil
 }

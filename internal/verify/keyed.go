@@ -110,9 +110,9 @@ func (r *Run) checkLimits(ctx context.Context, jobs []keyed) error {
 	}
 	slices.Sort(tooManyRunning)
 	slices.Sort(tooManyExecuted)
-	r.None("keys of which more jobs ran at once than their limit, by the moves", tooManyRunning)
-	r.None("keys of which more jobs were executed at once than their limit, by the ledgers", tooManyExecuted)
-	r.Expect("keys that ran as many jobs at once as their limit", float64(full), ">=", float64(len(limit)/2))
+	r.None("keys with more running jobs than their limit, by the recorded history", tooManyRunning)
+	r.None("keys with more executions at once than their limit, by the ledgers", tooManyExecuted)
+	r.Expect("keys that reached their limit", float64(full), ">=", float64(len(limit)/2))
 	return nil
 }
 

@@ -71,8 +71,8 @@ func (r *Run) checkRunning(ctx context.Context, limit int) error {
 	if most > limit {
 		tooMany = append(tooMany, fmt.Sprintf("%d: %v", most, which))
 	}
-	r.None("times at which more jobs ran than the limit", tooMany)
-	r.Expect("jobs that ran at once", float64(most), "=", float64(limit))
+	r.None("moments with more running jobs than the limit", tooMany)
+	r.Expect("most jobs running at one moment", float64(most), "=", float64(limit))
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (r *Run) checkStarts(ctx context.Context, rate operator.Rate) error {
 	if err != nil {
 		return err
 	}
-	r.None("spans of the interval with more starts than the rate", tooMany)
-	r.Expect("most starts in a span of the interval", float64(most), ">=", float64(rate.Starts)*2/3)
+	r.None("rate intervals with more starts than allowed", tooMany)
+	r.Expect("most starts within one rate interval", float64(most), ">=", float64(rate.Starts)*2/3)
 	return nil
 }

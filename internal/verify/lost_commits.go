@@ -114,9 +114,9 @@ func (r *Run) checkLost(ctx context.Context, acked map[string]time.Time, times i
 		}
 		ids[m.position] = m.id
 	}
-	r.Figure("repeats", float64(repeats))
-	r.Expect("repeats", float64(repeats), "<=", float64(1000*times))
-	r.Expect("positions that two events had", float64(twice), ">=", float64(100*times))
+	r.Figure("messages_repeated", float64(repeats))
+	r.Expect("messages published more than once", float64(repeats), "<=", float64(1000*times))
+	r.Expect("positions that two events had in turn", float64(twice), ">=", float64(100*times))
 	r.atLeast(times, failedOver)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const storeRolledBack = "the NATS server's store rolled back"
+const storeRolledBack = "NATS store rolled back"
 
 // lostTail is row E5: what a broker has acknowledged and lost is published again.
 func lostTail(ctx context.Context, r *Run) (err error) {
@@ -65,7 +65,7 @@ func lostTail(ctx context.Context, r *Run) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Expect("stored twice", float64(repeats), "=", 0)
+	r.Expect("messages that the broker stored twice", float64(repeats), "=", 0)
 	r.atLeast(1, storeRolledBack)
 	return nil
 }
@@ -84,7 +84,7 @@ func (r *Run) loseTail(ctx context.Context, url string, rollBack func() error, a
 		return err
 	}
 	r.Figure("messages_lost", float64(len(before)-len(after)))
-	r.Expect("messages that were acknowledged and lost", float64(len(before)-len(after)), ">=", float64(atLeast))
+	r.Expect("acknowledged messages that the rollback lost", float64(len(before)-len(after)), ">=", float64(atLeast))
 	return nil
 }
 

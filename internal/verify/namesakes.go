@@ -23,7 +23,7 @@ func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
 	for i, p := range []*child.Process{from, to} {
 		lines, err := logged(p, saying("dispatcher started"))
 		if err != nil || len(lines) == 0 {
-			return fmt.Errorf("the log of %s does not tell the worker's name: %w", p.Name, err)
+			return fmt.Errorf("the log of %s does not have the worker's name: %w", p.Name, err)
 		}
 		names[i] = lines[0].Worker
 	}
@@ -35,7 +35,7 @@ func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
 		if err != nil {
 			return err
 		}
-		z.Count("leases given the other's name", int(tag.RowsAffected()))
+		z.Count("leases renamed to the other worker", int(tag.RowsAffected()))
 		_, err = tx.Exec(ctx, `ALTER TABLE outbox.jobs ENABLE TRIGGER verify_changed`)
 		return err
 	})
@@ -53,9 +53,9 @@ func (z *zombie) checkNamesakes(ctx context.Context, stops int) error {
 	}
 	all := stops * zombieRounds * len(zombieVerbs)
 	half := all / 2
-	z.Expect("leases given the other's name, and back", float64(z.record.Counts["leases given the other's name"]), "=", float64(2*all))
-	z.Expect("jobs done by the zombie's namesake in an attempt of the same number", float64(counts["twin 1"]), "=", float64(half))
-	z.Expect("jobs done by the zombie's namesake in its second attempt", float64(counts["twin 2"]), "=", float64(half))
-	z.Expect("jobs done otherwise", float64(len(counts)-2), "=", 0)
+	z.Expect("leases renamed to the other worker and back", float64(z.record.Counts["leases renamed to the other worker"]), "=", float64(2*all))
+	z.Expect("jobs completed by the replacement under the same name and attempt number", float64(counts["twin 1"]), "=", float64(half))
+	z.Expect("jobs completed by the replacement under the same name, second attempt", float64(counts["twin 2"]), "=", float64(half))
+	z.Expect("other ways in which jobs were completed", float64(len(counts)-2), "=", 0)
 	return nil
 }

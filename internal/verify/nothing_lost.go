@@ -9,59 +9,57 @@ import (
 
 // nothingLost is family A: whatever is acknowledged is carried out.
 func nothingLost() []Row {
-	const accounts = "lost 0, unexpected 0, orphans 0/0, illegal moves 0, L1 0, L2 unexplained 0, effects missing 0 and twice 0"
 	return []Row{
 		{
-			Name: "A1", Fault: "none", Tiers: both, run: noFault,
-			Workload: "P 8,000, S 1,000,000 jobs from 8 producers to 6 workers",
-			Pass:     accounts + ", executions = jobs",
+			Name: "A1", Title: "No fault", Fault: "none", Tiers: both, run: noFault,
+			Workload: "8,000 jobs (S: 1,000,000) from 8 producers, executed by 6 workers",
+			Pass:     jobsSafe + "; exactly one execution per job",
 		},
 		{
-			Name: "A2", Fault: "kill -9 of a random worker every 2 s (P: 1 s) and an immediate restart of Postgres every 30 s (P: 5 s)", Tiers: both, run: killsAndRestarts,
-			Workload: "P 4,000, S 1,000,000 jobs from 4 producers that repeat with idempotency keys, 3 workers",
-			Pass:     accounts + ", every job closed, executions without error beyond one a job ≤ (kills + restarts × workers) × concurrency",
+			Name: "A2", Title: "Workers killed, Postgres restarted", Fault: "kill -9 of a random worker every second (S: 2 s), and an immediate restart of Postgres every 5 s (S: 30 s)", Tiers: both, run: killsAndRestarts,
+			Workload: "4,000 jobs (S: 1,000,000) from 4 producers that retry with idempotency keys; 3 workers",
+			Pass:     jobsSafe + "; executions without an error, beyond one per job, ≤ (kills + restarts × workers) × concurrency",
 		},
 		{
-			Name: "A3", Fault: "producers killed with -9 at a COMMIT, and connections cut before, inside and after a COMMIT", Tiers: both, run: killsAtCommit,
-			Workload: "P 5,000, S 100,000 transactions with a business row and a job, repeated with the same key until acknowledged",
-			Pass:     accounts + ", business rows with two jobs 0, unacknowledged in the end 0",
+			Name: "A3", Title: "Producers killed at COMMIT", Fault: "producers are killed with kill -9 at a COMMIT, and their connections are cut before, inside and after a COMMIT", Tiers: both, run: killsAtCommit,
+			Workload: "5,000 transactions (S: 100,000), each with a business row and a job, retried with the same idempotency key until acknowledged",
+			Pass:     jobsSafe + "; no business row with two jobs; every order acknowledged by the end",
 		},
 		{
-			Name: "A3b", Fault: "producers that dispatch too, killed with -9 at a COMMIT that claims its job (P 18, S 360), and connections cut at the claim, after such a COMMIT, and between it and its answer (P 6, S 120 each)", Tiers: both, run: killsAtClaimingCommit,
-			Workload: "P 36, S 720 processes one after the other, 6 at a time, that place orders with a business row and a job for themselves until then; 2 workers",
-			Pass:     accounts + ", leases that lapsed of processes that were not killed 0, claims by the transaction that stores the job ≥ P 180, S 3,600",
+			Name: "A3b", Title: "Producers killed at a COMMIT that claims their own job", Fault: "processes that produce and execute jobs, and claim a job in the transaction that stores it, are killed with kill -9 at such a COMMIT (18 times, S: 360); their connections are cut at the claim, after such a COMMIT, and between it and its response (6 times each, S: 120)", Tiers: both, run: killsAtClaimingCommit,
+			Workload: "36 processes (S: 720), 6 at a time, each of which places orders with a business row and a job for itself until its fault; 2 workers",
+			Pass:     jobsSafe + "; no lease of a process that was not killed expires; ≥ 180 jobs (S: 3,600) claimed in the transaction that stored them",
 		},
 		{
-			Name: "A4", Fault: "pg_terminate_backend of a random session of ours, 20 a second", Tiers: both, run: terminations,
-			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
-			Pass:     accounts + ", unacknowledged in the end 0",
+			Name: "A4", Title: "Database sessions terminated", Fault: "pg_terminate_backend of a random session of the processes, 20 times a second", Tiers: both, run: terminations,
+			Workload: "4,000 jobs (S: 200,000) from 4 producers that retry; 3 workers",
+			Pass:     jobsSafe + "; every order acknowledged by the end",
 		},
 		{
-			Name: "A5", Timed: true, Fault: "kill -9 of the postmaster (P: 4, S: 20 times), crash recovery; before, right after a lone enqueue and a lone claim (P: 1, S: 5 times each)", Tiers: both, run: postmasterKills,
+			Name: "A5", Timed: true, Title: "Postgres crashes", Fault: "kill -9 of the postmaster (4 times, S: 20), followed by crash recovery; before that, kill -9 right after a single enqueue and right after a single claim (once each, S: 5 times)", Tiers: both, run: postmasterKills,
 			Settings: map[string]string{"wal_writer_delay": "10s"}, // what no commit waits for is lost
-			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
-			Pass:     accounts + ", executions under one (id, epoch) ≤ 1, first completion after the server accepts: median ≤ 2 s, p99 ≤ 3 s",
+			Workload: "4,000 jobs (S: 200,000) from 4 producers that retry; 3 workers",
+			Pass:     jobsSafe + "; at most one execution per lease (job and epoch); first completed job after the server accepts connections: median ≤ 2 s, worst ≤ 3 s",
 		},
 		{
-			Name: "A7", Timed: true, Fault: "kill -9 of a server whose commits wait for a standby, which is promoted (P: 2, S: 20 times); both are in everybody's DSN", Tiers: both, run: failover, direct: true,
-			Workload: "P 4,500, S 200,000 jobs from 4 producers that repeat, 3 workers",
-			Pass:     accounts + ", unacknowledged in the end 0, first completion after the promotion ≤ 10 s",
+			Name: "A7", Timed: true, Title: "Failover to a synchronous standby", Fault: "kill -9 of a primary whose commits wait for a standby, which is then promoted (twice, S: 20 times); every client has both servers in its DSN", Tiers: both, run: failover, direct: true,
+			Workload: "4,500 jobs (S: 200,000) from 4 producers that retry; 3 workers",
+			Pass:     jobsSafe + "; every order acknowledged by the end; first completed job ≤ 10 s after the promotion",
 		},
 		{
-			Name: "A11", Fault: "savepoints of a Producer's transaction rolled back, and jobs enqueued through every handle of it meanwhile", Tiers: both, run: savepoints, direct: true,
-			Workload: "P 600, S 20,000 random transactions from 4 writers: orders and jobs by the transaction, by its savepoints and by Conn(), savepoints in each other, released or rolled back",
-			Pass:     accounts + ", jobs as many as were not rolled back",
+			Name: "A11", Title: "Savepoints rolled back", Fault: "savepoints of a Producer's transaction are rolled back, and jobs are enqueued meanwhile through each of its handles", Tiers: both, run: savepoints, direct: true,
+			Workload: "600 random transactions (S: 20,000) from 4 writers: orders and jobs written through the transaction, through its savepoints and through Conn(); savepoints are nested, released or rolled back",
+			Pass:     jobsSafe + "; exactly the jobs that were not rolled back are stored",
 		},
 		{
-			Name: "A12", Fault: "connections of handlers cut before, inside and after the COMMIT of the transaction that completes their job", Tiers: both, run: unanswered,
-			Workload: "P 1,200, S 40,000 jobs to one worker, root's and a tenant's, with keys and without; handlers return the error of their COMMIT",
-			Pass:     accounts + ", jobs told as completed = jobs, as a lost lease 0",
+			Name: "A12", Title: "Connection cut at the COMMIT that completes a job", Fault: "connections of handlers are cut before, inside and after the COMMIT of the transaction that completes their job", Tiers: both, run: unanswered,
+			Workload: "1,200 jobs (S: 40,000) for one worker, of the root tenant and another, with and without keys; handlers return the error of their COMMIT",
+			Pass:     jobsSafe + "; the worker logs every job as completed, and none as a lost lease",
 		},
 		{
-			Name: "A13", Timed: true, Fault: "a cluster of Patroni with synchronous_mode: a planned switchover, then kill -9 of the leader's Patroni and Postgres (P: once, S: 10 times each); the clients have both members in their DSN or go by way of HAProxy, as the seed decides", Tiers: both, run: patroniCluster, direct: true, elsewhere: true,
-			Workload: "P 800, S 20,000 jobs from 2 producers that repeat, 2 workers; 2 publishers of events and a relay",
-			Pass: accounts + ", unacknowledged in the end 0, first completion after a leader takes writes ≤ 10 s, S: another leader after a kill ≤ 30 s (ttl is 20 s); " +
-				"events missing, unexpected or out of order 0",
+			Name: "A13", Timed: true, Title: "Patroni: switchover and failover", Fault: "a Patroni cluster with synchronous_mode: a planned switchover, then kill -9 of the leader's Patroni and Postgres (once each, S: 10 times each); the clients have both members in their DSN or connect through HAProxy, as the seed decides", Tiers: both, run: patroniCluster, direct: true, elsewhere: true,
+			Workload: "800 jobs (S: 20,000) from 2 producers that retry, 2 workers; 2 publishers of events and a relay",
+			Pass:     jobsSafe + "; every order acknowledged by the end; first completed job ≤ 10 s after a leader accepts writes; S: a new leader ≤ 30 s after a kill (ttl is 20 s); no event missing, unexpected or out of order",
 		},
 	}
 }
@@ -73,8 +71,8 @@ func noFault(ctx context.Context, r *Run) error {
 	}}
 	wasted, err := f.run(ctx, r)
 	if err == nil {
-		r.Expect("executions beyond one a job", float64(wasted), "=", 0)
-		r.Expect("jobs delivered", float64(r.record.Counts["delivered"]), "=", float64(f.jobs))
+		r.Expect("executions beyond one per job", float64(wasted), "=", 0)
+		r.Expect("jobs completed", float64(r.record.Counts["completed"]), "=", float64(f.jobs))
 	}
 	return err
 }
@@ -107,7 +105,7 @@ func killsAndRestarts(ctx context.Context, r *Run) error {
 		return err
 	}
 	kills, restarts := r.Faults.Count("kill -9 worker"), r.Faults.Count("restart Postgres -m immediate")
-	r.Expect("executions without error beyond one a job", float64(wasted), "<=", float64((kills+restarts*workers)*concurrency))
+	r.Expect("executions without an error, beyond one per job", float64(wasted), "<=", float64((kills+restarts*workers)*concurrency))
 	r.allAcked(f.jobs)
 	return nil
 }
@@ -122,13 +120,13 @@ func (r *Run) pace(p, s string) string {
 
 // allAcked expects that insisting producers came through.
 func (r *Run) allAcked(jobs int) {
-	r.Expect("orders acknowledged in the end", float64(r.record.Counts["acknowledged"]), "=", float64(jobs))
-	r.Expect("jobs delivered", float64(r.record.Counts["delivered"]), "=", float64(jobs))
+	r.Expect("orders acknowledged by the end", float64(r.record.Counts["acknowledged"]), "=", float64(jobs))
+	r.Expect("jobs completed", float64(r.record.Counts["completed"]), "=", float64(jobs))
 }
 
 func terminations(ctx context.Context, r *Run) error {
 	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("10ms", "2ms"))}
-	f.least = map[string]int{"terminate backend": r.Size(50, 500)}
+	f.least = map[string]int{"pg_terminate_backend": r.Size(50, 500)}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		return r.beat(acts{"terminate": r.terminateBackend}, fault.Beat{Kind: "terminate", Every: 50 * time.Millisecond})(ctx)
 	}

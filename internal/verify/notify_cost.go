@@ -29,9 +29,9 @@ func costOfNotify(ctx context.Context, r *Run) error {
 		r.Figure(fmt.Sprintf("off_%d_tx_per_s", clients), off)
 		r.Figure(fmt.Sprintf("coalesced_%d_tx_per_s", clients), coalesced)
 		r.Figure(fmt.Sprintf("transactional_%d_tx_per_s", clients), transactional)
-		r.Expect(fmt.Sprintf("commits a second at all, %d clients", clients), min(off, transactional), ">=", 1)
+		r.Expect(fmt.Sprintf("commits per second, the lower of off and transactional, %d clients", clients), min(off, transactional), ">=", 1)
 		if clients == most {
-			r.Expect("commits a second, coalesced over off, 64 clients", coalesced/off, ">=", 0.95)
+			r.Expect("commits per second at 64 clients: coalesced divided by off", coalesced/off, ">=", 0.95)
 		}
 	}
 	return nil

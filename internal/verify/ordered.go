@@ -59,7 +59,7 @@ func (r *Run) checkOrder(ctx context.Context, lines map[string][]keyed, jobs int
 	r.None("jobs claimed before an earlier one of their key was closed", overtaken)
 	// One job in eight fails at first. Of most of them the next one of the key comes
 	// before they are tried again, of more where the machine is slow.
-	r.Expect("heads that failed and held up their line until they were tried again", float64(held), ">=", float64(jobs/100))
+	r.Expect("failed jobs that held back the later jobs of their key until their retry", float64(held), ">=", float64(jobs/100))
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (r *Run) checkStartsInOrder(lines map[string][]keyed, jobs int) error {
 		}
 	}
 	slices.Sort(overtaken)
-	r.None("jobs that started before an earlier one of their key for the last time", overtaken)
-	r.Expect("executions that repeated an earlier one", float64(again), ">=", float64(jobs/15))
+	r.None("jobs that started before the last execution of an earlier job of their key", overtaken)
+	r.Expect("executions of a job after its first", float64(again), ">=", float64(jobs/15))
 	return nil
 }

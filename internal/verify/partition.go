@@ -75,7 +75,7 @@ func partitions(ctx context.Context, r *Run) error {
 	if _, err := r.Check(ctx); err != nil {
 		return err
 	}
-	r.atLeast(rounds*len(directions), "partition")
+	r.atLeast(rounds*len(directions), "network partition")
 	return r.checkStops(ctx)
 }
 
@@ -92,7 +92,7 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 	for n := range rounds {
 		d := directions[(worker+n)%len(directions)]
 		r.Count("partitions: "+d.name, 1)
-		healed := r.Faults.Begin("partition", fmt.Sprintf("w%d", worker))
+		healed := r.Faults.Begin("network partition", fmt.Sprintf("w%d", worker))
 		if d.requests {
 			network.Requests.Shut()
 		}
@@ -156,9 +156,9 @@ func (r *Run) checkStops(ctx context.Context) error {
 			late = append(late, fmt.Sprintf("%s, %s at epoch %d by %s: %s after the lease had ended", e.Do, e.Job, e.Epoch, e.Worker, -left))
 		}
 	}
-	r.Count("handlers stopped", stopped)
+	r.Count("handlers stopped by a lost lease, or that outlived it", stopped)
 	r.Figure("stopped_before_lease_end_min_s", margin.Seconds())
-	r.Expect("handlers stopped for their leases", float64(stopped), ">=", float64(r.Size(100, 2000)))
-	r.Expect("part of them that ended before the lease in the database", float64(inTime)/float64(max(stopped, 1)), ">=", 0.999, late...)
+	r.Expect("handlers stopped by a lost lease, or that outlived it", float64(stopped), ">=", float64(r.Size(100, 2000)))
+	r.Expect("share of these handlers that ended before their lease, by the database's clock", float64(inTime)/float64(max(stopped, 1)), ">=", 0.999, late...)
 	return nil
 }

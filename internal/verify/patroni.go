@@ -96,7 +96,7 @@ func (r *Run) startPatroni(ctx context.Context) (p *patroni, err error) {
 		}
 	}
 	if !strings.HasPrefix(r.Server.Version(), "15.") {
-		return nil, notPossible("Debian's Patroni 3.0 is older than this PostgreSQL, and was not tried with it")
+		return nil, notPossible("Debian's Patroni 3.0 is older than this PostgreSQL, and was not tested with it")
 	}
 	p = &patroni{run: r}
 	if err := p.settle(); err != nil {
@@ -152,7 +152,7 @@ func (p *patroni) settle() error {
 		p.as = []string{"setpriv", "--reuid=" + account.Uid, "--regid=" + account.Gid, "--clear-groups", "--pdeathsig=keep"}
 		return os.Chown(p.dir, uid, gid)
 	}
-	return notPossible("root may not run Postgres, and there is no user postgres or nobody who could")
+	return notPossible("Postgres does not run as root, and there is no user postgres or nobody to run it")
 }
 
 // start starts a program of the cluster.

@@ -54,7 +54,7 @@ func outOfMemory(ctx context.Context, r *Run) (err error) {
 		return err
 	}
 	workers := ward.discharge()
-	r.Expect("workers in the end", float64(len(workers)), "=", slots)
+	r.Expect("workers running at the end", float64(len(workers)), "=", slots)
 	if err := errors.Join(r.awaitStatus(ctx, "ready", workers...), ward.failed()); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func outOfMemory(ctx context.Context, r *Run) (err error) {
 	if _, err := r.Check(ctx); err != nil {
 		return err
 	}
-	r.Expect("jobs delivered", float64(r.record.Counts["delivered"]), "=", float64(jobs))
+	r.Expect("jobs completed", float64(r.record.Counts["completed"]), "=", float64(jobs))
 	return errors.Join(ward.judge(r), r.judgePoison(ctx, ids))
 }
 
@@ -127,10 +127,10 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 		}
 		unbegun += claims - executions[id]
 	}
-	r.Count("attempts at poison that ended before they began, with the worker", unbegun)
-	r.None(fmt.Sprintf("poison jobs that did not spend exactly %d attempts", poisonAttempts), misspent)
-	r.None("poison jobs that were never executed, or more often than claimed", executed)
-	r.None("poison jobs that are not dead in the end", notDead)
+	r.Count("claims of poison jobs whose worker died before the handler started", unbegun)
+	r.None(fmt.Sprintf("poison jobs that did not use exactly %d attempts", poisonAttempts), misspent)
+	r.None("poison jobs never executed, or executed more often than claimed", executed)
+	r.None("poison jobs not dead at the end", notDead)
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (s *slot) staff(first *child.Process) error {
 	for p := first; p != nil; {
 		<-p.Ended()
 		if p.ExitCode() == -1 {
-			s.run.Faults.Begin("worker killed for want of memory", p.Name)()
+			s.run.Faults.Begin("worker killed by the OOM killer", p.Name)()
 		}
 		next, err := s.hire()
 		if err != nil {
@@ -233,11 +233,11 @@ func (w *ward) judge(r *Run) error {
 		}
 		killed, ended = killed+n, ended+s.starts-1
 	}
-	r.Count("workers killed for want of memory", killed)
+	r.Count("workers killed by the OOM killer", killed)
 	// An attempt can also end in a worker that lives: want of memory stalls it until its
 	// leases lapse, which stops the handlers and frees what they took.
-	r.Expect("workers killed for want of memory", float64(killed), ">=", 1)
-	r.Expect("workers that ended otherwise", float64(ended-killed), "=", 0)
+	r.Expect("workers killed by the OOM killer", float64(killed), ">=", 1)
+	r.Expect("workers that ended for another reason", float64(ended-killed), "=", 0)
 	return nil
 }
 

@@ -62,12 +62,12 @@ func behindAPooler(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.None("jobs that needed a second attempt while it was calm", again)
+	r.None("jobs that needed a second attempt before the faults began", again)
 	transactions, err := p.transactions(ctx)
 	if err != nil {
 		return err
 	}
-	r.Expect("transactions by way of the pooler", float64(transactions), ">=", float64(f.jobs))
+	r.Expect("transactions through the pooler", float64(transactions), ">=", float64(f.jobs))
 	if r.Tier == TierS {
 		return r.everyRow(ctx)
 	}

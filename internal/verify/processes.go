@@ -73,11 +73,11 @@ func (r *Run) stop(ctx context.Context, processes ...*child.Process) error {
 	for _, p := range processes {
 		select {
 		case <-p.Ended():
-			r.Expect("exit status of "+p.Name, float64(p.ExitCode()), "=", 0)
+			r.Expect("exit status after SIGTERM", float64(p.ExitCode()), "=", 0, p.Name)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(stopPatience):
-			return fmt.Errorf("%s is still there %s after it was told to stop", p.Name, stopPatience)
+			return fmt.Errorf("%s still runs %s after SIGTERM", p.Name, stopPatience)
 		}
 	}
 	return nil

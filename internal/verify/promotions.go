@@ -68,7 +68,7 @@ func promotions(ctx context.Context, r *Run) error {
 	}
 	r.allAcked(before.jobs + f.jobs)
 	slowest := slices.Max(append(d.took, 0))
-	r.Expect("seconds from when there are workers again until the sweep has moved on what the dead had freed", slowest.Seconds(), "<=",
+	r.Expect("seconds from new workers until the sweep promoted the next jobs of the dead workers' keys, worst", slowest.Seconds(), "<=",
 		(sweepWithin + promoteWithin + sweepStalls*stall).Seconds())
 	return r.checkSlots(ctx, parted, d.away, stall, first)
 }
@@ -90,7 +90,7 @@ func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
 		return err
 	}
 	// Retries come after 2 s, polls after 1 s: where nothing has moved for ten, nothing will.
-	err = r.Await(ctx, f.patience, "all jobs to be done, or to be left", func(ctx context.Context) (ended bool, err error) {
+	err = r.Await(ctx, f.patience, "all jobs to be done, or to stand still", func(ctx context.Context) (ended bool, err error) {
 		n, err := r.closed(ctx)
 		r.Progress("without sweeps", n, f.jobs)
 		if err == nil {
@@ -106,7 +106,7 @@ func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
 	if err != nil {
 		return err
 	}
-	r.None("keys that were left with jobs, without a sweep", left)
+	r.None("keys left with unfinished jobs, without a sweep", left)
 	if err := r.stop(ctx, crew.workers...); err != nil {
 		return err
 	}
@@ -150,9 +150,9 @@ func (r *Run) checkSlots(ctx context.Context, parted time.Time, away []checker.S
 		return err
 	}
 	r.Expect("jobs promoted without a sweep", float64(promoted), ">=", float64(r.Size(600, 60_000)/5))
-	unswept.expect(r, "seconds that a slot was free and a job of its key blocked, without a sweep")
-	swept.expect(r, "seconds that a slot was free and a job of its key blocked, beside kills")
-	claimed.expect(r, "seconds without a claim of a key that had jobs waiting, beside kills")
+	unswept.expect(r, "seconds that a key had a free slot and a blocked job, without a sweep, worst")
+	swept.expect(r, "seconds that a key had a free slot and a blocked job, during the kills, worst")
+	claimed.expect(r, "seconds without a claim for a key with waiting jobs, during the kills, worst")
 	return nil
 }
 

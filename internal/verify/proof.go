@@ -7,43 +7,110 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // WriteProof writes what the records show, the newest of each row and tier, as a
 // page for docs/, beside which the lines of all runs are. It leaves nothing out: rows
 // without a record say so.
 func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
-	var b strings.Builder
-	b.WriteString("# Proof\n\n" +
-		"Written by `posthaste-proof verify --write-proof` from the records of runs; do not edit it. Each row starts real processes on a\n" +
-		"durable Postgres of its own, injects the fault, heals, drains, and holds ledgers outside of the database against it.\n" +
-		"Any row can be run again: `posthaste-proof verify A2`, with `--seed` for the same schedule of faults.\n\n" +
-		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL. The runs that\n" +
-		"this was written from, and those of the times before, are the lines of [proof.csv](proof.csv); the records shown are\n" +
-		"those of [proof.jsonl](proof.jsonl).\n\n" +
-		"| row | tier | result | fault | runs on | date | in a row |\n| --- | --- | --- | --- | --- | --- | --- |\n")
-	newest := map[string]*Record{}
-	shown := Newest(records)
-	for _, r := range shown {
-		newest[r.Row+string(r.Tier)] = r
+	p := page{newest: map[string]*Record{}, runs: runs}
+	for _, r := range Newest(records) {
+		p.newest[r.Row+string(r.Tier)] = r
 	}
+	listLegend(&p.Builder)
+	p.summarize()
+	listTested(&p.Builder)
 	for _, row := range Scorecard() {
-		for _, tier := range row.Tiers {
-			r := newest[row.Name+string(tier)]
-			if r == nil {
-				fmt.Fprintf(&b, "| %s | %s | not run | %s | | | |\n", row.Name, tier, cell(row.Fault))
+		p.prove(row)
+	}
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
+// page is docs/proof.md while it is written.
+type page struct {
+	strings.Builder
+	newest map[string]*Record // by row and tier
+	runs   []RunLine
+}
+
+// summarize writes a line for each row.
+func (p *page) summarize() {
+	p.WriteString("\n## Results\n\n" +
+		"\"25 on 15\": the row has passed with 25 different seeds on PostgreSQL 15 since it failed last or its description changed.\n" +
+		"All runs are lines of [proof.csv](proof.csv); the newest record of each row is in [proof.jsonl](proof.jsonl).\n\n")
+	for _, tier := range both {
+		rows, passed, run := 0, 0, 0
+		for _, row := range Scorecard() {
+			if !row.Runs(tier) {
 				continue
 			}
-			fmt.Fprintf(&b, "| [%s](#%s-tier-%s) | %s | %s | %s | PostgreSQL %s, %d cores | %s | %s |\n", r.Row, strings.ToLower(r.Row), strings.ToLower(string(r.Tier)), r.Tier,
-				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"), inARow(runs, r))
+			rows++
+			if r := p.newest[row.Name+string(tier)]; r != nil {
+				run++
+				if r.Passed {
+					passed++
+				}
+			}
+		}
+		fmt.Fprintf(p, "- Tier %s: %d of %d rows passed, %d not run.\n", tier, passed, rows, rows-run)
+	}
+	p.WriteString("\n| row | what happens | tier P | tier S |\n| --- | --- | --- | --- |\n")
+	for _, row := range Scorecard() {
+		fmt.Fprintf(p, "| [%s](#%s) | %s | %s | %s |\n", row.Name, anchor(heading(row)), cell(row.Title), p.inShort(row, TierP), p.inShort(row, TierS))
+	}
+}
+
+// inShort is the cell of a row's newest run.
+func (p *page) inShort(row Row, tier Tier) string {
+	r := p.newest[row.Name+string(tier)]
+	switch {
+	case !row.Runs(tier):
+		return "has none"
+	case r == nil:
+		return "not run"
+	}
+	text := fmt.Sprintf("[%s](#%s) %s", result(r), anchor(runHeading(r)), r.Started.Format("2006-01-02"))
+	if r.texts() != row.texts(tier) {
+		return text + ", before the row's description changed"
+	}
+	if seeds := inARow(p.runs, r); seeds != "" {
+		text += ": " + seeds
+	}
+	return text
+}
+
+// prove is the section of a row.
+func (p *page) prove(row Row) {
+	fmt.Fprintf(p, "\n## %s\n\n- Fault: %s\n- Workload: %s\n- Pass: %s\n", heading(row), row.Fault, row.Workload, row.Pass)
+	for _, tier := range row.Tiers {
+		if p.newest[row.Name+string(tier)] == nil {
+			fmt.Fprintf(p, "- Tier %s: not run\n", tier)
 		}
 	}
-	listTested(&b)
-	for _, r := range shown {
-		r.prove(&b)
+	for _, tier := range row.Tiers {
+		if r := p.newest[row.Name+string(tier)]; r != nil {
+			r.prove(&p.Builder, r.texts() != row.texts(tier))
+		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+}
+
+func heading(row Row) string { return row.Name + ": " + row.Title }
+
+func runHeading(r *Record) string { return fmt.Sprintf("%s, tier %s", r.Row, r.Tier) }
+
+// anchor is the id that GitHub gives a heading.
+func anchor(heading string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == ' ':
+			return '-'
+		case unicode.IsLetter(c), unicode.IsDigit(c), c == '-', c == '_':
+			return unicode.ToLower(c)
+		}
+		return -1
+	}, heading)
 }
 
 func result(r *Record) string {
@@ -58,38 +125,65 @@ func result(r *Record) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// prove is the section of one run.
-func (r *Record) prove(b *strings.Builder) {
-	fmt.Fprintf(b, "\n%s- Result: %s, %s in %.0f s, seed %d, commit `%.12s`\n",
-		r.texts(), result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, r.Seed, r.Commit)
+// prove is the section of one run. Its record is outdated if the row was described otherwise when it ran.
+func (r *Record) prove(b *strings.Builder, outdated bool) {
+	fmt.Fprintf(b, "\n### %s\n\n- Result: %s, %s in %.0f s, commit `%.12s`: `%s`\n", runHeading(r),
+		result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, r.Commit, r.Command)
 	fmt.Fprintf(b, "- On: PostgreSQL %s (fsync %s, synchronous_commit %s, full_page_writes %s), %s/%s, %d cores, %s, race detector %v\n",
 		r.Server.Version, r.Server.Fsync, r.Server.SynchronousCommit, r.Server.FullPageWrites,
 		r.Machine.OS, r.Machine.Arch, r.Machine.Cores, r.Machine.Go, r.Machine.Race)
+	if outdated {
+		b.WriteString("- This run was made before the row's description changed; its record has the earlier one.\n")
+	}
 	if r.Skipped != "" {
-		fmt.Fprintf(b, "- Skipped: %s\n", r.Skipped)
 		return
 	}
 	if r.Error != "" {
-		fmt.Fprintf(b, "- Could not be finished: %s\n", r.Error)
+		fmt.Fprintf(b, "- Not finished: %s\n", r.Error)
 	}
-	fmt.Fprintf(b, "- Faults: %s\n- Counts: %s\n", listOf(r.FaultCounts), listOf(r.Counts))
+	fmt.Fprintf(b, "- Faults injected: %s\n- Counts: %s\n", listOf(r.FaultCounts), listOf(r.Counts))
 	if len(r.Figures) > 0 {
 		var figures []string
 		for _, f := range r.Figures {
 			figures = append(figures, fmt.Sprintf("%s %s", f.Name, number(f.Value)))
 		}
-		fmt.Fprintf(b, "- Figures: %s\n", strings.Join(figures, ", "))
+		fmt.Fprintf(b, "- Measured: %s\n", strings.Join(figures, ", "))
 	}
-	fmt.Fprintf(b, "\n```\n%s\n```\n\n| expected | got | want | |\n| --- | ---: | ---: | --- |\n", r.Command)
+	r.listChecks(b)
+}
+
+// listChecks names the checks that found no violation, and has a table of the others.
+func (r *Record) listChecks(b *strings.Builder) {
+	var none []string
+	var others []Expectation
 	for _, e := range r.Expectations {
+		if e.OK && e.Op == "=" && e.Want == 0 {
+			none = append(none, e.What)
+		} else {
+			others = append(others, e)
+		}
+	}
+	if len(none) > 0 {
+		fmt.Fprintf(b, "- Checks that are 0, as they must be: %s\n", foundNothing(none))
+	}
+	if len(others) == 0 {
+		return
+	}
+	b.WriteString("\n| check | measured | must be | |\n| --- | ---: | ---: | --- |\n")
+	for _, e := range others {
 		fmt.Fprintf(b, "| %s | %s | %s %s | %s |\n", cell(e.What), number(e.Got), cmp.Or(map[string]string{"<=": "≤", ">=": "≥"}[e.Op], e.Op), number(e.Want),
 			map[bool]string{true: "holds", false: "**violated**"}[e.OK])
 	}
 }
 
-// texts is what the row says of itself.
+// texts is the row's description. A run under another one may have proved something else.
+func (r Row) texts(t Tier) string {
+	return fmt.Sprintf("%s, tier %s\nFault: %s\nWorkload: %s\nPass: %s\n", r.Name, t, r.Fault, r.Workload, r.Pass)
+}
+
+// texts is the description under which the record's run was made.
 func (r *Record) texts() string {
-	return fmt.Sprintf("## %s, tier %s\n\n%s.\n\n- Workload: %s\n- Pass: %s\n", r.Row, r.Tier, r.Fault, r.Workload, r.Pass)
+	return Row{Name: r.Row, Fault: r.Fault, Workload: r.Workload, Pass: r.Pass}.texts(r.Tier)
 }
 
 func listOf(counts map[string]int) string {

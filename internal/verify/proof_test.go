@@ -2,9 +2,11 @@ package verify
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,52 +17,105 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// The page on what is proved says of every row what the code does, whatever the day
-// of its last run: a run under other texts proved something else.
-func TestTheProofSaysWhatTheRowsDo(t *testing.T) {
+// The page is what the code writes of the records beside it, so that it describes every row as the code does, whatever
+// the day of its last run. `posthaste-proof verify --write-proof docs/proof.md FOLDER` writes it anew.
+func TestTheProofIsWrittenFromItsRecords(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/proof.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := os.Open("../../docs/proof.csv")
+	records, err := readFile("../../docs/proof.jsonl", ReadKept)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer list.Close()
-	runs, err := ReadRuns(list)
+	runs, err := readFile("../../docs/proof.csv", ReadRuns)
 	if err != nil {
-		t.Fatalf("docs/proof.csv: %v", err)
+		t.Fatal(err)
 	}
-	type line struct{ row, tier, fault, inARow string }
-	var want, got []line
-	for _, row := range Scorecard() {
-		for _, tier := range row.Tiers {
-			want = append(want, line{row.Name, string(tier), cell(row.Fault), inARow(runs, newRecord(row, Options{Tier: tier}))})
-		}
+	var want strings.Builder
+	if err := WriteProof(&want, records, runs); err != nil {
+		t.Fatal(err)
 	}
-	listed := regexp.MustCompile(`(?m)^\| (?:\[(\w+)\]\(#\S+\)|(\w+)) \| ([PS]) \| .*? \| (.*) \|[^|]*\|[^|]*\| ?([^|]*?) \|$`)
-	for _, m := range listed.FindAllStringSubmatch(string(page), -1) {
-		got = append(got, line{m[1] + m[2], m[3], m[4], m[5]})
+	if diff := cmp.Diff(strings.Split(want.String(), "\n"), strings.Split(string(page), "\n")); diff != "" {
+		t.Errorf("docs/proof.md (-written from docs/proof.jsonl and docs/proof.csv +the page):\n%s", diff)
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(line{})); diff != "" {
-		t.Errorf("the table of docs/proof.md (-the rows +the page):\n%s", diff)
-	}
+}
 
-	sections := regexp.MustCompile(`(?ms)^## (\w+), tier ([PS])$.*?^- Pass: .*?\n`).FindAllStringSubmatch(string(page), -1)
-	if n := strings.Count(string(page), ", tier "); n != len(sections) {
-		t.Errorf("%d sections were read of %d", len(sections), n)
+func readFile[T any](path string, read func(io.Reader) ([]T, error)) ([]T, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
-	for _, m := range sections {
-		rows, err := Find(Tier(m[2]), m[1])
+	defer file.Close()
+	return read(file)
+}
+
+// The page does not count a run for a row that was described otherwise then.
+func TestTheProofSaysThatARunIsOutdated(t *testing.T) {
+	t.Parallel()
+	record := recordOf(Scorecard()[0])
+	record.Passed, record.Pass = true, "something else"
+	var page strings.Builder
+	if err := WriteProof(&page, []*Record{record}, AddRuns(nil, []*Record{record})); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"before the row's description changed |", "- This run was made before the row's description changed"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page has no %q:\n%s", want, page.String())
+		}
+	}
+}
+
+// recordOf is a record of a run of the row at tier P.
+func recordOf(row Row) *Record {
+	return &Record{Row: row.Name, Tier: TierP, Fault: row.Fault, Workload: row.Workload, Pass: row.Pass}
+}
+
+func TestRowsAreNamedAndInOrder(t *testing.T) {
+	t.Parallel()
+	rows := Scorecard()
+	for i, row := range rows {
+		if row.Title == "" {
+			t.Errorf("row %s has no title", row.Name)
+		}
+		if !slices.ContainsFunc(groups, func(g group) bool { return strings.HasPrefix(row.Name, g.letter) }) {
+			t.Errorf("the page does not say what the group of row %s is about", row.Name)
+		}
+		if i > 0 && compareNames(rows[i-1].Name, row.Name) >= 0 {
+			t.Errorf("row %s comes after %s", row.Name, rows[i-1].Name)
+		}
+	}
+	names := []string{"A2", "A3", "A3b", "A4", "A10", "B1"}
+	for i := range names[1:] {
+		if compareNames(names[i], names[i+1]) >= 0 || compareNames(names[i+1], names[i]) <= 0 {
+			t.Errorf("%s does not come before %s", names[i], names[i+1])
+		}
+	}
+}
+
+// The legend lists the names of checks that are made, as they are made.
+func TestTheLegendHasTheChecksThatAreMade(t *testing.T) {
+	t.Parallel()
+	var made strings.Builder
+	for _, name := range []string{"check.go", "published.go"} {
+		text, err := os.ReadFile(name)
 		if err != nil {
-			t.Errorf("docs/proof.md has a section of a row that is not there: %v", err)
-			continue
+			t.Fatal(err)
 		}
-		r := newRecord(rows[0], Options{Tier: Tier(m[2])})
-		if diff := cmp.Diff(r.texts(), m[0]); diff != "" {
-			t.Errorf("the section of %s, tier %s, in docs/proof.md (-the row +the page):\n%s", m[1], m[2], diff)
+		made.Write(text)
+	}
+	for _, set := range checkSets {
+		for _, check := range set.checks {
+			if check != noCrashes && !strings.Contains(made.String(), fmt.Sprintf("r.None(%q, ", check)) {
+				t.Errorf("%s: nothing checks %q", set.name, check)
+			}
 		}
+	}
+	all := slices.Concat(checkSets[1].checks, []string{"others", "others"}, checkSets[2].checks[1:])
+	want := "all of history ([shared checks](#shared-checks)); others; " + strings.Join(checkSets[2].checks[1:], "; ")
+	if got := foundNothing(all); got != want {
+		t.Errorf("the checks that found nothing are\n%s, want\n%s", got, want)
 	}
 }
 
@@ -76,7 +131,8 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 	}{{"15.18", 1, true}, {"15.18", 2, false}, {"15.18", 3, true}, {"18.1", 3, true}, {"15.19", 4, true}, {"15.19", 4, true}, {"18.1", 4, true}}
 	for i, run := range runs {
 		// The last two are in one second.
-		r := &Record{Row: "A1", Tier: TierP, Seed: run.seed, Passed: run.passed, Started: time.Unix(int64(min(i, 5)), 0)}
+		r := recordOf(Scorecard()[0])
+		r.Seed, r.Passed, r.Started = run.seed, run.passed, time.Unix(int64(min(i, 5)), 0)
 		r.Server.Version = run.version
 		in := filepath.Join(folder, strconv.Itoa(i), "deeper")
 		if err := os.MkdirAll(in, 0o755); err != nil {
@@ -106,7 +162,7 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 	if err := WriteProof(&page, records, append(lines, other)); err != nil {
 		t.Fatal(err)
 	}
-	if want := "| 2 on 15, 2 on 18 |\n"; !strings.Contains(page.String(), want) {
+	if want := ": 2 on 15, 2 on 18 | not run |\n"; !strings.Contains(page.String(), want) {
 		t.Errorf("the page has no %q:\n%s", want, page.String())
 	}
 	for _, bad := range []string{"", "started,row\n", "started,row,tier,postgresql,seed,result,commit,texts\nyesterday,A1,P,15.1,1,passed,,\n"} {

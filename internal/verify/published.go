@@ -128,14 +128,14 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 		}
 	}
 	slices.Sort(missing)
-	r.Count("events", len(committed))
-	r.Count("messages", len(got))
-	r.Count("repeats", repeats)
-	r.None("missing: committed, and never published", missing)
-	r.None("unexpected: published, and never committed", unexpected)
-	r.None("inversions: published after a newer one of the same key", inverted)
-	r.None("published again under another id", renamed)
-	r.None("processes that fared badly", r.fates())
+	r.Count("events committed", len(committed))
+	r.Count("messages published", len(got))
+	r.Count("messages repeated", repeats)
+	r.None("missing messages: events committed, never published", missing)
+	r.None("unexpected messages: published, never committed", unexpected)
+	r.None("out of order: messages published after a newer one of their key", inverted)
+	r.None("repeated messages with another id than the first time", renamed)
+	r.None(noCrashes, r.fates())
 	return repeats, nil
 }
 
@@ -157,7 +157,7 @@ func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time, lost fun
 			gone = append(gone, body)
 		}
 	}
-	r.None("events that were acknowledged to their publishers, and are not in the log", gone)
+	r.None("lost events: acknowledged to a publisher, not in outbox.events", gone)
 	return committed, nil
 }
 

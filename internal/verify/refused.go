@@ -83,7 +83,7 @@ func (r *Run) publishHeld(ctx context.Context, broker *natsproc.Server, want int
 	if err != nil {
 		return err
 	}
-	r.Expect("messages that wait behind those that are refused, and these", float64(held), "=", float64(want))
+	r.Expect("messages held back: the refused ones and those behind them", float64(held), "=", float64(want))
 	return r.mendRefused(ctx, broker)
 }
 
@@ -123,7 +123,7 @@ func (r *Run) mendRefused(ctx context.Context, broker *natsproc.Server) error {
 	if err := errors.Join(broker.Kill9(), broker.Configure(largePayloads), broker.Restart()); err != nil {
 		return err
 	}
-	return r.Await(ctx, 2*time.Minute, "what was refused to be published", func(ctx context.Context) (bool, error) {
+	return r.Await(ctx, 2*time.Minute, "the refused messages to be published", func(ctx context.Context) (bool, error) {
 		for _, err := range operator.New(r.DB).ReplayDeadLetters(ctx, operator.DeadLetterFilter{Kind: "relay:s"}, 0) {
 			if err != nil {
 				return false, err

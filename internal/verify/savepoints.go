@@ -53,7 +53,7 @@ func savepoints(ctx context.Context, r *Run) (err error) {
 	kept := 0
 	for i := range writes {
 		kept += writes[i].kept
-		r.Count("jobs of savepoints that were rolled back", writes[i].undone)
+		r.Count("jobs enqueued in savepoints that were rolled back", writes[i].undone)
 		r.Count("savepoints rolled back", writes[i].rolledBack)
 	}
 	if err := r.Drain(ctx, kept, patience); err != nil {
@@ -65,9 +65,9 @@ func savepoints(ctx context.Context, r *Run) (err error) {
 	if _, err := r.Check(ctx); err != nil {
 		return err
 	}
-	r.Expect("jobs", float64(r.record.Counts["jobs"]), "=", float64(kept))
+	r.Expect("jobs stored, compared with those not rolled back", float64(r.record.Counts["jobs"]), "=", float64(kept))
 	r.Expect("savepoints rolled back", float64(r.record.Counts["savepoints rolled back"]), ">=", float64(transactions/4))
-	r.Expect("jobs of savepoints that were rolled back", float64(r.record.Counts["jobs of savepoints that were rolled back"]), ">=", float64(transactions/4))
+	r.Expect("jobs enqueued in savepoints that were rolled back", float64(r.record.Counts["jobs enqueued in savepoints that were rolled back"]), ">=", float64(transactions/4))
 	return nil
 }
 

@@ -1,10 +1,35 @@
 package verify
 
-import "slices"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 var both = []Tier{TierP, TierS}
 
-// Scorecard is every row, in its order.
+// Scorecard is every row, in the order of their names.
 func Scorecard() []Row {
-	return slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), events(), consumers(), badInput(), semantics())
+	rows := slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), events(), consumers(), badInput(), semantics())
+	slices.SortFunc(rows, func(a, b Row) int { return compareNames(a.Name, b.Name) })
+	return rows
 }
+
+// compareNames puts A3b between A3 and A4, and A10 behind A9.
+func compareNames(a, b string) int {
+	type parts struct {
+		group, suffix string
+		number        int
+	}
+	var of [2]parts
+	for i, name := range []string{a, b} {
+		_, _ = fmt.Sscanf(name, "%1s%d%s", &of[i].group, &of[i].number, &of[i].suffix) // most have no suffix
+	}
+	return cmp.Or(cmp.Compare(of[0].group, of[1].group), cmp.Compare(of[0].number, of[1].number), cmp.Compare(of[0].suffix, of[1].suffix))
+}
+
+// What most rows promise of their jobs, which Check checks, and of their events, which checkPublished checks.
+const (
+	jobsSafe   = "no lost or unexpected jobs, no orphans, no illegal status changes, every job closed; L1, L2 and L3 hold"
+	eventsSafe = "no event missing or unexpected, none out of order, none published again under another id"
+)

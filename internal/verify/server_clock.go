@@ -98,7 +98,7 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Expect("leases lapsed by a step", float64(lapsed), ">=", 1)
+	r.Expect("leases that expired because of a clock step", float64(lapsed), ">=", 1)
 	r.allAcked(f.jobs)
 	return nil
 }

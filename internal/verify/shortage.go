@@ -4,15 +4,15 @@ package verify
 func shortages() []Row {
 	return []Row{
 		{
-			Name: "A9", Timed: true, Fault: "the data's disk full; then that of pg_wal, so that the server panics", Tiers: both, run: fullDisks, disks: (*Run).smallDisks,
+			Name: "A9", Timed: true, Title: "Disks full", Fault: "the data disk is full; then the disk of pg_wal is full, so that the server panics", Tiers: both, run: fullDisks, disks: (*Run).smallDisks,
 			Settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB", "shared_buffers": "64MB"},
-			Workload: "P 3,000, S 50,000 jobs from 2 producers that repeat, 2 workers; each disk is full for P 8 s, S 60 s",
-			Pass:     "lost 0, unexpected 0, orphans 0/0, effects missing 0 and twice 0, our processes alive, first completion ≤ 5 s after there is room, ≤ 1 line of trouble a second in each log",
+			Workload: "3,000 jobs (S: 50,000) from 2 producers that retry; 2 workers; each disk is full for 12 s (S: 60 s)",
+			Pass:     jobsSafe + "; every worker keeps running; first completed job ≤ 5 s after there is space again; ≤ 1 log line per second from each worker while a disk is full",
 		},
 		{
-			Name: "A10", Timed: true, Fault: "workers killed by the kernel for want of memory, by 10 poison jobs", Tiers: both, run: outOfMemory,
-			Workload: "P 2,000, S 10,000 other jobs, 3 places for workers with 256 MiB each, filled again as they fall empty",
-			Pass:     "each poison job spends exactly 3 attempts, then it is dead; all others done, L1 0, illegal moves 0; every place filled and ready in the end",
+			Name: "A10", Timed: true, Title: "Workers killed by the OOM killer", Fault: "10 poison jobs need more memory than there is, so that the kernel's OOM killer kills their workers", Tiers: both, run: outOfMemory,
+			Workload: "2,000 other jobs (S: 10,000); 3 slots for workers with 256 MiB each; a slot whose worker was killed gets a new one",
+			Pass:     "every poison job uses exactly 3 attempts and is then dead; every other job completes; L1 holds, no illegal status changes; every slot has a ready worker at the end",
 		},
 	}
 }

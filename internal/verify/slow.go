@@ -54,8 +54,8 @@ func slowDatabase(ctx context.Context, r *Run) error {
 	if err := r.endSteady(ctx, producer, crew); err != nil {
 		return err
 	}
-	r.Expect("answers stalled", float64(stalled), ">=", leastStalled)
-	r.Expect("jobs", float64(r.record.Counts["jobs"]), ">=", float64(r.slowJobs()))
+	r.Expect("server responses stalled", float64(stalled), ">=", leastStalled)
+	r.Expect("jobs stored", float64(r.record.Counts["jobs"]), ">=", float64(r.slowJobs()))
 	return r.expectBoundedCalls()
 }
 
@@ -65,8 +65,8 @@ func (r *Run) slowJobs() int { return r.Size(1, 20_000) }
 // slowDown makes the database slow for a while and returns how many answers it
 // held back. A worker that waits may not learn in time that its lease is over.
 func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall time.Duration) (stalled int64, err error) {
-	defer r.Faults.Begin("partition", "")()
-	defer r.Faults.Begin("500 ms a round trip, one answer in ten stalled", "")()
+	defer r.Faults.Begin("network partition", "")()
+	defer r.Faults.Begin("500 ms per round trip, one response in ten stalled", "")()
 	var n atomic.Int64
 	var mu sync.Mutex // connections are concurrent
 	dice := fault.Random(r.Seed, "stall")
@@ -83,7 +83,7 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 	})
 	defer heal()
 	if err = backoff.Sleep(ctx, lasts); err == nil { // and on a machine that does less, until there was enough of it
-		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute, "answers to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
+		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute, "responses to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
 			var placed int
 			err := r.DB.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&placed)
 			return n.Load() >= leastStalled && placed >= r.slowJobs(), err
@@ -126,7 +126,7 @@ func (r *Run) expectBoundedCalls() error {
 			unbounded = append(unbounded, fmt.Sprintf("%s by %s", e.Do, e.Worker))
 		}
 	}
-	r.None("calls that went on for more than a second after their deadline", overdue)
-	r.None("calls without a deadline", unbounded)
+	r.None("database calls that returned more than 1 s after their deadline", overdue)
+	r.None("database calls without a deadline", unbounded)
 	return nil
 }

@@ -89,7 +89,7 @@ func (r *Run) holdSnapshot(ctx context.Context) (*pgx.Conn, error) {
 // leaveDeadEntries makes rows that nobody ever sees, due now, and deletes them:
 // the due index keeps an entry of each for as long as the snapshot is held.
 func (r *Run) leaveDeadEntries(ctx context.Context, tenant outbox.ID, n int) error {
-	r.Progress("leave dead entries behind", 0, 0)
+	r.Progress("leave dead rows behind", 0, 0)
 	return pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`) // these are no jobs: they leave no moves
 		if err == nil {
@@ -112,7 +112,7 @@ func (r *Run) expectDead(ctx context.Context, least int) error {
 	err := r.DB.QueryRow(ctx, `SELECT (SELECT max(age(backend_xmin)) FROM pg_stat_activity WHERE state = 'idle in transaction'),
 		(SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox.jobs'::regclass)`).Scan(&age, &dead)
 	r.Figure("xmin_age", float64(age))
-	r.Expect("dead rows that nobody can remove", float64(dead), ">=", float64(least))
+	r.Expect("dead rows that vacuum cannot remove", float64(dead), ">=", float64(least))
 	return err
 }
 
@@ -131,7 +131,7 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 		var n, m int
 		before, n = c.p99(baseline.from, baseline.until)
 		under, m = c.p99(during.from, during.until)
-		r.record.Counts["claims before"], r.record.Counts["claims under it"] = n, m
+		r.record.Counts["claims before the fault"], r.record.Counts["claims during the fault"] = n, m
 		after, seen := c.p99s(now.Add(-5*time.Second), now)
 		fast := 0
 		for _, p99 := range after[max(len(after)-3, 0):] {
@@ -147,9 +147,9 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 		return recovered
 	}
 	r.Figure("claim_p99_before_ms", milliseconds(before))
-	r.Figure("claim_p99_under_it_ms", milliseconds(under))
-	r.Expect("claim p99 under a held snapshot, as a multiple of that before", under.Seconds()/before.Seconds(), "<=", 5)
-	r.Expect("seconds until claims are as fast as before", took.Seconds(), "<=", patience.Seconds())
+	r.Figure("claim_p99_during_ms", milliseconds(under))
+	r.Expect("claim p99 while the snapshot is held, divided by claim p99 before", under.Seconds()/before.Seconds(), "<=", 5)
+	r.Expect("seconds from the release until claims were as fast as before", took.Seconds(), "<=", patience.Seconds())
 	if err := r.figurePickups(ctx, baseline, during); err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (r *Run) figurePickups(ctx context.Context, baseline, during span) error {
 	if _, err := r.DB.Exec(ctx, `ANALYZE verify.moves`); err != nil {
 		return err
 	}
-	for name, s := range map[string]span{"pickup_p99_before_ms": baseline, "pickup_p99_under_it_ms": during} {
+	for name, s := range map[string]span{"pickup_p99_before_ms": baseline, "pickup_p99_during_ms": during} {
 		var p99 float64
 		if err := r.DB.QueryRow(ctx, `SELECT coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM claimed.at - made.at)), 0)
 			FROM verify.moves AS made JOIN verify.moves AS claimed USING (job)
@@ -192,8 +192,8 @@ func (r *Run) expectThroughput(ctx context.Context, baseline, during span) error
 		return err
 	}
 	r.Figure("jobs_per_s_before", steady)
-	r.Figure("jobs_per_s_under_it", rate)
-	r.Expect("throughput under a held snapshot, part of that before", rate/steady, ">=", 0.8)
+	r.Figure("jobs_per_s_during", rate)
+	r.Expect("throughput while the snapshot is held, divided by throughput before", rate/steady, ">=", 0.8)
 	return nil
 }
 

@@ -21,7 +21,9 @@ const (
 	stopWays
 )
 
-var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM, and again", killed: "SIGTERM, and SIGKILL at the deadline"}
+var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM twice", killed: "SIGTERM, then SIGKILL at the deadline"}
+
+var stopFigures = [stopWays]string{orderly: "sigterm", cut: "sigterm_twice", killed: "sigkill"}
 
 const (
 	// stopGrace is longer than most jobs take, and shorter than those that linger.
@@ -71,20 +73,20 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 		for _, t := range s.took[way] {
 			longest = max(longest, t)
 		}
-		r.Figure(fmt.Sprintf("longest_stop_%d_s", way), longest.Seconds())
+		r.Figure("longest_stop_"+stopFigures[way]+"_s", longest.Seconds())
 	}
-	r.None("stops that did not go as they have to", s.bad)
-	r.None("leases that a worker had after it had stopped in good order", s.owned)
+	r.None("stops that took too long or ended with the wrong exit status", s.bad)
+	r.None("leases still held after a graceful stop", s.owned)
 	spent, err := r.Texts(ctx, `SELECT id || ': attempt ' || attempt || ', leases lost: ' || lost_leases FROM outbox.history WHERE attempt <> 1 + lost_leases`)
 	if err != nil {
 		return err
 	}
-	r.None("attempts that a stop in good order spent", spent)
+	r.None("jobs that a graceful stop cost an attempt", spent)
 	var back int
 	if err := r.DB.QueryRow(ctx, `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became = 'pending'`).Scan(&back); err != nil {
 		return err
 	}
-	r.Expect("jobs that stops in good order gave back", float64(back), ">=", float64(stops/stopWays))
+	r.Expect("jobs given back by graceful stops", float64(back), ">=", float64(stops/stopWays))
 	r.allAcked(f.jobs)
 	return r.expectLapsesInTime(ctx)
 }
@@ -116,7 +118,7 @@ func (s *stopper) stop(ctx context.Context, i, way int) error {
 	select {
 	case <-p.Ended():
 	case <-time.After(stopPatience):
-		return fmt.Errorf("%s is still there %s after: %s", p.Name, stopPatience, stopNames[way])
+		return fmt.Errorf("%s still runs %s after %s", p.Name, stopPatience, stopNames[way])
 	}
 	healed()
 	s.took[way] = append(s.took[way], time.Since(began))
@@ -172,7 +174,7 @@ func (r *Run) expectLapsesInTime(ctx context.Context) error {
 		return err
 	}
 	r.Figure("lapse_late_max_s", worst)
-	r.Expect("leases of workers that were cut or killed", float64(lapsed), ">=", 8)
-	r.Expect("seconds that a lapsed lease was left, at most", worst, "<=", 3)
+	r.Expect("expired leases of workers that were stopped by force", float64(lapsed), ">=", 8)
+	r.Expect("seconds from a lease's end until a reaper expired it, worst", worst, "<=", 3)
 	return nil
 }

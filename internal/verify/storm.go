@@ -52,7 +52,7 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 		storm, err = r.observe(ctx, lasts)
 		end()
 		raged.Wait()
-		r.Expect("forged notifications a second", float64(n)/lasts.Seconds(), ">=", float64(r.Size(5_000, 10_000)))
+		r.Expect("forged notifications per second", float64(n)/lasts.Seconds(), ">=", float64(r.Size(5_000, 10_000)))
 		return errors.Join(err, failed)
 	})
 	if err != nil {
@@ -105,9 +105,9 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 		return err
 	}
 	before, during := between(all, calm.from, calm.until), between(all, storm.from, storm.until)
-	r.Count("jobs without forged notifications", len(before))
-	r.Count("jobs with forged notifications", len(during))
-	r.Expect("jobs with forged notifications", float64(len(during)), ">=", float64(r.Size(1, 5_000)))
+	r.Count("jobs committed before the forged notifications", len(before))
+	r.Count("jobs committed during the forged notifications", len(during))
+	r.Expect("jobs committed during the forged notifications", float64(len(during)), ">=", float64(r.Size(1, 5_000)))
 	r.Figure("claims_per_s", calm.claims)
 	r.Figure("claims_per_s_in_storm", storm.claims)
 	r.Figure("surveys_per_s", calm.surveys)
@@ -116,9 +116,9 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	r.Figure("pickup_p50_in_storm_ms", ms(quantile(during, 0.5)))
 	r.Figure("pickup_p99_ms", ms(quantile(before, 0.99)))
 	r.Figure("pickup_p99_in_storm_ms", ms(quantile(during, 0.99)))
-	r.Expect("claims without a forged notification were counted at all", calm.claims, ">=", 1)
-	r.Expect("claiming queries a second and dispatcher that a storm costs", (storm.claims-calm.claims)/dispatchers, "<=", float64(r.Size(stormClaims, soakStormClaims)))
-	r.Expect("ms until a job starts in a storm, p99", ms(quantile(during, 0.99)), "<=", max(2*ms(quantile(before, 0.99)), 50))
+	r.Expect("claim queries per second before the forged notifications", calm.claims, ">=", 1)
+	r.Expect("claim queries per second that the forged notifications added for each dispatcher", (storm.claims-calm.claims)/dispatchers, "<=", float64(r.Size(stormClaims, soakStormClaims)))
+	r.Expect("ms from commit to start during the forged notifications, p99", ms(quantile(during, 0.99)), "<=", max(2*ms(quantile(before, 0.99)), 50))
 	return nil
 }
 

@@ -60,7 +60,7 @@ func unanswered(ctx context.Context, r *Run) error {
 		if err != nil {
 			return err
 		}
-		r.Expect("lines of the log: "+msg, float64(len(lines)), "=", float64(want))
+		r.Expect("log lines that say "+msg, float64(len(lines)), "=", float64(want))
 	}
 	return nil
 }

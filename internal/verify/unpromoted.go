@@ -50,7 +50,7 @@ func (d *deaths) die(ctx context.Context, c *crew) error {
 		return err
 	}
 	began := time.Now()
-	if err := d.run.Await(ctx, patience, "the sweep to move on what dead workers had freed", func(ctx context.Context) (bool, error) {
+	if err := d.run.Await(ctx, patience, "the sweep to promote the next jobs of the dead workers' keys", func(ctx context.Context) (bool, error) {
 		n, err := d.run.Number(ctx, `SELECT count(*) FROM outbox.jobs WHERE id = ANY ($1::uuid[]) AND status = 'blocked'`, next)
 		return n == 0, err
 	}); err != nil {
@@ -58,7 +58,7 @@ func (d *deaths) die(ctx context.Context, c *crew) error {
 	}
 	d.took = append(d.took, time.Since(began))
 	// All of them are alive until the next fault, so that their metrics tell everything.
-	return d.run.Await(ctx, patience, "the sweep to have counted what it moved on", func(ctx context.Context) (bool, error) {
+	return d.run.Await(ctx, patience, "the sweep to count the keys that it promoted", func(ctx context.Context) (bool, error) {
 		n, err := metric(ctx, "outbox_reaper_keys_moved_on_total", c.workers...)
 		return n > 0, err
 	})
@@ -79,7 +79,7 @@ func (d *deaths) strike(ctx context.Context, c *crew) (next []string, err error)
 	if _, err := holder.Exec(ctx, `SELECT FROM outbox.keys ORDER BY tenant_id, queue, key FOR UPDATE`); err != nil {
 		return nil, err
 	}
-	if r.Await(ctx, time.Second, "slots to be freed", func(ctx context.Context) (bool, error) {
+	if r.Await(ctx, time.Second, "slots to be free", func(ctx context.Context) (bool, error) {
 		next, err := r.Texts(ctx, unpromoted)
 		return len(next) >= 2, err
 	}) != nil {
@@ -92,7 +92,7 @@ func (d *deaths) strike(ctx context.Context, c *crew) (next []string, err error)
 		}
 	}
 	// A statement that waits for a lock does not notice that nobody waits for it.
-	if err := r.Await(ctx, patience, "the sessions of the dead to end", func(ctx context.Context) (bool, error) {
+	if err := r.Await(ctx, patience, "the sessions of the killed workers to end", func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'verify-worker'`)
 		return n == 0, err
 	}); err != nil {

@@ -28,6 +28,7 @@ const (
 // Row is one line of the scorecard. Its texts are what docs/proof.md says of it.
 type Row struct {
 	Name     string // "A2"
+	Title    string // in a few words, for tables and headings
 	Fault    string
 	Workload string
 	Pass     string // the criterion

@@ -7,44 +7,42 @@ import (
 
 // wakeUps is family C: a notification is a hint.
 func wakeUps() []Row {
-	const accounts = "lost 0, unexpected 0, effects missing 0 and twice 0"
 	return []Row{
 		{
-			Name: "C1", Timed: true, Fault: "every notification dropped, and two transactions that commit when the claims have gone past their jobs", Tiers: both, run: noNotifications,
-			Workload: "P 2,000, S 20,000 jobs at all times between the polls, 2 workers that poll every second",
-			Pass:     accounts + ", every job starts within the poll interval + 250 ms, and what the machine itself made a commit wait",
+			Name: "C1", Timed: true, Title: "All notifications dropped", Fault: "every notification is dropped, and two transactions commit after the claims have gone past the position of their jobs", Tiers: both, run: noNotifications,
+			Workload: "2,000 jobs (S: 20,000) at all times between the polls; 2 workers that poll every second",
+			Pass:     jobsSafe + "; every job starts within the poll interval + 250 ms, plus what the machine itself delayed a commit",
 		},
 		{
-			Name: "C2", Timed: true, Fault: "half-open connections of listeners (P: 8, S: 52): what either side sends vanishes, and nobody is told", Tiers: both, run: halfOpen,
-			Workload: "a job every 100 ms, 4 workers that poll every second and lose their listeners at about the same time",
-			Pass:     accounts + ", found out ≤ 8 s, listening again ≤ 1 s later, every job starts within the poll interval + 250 ms, and what the machine itself made a commit wait",
+			Name: "C2", Timed: true, Title: "Half-open listener connections", Fault: "8 listener connections (S: 52) become half-open: what either side sends is lost, and neither side gets an error", Tiers: both, run: halfOpen,
+			Workload: "a job every 100 ms; 4 workers that poll every second and lose their listeners at about the same time",
+			Pass:     jobsSafe + "; a worker detects it within 8 s, and listens again ≤ 1 s later; every job starts within the poll interval + 250 ms, plus what the machine itself delayed a commit",
 		},
 		{
-			Name: "C3", Timed: true, Alone: true, Fault: "the listener's session terminated, or Postgres restarted, in turns (P: 8, S: 100 times); before, a worker without a listener, and a COMMIT that takes a second", Tiers: both, run: listenerCut,
-			Workload: "a job in each gap, told to nobody, and a worker that polls every five minutes while it listens; a job that waits for the first worker, and one of the slow COMMIT",
-			Pass: accounts + ", the job starts ≤ 250 ms after the listener is back, which is ≤ 1 s (p99) after the server answers; what waits for a worker starts ≤ 1 s after it does, " +
-				"that of the slow COMMIT ≤ 5 s after it, not at the poll",
+			Name: "C3", Timed: true, Alone: true, Title: "Listener reconnects", Fault: "the listener's session is terminated, or Postgres is restarted, in turn (8 times, S: 100); before that, a worker without a listener, and a COMMIT that takes a second", Tiers: both, run: listenerCut,
+			Workload: "a job in each gap, without a notification, and a worker that polls every five minutes while it listens; a job that waits for the first worker, and one of the slow COMMIT",
+			Pass:     jobsSafe + "; the job of a gap starts ≤ 250 ms after the listener is back, which is ≤ 1 s (p99) after the server answers; the job that waits for a worker starts ≤ 1 s after the worker does, that of the slow COMMIT ≤ 5 s after it, not at the poll",
 		},
 		{
-			Name: "C4", Fault: "UNLISTEN behind the listener's back; a pooler that swallows LISTEN", Tiers: both, run: registeredButDeaf,
-			Workload: "a job every 100 ms, told to nobody; 3 workers to be deafened (P once, S 10 times each), 1 behind the pooler",
-			Pass:     accounts + ", deafness found out ≤ 65 s, seen in /readyz and the metrics, every job starts within the deaf poll of 2 s + 250 ms, and what the machine itself made a commit wait",
+			Name: "C4", Title: "Deaf listeners", Fault: "UNLISTEN is run in the listener's own session; a pooler discards LISTEN", Tiers: both, run: registeredButDeaf,
+			Workload: "a job every 100 ms, without a notification; 3 workers that are made deaf (once each, S: 10 times each), 1 behind the pooler",
+			Pass:     jobsSafe + "; a worker detects within 65 s that it is deaf, and shows it in /readyz and its metrics; every job starts within the poll interval of a deaf worker, 2 s, + 250 ms, plus what the machine itself delayed a commit",
 		},
 		{
-			Name: "C5", Timed: true, Alone: true, Fault: "10,000 notifications a second forged by a role that was granted nothing", Tiers: both, run: forgedNotifications,
+			Name: "C5", Timed: true, Alone: true, Title: "Forged notifications", Fault: "a role without any grants forges 10,000 notifications per second", Tiers: both, run: forgedNotifications,
 			Settings: map[string]string{"shared_preload_libraries": "pg_stat_statements"},
-			Workload: "about 180 jobs a second to 2 dispatchers, P 6 s, S 35 s and at least 5,000 jobs without and as many with forged notifications, of which there are P ≥ 5,000, S ≥ 10,000 a second",
-			Pass:     accounts + ", claiming queries beyond those without ≤ P 55, S 20 a second and dispatcher, pickup p99 ≤ 2 × that without, or 50 ms: who is woken for nothing looks every 20 ms",
+			Workload: "about 180 jobs per second to 2 dispatchers, for 6 s (S: 35 s and at least 5,000 jobs) without and for as long with forged notifications, of which there are ≥ 5,000 (S: ≥ 10,000) per second",
+			Pass:     jobsSafe + "; the forged notifications add ≤ 55 (S: 20) claim queries per second for each dispatcher; commit to start p99 ≤ 2 × that without, or 50 ms, because a dispatcher that is woken for nothing looks every 20 ms",
 		},
 		{
-			Name: "C6", Fault: "a dispatcher stopped (SIGSTOP) while 50,000 notifications arrive (P once, S 10 times)", Tiers: both, run: wedgedListener,
+			Name: "C6", Title: "A stopped listener blocks the notification queue", Fault: "a dispatcher is stopped (SIGSTOP) while 50,000 notifications arrive (once, S: 10 times)", Tiers: both, run: wedgedListener,
 			Workload: "a job every 100 ms, notified in its transaction; 2 other workers",
-			Pass:     accounts + ", a reaper frees the snapshot of the wedged session ≤ 45 s, the notification queue is < 0.01 % full again, commits that failed 0",
+			Pass:     jobsSafe + "; a reaper terminates the stopped session, so that its snapshot is released ≤ 45 s later; the notification queue is < 0.01 % full again; no commit fails",
 		},
 		{
-			Name: "C8", Fault: "none: what NOTIFY costs producers", Tiers: []Tier{TierS}, run: costOfNotify,
-			Workload: "1 to 64 clients that each commit a business row and a job, 15 s, with notifications off, coalesced and in the transaction, in turns",
-			Pass:     "coalesced ≥ 95 % of off at 64 clients; the others are figures",
+			Name: "C8", Title: "Cost of NOTIFY", Fault: "none: this row measures what NOTIFY costs producers", Tiers: []Tier{TierS}, run: costOfNotify,
+			Workload: "1 to 64 clients that each commit a business row and a job, for 15 s, with notifications off, coalesced and in the transaction, in turn",
+			Pass:     "with 64 clients, coalesced ≥ 95 % of the commits per second with notifications off; the other rates are only reported",
 		},
 	}
 }
@@ -67,7 +65,7 @@ func noNotifications(ctx context.Context, r *Run) error {
 	}
 	f.healed = func(ctx context.Context) error { // the workers are still there to ask
 		heard, err := metric(ctx, "job_notification_received_total", team.workers...)
-		r.Expect("notifications that arrived all the same", heard, "=", 0)
+		r.Expect("notifications received although all were to be dropped", heard, "=", 0)
 		return err
 	}
 	healed := r.Faults.Begin("notifications dropped", "")

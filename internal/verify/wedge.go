@@ -49,7 +49,7 @@ func wedgedListener(ctx context.Context, r *Run) error {
 			}
 		}
 		ended, err := metric(ctx, "outbox_reaper_listeners_terminated_total", workers[victims:]...)
-		r.Expect("wedged listeners that reapers say they ended", ended, ">=", float64(r.Size(1, 10)))
+		r.Expect("stopped listeners terminated, by the reapers' metric", ended, ">=", float64(r.Size(1, 10)))
 		return err
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 	if err := victim.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	healed := r.Faults.Begin("pause", victim.Name)
+	healed := r.Faults.Begin("SIGSTOP of a worker", victim.Name)
 	defer func() {
 		_ = victim.Signal(syscall.SIGCONT) // it is gone only if the run failed
 		healed()
@@ -110,8 +110,8 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 		return err
 	}
 	wedged := time.Now()
-	r.Expect("share of the notification queue that is in use behind a stopped listener", usage, ">=", 0.0001)
-	r.Expect("snapshots that a stopped listener holds", float64(r.held(ctx, pid)), "=", 1)
+	r.Expect("share of the notification queue in use while a listener was stopped", usage, ">=", 0.0001)
+	r.Expect("snapshots held by the stopped listener's session", float64(r.held(ctx, pid)), "=", 1)
 	if err := r.Await(ctx, 3*time.Minute, "the stopped listener's snapshot to be freed", func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND application_name = 'posthaste-listener'`, pid)
 		return n == 0, err
@@ -120,14 +120,14 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 	}
 	freed := time.Since(wedged)
 	r.Figure("freed_after_s", freed.Seconds())
-	r.Expect("seconds until a stopped listener's snapshot is freed", freed.Seconds(), "<=", 45)
-	if err := r.Await(ctx, patience, "the others to have read what was notified", func(ctx context.Context) (bool, error) {
+	r.Expect("seconds until the stopped listener's snapshot was released", freed.Seconds(), "<=", 45)
+	if err := r.Await(ctx, patience, "the other workers to read the notifications", func(ctx context.Context) (bool, error) {
 		err := r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
 		return usage <= 0.0001, err
 	}); err != nil && ctx.Err() != nil {
 		return err
 	}
-	r.Expect("share of the notification queue in use then", usage, "<=", 0.0001)
+	r.Expect("share of the notification queue in use after that", usage, "<=", 0.0001)
 	return nil
 }
 

@@ -60,16 +60,16 @@ func runZombies(ctx context.Context, r *Run, worker string, retried bool) error 
 
 func (z *zombie) expect(stops int) {
 	for _, v := range zombieVerbs {
-		z.Expect("late "+v.name+": refused with the lease lost", float64(z.refused[v.verb]), "=", float64(stops*zombieRounds))
+		z.Expect("refused because the lease was lost: "+v.name, float64(z.refused[v.verb]), "=", float64(stops*zombieRounds))
 	}
-	z.None("rows that a zombie changed", z.changed)
-	z.None("handlers of a zombie that were not told of the lost lease", z.unaware)
+	z.None("rows that the resumed worker changed", z.changed)
+	z.None("handlers of the resumed worker whose context did not end with ErrLeaseLost", z.unaware)
 	z.Figure("context_ended_max_s", z.slowest.Seconds())
 	z.Figure("woken_max_s", z.woken.Seconds())
 	// The machine comes to each of them twice, to wake it and to tell it of the end; to
 	// those that wait for nothing it comes once.
-	z.Expect("seconds until a resumed handler's context ended, worst, without the machine's own", max(z.slowest-2*z.woken, 0).Seconds(), "<=", (z.Lease / 3).Seconds())
-	z.atLeast(stops, "pause")
+	z.Expect("seconds from SIGCONT until a handler's context ended, worst, less the machine's wake-up time", max(z.slowest-2*z.woken, 0).Seconds(), "<=", (z.Lease / 3).Seconds())
+	z.atLeast(stops, "SIGSTOP of a worker")
 }
 
 // zombie is a worker that is stopped while it holds jobs, continued while its
@@ -142,7 +142,7 @@ func (z *zombie) stopA(ctx context.Context, n int, list []probe.Task, retried bo
 	if err := z.awaitEntries(ctx, z.zombieLedger, ledger.Stalled, len(list)); err != nil {
 		return nil, err
 	}
-	healed = z.Faults.Begin("pause", z.a.Name)
+	healed = z.Faults.Begin("SIGSTOP of a worker", z.a.Name)
 	return healed, z.a.Signal(syscall.SIGSTOP)
 }
 
@@ -185,7 +185,7 @@ func (z *zombie) retryDead(ctx context.Context, n int) error {
 // tried everything, and compares what is stored before and after. Then the zombie
 // is killed: what the replacement gives back it might claim rightly.
 func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
-	goOn := z.Faults.Begin("pause", z.b.Name)
+	goOn := z.Faults.Begin("SIGSTOP of a worker", z.b.Name)
 	if err := z.b.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
 	if err != nil {
 		return err
 	}
-	z.Progress("wake", 0, jobs)
+	z.Progress("resume", 0, jobs)
 	resumed := time.Now()
 	if err := z.a.Signal(syscall.SIGCONT); err != nil {
 		return err
