@@ -1,13 +1,16 @@
 package operator_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -61,6 +64,40 @@ func TestLimitsAreSetChangedAndLifted(t *testing.T) {
 	if last.Actor != "ada" || last.RequestID != "r1" || last.Reason != "the bank asked for it" ||
 		field(t, last.Before, "rate") != "1" || field(t, last.After, "rate") != "<nil>" || field(t, last.After, "max_running") != "10000" {
 		t.Errorf("recorded %+v with before %s and after %s", last, last.Before, last.After)
+	}
+}
+
+// Of a queue that has no limits yet, two operators set one each at the same time: both hold.
+func TestLimitsThatAreSetAtOnceAreBothKept(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, _, err := o.In(tx).Limit(t.Context(), "bank", operator.Limits{MaxRunning: new(10)}); err != nil {
+		t.Fatal(err)
+	}
+	minute := operator.Rate{Starts: 600, Interval: time.Minute}
+	second := make(chan error, 1)
+	go func() {
+		maxRunning, rate, err := o.Limit(t.Context(), "bank", operator.Limits{Rate: &minute})
+		if err == nil && (maxRunning != 10 || rate != minute) {
+			err = fmt.Errorf("the second one set %d and %v", maxRunning, rate)
+		}
+		second <- err
+	}()
+	pgtest.AwaitLocks(t, db, 1)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+	acts := audit(t, o, operator.AuditFilter{Act: "queue.limit", Queue: "bank"})
+	if len(acts) != 2 || field(t, acts[0].Before, "max_running") != "10" || field(t, acts[0].Before, "rate") != "<nil>" {
+		t.Errorf("recorded %+v", acts)
 	}
 }
 

@@ -58,26 +58,33 @@ WITH found AS MATERIALIZED (
     FROM wanted
     WHERE EXISTS (SELECT FROM found) OR wanted.max_running IS NOT NULL OR wanted.rate IS NOT NULL
     ON CONFLICT (queue) DO UPDATE
-    SET max_running   = excluded.max_running,
-        rate          = excluded.rate,
-        rate_interval = excluded.rate_interval,
+    -- Another transaction may have set the other limit since: a row that did not exist could not be locked above.
+    SET max_running   = CASE WHEN @sets_max_running THEN excluded.max_running ELSE q.max_running END,
+        rate          = CASE WHEN @sets_rate THEN excluded.rate ELSE q.rate END,
+        rate_interval = CASE WHEN @sets_rate THEN excluded.rate_interval ELSE q.rate_interval END,
         limited_at    = excluded.limited_at,
         updated_at    = now()
-    WHERE (q.max_running, q.rate, q.rate_interval) IS DISTINCT FROM (excluded.max_running, excluded.rate, excluded.rate_interval)
-    RETURNING q.queue
+    WHERE @sets_max_running AND q.max_running IS DISTINCT FROM excluded.max_running
+       OR @sets_rate AND (q.rate, q.rate_interval) IS DISTINCT FROM (excluded.rate, excluded.rate_interval)
+    RETURNING q.queue, q.max_running, q.rate, q.rate_interval
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'queue.limit', limited.queue,
-        jsonb_build_object('max_running', found.max_running, 'rate', found.rate, 'rate_interval', found.rate_interval),
-        jsonb_build_object('max_running', wanted.max_running, 'rate', wanted.rate, 'rate_interval', wanted.rate_interval)
+        jsonb_build_object('max_running', CASE WHEN @sets_max_running THEN found.max_running ELSE limited.max_running END,
+            'rate', CASE WHEN @sets_rate THEN found.rate ELSE limited.rate END,
+            'rate_interval', CASE WHEN @sets_rate THEN found.rate_interval ELSE limited.rate_interval END),
+        jsonb_build_object('max_running', limited.max_running, 'rate', limited.rate, 'rate_interval', limited.rate_interval)
     FROM limited
-    CROSS JOIN wanted
     LEFT JOIN found ON true
 )
-SELECT coalesce(wanted.max_running, 0)::integer AS max_running, coalesce(wanted.rate, 0)::integer AS rate,
-       coalesce(extract(epoch FROM wanted.rate_interval), 0)::double precision AS rate_seconds,
+SELECT coalesce(now_set.max_running, 0)::integer AS max_running, coalesce(now_set.rate, 0)::integer AS rate,
+       coalesce(extract(epoch FROM now_set.rate_interval), 0)::double precision AS rate_seconds,
        ((SELECT pg_notify('outbox_jobs', '') FROM limited) IS NULL)::boolean AS silent
-FROM wanted
+FROM (
+    SELECT limited.max_running, limited.rate, limited.rate_interval FROM limited
+    UNION ALL
+    SELECT wanted.max_running, wanted.rate, wanted.rate_interval FROM wanted WHERE NOT EXISTS (SELECT FROM limited)
+) AS now_set
 LIMIT 1;
 
 -- name: CountOpenJobs :many
