@@ -102,10 +102,9 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe, limits: within != nil,
 		front: plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
-	var furthest int
 	var offers map[outbox.ID][]offer
 	if keyed {
-		furthest, offers = c.keyed.aim(&r, plan.Probe)
+		offers = c.keyed.aim(&r, plan.Probe)
 	}
 	// A claim that is cut off may have committed, and its jobs would wait for their leases to lapse. So a stop lets the
 	// statement finish.
@@ -133,7 +132,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	looked := len(b.claimed)
 	if keyed {
 		looked, b.extent.Locked = int(b.tally.looked), b.tally.passed > 0
-		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, furthest)
+		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, r.reaches)
 		c.sched.PauseKeyed(b.ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	}
 	c.sched.Cost(keyed, r.front, b.ended, took, looked)

@@ -87,8 +87,8 @@ func (k *keyedClaims) putBack(taken map[outbox.ID][]offer) {
 }
 
 // aim sets how many jobs of each share the claim looks at, and which offered jobs besides. A probe looks at no offered
-// jobs, because they may be of other kinds. aim returns the largest reach, and the offers that it took.
-func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[outbox.ID][]offer) {
+// jobs, because they may be of other kinds. aim returns the offers that it took.
+func (k *keyedClaims) aim(r *claimRequest, probe bool) (taken map[outbox.ID][]offer) {
 	taken = map[outbox.ID][]offer{}
 	for _, share := range r.shares {
 		reach := 2 * share.Quota
@@ -104,15 +104,16 @@ func (k *keyedClaims) aim(r *claimRequest, probe bool) (furthest int, taken map[
 			}
 		}
 		r.reaches = append(r.reaches, int32(reach))
-		furthest = max(furthest, reach)
 	}
-	return furthest, taken
+	return taken
 }
 
 // note adjusts the reach of the next claim: when many jobs of a few keys are at the front, one claim blocks them in
-// bulk. It reports whether there may be due jobs that this claim did not look at.
-func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
+// bulk. It reports whether there may be due jobs that this claim did not look at. Nobody counts by tenant, so if jobs
+// were blocked, those may be all that the claim looked at for the tenant with the shortest reach.
+func (k *keyedClaims) note(done tally, claimed, room int, reaches []int32) (more bool) {
 	looked, passedAll := int(done.looked), done.passed == done.looked
+	nearest, reach := int(slices.Min(reaches)), int(slices.Max(reaches))
 	k.fits = done.blocked == 0 && done.passed == 0
 	switch {
 	case claimed >= room || claimed > looked/2:
@@ -127,5 +128,5 @@ func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
 	case !passedAll:
 		k.reach = min(k.reach, maxBatch)
 	}
-	return done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
+	return done.promoted > 0 || claimed >= room || looked >= reach && claimed > 0 || looked >= nearest && done.blocked > 0
 }

@@ -37,9 +37,16 @@ func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
 		{0, 100, maxReach, 0, maxReach, maxReach, false},
 		{100, 100, maxReach, 0, 200, minReach, true},
 	} {
-		more := k.note(tally{looked: int32(step.looked), blocked: step.blocked, passed: step.passed}, step.claimed, step.room, step.looked)
+		more := k.note(tally{looked: int32(step.looked), blocked: step.blocked, passed: step.passed}, step.claimed, step.room, []int32{int32(step.looked)})
 		if k.reach != step.want || k.fits != (step.blocked+step.passed == 0) || more != step.more {
 			t.Errorf("after %+v: reach = %d, fits = %v, more = %v", step, k.reach, k.fits, more)
+		}
+	}
+	// All jobs of one tenant that the claim looked at may be blocked, although it could have looked at more of
+	// another's.
+	for blocked, want := range map[int32]bool{8: true, 0: false} {
+		if more := k.note(tally{looked: 8, blocked: blocked}, 0, 64, []int32{56, 8}); more != want {
+			t.Errorf("of two tenants, %d blocked: more = %v, want %v", blocked, more, want)
 		}
 	}
 }
