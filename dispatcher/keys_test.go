@@ -400,6 +400,80 @@ func TestAJobWithALowerLimitLetsGoOfThoseBehindIt(t *testing.T) {
 	}
 }
 
+// A job with a lower limit than those that come later is not overtaken by them without end: it runs next.
+func TestAJobWithALowerLimitIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": {}, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			one := outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k"}}
+			three := outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k", MaxActive: 3}}
+			enqueue(t, db, probe{0}, three)
+			ends := []chan struct{}{make(chan struct{}), make(chan struct{})}
+			defer close(ends[1])
+			wake := make(chan struct{}, 1)
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				<-ends[min(job.Args.N, 1)]
+				return nil
+			}), quiet(wake))
+			await(t, db, "A runs", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
+			b := enqueue(t, db, probe{1}, one)
+			wake <- struct{}{}
+			await(t, db, "B is blocked", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'blocked'`)
+			later := []outbox.ID{enqueue(t, db, probe{2}, three), enqueue(t, db, probe{3}, three)}
+			wake <- struct{}{}
+			await(t, db, "the later ones are blocked, too", `SELECT count(*) = 3 FROM outbox.jobs WHERE status = 'blocked'`)
+			close(ends[0])
+			await(t, db, "B runs, and the later ones beside it", `SELECT count(*) = 3 FROM outbox.jobs WHERE status = 'running' AND id = ANY ($1)`, append(later, b))
+		})
+	}
+}
+
+// However many jobs have left a key at once, all that can run are promoted, and a job that is locked is not forgotten
+// where those behind it cannot run.
+func TestAPromotionOfJobsWithLimitsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	blocked := func(key string, limits ...int) (ids []outbox.ID) {
+		for _, limit := range limits {
+			ids = append(ids, enqueue(t, db, probe{}, outbox.Options{Key: outbox.KeyRules{Name: key, MaxActive: limit}}))
+		}
+		exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', $2)`, outbox.RootTenant, key)
+		exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id = ANY ($1)`, ids)
+		return ids
+	}
+	promote := func(key string, n int) (promoted, passed int) {
+		err := db.QueryRow(t.Context(), `SELECT count(id), count(*) - count(id) FROM outbox.promote_keys(ARRAY[$1::uuid], ARRAY['default'], ARRAY[$2], ARRAY[$3::integer])`,
+			outbox.RootTenant, key, n).Scan(&promoted, &passed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return promoted, passed
+	}
+	for n := 1; n <= 3; n++ {
+		key := fmt.Sprint("k", n)
+		blocked(key, 1, 3, 3, 3)
+		if promoted, passed := promote(key, n); promoted != 3 || passed != 0 {
+			t.Errorf("%d jobs have left the key: %d promoted, %d passed by, want 3 and 0", n, promoted, passed)
+		}
+	}
+	ids := blocked("locked", 2, 2, 1)
+	exec(t, db, `UPDATE outbox.jobs SET status = 'pending' WHERE id = $1`, ids[0])
+	exec(t, db, `UPDATE outbox.jobs SET status = 'running', slot = 0, epoch = 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, ids[0])
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	if promoted, passed := promote("locked", 1); promoted != 0 || passed != 1 {
+		t.Errorf("the next job is locked: %d promoted, %d passed by, want 0 and 1", promoted, passed)
+	}
+}
+
 // A stop whose grace period is over leaves keys to the reaper, including those that were due for another look.
 func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	t.Parallel()

@@ -172,11 +172,30 @@ var keys = []Mutant{
 		Checks:    []Check{test("reaper", "TestAPromotionLocksNoMoreThanItPromotes", "locked for nothing")},
 	},
 	{
+		Name:      "a job with a lower limit is overtaken",
+		Breaks:    "a job whose limit is lower than that of the jobs behind it waits for as long as such jobs come",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations.outbox.claim_keyed", `eligible AND NOT halted AND running`, `eligible AND running`}},
+		Checks:    []Check{test("dispatcher", "TestAJobWithALowerLimitIsNotOvertaken", "the later ones are blocked, too")},
+	},
+	{
+		Name:      "as many are promoted as have left",
+		Breaks:    "jobs that a job with a lower limit kept waiting stay blocked when it runs, although slots are free",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{
+			"migrations.outbox.promote_keys", `CASE WHEN first.lowest IS NOT DISTINCT FROM first.highest THEN least(line.n, first.highest - line.running) ELSE`,
+			`CASE WHEN true THEN least(line.n, first.highest - line.running) ELSE`,
+		}},
+		Checks: []Check{test("dispatcher", "TestAPromotionOfJobsWithLimitsOfTheirOwn", "want 3 and 0")},
+	},
+	{
 		Name:      "one more than the limit",
 		Breaks:    "a key runs a job too many",
 		Invariant: "A key's limit holds",
 		Edits: []Edit{
-			{"migrations.outbox.claim_keyed", `eligible AND running + turn <= max_active AS fits`, `eligible AND running + turn <= max_active + 1 AS fits`},
+			{"migrations.outbox.claim_keyed", `AND running + turn <= max_active
+               AND coalesce(bool_and(running + turn <= max_active)`, `AND running + turn <= max_active + 1
+               AND coalesce(bool_and(running + turn <= max_active + 1)`},
 			{"migrations.jobs_slot_idx", `CREATE UNIQUE INDEX jobs_slot_idx`, `CREATE INDEX jobs_slot_idx`},
 		},
 		Checks: []Check{test("dispatcher", "TestAKeyNeverRunsMoreThanItsLimit", "running at once, want at most")},

@@ -156,7 +156,8 @@ BEGIN
     WITH queued AS (
         SELECT candidate.*,
                row_number() OVER of_key = 1 AS first,
-               bool_or(ordered) OVER (PARTITION BY tenant_id, key) AS has_line
+               bool_or(ordered) OVER (PARTITION BY tenant_id, key) AS has_line,
+               max(max_active) OVER (PARTITION BY tenant_id, key) AS most
         FROM (
             SELECT input.place, input.parked, jobs.id, jobs.tenant_id, jobs.key, jobs.priority, jobs.run_at, jobs.ordered,
                    coalesce(jobs.max_active, 1) AS max_active
@@ -166,7 +167,8 @@ BEGIN
         WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), probed AS (
         -- The facts about a key are looked up once, with its first candidate.
-        SELECT queued.*, slots.running, slots.used, head.id AS head, head.status AS head_status, head.place AS head_place
+        SELECT queued.*, slots.running, slots.used, head.id AS head, head.status AS head_status, head.place AS head_place,
+               halt.priority AS halt_priority, halt.run_at AS halt_run_at, halt.id AS halt_id
         FROM queued
         LEFT JOIN LATERAL (
             SELECT count(*) AS running, array_agg(jobs.slot) FILTER (WHERE jobs.slot IS NOT NULL) AS used
@@ -184,21 +186,43 @@ BEGIN
             ORDER BY jobs.line_position, jobs.id
             LIMIT 1
         ) AS head ON true
+        LEFT JOIN LATERAL (
+            -- The next job is blocked, and its limit, which is lower than that of a candidate, keeps it so: the jobs
+            -- behind it wait. Otherwise those that come later would keep it waiting without end.
+            SELECT waiting.priority, waiting.run_at, waiting.id
+            FROM (
+                SELECT jobs.priority, jobs.run_at, jobs.id, coalesce(jobs.max_active, 1) AS max_active
+                FROM outbox.jobs
+                WHERE queued.first AND slots.running BETWEEN 1 AND queued.most - 1
+                  AND jobs.tenant_id = queued.tenant_id AND jobs.queue = of_queue AND jobs.key = queued.key
+                  AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                  AND jobs.status = 'blocked'
+                ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+                LIMIT 1
+            ) AS waiting
+            WHERE waiting.max_active <= slots.running
+        ) AS halt ON true
     ), spread AS (
-        SELECT place, id, priority, run_at, tenant_id, key, max_active, parked, first, head_status, head_place,
+        SELECT place, id, priority, run_at, tenant_id, key, ordered, max_active, parked, first, head_status, head_place,
+               ((first_value(halt_priority) OVER of_key, run_at, id)
+                    > (priority, first_value(halt_run_at) OVER of_key, first_value(halt_id) OVER of_key)) IS TRUE AS halted,
                first_value(running) OVER of_key AS running,
                coalesce(first_value(used) OVER of_key, '{}') AS used,
                NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible
         FROM probed
         WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), judged AS MATERIALIZED (
-        SELECT ranked.*, eligible AND running + turn <= max_active AS fits
+        -- A job that its limit keeps from starting holds up those behind it; a job of a line holds up only the line.
+        SELECT ranked.*,
+               eligible AND NOT halted AND running + turn <= max_active
+               AND coalesce(bool_and(running + turn <= max_active) FILTER (WHERE eligible AND ordered IS NULL) OVER of_key, true) AS fits
         FROM (
             SELECT spread.*,
                    count(*) FILTER (WHERE eligible) OVER (
                        PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id ROWS UNBOUNDED PRECEDING) AS turn
             FROM spread
         ) AS ranked
+        WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), taken AS MATERIALIZED (
         -- A job that fits but exceeds its tenant's quota or max_jobs stays unchanged: it is due. The first job of each
         -- tenant comes before the second of any.

@@ -100,28 +100,30 @@ BEGIN
         RETURNING 1
     ), room AS MATERIALIZED (
         -- Lock no more jobs than can be promoted: locking a thousand rows means writing a thousand. Each job has a
-        -- limit of its own; the limits of the first ones will do. A job whose limit is lower than that of the next one
-        -- has kept it waiting, too, although a slot was free: then the end of one job lets several start.
+        -- limit of its own. Where those of the first jobs are equal, no more than n can start now. Otherwise a job with
+        -- a lower limit may have kept others waiting although slots were free, and all of them can start at its end;
+        -- the limits of the first ones will do.
         SELECT line.tenant_id, line.queue, line.key, line.running, line.parked,
-               CASE WHEN line.n <= 1 AND (
-                   SELECT min(two.most) = max(two.most)
-                   FROM (SELECT coalesce(jobs.max_active, 1) AS most
-                         FROM outbox.jobs
-                         WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
-                           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
-                           AND jobs.status = 'blocked'
-                         ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
-                         LIMIT 2) AS two) IS NOT FALSE
-               THEN line.n ELSE least(CASE WHEN line.n > 1 THEN line.n END, (
-                   SELECT max(coalesce(first.max_active, 1))
+               CASE WHEN first.lowest IS NOT DISTINCT FROM first.highest THEN least(line.n, first.highest - line.running) ELSE (
+                   SELECT max(coalesce(more.max_active, 1))
                    FROM (SELECT jobs.max_active
                          FROM outbox.jobs
                          WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
                            AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
                            AND jobs.status = 'blocked'
                          ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
-                         LIMIT 50) AS first) - line.running) END AS n
+                         LIMIT 50) AS more) - line.running END AS n
         FROM line
+        CROSS JOIN LATERAL (
+            SELECT min(coalesce(few.max_active, 1)) AS lowest, max(coalesce(few.max_active, 1)) AS highest
+            FROM (SELECT jobs.max_active
+                  FROM outbox.jobs
+                  WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                    AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                    AND jobs.status = 'blocked'
+                  ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+                  LIMIT least(line.n, 49) + 1) AS few
+        ) AS first
     ), next AS MATERIALIZED (
         SELECT line.tenant_id, line.queue, line.key, waiting.place, waiting.max_active, line.running,
                row_number() OVER (PARTITION BY line.tenant_id, line.queue, line.key ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
@@ -146,6 +148,11 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ) AS waiting
         WHERE NOT line.parked
+    ), fitting AS MATERIALIZED (
+        -- A job that its limit keeps from starting holds up those behind it; one that is left to a due job does not.
+        SELECT next.*, running + due + turn <= max_active
+                       AND bool_and(running + turn <= max_active) OVER (PARTITION BY tenant_id, queue, key ORDER BY turn) AS fits
+        FROM next
     ), head AS MATERIALIZED (
         SELECT (jobs).ctid AS place
         FROM outbox.jobs
@@ -156,7 +163,7 @@ BEGIN
         UPDATE outbox.jobs
         SET status = 'pending'
         WHERE jobs.ctid = ANY (ARRAY(
-            SELECT next.place FROM next WHERE next.running + next.due + next.turn <= next.max_active
+            SELECT fitting.place FROM fitting WHERE fitting.fits
             UNION ALL
             SELECT head.place FROM head))
           AND jobs.status = 'blocked'
@@ -164,17 +171,23 @@ BEGIN
     ), passed AS (
         SELECT line.tenant_id, line.queue, line.key
         FROM room AS line
-        LEFT JOIN (SELECT next.tenant_id, next.queue, next.key, count(*) AS n FROM next GROUP BY 1, 2, 3) AS got
-            ON got.tenant_id = line.tenant_id AND got.queue = line.queue AND got.key = line.key
+        LEFT JOIN (
+            SELECT fitting.tenant_id, fitting.queue, fitting.key, count(*) FILTER (WHERE fitting.fits) AS n, array_agg(fitting.place) AS places
+            FROM fitting
+            GROUP BY 1, 2, 3
+        ) AS got ON got.tenant_id = line.tenant_id AND got.queue = line.queue AND got.key = line.key
         WHERE NOT line.parked
           AND line.n > coalesce(got.n, 0)
           AND EXISTS (
-              SELECT FROM outbox.jobs
-              WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
-                AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
-                AND jobs.status = 'blocked'
-              OFFSET coalesce(got.n, 0)
-              LIMIT 1)
+              SELECT
+              FROM (SELECT (jobs).ctid AS place
+                    FROM outbox.jobs
+                    WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                      AND jobs.status = 'blocked'
+                    ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+                    LIMIT line.n) AS first
+              WHERE first.place <> ALL (coalesce(got.places, '{}')))
         UNION
         SELECT line.tenant_id, line.queue, line.key
         FROM line
