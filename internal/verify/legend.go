@@ -52,7 +52,7 @@ const invariants = `
   a worker gives a lease back only after its handler has returned.
 - **L2**: two executions of a job overlap only if an injected fault (a stopped process, a partition, a stepped clock) kept
   the first worker from learning that it had lost its lease. Fencing then refuses what that worker writes.
-- **L3**: the effect of each succeeded job, a row that the handler writes in its transaction, is in the database exactly once.
+- **L3**: the effect of each succeeded job, a row that its handler writes, is in the database exactly once.
 - **Lost**: a job that was acknowledged to a producer and never completed. **Unexpected**: a job that completed and was
   never enqueued. **Orphan**: a business row without the job of its transaction, or the reverse.
 - **Epoch**: the fencing token of a lease. Each claim of a job raises it, and writes under an older one are refused.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -183,10 +184,10 @@ func raceDetector() bool {
 	return false
 }
 
-// number is short and exact for whole numbers.
+// number is short, and exact for whole numbers. It has no exponent where that would hide the size.
 func number(v float64) string {
-	if v == float64(int64(v)) {
-		return fmt.Sprintf("%d", int64(v))
+	if v == float64(int64(v)) || math.Abs(v) >= 1000 {
+		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.3g", v)
 }

@@ -72,7 +72,7 @@ func (r *Run) expectUsable(ctx context.Context, when string) error {
 		if err != nil {
 			return err
 		}
-		r.Expect("exit status of migrate status "+when+", "+filepath.Base(folder), float64(code), "=", 0, said)
+		r.Expect("exit status of posthaste migrate status "+when+", build in "+filepath.Base(folder), float64(code), "=", 0, said)
 	}
 	return nil
 }
