@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -90,6 +91,42 @@ func TestNobodyGivesHimselfOutForAnother(t *testing.T) {
 	} {
 		if p := r.do("POST", "/jobs", `{"kind":"mail"}`, headers...).problem(400, "malformed_request"); len(p.Errors) != 1 || p.Errors[0].Header != headers[0] {
 			t.Errorf("%q: errors = %+v", headers, p.Errors)
+		}
+	}
+}
+
+// Receivers of webhooks that ignore the case of a header's name, or read - and _ alike, would take the value for the
+// name of the service.
+func TestNobodyGivesHimselfOutForAnotherInOtherLetters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const job, schedule = `{"kind":"mail","headers":{"%[1]s":"billing","caller-service":"%[2]s"}}`,
+		`{"name":"s","kind":"mail","everySeconds":60,"headers":{"%[1]s":"billing","caller-service":"%[2]s"}}`
+	for _, token := range []string{"root", "operator-a"} {
+		op := r.as(token)
+		op.post("/schedules", fmt.Sprintf(schedule, "other", token)).want(200, nil)
+		if _, err := r.db.Exec(t.Context(), `UPDATE outbox.schedules SET headers = headers || '{"Caller-Service":"billing"}'`); err != nil {
+			t.Fatal(err)
+		}
+		op.post("/schedules/s/change", `{"priority":1}`).want(200, nil)
+		var stored string
+		if err := r.db.QueryRow(t.Context(), `SELECT headers FROM outbox.schedules WHERE set_by = $1`, token).Scan(&stored); err != nil || strings.Contains(stored, "Caller") {
+			t.Errorf("a schedule that %s has changed has the headers %s, %v", token, stored, err)
+		}
+		for name, pointer := range map[string]string{
+			"Caller-Service": "#/headers/Caller-Service", "caller_service": "#/headers/caller_service",
+			"CALLER.service": "#/headers/CALLER.service", "caller~service": "#/headers/caller~0service",
+		} {
+			body := fmt.Sprintf(job, name, token)
+			for what, answer := range map[string]response{
+				"a job": op.post("/jobs", body), "a batch": op.postBatch(body),
+				"a schedule": op.post("/schedules", strings.Replace(fmt.Sprintf(schedule, name, token), `"s"`, `"new"`, 1)),
+				"a change":   op.post("/schedules/s/change", fmt.Sprintf(`{"headers":{"%s":"billing"}}`, name)),
+			} {
+				if p := answer.problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+					t.Errorf("%s of %s with %s: errors = %+v, want one at %s", what, token, name, p.Errors, pointer)
+				}
+			}
 		}
 	}
 }

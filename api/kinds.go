@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"strings"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -33,14 +34,28 @@ func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
 // checkJob checks what a schema of the API cannot express: that a caller does not pose as another service, and that the
 // payload is valid for its kind.
 func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
-	if said, ok := job.Headers[engine.HeaderService]; ok && said != callerIn(ctx).Service {
-		return notTheToken()
+	if p := checkService(ctx, job.Headers); p != nil {
+		return p
 	}
 	return s.checkPayload(ctx, job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()})
 }
 
-func notTheToken() *Problem {
-	return invalidInput.because("", Fault{Pointer: "#/headers/" + engine.HeaderService, Detail: "is not the name of the token, which it always is"})
+// checkService refuses headers that name another service than the caller, or whose receivers might read them so.
+func checkService(ctx context.Context, headers map[string]string) *Problem {
+	for name, value := range headers {
+		var detail string
+		switch {
+		case engine.PosesAsService(name):
+			detail = "is another spelling of " + engine.HeaderService + ", which is always the name of the token"
+		case name == engine.HeaderService && value != callerIn(ctx).Service:
+			detail = "is not the name of the token, which it always is"
+		default:
+			continue
+		}
+		escaped := strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+		return invalidInput.because("", Fault{Pointer: "#/headers/" + escaped, Detail: detail})
+	}
+	return nil
 }
 
 // checkPayload returns the faults of a payload by its kind's schema.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -90,8 +89,8 @@ type ScheduleFields struct {
 // edit returns the changes as the caller's, checked against the kind's schema.
 func (s *server) edit(ctx context.Context, f ScheduleFields) (schedule.Edit, *Problem) {
 	caller := callerIn(ctx)
-	if said, ok := f.Headers[engine.HeaderService]; ok && said != caller.Service {
-		return schedule.Edit{}, notTheToken()
+	if p := checkService(ctx, f.Headers); p != nil {
+		return schedule.Edit{}, p
 	}
 	e := schedule.Edit{
 		Cron: f.Cron, Zone: f.TimeZone, Every: secondsOrNil(f.EverySeconds), Missed: as[schedule.Missed](f.Missed), MissedLimit: f.MissedLimit,

@@ -226,6 +226,7 @@ func (e Edit) headers(stored map[string]string) map[string]string {
 	for _, name := range []string{engine.HeaderService, engine.HeaderUser, engine.HeaderCorrelationID} {
 		delete(headers, name)
 	}
+	maps.DeleteFunc(headers, func(name, _ string) bool { return engine.PosesAsService(name) })
 	return engine.Caller(e.Caller).AddTo(headers)
 }
 

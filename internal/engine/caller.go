@@ -1,6 +1,10 @@
 package engine
 
-import "maps"
+import (
+	"maps"
+	"strings"
+	"unicode"
+)
 
 // Caller is an outbox.Caller, to which it can be converted.
 type Caller struct{ Service, User, CorrelationID string }
@@ -18,4 +22,16 @@ func (c Caller) AddTo(headers map[string]string) map[string]string {
 	}
 	maps.Copy(added, headers)
 	return added
+}
+
+// PosesAsService reports whether name is another spelling of caller-service. A receiver that ignores the case of names,
+// or that sees each character except letters and digits as _, as CGI does, takes its value for the service's name.
+func PosesAsService(name string) bool {
+	folded := strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return r
+		}
+		return '-'
+	}, name)
+	return name != HeaderService && strings.EqualFold(folded, HeaderService)
 }

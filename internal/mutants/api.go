@@ -16,6 +16,16 @@ var service = []Mutant{
 		Checks:    []Check{test("api", "TestConcurrentRequestsShareATransactionButNotAFault", "want 202")},
 	},
 	{
+		Name:      "a caller's name in other letters",
+		Breaks:    "a receiver of webhooks takes a job for one of the service that it claims to be from",
+		Invariant: "Nobody poses as another service",
+		Edits:     []Edit{{"internal/engine.PosesAsService", `return name != HeaderService && strings.EqualFold(folded, HeaderService)`, `return name == folded+"s"`}},
+		Checks: []Check{
+			test("api", "TestNobodyGivesHimselfOutForAnotherInOtherLetters", "want 422"),
+			test("relay/webhook", "TestTheCallersServiceHasOneHeader", `{"10"}`),
+		},
+	},
+	{
 		Name:      "an act on many dead letters forgets whose they are",
 		Breaks:    "an operator of one tenant replays and dismisses those of all",
 		Invariant: "Tenants see their own",

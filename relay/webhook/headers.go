@@ -1,10 +1,13 @@
 package webhook
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -12,15 +15,19 @@ import (
 // by enqueueing a job.
 const headerPrefix = "Posthaste-Header-"
 
-// setHeaders sets the headers that describe the job. It leaves out a header of the job that HTTP cannot carry.
+// setHeaders sets the headers that describe the job. It leaves out a header of the job that HTTP cannot carry, and one
+// that a receiver might take for caller-service. Of names that differ in case only, the last one in byte order is sent,
+// so that the caller's other headers, which are in lower case, replace what is spelled like them.
 func setHeaders(header http.Header, job *outbox.Claimed) {
 	contentType := job.ContentType
 	if contentType == "" || !validValue(contentType) {
 		contentType = "application/octet-stream"
 	}
 	header.Set("Content-Type", contentType)
-	for name, value := range job.Headers() {
-		if !validToken(name) || !validValue(value) {
+	headers := job.Headers()
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		value := headers[name]
+		if !validToken(name) || !validValue(value) || engine.PosesAsService(name) {
 			continue
 		}
 		switch lower := strings.ToLower(name); lower {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -75,6 +76,21 @@ func TestTheRequestCarriesTheJob(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+}
+
+// A receiver that ignores the case of names, or sees - as _, knows the caller of a job by one header: that of the API.
+func TestTheCallersServiceHasOneHeader(t *testing.T) {
+	job := claimed()
+	job.RawHeaders = []byte(`{"caller-service":"shop","Caller-Service":"billing","caller_service":"billing","CALLER.SERVICE":"billing",
+		"caller-user":"ada","Caller-User":"eve"}`)
+	for range 100 { // Go iterates over a map in a random order
+		header := http.Header{}
+		setHeaders(header, job)
+		header = http.Header{"Service": header["Posthaste-Header-Caller-Service"], "User": header["Posthaste-Header-Caller-User"], "All": {strconv.Itoa(len(header))}}
+		if diff := cmp.Diff(http.Header{"Service": {"shop"}, "User": {"ada"}, "All": {"8"}}, header); diff != "" {
+			t.Fatalf("headers (-want +got):\n%s", diff)
+		}
 	}
 }
 
