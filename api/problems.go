@@ -20,7 +20,7 @@ type Finding struct {
 	Queue       string    `json:"queue,omitempty"`
 	JobKind     string    `json:"jobKind,omitempty"`
 	Key         string    `json:"key,omitempty"`
-	Fingerprint string    `json:"fingerprint,omitempty"`
+	Fingerprint string    `json:"errorFingerprint,omitempty"`
 	ErrorCode   string    `json:"errorCode,omitempty"`
 	Message     string    `json:"message,omitempty" doc:"Error message"`
 	Job         string    `json:"job,omitempty" format:"uuid" doc:"An example, or the dead letter that parked a key"`
@@ -63,12 +63,13 @@ func (s *server) listProblems(ctx context.Context, in *OfTenant) (*problemsOutpu
 
 // Overview summarizes how much work there is and how it goes.
 type Overview struct {
-	AsOf      time.Time       `json:"asOf"`
-	Estimated bool            `json:"estimated,omitempty" doc:"Waiting jobs were counted on a sample of the table, accurate to a few per cent"`
-	Queues    []OverviewQueue `json:"queues" nullable:"false"`
-	Enqueued  int64           `json:"enqueued,omitempty" doc:"A counter, like closed: the difference between two overviews, divided by the time between them, is the rate. For all tenants only"`
-	Closed    int64           `json:"closed,omitempty"`
-	Recent    []Recent        `json:"recent" nullable:"false" doc:"Figures of the jobs that closed last, all kinds together first. For all tenants only"`
+	AsOf          time.Time       `json:"asOf"`
+	Estimated     bool            `json:"estimated,omitempty" doc:"Waiting jobs were counted on a sample of the table, accurate to a few per cent"`
+	OldestUnknown bool            `json:"oldestUnknown,omitempty" doc:"Nobody has looked for the oldest due jobs: the search was given up, because a session holds a snapshot, or the overview is one of a single tenant"`
+	Queues        []OverviewQueue `json:"queues" nullable:"false"`
+	Enqueued      int64           `json:"enqueued,omitempty" doc:"A counter, like closed: the difference between two overviews, divided by the time between them, is the rate. For all tenants only"`
+	Closed        int64           `json:"closed,omitempty"`
+	Recent        []Recent        `json:"recent" nullable:"false" doc:"Figures of the jobs that closed last, all kinds together first. For all tenants only"`
 }
 
 // OverviewQueue counts the jobs in a queue.
@@ -110,7 +111,7 @@ func (s *server) getOverview(ctx context.Context, in *OfTenant) (*overviewOutput
 	if err != nil {
 		return nil, err
 	}
-	out := &overviewOutput{Overview{AsOf: counted.AsOf, Queues: []OverviewQueue{}, Recent: []Recent{}}}
+	out := &overviewOutput{Overview{AsOf: counted.AsOf, OldestUnknown: true, Queues: []OverviewQueue{}, Recent: []Recent{}}}
 	for _, q := range counted.Jobs.In(rules) {
 		out.Body.Queues = append(out.Body.Queues, OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince), Jobs: byStatus(q.Jobs)})
 	}
@@ -119,7 +120,7 @@ func (s *server) getOverview(ctx context.Context, in *OfTenant) (*overviewOutput
 
 func overviewOf(v operator.Overview) Overview {
 	o := Overview{
-		AsOf: utc(v.AsOf), Estimated: v.Estimated, Enqueued: v.Enqueued, Closed: v.Closed,
+		AsOf: utc(v.AsOf), Estimated: v.Estimated, OldestUnknown: v.NoOldest, Enqueued: v.Enqueued, Closed: v.Closed,
 		Queues: make([]OverviewQueue, len(v.Queues)), Recent: make([]Recent, len(v.Recent)),
 	}
 	for i, q := range v.Queues {

@@ -50,7 +50,7 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 	}
 	program := func(name string) string { return filepath.Join(programs, name) }
 	systems := []*system{
-		{name: ours, version: ourVersion(ctx), command: []string{program("posthaste"), "bench", "--json"}, settings: ourSettings},
+		{name: ours, version: ourVersion(ctx), command: []string{program("posthaste"), "bench", "-o", "json"}, settings: ourSettings},
 		{name: river, version: moduleVersion(ctx, "github.com/riverqueue/river"), command: []string{program("river")}, settings: riverSettings},
 		{name: watermillSQL, version: moduleVersion(ctx, "github.com/ThreeDotsLabs/watermill-sql/v4"), command: []string{program("watermill")}, settings: watermillSettings},
 		{name: floor, command: []string{program("floor")}, settings: floorSettings},

@@ -15,7 +15,7 @@ type Finding struct {
 	Queue       string    `json:"queue,omitempty"`
 	JobKind     string    `json:"jobKind,omitempty"`
 	Key         string    `json:"key,omitempty"`
-	Fingerprint string    `json:"fingerprint,omitempty"`
+	Fingerprint string    `json:"errorFingerprint,omitempty"`
 	ErrorCode   string    `json:"errorCode,omitempty"`
 	Message     string    `json:"message,omitempty"` // of the error
 	Job         string    `json:"job,omitempty"`     // an example, or the dead letter for which a key is parked
@@ -34,12 +34,13 @@ type Findings struct {
 
 // Overview summarizes how much work there is and how it goes.
 type Overview struct {
-	AsOf      time.Time       `json:"asOf"`
-	Estimated bool            `json:"estimated,omitempty"` // waiting jobs were counted on a sample of the table
-	Queues    []OverviewQueue `json:"queues"`
-	Enqueued  int64           `json:"enqueued,omitempty"` // only ever grows, like Closed; for all tenants only
-	Closed    int64           `json:"closed,omitempty"`
-	Recent    []Recent        `json:"recent"` // all kinds together first; for all tenants only
+	AsOf          time.Time       `json:"asOf"`
+	Estimated     bool            `json:"estimated,omitempty"`     // waiting jobs were counted on a sample of the table
+	OldestUnknown bool            `json:"oldestUnknown,omitempty"` // nobody has looked for the oldest due jobs
+	Queues        []OverviewQueue `json:"queues"`
+	Enqueued      int64           `json:"enqueued,omitempty"` // only ever grows, like Closed; for all tenants only
+	Closed        int64           `json:"closed,omitempty"`
+	Recent        []Recent        `json:"recent"` // all kinds together first; for all tenants only
 }
 
 // OverviewQueue counts the jobs in a queue.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -33,7 +34,7 @@ func (p *program) auditCommand() *cli.Command {
 			sinceFlag("since", "done"),
 			untilFlag("until", "done"),
 			limitFlag("acts"),
-			&cli.IntFlag{Name: "before", Usage: beforeUsage("act")},
+			beforeFlag("act"),
 		),
 		Commands: []*cli.Command{p.auditVerifyCommand()},
 		Action:   p.listAudit,
@@ -46,11 +47,14 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 	}
 	f := operator.AuditFilter{
 		Actor: c.String("actor"), Act: c.String("act"), Queue: c.String("queue"), Target: c.String("target"),
-		RequestID: c.String("request"), Before: int64(c.Int("before")), WithPayloads: true,
+		RequestID: c.String("request"), WithPayloads: true,
 	}
 	limit, wrong := readLimit(c, 0)
-	if f.Before < 0 {
-		wrong = errors.Join(wrong, fmt.Errorf("--before is %d: want an act's id", f.Before))
+	if text := c.String("before"); text != "" {
+		var bad error
+		if f.Before, bad = strconv.ParseInt(text, 10, 64); bad != nil || f.Before < 1 {
+			wrong = errors.Join(wrong, fmt.Errorf("--before is %q: want an act's id", text))
+		}
 	}
 	for flag, to := range map[string]*outbox.ID{"job": &f.JobID, "tenant": &f.Tenant} {
 		wrong = errors.Join(wrong, readID(c, flag, to))

@@ -18,8 +18,11 @@ connection on which dispatchers listen, whether a pooler is in between, which se
 hold back vacuum, the state of autovacuum and partitions, the dispatchers, the jobs that
 wait for a handler or a decision, and the publication of events. It changes nothing.
 
+Through the API (--api) it is the server that examines, over its own connections and at
+most once a minute, for tokens of all tenants.
+
 Exit status: 0 nothing worse than a warning, 1 a problem, 2 the command line is wrong.`,
-		Flags:  append(flags("database-url", "listen-url"), outputFlag()),
+		Flags:  append(flags("database-url", "listen-url", "api", "token"), outputFlag()),
 		Action: p.examine,
 	}
 }
@@ -28,36 +31,61 @@ func (p *program) examine(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	s, err := p.load(c, "database-url", "listen-url")
+	s, err := p.load(c, "database-url", "listen-url", "api", "token")
 	if err != nil {
 		return err
+	}
+	findings, err := p.findings(ctx, c, s)
+	if err != nil {
+		return err
+	}
+	problems := 0
+	l := listing{header: []string{"question", "severity", "finding", "what_to_do"}}
+	for _, f := range findings {
+		if f.Severity == doctor.Problem {
+			problems++
+		}
+		l.add(f.Question, string(f.Severity), f.What, f.Do)
+	}
+	if err := p.print(c, l); err != nil {
+		return err
+	}
+	if problems > 0 {
+		return cli.Exit(doctor.Count(problems, "problem"), exitFailed)
+	}
+	return nil
+}
+
+// findings examines the installation, or asks the API what its server has found.
+func (p *program) findings(ctx context.Context, c *cli.Command, s settings) (findings []doctor.Finding, err error) {
+	viaAPI, err := wantsAPI(c, s)
+	switch {
+	case err != nil:
+		return nil, err
+	case viaAPI && c.IsSet("listen-url"):
+		return nil, usagef("--api and --listen-url: the server examines its own connections")
+	case viaAPI:
+		err = p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
+			found, err := r.api.Doctor(ctx)
+			for _, a := range found.Answers {
+				findings = append(findings, doctor.Finding{Question: a.Question, Severity: doctor.Severity(a.Severity), What: a.What, Do: a.Do})
+			}
+			return err
+		})
+		return findings, err
 	}
 	patient := doctor.Patient{}
 	if s.app.ListenURL != "" {
 		listen, err := pgxpool.ParseConfig(s.app.ListenURL)
 		if err != nil {
-			return usagef("listen URL: it is malformed")
+			return nil, usagef("listen URL: it is malformed")
 		}
 		patient.Listen = listen.ConnConfig
 	}
-	var problems int
-	err = withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+	err = withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		patient.Pool = pool
-		findings, err := doctor.Examine(ctx, patient)
-		if err != nil {
-			return err
-		}
-		l := listing{header: []string{"question", "severity", "finding", "what_to_do"}}
-		for _, f := range findings {
-			if f.Severity == doctor.Problem {
-				problems++
-			}
-			l.add(f.Question, string(f.Severity), f.What, f.Do)
-		}
-		return p.print(c, l)
+		findings, err = doctor.Examine(ctx, patient)
+		return err
 	})
-	if err == nil && problems > 0 {
-		return cli.Exit(doctor.Count(problems, "problem"), exitFailed)
-	}
-	return err
+	return findings, err
 }

@@ -119,9 +119,5 @@ func readLimit(c *cli.Command, most int) (int, error) {
 }
 
 func beforeFlag(thing string) cli.Flag {
-	return &cli.StringFlag{Name: "before", Usage: beforeUsage(thing)}
-}
-
-func beforeUsage(thing string) string {
-	return "only older ones than the " + thing + " with this `ID`: the next page begins with the last id of this one"
+	return &cli.StringFlag{Name: "before", Usage: "only older ones than the " + thing + " with this `ID`: the next page begins with the last id of this one"}
 }

@@ -125,9 +125,7 @@ func (r *remote) Explain(ctx context.Context, id outbox.ID) (operator.Explanatio
 		if from.Rate != nil {
 			to.Rate = operator.Rate{Starts: from.Rate.Starts, Interval: time.Duration(from.Rate.IntervalSeconds * float64(time.Second))}
 		}
-		if from.Act != nil {
-			to.Act = operator.Act{Command: from.Act.Command, Method: from.Act.Method, Path: from.Act.Path}
-		}
+		to.Act = actOf(from.Act)
 		e.Reasons = append(e.Reasons, to)
 	}
 	return e, nil

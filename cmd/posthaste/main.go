@@ -94,8 +94,8 @@ environment, which wins over the default. "posthaste config" prints what is in
 effect and where it comes from.
 
 Exit status: 0 all is well, 1 it failed (also if it failed for one of several
-jobs, and when "doctor" or "healthcheck" finds a problem), 2 the command line or an
-environment variable is wrong: then nothing was done.
+jobs, and when "problems", "doctor" or "healthcheck" finds a problem), 2 the command
+line or an environment variable is wrong: then nothing was done.
 
 Without a command "posthaste jobs", "queues", "workers" and the like list them.
 
@@ -120,7 +120,7 @@ func (p *program) root() *cli.Command {
 		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
-			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(), p.jobsCommand(), p.dlqCommand(), p.operationsCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(), p.jobsCommand(), p.dlqCommand(), p.operationsCommand(), p.queuesCommand(), p.workersCommand(), p.kindsCommand(), p.problemsCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
 			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.docsCommand(), p.versionCommand(), benchCommand(),
 		},
 	}

@@ -141,7 +141,7 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 		"dlq replay --all --rate -1":   `--rate is "-1"`,
 		"dlq replay --all --payload x": "--payload is for one job",
 		"audit --job 1":                "--job",
-		"audit --before -1":            "--before is -1",
+		"audit --before -1":            `--before is "-1"`,
 		"audit verify x":               "posthaste audit verify takes no arguments",
 		"audit verify --from 7":        "want a number, a colon and 64 hex digits",
 		"queues pause":                 "usage: posthaste queues pause QUEUE",

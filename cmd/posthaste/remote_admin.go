@@ -12,31 +12,38 @@ import (
 )
 
 func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
-	queues, _, err := r.queues(ctx)
-	return queues, err
-}
-
-// queues returns the queues that the API knows, and when it counted their jobs.
-func (r *remote) queues(ctx context.Context) ([]operator.Queue, time.Time, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := r.api.Queues(ctx, "")
 	queues := make([]operator.Queue, len(found.Queues))
 	for i, q := range found.Queues {
-		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning, Rate: operatorsRate(q.Rate), Jobs: map[outbox.Status]int64{}}
-		for status, n := range q.Jobs {
-			queues[i].Jobs[outbox.Status(status)] = n
-		}
+		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning, Rate: operatorsRate(q.Rate), Jobs: jobsByStatus(q.Jobs)}
 	}
-	return queues, found.AsOf, err
+	return queues, err
 }
 
-// Overview returns the API's latest counts; it knows no ages, rates and times.
+func jobsByStatus(texts map[string]int64) map[outbox.Status]int64 {
+	jobs := map[outbox.Status]int64{}
+	for status, n := range texts {
+		jobs[outbox.Status(status)] = n
+	}
+	return jobs
+}
+
+// Overview returns the API's latest; a token of one tenant gets the counts of its jobs alone.
 func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
-	queues, asOf, err := r.queues(ctx)
-	v := operator.Overview{AsOf: asOf, NoOldest: true}
-	for _, q := range queues {
-		v.Queues = append(v.Queues, operator.QueueOverview{Queue: q})
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Overview(ctx, "")
+	v := operator.Overview{AsOf: found.AsOf, Estimated: found.Estimated, NoOldest: found.OldestUnknown, Enqueued: found.Enqueued, Closed: found.Closed}
+	for _, q := range found.Queues {
+		v.Queues = append(v.Queues, operator.QueueOverview{Queue: operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs)}})
+	}
+	for _, k := range found.Recent {
+		v.Recent = append(v.Recent, operator.Recent{
+			Kind: k.Kind, Jobs: k.Jobs, Unsuccessful: k.Unsuccessful, Since: k.Since,
+			WaitP50: seconds(k.WaitP50Seconds), WaitP99: seconds(k.WaitP99Seconds), RunP50: seconds(k.RunP50Seconds), RunP99: seconds(k.RunP99Seconds),
+		})
 	}
 	return v, err
 }

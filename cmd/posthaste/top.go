@@ -50,7 +50,7 @@ func (p *program) top(ctx context.Context, c *cli.Command) error {
 		return &usageError{errors.Join(errs...)}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o topView) error {
-		w := &watch{look: func(ctx context.Context) (sight, error) { return lookAround(ctx, o) }}
+		w := &lookout{look: func(ctx context.Context) (sight, error) { return lookAround(ctx, o) }}
 		if stdin, ok := p.stdin.(*os.File); ok && frames == 0 && isTerminal(stdin) && isTerminal(p.stdout.screen()) {
 			return p.showScreen(ctx, w, interval)
 		}
@@ -66,15 +66,15 @@ type topView interface {
 // sight is the content of one frame.
 type sight struct {
 	operator.Overview
-	onlyCounts bool // through the API, which has no ages, rates and times
-	workers    []operator.Worker
-	hidden     bool // the workers are: the token may not see what all tenants share
-	took       time.Duration
+	cached  bool // by the API, some seconds ago
+	workers []operator.Worker
+	hidden  bool // ages, rates, times and workers are: the token may not see what all tenants share
+	took    time.Duration
 }
 
 func lookAround(ctx context.Context, o topView) (s sight, err error) {
 	began := time.Now()
-	_, s.onlyCounts = o.(*remote)
+	_, s.cached = o.(*remote)
 	if s.Overview, err = o.Overview(ctx); err == nil {
 		s.workers, err = o.Workers(ctx)
 		if s.hidden = isProblem(err, client.CodeForbidden); s.hidden {
@@ -85,8 +85,8 @@ func lookAround(ctx context.Context, o topView) (s sight, err error) {
 	return s, err
 }
 
-// watch remembers the looks from which rates are derived.
-type watch struct {
+// lookout remembers the looks from which rates are derived.
+type lookout struct {
 	look   func(context.Context) (sight, error)
 	latest sight
 	rates  rates
@@ -100,12 +100,14 @@ type rates struct {
 }
 
 // again looks, and computes the rates.
-func (w *watch) again(ctx context.Context) {
+func (w *lookout) again(ctx context.Context) {
 	s, err := w.look(ctx)
 	if w.err = err; err != nil {
 		return
 	}
-	w.rates = ratesBetween(w.latest.Overview, s.Overview)
+	if !s.AsOf.Equal(w.latest.AsOf) { // or the API has not counted again
+		w.rates = ratesBetween(w.latest.Overview, s.Overview)
+	}
 	w.latest = s
 }
 
@@ -123,7 +125,7 @@ func ratesBetween(a, b operator.Overview) rates {
 }
 
 // printFrames is top without a screen. A look that fails ends it.
-func (p *program) printFrames(ctx context.Context, w *watch, interval time.Duration, frames int) error {
+func (p *program) printFrames(ctx context.Context, w *lookout, interval time.Duration, frames int) error {
 	for i := range frames {
 		if i > 0 {
 			select {

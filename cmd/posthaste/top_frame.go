@@ -14,7 +14,7 @@ import (
 )
 
 // frame draws what was seen.
-func (w *watch) frame() string {
+func (w *lookout) frame() string {
 	var lines []string
 	if w.err != nil { // shown where it is noticed; the rest is unchanged
 		lines = append(lines, "cannot look: "+w.err.Error(), "")
@@ -53,15 +53,18 @@ func cut(line string, width int) string {
 }
 
 // head returns the lines that concern all queues.
-func (w *watch) head() []string {
+func (w *lookout) head() []string {
 	v := w.latest
 	about := ""
 	if v.Estimated {
 		about = "~"
 	}
 	counted, rates := "", w.rates.String()
-	if v.onlyCounts {
-		counted, rates = " (when the API counted)", notInTheAPI
+	if v.cached {
+		counted = " (when the API counted)"
+	}
+	if v.hidden {
+		rates = onlyForAll
 	}
 	lines := []string{
 		fmt.Sprintf("posthaste   %s%s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), counted, v.took.Round(time.Millisecond)),
@@ -79,16 +82,16 @@ func (w *watch) head() []string {
 		fmt.Sprintf("dead        %d letters wait for a person", v.Jobs(outbox.Failed, outbox.Dead)))
 }
 
-// notInTheAPI stands for figures without a route in the API.
-const notInTheAPI = "not known (not in the API)"
+// onlyForAll stands for what the API tells tokens of all tenants alone.
+const onlyForAll = "not known (only tokens of all tenants may see it)"
 
 func (s sight) oldestWords() string {
 	at := s.OldestDue()
 	switch {
 	case !at.IsZero():
 		return brief(s.AsOf.Sub(at))
-	case s.onlyCounts:
-		return notInTheAPI
+	case s.hidden:
+		return onlyForAll
 	case s.NoOldest:
 		return "not known (somebody holds a snapshot: posthaste doctor)"
 	}
@@ -97,7 +100,7 @@ func (s sight) oldestWords() string {
 
 func (s sight) workerWords() string {
 	if s.hidden {
-		return "not known (only tokens of all tenants may see them)"
+		return onlyForAll
 	}
 	there, missing, deaf := 0, 0, 0
 	for _, worker := range s.workers {
@@ -147,7 +150,7 @@ func brief(d time.Duration) string {
 }
 
 // queueLines returns the lines of the queues, the busiest first.
-func (w *watch) queueLines() []string {
+func (w *lookout) queueLines() []string {
 	queues := slices.Clone(w.latest.Queues)
 	slices.SortStableFunc(queues, func(a, b operator.QueueOverview) int { return cmp.Compare(total(b), total(a)) })
 	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %10s", "QUEUE", "WAITING", "RUNNING", "RETRYING", "BLOCKED", "DEAD", "OLDEST DUE")}
@@ -175,7 +178,7 @@ func total(q operator.QueueOverview) (n int64) {
 }
 
 // kindLines returns the lines of the kinds whose jobs closed recently.
-func (w *watch) kindLines() []string {
+func (w *lookout) kindLines() []string {
 	if len(w.latest.Recent) < 2 {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // showScreen draws frames on the terminal until q, Ctrl-C or the end of ctx, and restores the terminal.
-func (p *program) showScreen(ctx context.Context, w *watch, interval time.Duration) error {
+func (p *program) showScreen(ctx context.Context, w *lookout, interval time.Duration) error {
 	looks, stop := context.WithCancel(ctx)
 	defer stop() // a look in progress does not delay the end
 	_, err := tea.NewProgram(screen{ctx: looks, watch: w, interval: interval},
@@ -24,7 +24,7 @@ func (p *program) showScreen(ctx context.Context, w *watch, interval time.Durati
 // screen is the terminal with its content. One look at a time changes its watch, which is drawn only between looks.
 type screen struct {
 	ctx           context.Context // of the looks: bubbletea's commands have none
-	watch         *watch
+	watch         *lookout
 	interval      time.Duration
 	width, height int
 	shown         string

@@ -37,7 +37,7 @@ func TestAFrameSaysHowItGoes(t *testing.T) {
 	at := time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
 	sights := []sight{someSight(at, 100), someSight(at.Add(2*time.Second), 140)}
 	var failure error
-	w := &watch{look: func(context.Context) (s sight, err error) {
+	w := &lookout{look: func(context.Context) (s sight, err error) {
 		if failure != nil {
 			return s, failure
 		}
@@ -83,13 +83,13 @@ func TestAFrameSaysHowItGoes(t *testing.T) {
 	}
 }
 
-// Through the API there are counts, and no more: nothing else is made up.
+// A token of one tenant gets counts, and no more: nothing else is made up.
 func TestAFrameOfCountsClaimsNothingElse(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
-	w := &watch{look: func(context.Context) (sight, error) {
+	w := &lookout{look: func(context.Context) (sight, error) {
 		at = at.Add(2 * time.Second)
-		return sight{Overview: operator.Overview{AsOf: at, NoOldest: true}, onlyCounts: true, hidden: true}, nil
+		return sight{Overview: operator.Overview{AsOf: at, NoOldest: true}, cached: true, hidden: true}, nil
 	}}
 	for range 2 {
 		w.again(t.Context())
@@ -103,7 +103,7 @@ func TestAFrameOfCountsClaimsNothingElse(t *testing.T) {
 
 func TestTheScreenFollowsKeysAndSizes(t *testing.T) {
 	t.Parallel()
-	w := &watch{look: func(context.Context) (sight, error) { return someSight(time.Now(), 1), nil }}
+	w := &lookout{look: func(context.Context) (sight, error) { return someSight(time.Now(), 1), nil }}
 	var m tea.Model = screen{ctx: t.Context(), watch: w, interval: time.Hour}
 	m, _ = m.Update(m.Init()())
 	m, _ = m.Update(tea.WindowSizeMsg{Width: 30, Height: 4})

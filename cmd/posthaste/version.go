@@ -27,33 +27,40 @@ func (p *program) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
 		Usage: "print the version, the commit and the platform of this build",
+		Flags: []cli.Flag{outputFlag()},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err
 			}
-			fmt.Fprintf(p.stdout, "posthaste %s%s, %s %s/%s\n", buildVersion(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			revision, modified := commit()
+			if c.String("output") != "table" {
+				l := listing{header: []string{"version", "commit", "modified", "go", "os", "arch"}}
+				l.add(buildVersion(), textOrNull(revision), modified, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+				return p.print(c, l)
+			}
+			about := ""
+			if revision != "" {
+				about = fmt.Sprintf(" (%.12s%s)", revision, map[bool]string{true: ", modified"}[modified])
+			}
+			fmt.Fprintf(p.stdout, "posthaste %s%s, %s %s/%s\n", buildVersion(), about, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return nil
 		},
 	}
 }
 
-// commit returns the commit of the build, if known.
-func commit() string {
+// commit returns the commit of the build, "" if it is not known, and whether the tree had changes beyond it.
+func commit() (revision string, modified bool) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return ""
+		return "", false
 	}
-	var revision, modified string
 	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
+		switch s.Key {
+		case "vcs.revision":
 			revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = ", modified"
+		case "vcs.modified":
+			modified = s.Value == "true"
 		}
 	}
-	if revision == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (%.12s%s)", revision, modified)
+	return revision, modified
 }

@@ -92,7 +92,7 @@ var allowed = map[string]string{
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
 	"server":        "access api app console dispatcher operator outbox watch internal/backoff internal/outage internal/pgsession",
 	"tracing":       "internal/engine",
-	"cmd/posthaste": "internal/backoff docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"cmd/posthaste": "internal/backoff watch docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "internal/freeport",
