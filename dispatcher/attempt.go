@@ -15,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -34,7 +35,7 @@ type attempt struct {
 	follows  bool              // a success has follow-ups to store
 	extra    int               // bytes of the follow-ups
 	took     time.Duration     // time that the handler took
-	stored   bool              // by a try that failed later on; see closeCalledOff
+	stored   bool              // the database has the outcome
 	place    pgtype.TID        // where the claim has left the row; invalid if unknown
 	streamed bool              // each change of the job is an event
 	batch    *batch            // the batch that this attempt leads; nil for a single job
@@ -59,6 +60,15 @@ func (a *attempt) together() []*attempt {
 		return a.batch.attempts
 	}
 	return []*attempt{a}
+}
+
+// keysOf returns the ids and the epochs of attempts, in the form in which statements take them.
+func keysOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
+	ids, epochs = make([]pgtype.UUID, len(attempts)), make([]int64, len(attempts))
+	for i, a := range attempts {
+		ids[i], epochs[i] = pgvalue.UUID(a.job.ID), a.job.Epoch
+	}
+	return ids, epochs
 }
 
 // begin marks the handler as running. It reports false if the attempt was ended in the buffer or its lease is over.

@@ -4,10 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 // A handler learns that its job was cancelled at once when a notification arrives, and otherwise within a second of the
@@ -87,10 +83,9 @@ func (l *leases) longRunning(now time.Time) []*attempt {
 func (l *leases) endCancelled(ctx context.Context, running []*attempt) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()
+	ids, epochs := keysOf(running)
 	byKey := make(map[leaseKey]*attempt, len(running))
-	ids, epochs := make([]pgtype.UUID, len(running)), make([]int64, len(running))
 	for i, a := range running {
-		ids[i], epochs[i] = pgvalue.UUID(a.job.ID), a.job.Epoch
 		byKey[leaseKey{ids[i], epochs[i]}] = a
 	}
 	asked, err := l.db.ListCancelRequests(bound, ids, epochs)

@@ -142,10 +142,7 @@ func (l *leases) extend(ctx context.Context, due []*attempt) error {
 
 func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 	params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(l.ttl)}
-	for _, a := range batch {
-		params.Ids = append(params.Ids, pgvalue.UUID(a.job.ID))
-		params.Epochs = append(params.Epochs, a.job.Epoch)
-	}
+	params.Ids, params.Epochs = keysOf(batch)
 	sent := time.Now()
 	bound, cancel := context.WithTimeout(ctx, min(statementTimeout, l.ttl/5)) // several tries before the lease lapses
 	rows, err := l.extending.ExtendLeases(bound, params)
@@ -160,8 +157,8 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 	}
 	late := 0
 	l.mu.Lock()
-	for _, a := range batch {
-		ours, listed := kept[leaseKey{pgvalue.UUID(a.job.ID), a.job.Epoch}]
+	for i, a := range batch {
+		ours, listed := kept[leaseKey{params.Ids[i], params.Epochs[i]}]
 		switch {
 		case !listed:
 			if a.extended(sent, sent.Add(l.trust)) {
