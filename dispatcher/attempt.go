@@ -71,6 +71,16 @@ func keysOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
 	return ids, epochs
 }
 
+// unstored returns the attempts whose outcomes are not stored.
+func unstored(batch []*attempt) (left []*attempt) {
+	for _, a := range batch {
+		if !a.stored {
+			left = append(left, a)
+		}
+	}
+	return left
+}
+
 // begin marks the handler as running. It reports false if the attempt was ended in the buffer or its lease is over.
 func (a *attempt) begin(cancel context.CancelCauseFunc, now, extendUntil time.Time) bool {
 	a.mu.Lock()

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -113,7 +112,8 @@ func (r rig) settle(a *attempt) {
 	if !a.returned {
 		*r.ends = append(*r.ends, a)
 	}
-	r.dispatcher.settler.reporter.report([]*attempt{a}, []pgtype.UUID{pgvalue.UUID(a.job.ID)}, false)
+	a.stored = true
+	r.dispatcher.settler.reporter.report([]*attempt{a}, false)
 	a.waker.jobEnded()
 }
 
@@ -1096,7 +1096,7 @@ func TestTheQueueLooksForARetryWhoseAnswerWasLost(t *testing.T) {
 		claimed := newJob(job.Kind, job.Tenant, 0, "")
 		claimed.ID = job.ID
 		a := &attempt{job: claimed, waker: r.capacity.waker, route: r.routes[job.Kind], outcome: outcome.Outcome{Status: outbox.Retrying}}
-		r.dispatcher.settler.reporter.report([]*attempt{a}, nil, true)
+		r.dispatcher.settler.reporter.report([]*attempt{a}, true)
 		if r.sleep(time.Second); len(r.done) != 1 {
 			t.Error("the job was not started again within a second")
 		}

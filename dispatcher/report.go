@@ -12,7 +12,6 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -37,29 +36,26 @@ func newReporter(p *process, db reportStatement, waiters, peers *notifier) *repo
 	return r
 }
 
-// report counts and logs what a settling statement did. An attempt that the statement did not match has lost its lease,
-// with three exceptions: the handler's own transaction has completed the job, whatever outcome the handler returned;
-// the job's deadline has come; or an earlier try had committed before its connection broke.
-func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
+// report counts and logs what a settlement did. An attempt that it did not match has lost its lease, with three
+// exceptions: the handler's own transaction has completed the job, whatever outcome the handler returned; the job's
+// deadline has come; or an earlier try had committed before its connection broke.
+func (r *reporter) report(batch []*attempt, retried bool) {
 	if slices.ContainsFunc(batch, endsForWaiters) {
 		r.waiters.notify()
 	}
 	if slices.ContainsFunc(batch, r.needsNotify) {
 		r.peers.notify()
 	}
-	if len(stored) == len(batch) {
-		for _, a := range batch {
+	for _, a := range batch {
+		if a.stored {
 			r.reportStored(a)
 		}
-		return
 	}
-	matched := idSet(stored)
-	succeeded, err := r.succeeded(batch, matched, retried)
+	refused := unstored(batch)
+	succeeded, err := r.succeeded(refused, retried)
 	var lost []*attempt
-	for _, a := range batch {
+	for _, a := range refused {
 		switch {
-		case matched[a.job.ID]:
-			r.reportStored(a)
 		case succeeded[a.job.ID]:
 			a.outcome = outcome.Outcome{Status: outbox.Succeeded}
 			r.reportStored(a)
@@ -87,8 +83,8 @@ func (r *reporter) streamRefused(lost []*attempt) {
 		return
 	}
 	p := sqlgen.StreamRefusedParams{Worker: r.worker}
+	p.Ids, p.Epochs = keysOf(lost)
 	for _, a := range lost {
-		p.Ids, p.Epochs = append(p.Ids, pgvalue.UUID(a.job.ID)), append(p.Epochs, a.job.Epoch)
 		p.Attempts, p.Outcomes = append(p.Attempts, int32(a.job.Attempt)), append(p.Outcomes, string(a.outcome.Status))
 	}
 	ctx, cancel := bounded(context.Background())
@@ -101,17 +97,17 @@ func (r *reporter) streamRefused(lost []*attempt) {
 // succeeded searches the history for attempts that a settlement did not match and that may have succeeded all the same.
 // A handler whose COMMIT was not answered returns the error, as it should; the row of (id, epoch) shows whether the
 // transaction committed.
-func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
-	var ids []pgtype.UUID
-	var epochs []int64
-	for _, a := range batch {
-		if !matched[a.job.ID] && (engine.Of(a.job).Completed.Load() || retried && a.outcome.Status == outbox.Succeeded) {
-			ids, epochs = append(ids, pgvalue.UUID(a.job.ID)), append(epochs, a.job.Epoch)
+func (r *reporter) succeeded(refused []*attempt, retried bool) (map[[16]byte]bool, error) {
+	var possible []*attempt
+	for _, a := range refused {
+		if engine.Of(a.job).Completed.Load() || retried && a.outcome.Status == outbox.Succeeded {
+			possible = append(possible, a)
 		}
 	}
-	if len(ids) == 0 {
+	if len(possible) == 0 {
 		return nil, nil
 	}
+	ids, epochs := keysOf(possible)
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
 	found, err := r.db.FindSucceeded(ctx, ids, epochs)

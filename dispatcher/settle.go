@@ -8,12 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -113,29 +110,29 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 func (s *settler) settle(batch []*attempt) {
 	slices.SortFunc(batch, byID)
 	s.metrics.settleBatch.Observe(float64(len(batch)))
-	var groups [len(outcomeStatements)][]*attempt
+	var groups [settlements][]*attempt
 	for _, a := range batch {
-		i := statementFor(a)
-		groups[i] = append(groups[i], a)
+		how := settlementOf(a)
+		groups[how] = append(groups[how], a)
 	}
-	for i, group := range groups {
-		s.store(group, outcomeStatements[i], false)
+	for how, group := range groups {
+		s.store(group, settlement(how), false)
 	}
 }
 
-// store retries until the statement succeeds or the process must stop waiting. If the database refuses the batch
-// because of a row, store tries the jobs one by one, so that one job does not block the others. If the statement fails
-// for another reason (no answer in time, a message too large), store tries the batch in halves. retried reports that
+// store retries until the batch is stored or the process must stop waiting. If the database refuses the batch because
+// of a row, store tries the jobs one by one, so that one job does not block the others. If the statement fails for
+// another reason (no answer in time, a message too large), store tries the batch in halves. retried reports that
 // earlier tries may have stored some of the batch without an answer.
-func (s *settler) store(batch []*attempt, statement storeFunc, retried bool) {
+func (s *settler) store(batch []*attempt, how settlement, retried bool) {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
 		retried = retried || tries > 1
 		ctx, cancel := bounded(context.Background())
-		stored, err := statement(s.statements, ctx, batch)
+		err := s.statements.store(ctx, how, batch)
 		cancel()
 		if err == nil {
-			s.settled(batch, stored, retried)
+			s.settled(batch, retried)
 			return
 		}
 		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
@@ -148,18 +145,18 @@ func (s *settler) store(batch []*attempt, statement storeFunc, retried bool) {
 		case pgsession.IsNoPartition(err):
 			s.statements.ensureDays()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
-			s.storeRefused(batch[0], statement, err, retried)
+			s.storeRefused(batch[0], how, err, retried)
 			return
 		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
 			continue // with the others
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
-				s.store(batch[i:i+1], statement, retried)
+				s.store(batch[i:i+1], how, retried)
 			}
 			return
 		case tries > 1 && len(batch) > 1 && !pgsession.IsUnreachable(err):
-			s.store(batch[:len(batch)/2], statement, retried)
-			s.store(batch[len(batch)/2:], statement, retried)
+			s.store(batch[:len(batch)/2], how, retried)
+			s.store(batch[len(batch)/2:], how, retried)
 			return
 		}
 		if s.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
@@ -180,10 +177,7 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	}
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	ids := make([]pgtype.UUID, len(*batch))
-	for i, a := range *batch {
-		ids[i] = pgvalue.UUID(a.job.ID)
-	}
+	ids, _ := keysOf(*batch)
 	locked, err := s.statements.db.FindLocked(ctx, ids)
 	if err != nil || len(locked) == 0 {
 		return false
@@ -205,7 +199,7 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 // failed, without its result and its follow-ups: the job waits for an operator, with the reason, and when it is run
 // again its handler produces both again. In other outcomes only the error can be at fault: a database whose encoding is
 // not UTF-8 accepts it in ASCII. Nothing is lost silently.
-func (s *settler) storeRefused(a *attempt, statement storeFunc, err error, retried bool) {
+func (s *settler) storeRefused(a *attempt, how settlement, err error, retried bool) {
 	switch {
 	case !pgsession.IsUnacceptable(err):
 		s.refused <- a // the job is still held, and its lease is extended
@@ -217,18 +211,18 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error, retri
 		a.err = Discard(outcome.WithCode(code, err))
 		a.job.Result = nil
 		a.outcome = outcome.Discard(a.job, a.err)
-		s.store([]*attempt{a}, (*store).storeUnfinished, retried)
+		s.store([]*attempt{a}, unfinished, retried)
 	case a.outcome.SpellInASCII():
-		s.store([]*attempt{a}, statement, retried)
+		s.store([]*attempt{a}, how, retried)
 	default:
 		s.refused <- a
 	}
 }
 
-// settled processes the answer of a statement: each outcome is stored, or was found to be stored or lost already.
-func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) {
+// settled ends attempts: each outcome is stored, or was found to be stored or lost already.
+func (s *settler) settled(batch []*attempt, retried bool) {
 	s.health.OK()
-	s.reporter.report(batch, stored, retried)
+	s.reporter.report(batch, retried)
 	s.leases.remove(batch)
 	s.promoter.left(batch)
 	for _, a := range batch {
@@ -298,13 +292,12 @@ func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
 func (s *settler) storeRefusedAgain(a *attempt) error {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	stored, err := outcomeStatements[statementFor(a)](s.statements, ctx, []*attempt{a})
-	if err != nil {
-		if !pgsession.RefusesTheRow(err) {
-			s.health.Failed(err)
-		}
-		return err
+	err := s.statements.store(ctx, settlementOf(a), []*attempt{a})
+	switch {
+	case err == nil:
+		s.settled([]*attempt{a}, true)
+	case !pgsession.RefusesTheRow(err):
+		s.health.Failed(err)
 	}
-	s.settled([]*attempt{a}, stored, true)
-	return nil
+	return err
 }

@@ -41,95 +41,96 @@ type settleStatements interface {
 	EnsureDays(ctx context.Context, days int32) (int32, error)
 }
 
-// outcomeStatements lists the statements that store outcomes, in the order in which they store those of a batch.
-var outcomeStatements = [...]storeFunc{(*store).storeSucceeded, (*store).storeFollowed, (*store).storeUnfinished, (*store).storeUnavailable}
+// settlement is a way to store outcomes. Those of a batch are stored in this order.
+type settlement int
 
-type storeFunc func(*store, context.Context, []*attempt) ([]pgtype.UUID, error)
+const (
+	success settlement = iota
+	successThen
+	unfinished
+	unavailable
+	settlements = iota
+)
 
-// statementFor returns the index in outcomeStatements of the statement that stores the outcome.
-func statementFor(a *attempt) int {
+// settlementOf returns how the outcome of the attempt is stored.
+func settlementOf(a *attempt) settlement {
 	switch {
 	case a.outcome.OutageLimit > 0:
-		return 3
+		return unavailable
 	case a.outcome.Status != outbox.Succeeded:
-		return 2
+		return unfinished
 	case a.follows:
-		return 1
+		return successThen
 	}
-	return 0
+	return success
+}
+
+// store stores the outcomes of attempts that are settled alike, and marks the attempts whose outcomes are stored. If it
+// returns an error, some may be marked, and the batch can be stored again.
+func (s *store) store(ctx context.Context, how settlement, batch []*attempt) (err error) {
+	switch how {
+	case success:
+		err = s.storeSucceeded(ctx, batch)
+	case successThen:
+		err = s.storeFollowed(ctx, batch)
+	case unfinished:
+		err = s.storeUnfinished(ctx, batch)
+	case unavailable:
+		err = s.storeUnavailable(ctx, batch)
+	}
+	if err != nil {
+		return fmt.Errorf("settle %d jobs: %w", len(batch), err)
+	}
+	return s.closeCalledOff(ctx, unstored(batch))
+}
+
+// noteStored marks the attempts that a statement has stored.
+func noteStored(batch []*attempt, stored []pgtype.UUID) {
+	all, settled := len(stored) == len(batch), map[[16]byte]bool(nil)
+	if !all {
+		settled = idSet(stored)
+	}
+	for _, a := range batch {
+		a.stored = a.stored || all || settled[a.job.ID]
+	}
 }
 
 func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
 
 // storeSucceeded first stores the successes whose rows are where their claims left them, which costs the server less
 // than finding the rows by id, and then the others.
-func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	stored, left, err := s.storeInPlace(ctx, batch)
-	if err != nil {
-		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
+func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
+	if err := s.storeInPlace(ctx, batch); err != nil {
+		return err
 	}
-	if len(left) > 0 {
-		p := successes(left)
-		others, err := s.db.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: p.Ids, Epochs: p.Epochs, Results: p.Results})
-		if err != nil {
-			return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(left), err)
-		}
-		stored = append(stored, others...)
+	left := unstored(batch)
+	if len(left) == 0 {
+		return nil
 	}
-	return s.closeCalledOff(ctx, batch, stored)
+	p := successes(left)
+	stored, err := s.db.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: p.Ids, Epochs: p.Epochs, Results: p.Results})
+	noteStored(left, stored)
+	return err
 }
 
 // successes returns the batch as parameters of the statements for successes.
-func successes(batch []*attempt) sqlgen.SettleResultsInPlaceParams {
-	p := sqlgen.SettleResultsInPlaceParams{
-		Places:  make([]pgtype.TID, len(batch)),
-		Ids:     make([]pgtype.UUID, len(batch)),
-		Epochs:  make([]int64, len(batch)),
-		Results: make([][]byte, len(batch)),
-	}
+func successes(batch []*attempt) (p sqlgen.SettleResultsInPlaceParams) {
+	p.Ids, p.Epochs = keysOf(batch)
+	p.Places, p.Results = make([]pgtype.TID, len(batch)), make([][]byte, len(batch))
 	for i, a := range batch {
-		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
+		p.Places[i], p.Results[i] = a.place, a.job.Result
 	}
 	return p
 }
 
-func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	stored, err := s.db.SettleUnfinished(ctx, unfinishedParams(s.worker, batch))
-	if err != nil {
-		return nil, fmt.Errorf("settle %d unfinished jobs: %w", len(batch), err)
-	}
-	return s.closeCalledOff(ctx, batch, stored)
-}
-
-func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedParams {
-	p := sqlgen.SettleUnfinishedParams{Worker: worker, Traces: spansOf(batch)}
-	for _, a := range batch {
-		o := a.outcome
-		p.Ids = append(p.Ids, pgvalue.UUID(a.job.ID))
-		p.Epochs = append(p.Epochs, a.job.Epoch)
-		p.Statuses = append(p.Statuses, string(o.Status))
-		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.Delay.Microseconds(), Valid: !o.KeepDue})
-		p.ErrorCodes = append(p.ErrorCodes, o.Code)
-		p.ErrorMessages = append(p.ErrorMessages, o.Message)
-		p.Stacks = append(p.Stacks, o.Stack)
-		p.Fingerprints = append(p.Fingerprints, fingerprintOf(a))
-	}
-	return p
-}
-
-// storeInPlace stores the successes of the batch whose rows are where their claims left them, and returns the others.
-// It marks each attempt that it stores as stored: a later step may fail, and the whole batch be tried again.
-//
-// The batch is sorted by id (see settle), and so are the attempts left. Streamed jobs have a statement of their own, so
-// that other jobs do not pay for events.
-func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
+// storeInPlace stores the successes of the batch whose rows are where their claims left them. Streamed jobs have a
+// statement of their own, so that other jobs do not pay for events.
+func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 	plain, streamed := make([]*attempt, 0, len(batch)), []*attempt(nil)
 	now := time.Now()
 	for _, a := range batch {
 		switch {
-		case a.stored:
-		case !unmoved(a, now, s.leaseTTL):
-			left = append(left, a)
+		case a.stored || !unmoved(a, now, s.leaseTTL):
 		case a.streamed && len(a.job.Result) <= maxStreamedResult:
 			streamed = append(streamed, a)
 		default:
@@ -137,34 +138,20 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pg
 		}
 	}
 	if len(plain) > 0 {
-		stored, err = s.settleInPlace(ctx, plain)
-		left = append(left, noteStored(plain, stored)...)
-	}
-	if len(streamed) > 0 && err == nil {
-		var others []pgtype.UUID
-		others, err = s.db.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams(successes(streamed)))
-		left = append(left, noteStored(streamed, others)...)
-		stored = append(stored, others...)
-	}
-	slices.SortFunc(left, byID)
-	return stored, left, err
-}
-
-// noteStored marks the attempts of the batch that are stored, and returns the others.
-func noteStored(batch []*attempt, stored []pgtype.UUID) (left []*attempt) {
-	if len(stored) == len(batch) {
-		for _, a := range batch {
-			a.stored = true
+		stored, err := s.settleInPlace(ctx, plain)
+		if err != nil {
+			return err
 		}
-		return nil
+		noteStored(plain, stored)
 	}
-	settled := idSet(stored)
-	for _, a := range batch {
-		if a.stored = settled[a.job.ID]; !a.stored {
-			left = append(left, a)
+	if len(streamed) > 0 {
+		stored, err := s.db.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams(successes(streamed)))
+		if err != nil {
+			return err
 		}
+		noteStored(streamed, stored)
 	}
-	return left
+	return nil
 }
 
 // maxStreamedResult is how many bytes of a result fit into an event in any encoding. A job with a larger result is left
@@ -199,49 +186,47 @@ func unmoved(a *attempt, now time.Time, leaseTTL time.Duration) bool {
 }
 
 // storeFollowed settles jobs as succeeded together with their follow-ups, and wakes the dispatchers for the follow-ups.
-func (s *store) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 	jobs := make([]engine.Success, len(batch))
 	for i, a := range batch {
 		jobs[i] = engine.Success{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result, FollowUps: engine.Of(a.job).FollowUps.Rows()}
 	}
 	stored, err := s.followed(ctx, jobs)
 	if err != nil {
-		return nil, fmt.Errorf("settle %d succeeded jobs with follow-ups: %w", len(batch), err)
+		return err
 	}
+	noteStored(batch, stored)
 	// Wake them also when nothing matched: an earlier try may have committed before its connection broke, and nobody
 	// was woken for that.
 	s.pokeAll()
 	s.peers.notify()
-	return s.closeCalledOff(ctx, batch, stored)
+	return nil
 }
 
-// storeUnavailable stores outages. The database knows how long each outage has lasted, and returns the new status of
-// each job.
-func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	u := unfinishedParams(s.worker, batch)
-	p := sqlgen.SettleUnavailableParams{
-		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
-		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints, Traces: u.Traces,
-	}
+func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) error {
+	stored, err := s.db.SettleUnfinished(ctx, unfinishedParams(s.worker, batch))
+	noteStored(batch, stored)
+	return err
+}
+
+func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedParams {
+	p := sqlgen.SettleUnfinishedParams{Worker: worker, Traces: spansOf(batch)}
+	p.Ids, p.Epochs = keysOf(batch)
+	p.ErrorCodes, p.ErrorMessages, p.Stacks = errorsOf(batch)
 	for _, a := range batch {
-		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))
-		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.Wait.Microseconds(), Valid: a.outcome.Wait > 0})
+		o := a.outcome
+		p.Statuses = append(p.Statuses, string(o.Status))
+		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.Delay.Microseconds(), Valid: !o.KeepDue})
+		p.Fingerprints = append(p.Fingerprints, fingerprintOf(a))
 	}
-	rows, err := s.db.SettleUnavailable(ctx, p)
-	if err != nil {
-		return nil, fmt.Errorf("settle %d jobs of an outage: %w", len(batch), err)
-	}
-	became := make(map[[16]byte]outbox.Status, len(rows))
-	stored := make([]pgtype.UUID, len(rows))
-	for i, row := range rows {
-		stored[i], became[row.ID.Bytes] = row.ID, outbox.Status(row.Status)
-	}
+	return p
+}
+
+func errorsOf(batch []*attempt) (codes, messages, stacks []string) {
 	for _, a := range batch {
-		if status, ok := became[a.job.ID]; ok {
-			a.outcome.Status, a.outcome.KeepDue = status, status == outbox.Dead
-		}
+		codes, messages, stacks = append(codes, a.outcome.Code), append(messages, a.outcome.Message), append(stacks, a.outcome.Stack)
 	}
-	return s.closeCalledOff(ctx, batch, stored)
+	return codes, messages, stacks
 }
 
 // fingerprintOf returns the fingerprint of a failure that waits for an operator, or "" for other outcomes.
@@ -252,8 +237,39 @@ func fingerprintOf(a *attempt) string {
 	return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)
 }
 
+// storeUnavailable stores outages. The database knows how long each outage has lasted, and returns the new status of
+// each job.
+func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) error {
+	u := unfinishedParams(s.worker, batch)
+	p := sqlgen.SettleUnavailableParams{
+		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
+		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints, Traces: u.Traces,
+	}
+	for _, a := range batch {
+		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))
+		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.Wait.Microseconds(), Valid: a.outcome.Wait > 0})
+	}
+	rows, err := s.db.SettleUnavailable(ctx, p)
+	became := make(map[outbox.ID]outbox.Status, len(rows))
+	for _, row := range rows {
+		became[row.ID.Bytes] = outbox.Status(row.Status)
+	}
+	noteStatuses(batch, became)
+	return err
+}
+
+// noteStatuses marks the attempts that a statement has stored, with the status that each job has got.
+func noteStatuses(batch []*attempt, became map[outbox.ID]outbox.Status) {
+	for _, a := range batch {
+		if status, ok := became[a.job.ID]; ok {
+			a.outcome.Status, a.stored = status, true
+			a.outcome.KeepDue = a.outcome.KeepDue && status != outbox.Retrying // the last attempt is not spent after all
+		}
+	}
+}
+
 // closeCalledOff handles attempts that a settling statement did not match. If a job was cancelled or its deadline has
-// come, closeCalledOff closes it as cancelled or expired and counts it as stored. It uses a statement of its own, so
+// come, closeCalledOff closes it as cancelled or expired, and marks it as stored. It uses a statement of its own, so
 // that other jobs pay nothing for it. Others may act between the two statements, and the fence decides: if a reaper
 // closes the job first, this attempt has lost its lease; if this process dies here, the request stays, and the reaper
 // carries it out when the lease lapses.
@@ -261,44 +277,24 @@ func fingerprintOf(a *attempt) string {
 //	settle (id, epoch)       refused: cancelled
 //	                         reaper, deadline: closed as expired, epoch + 1
 //	close (id, epoch)        no row: the lease is lost
-func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []pgtype.UUID) ([]pgtype.UUID, error) {
-	if len(stored) == len(batch) {
-		return stored, nil
-	}
-	settled := idSet(stored)
-	for _, a := range batch {
-		if a.stored && !settled[a.job.ID] { // by an earlier try, whose second half failed
-			settled[a.job.ID] = true
-			stored = append(stored, pgvalue.UUID(a.job.ID))
-		}
-		a.stored = settled[a.job.ID]
-	}
-	refused := map[pgtype.UUID]*attempt{}
-	p := sqlgen.CloseAttemptsParams{Worker: s.worker}
-	for _, a := range batch {
-		id := pgvalue.UUID(a.job.ID)
-		if a.stored || !a.mayBeCalledOff() {
-			continue
-		}
-		refused[id] = a
-		p.Ids = append(p.Ids, id)
-		p.Epochs = append(p.Epochs, a.job.Epoch)
-		p.ErrorCodes = append(p.ErrorCodes, a.outcome.Code)
-		p.ErrorMessages = append(p.ErrorMessages, a.outcome.Message)
-		p.Stacks = append(p.Stacks, a.outcome.Stack)
-	}
+func (s *store) closeCalledOff(ctx context.Context, refused []*attempt) error {
+	refused = slices.DeleteFunc(refused, func(a *attempt) bool { return !a.mayBeCalledOff() })
 	if len(refused) == 0 {
-		return stored, nil
+		return nil
 	}
+	p := sqlgen.CloseAttemptsParams{Worker: s.worker}
+	p.Ids, p.Epochs = keysOf(refused)
+	p.ErrorCodes, p.ErrorMessages, p.Stacks = errorsOf(refused)
 	closed, err := s.db.CloseAttempts(ctx, p)
 	if err != nil {
-		return nil, fmt.Errorf("close %d jobs that were called off: %w", len(refused), err)
+		return fmt.Errorf("close %d jobs that were called off: %w", len(refused), err)
 	}
+	became := make(map[outbox.ID]outbox.Status, len(closed))
 	for _, row := range closed {
-		refused[row.ID].outcome.Status = outbox.Status(row.Outcome)
-		stored = append(stored, row.ID)
+		became[row.ID.Bytes] = outbox.Status(row.Outcome)
 	}
-	return stored, nil
+	noteStatuses(refused, became)
+	return nil
 }
 
 // ensureDays creates the partition of today, which no reaper has created in time.

@@ -96,16 +96,19 @@ var settle = []Mutant{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"dispatcher.noteStored", `!a.stored {
-			left = append(left, a)`, `!a.stored && false {
-			left = append(left, a)`}},
+		Edits:     []Edit{{"dispatcher.store.storeSucceeded", `left := unstored(batch)`, `left := unstored(batch)[:0]`}},
 		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/SettleInPlace/one_has_moved", "settled 2 jobs")},
 	},
 	{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.noteStored", `a.stored = settled[a.job.ID]; !a.stored`, `!settled[a.job.ID]`}},
+		Edits: []Edit{{"dispatcher.store.store", `	switch how {
+`, `	for _, a := range batch {
+		a.stored = false
+	}
+	switch how {
+`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "SettleSucceeded CloseAttempts")},
 	},
 	{
@@ -139,8 +142,8 @@ var settle = []Mutant{
 		Name:      "follow-ups apart from their settlement",
 		Breaks:    "a success whose follow-ups cannot be stored is stored without them",
 		Invariant: "Atomic",
-		Edits: []Edit{{"dispatcher.statementFor", `	case a.follows:
-		return 1
+		Edits: []Edit{{"dispatcher.settlementOf", `	case a.follows:
+		return successThen
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestFollowUpsExistExactlyWhenTheSettlementDoes", "follow-ups = 0, want one")},
 	},
@@ -148,7 +151,7 @@ var settle = []Mutant{
 		Name:      "a refused follow-up is left out",
 		Breaks:    "a job whose follow-ups cannot be stored succeeds without them, in silence",
 		Invariant: "Atomic",
-		Edits:     []Edit{{"dispatcher.settler.storeRefusedAgain", `outcomeStatements[statementFor(a)]`, `outcomeStatements[statementFor(a)&^1]`}},
+		Edits:     []Edit{{"dispatcher.settler.storeRefusedAgain", `settlementOf(a)`, `settlementOf(a)&^1`}},
 		Checks:    []Check{test("dispatcher", "TestASettlementWithoutItsFollowUpsIsNone/for_now", "follow-ups = 0, want one")},
 	},
 	{
@@ -246,7 +249,7 @@ RETURNING id`},
 		Breaks:    "one outcome that the database refuses keeps all others from being stored",
 		Invariant: "Deaths are bounded",
 		Edits: []Edit{{"dispatcher.settler.store", `			for i := range batch {
-				s.store(batch[i:i+1], statement, retried)
+				s.store(batch[i:i+1], how, retried)
 			}
 			return
 `, ``}},
@@ -282,7 +285,7 @@ RETURNING id`},
 		Name:      "nobody looks whether a Complete has committed",
 		Breaks:    "a success whose COMMIT was not answered is told as a lost lease",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.reporter.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
+		Edits:     []Edit{{"dispatcher.reporter.succeeded", `	if len(possible) == 0 {`, `	if true {`}},
 		Checks: []Check{
 			test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4"),
 			row("A12", "log lines that say lease_lost"),
