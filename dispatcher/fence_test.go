@@ -46,23 +46,9 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 		})
 		return len(settled) > 0, err
 	},
-	"succeed in place with results": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
-		place, err := placeOf(ctx, db, l)
-		if err != nil {
-			return false, err
-		}
-		settled, err := sqlgen.New(db).SettleResultsInPlace(ctx, sqlgen.SettleResultsInPlaceParams{
-			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
-		})
-		return len(settled) > 0, err
-	},
-	"succeed in place with events": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
-		place, err := placeOf(ctx, db, l)
-		if err != nil {
-			return false, err
-		}
-		settled, err := sqlgen.New(db).SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams{
-			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
+	"succeed with events": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		settled, err := sqlgen.New(db).SettleStreamed(ctx, sqlgen.SettleStreamedParams{
+			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
 		})
 		return len(settled) > 0, err
 	},

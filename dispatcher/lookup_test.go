@@ -171,16 +171,8 @@ func TestABurstAfterAQuietTimeIsNotScanned(t *testing.T) {
 			})
 			return err
 		},
-		"settle with results in place": func(id pgtype.UUID) error {
-			_, err := q.SettleResultsInPlace(t.Context(), sqlgen.SettleResultsInPlaceParams{
-				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
-			})
-			return err
-		},
-		"settle with events in place": func(id pgtype.UUID) error {
-			_, err := q.SettleStreamedInPlace(t.Context(), sqlgen.SettleStreamedInPlaceParams{
-				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
-			})
+		"settle with events": func(id pgtype.UUID) error {
+			_, err := q.SettleStreamed(t.Context(), sqlgen.SettleStreamedParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil}})
 			return err
 		},
 		"close": func(id pgtype.UUID) error {

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"

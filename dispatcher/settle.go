@@ -98,7 +98,7 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 // job whose lease lapsed.
 //
 // Every statement that waits for the rows of several jobs locks them in the order of their ids (except one that gives
-// up: settleInPlace). A settlement whose leases were lost still locks the rows that it examines, because Postgres locks
+// up: storeInPlace). A settlement whose leases were lost still locks the rows that it examines, because Postgres locks
 // a row before it evaluates the newest version. So two settlements of the same two jobs could otherwise wait for each
 // other:
 //

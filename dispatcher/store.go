@@ -31,9 +31,8 @@ type store struct {
 // settleStatements lists the statements of a store, except outbox.SettleSucceeded.
 type settleStatements interface {
 	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
-	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
-	SettleStreamedInPlace(context.Context, sqlgen.SettleStreamedInPlaceParams) ([]pgtype.UUID, error)
 	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
+	SettleStreamed(context.Context, sqlgen.SettleStreamedParams) ([]pgtype.UUID, error)
 	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
 	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
 	CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) ([]sqlgen.CloseAttemptsRow, error)
@@ -98,58 +97,35 @@ func noteStored(batch []*attempt, stored []pgtype.UUID) {
 func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
 
 // storeSucceeded first stores the successes whose rows are where their claims left them, which costs the server less
-// than finding the rows by id, and then the others.
+// than finding the rows by id, and then the others. Streamed jobs have a statement of their own, so that other jobs do
+// not pay for events.
 func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 	if err := s.storeInPlace(ctx, batch); err != nil {
 		return err
 	}
-	left := unstored(batch)
-	if len(left) == 0 {
-		return nil
-	}
-	p := successes(left)
-	stored, err := s.db.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: p.Ids, Epochs: p.Epochs, Results: p.Results})
-	noteStored(left, stored)
-	return err
-}
-
-// successes returns the batch as parameters of the statements for successes.
-func successes(batch []*attempt) (p sqlgen.SettleResultsInPlaceParams) {
-	p.Ids, p.Epochs = keysOf(batch)
-	p.Places, p.Results = make([]pgtype.TID, len(batch)), make([][]byte, len(batch))
-	for i, a := range batch {
-		p.Places[i], p.Results[i] = a.place, a.job.Result
-	}
-	return p
-}
-
-// storeInPlace stores the successes of the batch whose rows are where their claims left them. Streamed jobs have a
-// statement of their own, so that other jobs do not pay for events.
-func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
-	plain, streamed := make([]*attempt, 0, len(batch)), []*attempt(nil)
-	now := time.Now()
+	var streamed, others []*attempt
 	for _, a := range batch {
 		switch {
-		case a.stored || !unmoved(a, now, s.leaseTTL):
+		case a.stored:
 		case a.streamed && len(a.job.Result) <= maxStreamedResult:
 			streamed = append(streamed, a)
 		default:
-			plain = append(plain, a)
+			others = append(others, a)
 		}
-	}
-	if len(plain) > 0 {
-		stored, err := s.settleInPlace(ctx, plain)
-		if err != nil {
-			return err
-		}
-		noteStored(plain, stored)
 	}
 	if len(streamed) > 0 {
-		stored, err := s.db.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams(successes(streamed)))
+		stored, err := s.db.SettleStreamed(ctx, sqlgen.SettleStreamedParams(successes(streamed)))
 		if err != nil {
 			return err
 		}
 		noteStored(streamed, stored)
+	}
+	if len(others) > 0 {
+		stored, err := s.db.SettleSucceeded(ctx, successes(others))
+		if err != nil {
+			return err
+		}
+		noteStored(others, stored)
 	}
 	return nil
 }
@@ -158,30 +134,47 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 // to stream_job, which measures the event.
 const maxStreamedResult = 1 << 20
 
-// settleInPlace passes a batch without results as a list, which is faster, and gives up if another transaction keeps
-// one of the rows locked:
+func successes(batch []*attempt) (p sqlgen.SettleSucceededParams) {
+	p.Ids, p.Epochs = keysOf(batch)
+	p.Results = make([][]byte, len(batch))
+	for i, a := range batch {
+		p.Results[i] = a.job.Result
+	}
+	return p
+}
+
+// storeInPlace stores the successes without results whose rows are where their claims left them. It gives up if another
+// transaction keeps one of the rows locked:
 //
-//	ours, as a list    r, which lies before q: settled
+//	ours, in place     r, which lies before q: settled
 //	                           an operator, by their ids: q: locked; r: waits for us
-//	ours, as a list    q: would wait for the operator             → deadlock
+//	ours, in place     q: would wait for the operator             → deadlock
 //
 // The operator's statement is an explicit request, and ours can be repeated in the order of the ids. So ours gives up,
 // long before Postgres looks for deadlocks.
-func (s *store) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	p := successes(batch)
-	if slices.ContainsFunc(p.Results, func(result []byte) bool { return result != nil }) {
-		return s.db.SettleResultsInPlace(ctx, p)
+func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
+	unmoved, now := make([]*attempt, 0, len(batch)), time.Now()
+	var p sqlgen.SettleInPlaceParams
+	for _, a := range batch {
+		if !a.stored && !a.streamed && a.job.Result == nil && a.isUnmoved(now, s.leaseTTL) {
+			unmoved, p.Places = append(unmoved, a), append(p.Places, a.place)
+		}
 	}
-	stored, err := s.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
+	if len(unmoved) == 0 {
+		return nil
+	}
+	p.Ids, p.Epochs = keysOf(unmoved)
+	stored, err := s.db.SettleInPlace(ctx, p)
 	if pgsession.State(err) == pgsession.LockNotAvailable {
-		return nil, nil // the transaction that has one row may wait for another: leave all
+		return nil // the transaction that has one row may wait for another: leave all
 	}
-	return stored, err
+	noteStored(unmoved, stored)
+	return err
 }
 
-// unmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
+// isUnmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
 // row, and is due after a third of the lease's time.
-func unmoved(a *attempt, now time.Time, leaseTTL time.Duration) bool {
+func (a *attempt) isUnmoved(now time.Time, leaseTTL time.Duration) bool {
 	return a.place.Valid && now.Sub(a.claimed) < leaseTTL/4
 }
 

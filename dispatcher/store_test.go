@@ -26,7 +26,7 @@ import (
 // and nothing depends on it.
 func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 	t.Parallel()
-	const inPlace, byID = "in place", "SettleSucceeded"
+	const inPlace, byID = "SettleInPlace", "SettleSucceeded"
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, db *pgxpool.Pool, batch []*attempt)
 		want      []string // the statements
@@ -41,6 +41,11 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 				a.place = pgtype.TID{}
 			}
 		}, []string{byID}, 0},
+		"they have results": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
+			for _, a := range batch {
+				a.job.Result = fmt.Appendf(nil, "%q", a.job.ID)
+			}
+		}, []string{byID}, 0},
 		"the leases are being extended": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
 			for _, a := range batch {
 				a.claimed = time.Now().Add(-5 * time.Second) // of 15
@@ -53,64 +58,43 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 			change(t, db, `UPDATE outbox.jobs SET cancel_requested_at = now() WHERE id = $1`, batch[1].job.ID)
 		}, []string{inPlace, byID}, 0},
 	} {
-		for statement, results := range map[string]bool{"SettleInPlace": false, "SettleResultsInPlace": true} {
-			t.Run(statement+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				db, log := pgtest.New(t), new(bytes.Buffer)
-				d := atRest(t, db, log)
-				asked := &asked{DBTX: control(t, db)}
-				d.settler.statements.db = sqlgen.New(asked)
-				batch := succeeded(t, d, db, 3, results)
-				c.meanwhile(t, db, batch)
-				d.settler.settle(batch)
-				want := slices.Clone(c.want)
-				if want[0] == inPlace {
-					want[0] = statement
-				}
-				if !slices.Equal(asked.names, want) {
-					t.Errorf("asked %v, want %v", asked.names, want)
-				}
-				wantSettled(t, db, batch, c.left)
-				if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
-					t.Errorf("leases lost: want %d of\n%s", c.left, log)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := pgtest.New(t), new(bytes.Buffer)
+			d := atRest(t, db, log)
+			asked := &asked{DBTX: control(t, db)}
+			d.settler.statements.db = sqlgen.New(asked)
+			batch := succeeded(t, d, db, 3)
+			c.meanwhile(t, db, batch)
+			d.settler.settle(batch)
+			if !slices.Equal(asked.names, c.want) {
+				t.Errorf("asked %v, want %v", asked.names, c.want)
+			}
+			wantSettled(t, db, batch, c.left)
+			if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
+				t.Errorf("leases lost: want %d of\n%s", c.left, log)
+			}
+		})
 	}
 }
 
 // Another job may be at the place by now.
 func TestWhoeverHasComeToAPlaceIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for _, results := range []bool{false, true} {
-		db := pgtest.New(t)
-		d := atRest(t, db, io.Discard)
-		batch := succeeded(t, d, db, 3, results)
-		stranger := batch[2]
-		batch = batch[:2]
-		batch[0].place = stranger.place
-		d.settler.settle(batch)
-		var status string
-		if err := db.QueryRow(t.Context(), `SELECT status FROM outbox.jobs WHERE id = $1`, stranger.job.ID).Scan(&status); err != nil || status != "running" {
-			t.Errorf("results %t: the stranger is %s, %v; want it running", results, status, err)
-		}
-		var settled int
-		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.history`).Scan(&settled); err != nil || settled != 2 {
-			t.Errorf("results %t: settled %d jobs, %v; want 2", results, settled, err)
-		}
+	db := pgtest.New(t)
+	d := atRest(t, db, io.Discard)
+	batch := succeeded(t, d, db, 3)
+	stranger := batch[2]
+	batch = batch[:2]
+	batch[0].place = stranger.place
+	d.settler.settle(batch)
+	var status string
+	if err := db.QueryRow(t.Context(), `SELECT status FROM outbox.jobs WHERE id = $1`, stranger.job.ID).Scan(&status); err != nil || status != "running" {
+		t.Errorf("the stranger is %s, %v; want it running", status, err)
 	}
-}
-
-// Jobs that have moved to each other's places must both be settled; only the results distinguish them.
-func TestJobsInEachOthersPlacesKeepTheirResults(t *testing.T) {
-	t.Parallel()
-	for _, results := range []bool{false, true} {
-		db := pgtest.New(t)
-		d := atRest(t, db, io.Discard)
-		batch := succeeded(t, d, db, 3, results)
-		batch[0].place, batch[2].place = batch[2].place, batch[0].place
-		d.settler.settle(batch)
-		wantSettled(t, db, batch, 0)
+	var settled int
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.history`).Scan(&settled); err != nil || settled != 2 {
+		t.Errorf("settled %d jobs, %v; want 2", settled, err)
 	}
 }
 
@@ -122,7 +106,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: control(t, db)}
 	d.settler.statements.db = sqlgen.New(asked)
-	batch := succeeded(t, d, db, 2, false)
+	batch := succeeded(t, d, db, 2)
 	first, second := batch[0].job.ID, batch[1].job.ID
 	if err := db.QueryRow(t.Context(), `UPDATE outbox.jobs SET watched = true WHERE id = $1 RETURNING (jobs).ctid`, first).Scan(&batch[0].place); err != nil {
 		t.Fatal(err) // it lies behind the second now
@@ -155,7 +139,7 @@ func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: control(t, db), refuse: "SettleSucceeded"}
 	d.settler.statements.db = sqlgen.New(asked)
-	batch := succeeded(t, d, db, 3, false)
+	batch := succeeded(t, d, db, 3)
 	change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
 	d.settler.settle(batch)
 	if want := []string{"SettleInPlace", "SettleSucceeded", "SettleInPlace", "SettleSucceeded"}; !slices.Equal(asked.names, want) {
@@ -184,36 +168,33 @@ func TestASettlementInPlaceWaitsForWhoeverChangesTheJob(t *testing.T) {
 		"the lease is kept": {`UPDATE outbox.jobs SET watched = true WHERE id = $1`, 0},
 		"the lease is lost": {`UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = $1`, 1},
 	} {
-		for _, results := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, results %t", name, results), func(t *testing.T) {
-				t.Parallel()
-				db, log := pgtest.New(t), new(bytes.Buffer)
-				d := atRest(t, db, log)
-				batch := succeeded(t, d, db, 3, results)
-				other := lock(t, db, batch[1].job.ID)
-				if _, err := other.Exec(t.Context(), c.change, batch[1].job.ID); err != nil {
-					t.Fatal(err)
-				}
-				settled := make(chan struct{})
-				go func() {
-					d.settler.settle(batch)
-					close(settled)
-				}()
-				waiting(t, db, 1, other)
-				commit(t, other)
-				<-settled
-				wantSettled(t, db, batch, c.left)
-				if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
-					t.Errorf("leases lost: want %d of\n%s", c.left, log)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := pgtest.New(t), new(bytes.Buffer)
+			d := atRest(t, db, log)
+			batch := succeeded(t, d, db, 3)
+			other := lock(t, db, batch[1].job.ID)
+			if _, err := other.Exec(t.Context(), c.change, batch[1].job.ID); err != nil {
+				t.Fatal(err)
+			}
+			settled := make(chan struct{})
+			go func() {
+				d.settler.settle(batch)
+				close(settled)
+			}()
+			waiting(t, db, 1, other)
+			commit(t, other)
+			<-settled
+			wantSettled(t, db, batch, c.left)
+			if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
+				t.Errorf("leases lost: want %d of\n%s", c.left, log)
+			}
+		})
 	}
 }
 
-// succeeded returns attempts at new jobs whose handlers have returned, each with a result of its own or with none, in
-// the order of their ids.
-func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results bool) []*attempt {
+// succeeded returns attempts at new jobs whose handlers have returned, in the order of their ids.
+func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt {
 	t.Helper()
 	batch := make([]*attempt, n)
 	for i := range batch {
@@ -224,9 +205,6 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results boo
 		take(t, db, "w", 1, id)
 		job := &outbox.Claimed{}
 		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
-		if results {
-			job.Result = fmt.Appendf(nil, "%q", id)
-		}
 		batch[i] = &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
 			t.Fatal(err)

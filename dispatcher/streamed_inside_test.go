@@ -67,8 +67,8 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 			work(1, none)
 			work(1, none)
 			if want := []string{
-				"ClaimJobs", "SettleStreamedInPlace",
-				"ClaimStreamedJobs", "SettleResultsInPlace", "SettleStreamedInPlace", // large results among them
+				"ClaimJobs", "SettleStreamed",
+				"ClaimStreamedJobs", "SettleStreamed", "SettleSucceeded", // large results among them
 				"ClaimStreamedJobs", "SettleInPlace",
 				"ClaimJobs", "SettleInPlace",
 			}; !slices.Equal(asked.names, want) {
@@ -86,7 +86,7 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 // transaction:
 //
 //	claim               its events are stored by itself
-//	settle in place     its event is stored by itself
+//	settle streamed     its event is stored by itself
 //	settle              its events are stored by the trigger
 func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
 	t.Parallel()
@@ -109,8 +109,8 @@ func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
 			if err != nil || len(claimed) != 4 {
 				t.Fatalf("claimed %d jobs, %v; want 4", len(claimed), err)
 			}
-			if settled, err := q.SettleStreamedInPlace(t.Context(), sqlgen.SettleStreamedInPlaceParams{
-				Places: []pgtype.TID{claimed[3].Place}, Ids: []pgtype.UUID{claimed[3].ID}, Epochs: []int64{1}, Results: [][]byte{nil},
+			if settled, err := q.SettleStreamed(t.Context(), sqlgen.SettleStreamedParams{
+				Ids: []pgtype.UUID{claimed[3].ID}, Epochs: []int64{1}, Results: [][]byte{nil},
 			}); err != nil || len(settled) != 1 {
 				t.Fatalf("settled %d jobs, %v; want 1", len(settled), err)
 			}

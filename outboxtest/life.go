@@ -85,22 +85,21 @@ func shortened(sql string) string {
 
 // meanings describe what the engine's statements do for a handler.
 var meanings = map[string]string{
-	"RecordReports":         "what was reported (a step's result, a checkpoint, progress) is stored",
-	"RecordStep":            "the result of a step is stored in its transaction",
-	"FindStep":              "the result of a step is looked for",
-	"FindCheckpoint":        "the checkpoint is looked for",
-	"FindFailedSpans":       "the spans of earlier attempts are looked for",
-	"GuardLease":            "Guard",
-	"ReceiveMessage":        "inbox.Once",
-	"SettleSucceeded":       "the success is stored",
-	"SettleInPlace":         "the handler's success is stored",
-	"SettleResultsInPlace":  "the handler's success is stored with its result",
-	"SettleSucceededThen":   "the handler's success is stored with what follows",
-	"SettleStreamedInPlace": "the handler's success is stored with its event",
-	"SettleUnfinished":      "the handler's failure is stored",
-	"EnqueueJob":            "Enqueue",
-	"EnqueueJobOnce":        "Enqueue with an idempotency key",
-	"PublishEvent":          "Publish",
+	"RecordReports":       "what was reported (a step's result, a checkpoint, progress) is stored",
+	"RecordStep":          "the result of a step is stored in its transaction",
+	"FindStep":            "the result of a step is looked for",
+	"FindCheckpoint":      "the checkpoint is looked for",
+	"FindFailedSpans":     "the spans of earlier attempts are looked for",
+	"GuardLease":          "Guard",
+	"ReceiveMessage":      "inbox.Once",
+	"SettleSucceeded":     "the success is stored",
+	"SettleInPlace":       "the handler's success is stored",
+	"SettleSucceededThen": "the handler's success is stored with what follows",
+	"SettleStreamed":      "the handler's success is stored with its event",
+	"SettleUnfinished":    "the handler's failure is stored",
+	"EnqueueJob":          "Enqueue",
+	"EnqueueJobOnce":      "Enqueue with an idempotency key",
+	"PublishEvent":        "Publish",
 }
 
 // uneventful lists statements of the engine at which a crash makes no difference.

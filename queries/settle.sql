@@ -22,6 +22,34 @@ SELECT {{closed "'succeeded'"}}, result
 FROM done
 RETURNING id;
 
+-- name: SettleStreamed :many
+-- SettleStreamed is SettleSucceeded for streamed jobs: it stores their events with one INSERT, where a trigger would
+-- store each separately, and counts them.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+), done AS (
+    DELETE FROM outbox.jobs
+    USING input
+    WHERE jobs.id = ANY (ARRAY[input.id])
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND jobs.epoch = input.epoch
+      AND (SELECT outbox.counts_events())
+    RETURNING {{jobs}}, (input).result AS result, clock_timestamp() AS finished_at
+), stored AS (
+    INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
+    SELECT outbox.job_event_id(id, streamed + 1, epoch, 'completed'), tenant_id, 'job.completed', id, 'application/json',
+           convert_to(outbox.job_event_fields(id, tenant_id, 'completed', streamed + 1, status::text, 'succeeded', epoch, attempt, queue, kind, key,
+               finished_at, CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text END)
+               || coalesce(outbox.job_event_result(result), '') || '}', 'UTF8'),
+           outbox.job_event_headers(headers)
+    FROM done
+    WHERE streamed IS NOT NULL
+)
+INSERT INTO outbox.history ({{history}}, result, finished_at)
+SELECT {{counted "'succeeded'"}}, result, finished_at
+FROM done
+RETURNING id;
+
 -- name: SettleUnfinished :many
 -- SettleUnfinished takes jobs that are not done out of running: to retrying, failed and dead with the attempt recorded;
 -- to pending (snoozed or interrupted) with the attempt given back. Each move raises the epoch. A NULL delay leaves

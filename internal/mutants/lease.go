@@ -125,31 +125,19 @@ var workerNameFence = []Edit{
 	Worker  string
 }`},
 	{"internal/sqlgen.Queries.SettleSucceeded", `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
-	{"dispatcher.store.storeSucceeded", `Results: p.Results})`, `Results: p.Results, Worker: s.worker})`},
-	{"internal/sqlgen.SettleResultsInPlace", `      AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $5::text
-    RETURNING jobs.id, jobs.tenant_id`},
-	{"internal/sqlgen.SettleResultsInPlaceParams", `	Results [][]byte
+	{"internal/sqlgen.SettleStreamedParams", `	Results [][]byte
 }`, `	Results [][]byte
 	Worker  string
-}`},
-	{"internal/sqlgen.Queries.SettleResultsInPlace", `		arg.Results,
-	)`, `		arg.Results,
-		arg.Worker,
-	)`},
-	{"internal/sqlgen.SettleStreamedInPlaceParams", `	Results [][]byte
-}`, `	Results [][]byte
-	Worker  string
-}`}, // unused: store makes it of SettleResultsInPlaceParams
-	{"dispatcher.store.settleInPlace", `	p := successes(batch)`, `	p := successes(batch)
-	p.Worker = s.worker`},
+}`}, // unused: store makes it of SettleSucceededParams
+	{"dispatcher.successes", `	p.Ids, p.Epochs = keysOf(batch)`, `	p.Ids, p.Epochs = keysOf(batch)
+	p.Worker = batch[0].job.Worker`},
 	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
 	{"internal/sqlgen.SettleInPlaceParams", `	Epochs []int64
 }`, `	Epochs []int64
 	Worker string
 }`},
 	{"internal/sqlgen.Queries.SettleInPlace", `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
-	{"dispatcher.store.settleInPlace", `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: s.worker})`},
+	{"dispatcher.store.storeInPlace", `	var p sqlgen.SettleInPlaceParams`, `	p := sqlgen.SettleInPlaceParams{Worker: s.worker}`},
 	{"outbox.Claimed.settle", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},

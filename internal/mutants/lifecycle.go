@@ -52,7 +52,7 @@ var lifecycles = []Mutant{
 		Name:      "a settlement that stores no event",
 		Breaks:    "jobs that have ended run forever for those who read the stream",
 		Invariant: "The stream is the job's life",
-		Edits:     []Edit{{"internal/sqlgen.SettleStreamedInPlace", `WHERE streamed IS NOT NULL`, `WHERE false`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleStreamed", `WHERE streamed IS NOT NULL`, `WHERE false`}},
 		Checks: []Check{
 			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn", "is rebuilt as"),
 			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "is rebuilt as"),
@@ -101,7 +101,7 @@ var lifecycles = []Mutant{
 		Name:      "a settlement that stores events and does not count them",
 		Breaks:    "the row of a job that has ended has one event less than the log",
 		Invariant: "The stream is the job's life",
-		Edits:     []Edit{{"internal/sqlgen.SettleStreamedInPlace", `deadline, streamed + 1, queue`, `deadline, streamed, queue`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleStreamed", `deadline, streamed + 1, queue`, `deadline, streamed, queue`}},
 		Checks: []Check{
 			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn", "is rebuilt as"),
 			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "is rebuilt as"),

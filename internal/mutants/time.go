@@ -26,8 +26,6 @@ var ending = []Mutant{
     RETURNING jobs.id, jobs.tenant_id`},
 			{"internal/sqlgen.SettleInPlace", placeFence + `
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, placeFence},
-			{"internal/sqlgen.SettleResultsInPlace", `uuid_eq(jobs.id, input.id)
-      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, `uuid_eq(jobs.id, input.id)`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestSuccessPastTheDeadlineIsRefused/Complete", "want ErrLeaseLost"),

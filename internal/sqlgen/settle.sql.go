@@ -76,6 +76,69 @@ func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs [
 	return items, nil
 }
 
+const SettleStreamed = `-- name: SettleStreamed :many
+WITH input AS MATERIALIZED (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result
+), done AS (
+    DELETE FROM outbox.jobs
+    USING input
+    WHERE jobs.id = ANY (ARRAY[input.id])
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND jobs.epoch = input.epoch
+      AND (SELECT outbox.counts_events())
+    RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.streamed, jobs.queue, jobs.status,
+    jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.cancel_requested_at,
+    jobs.parent_id, (input).result AS result, clock_timestamp() AS finished_at
+), stored AS (
+    INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
+    SELECT outbox.job_event_id(id, streamed + 1, epoch, 'completed'), tenant_id, 'job.completed', id, 'application/json',
+           convert_to(outbox.job_event_fields(id, tenant_id, 'completed', streamed + 1, status::text, 'succeeded', epoch, attempt, queue, kind, key,
+               finished_at, CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text END)
+               || coalesce(outbox.job_event_result(result), '') || '}', 'UTF8'),
+           outbox.job_event_headers(headers)
+    FROM done
+    WHERE streamed IS NOT NULL
+)
+INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, closed_from,
+    worker, last_error_code, last_error_message, cancel_requested_at, parent_id, result, finished_at)
+SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed + 1, queue, status,
+    lease_owner, last_error_code, last_error_message, cancel_requested_at, parent_id, result, finished_at
+FROM done
+RETURNING id
+`
+
+type SettleStreamedParams struct {
+	Ids     []pgtype.UUID
+	Epochs  []int64
+	Results [][]byte
+}
+
+// SettleStreamed is SettleSucceeded for streamed jobs: it stores their events with one INSERT, where a trigger would
+// store each separately, and counts them.
+func (q *Queries) SettleStreamed(ctx context.Context, arg SettleStreamedParams) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, SettleStreamed, arg.Ids, arg.Epochs, arg.Results)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.UUID
+	for rows.Next() {
+		var id pgtype.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const SettleSucceeded = `-- name: SettleSucceeded :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result

@@ -77,7 +77,7 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 				settled, err = nil, nil // it did not wait for another: all are left
 			}
 		} else {
-			settled, err = c.db.SettleResultsInPlace(ctx, sqlgen.SettleResultsInPlaceParams{Places: places, Ids: p.Ids, Epochs: p.Epochs, Results: p.Results})
+			settled, err = c.db.SettleStreamed(ctx, sqlgen.SettleStreamedParams(p))
 		}
 		if err != nil {
 			return err

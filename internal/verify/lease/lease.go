@@ -25,7 +25,7 @@ type Statements interface {
 	ClaimJobs(context.Context, sqlgen.ClaimJobsParams) ([]sqlgen.ClaimJobsRow, error)
 	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
 	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
-	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
+	SettleStreamed(context.Context, sqlgen.SettleStreamedParams) ([]pgtype.UUID, error)
 	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
 	ExtendLeases(context.Context, sqlgen.ExtendLeasesParams) ([]sqlgen.ExtendLeasesRow, error)
 	ExpireLeases(context.Context, sqlgen.ExpireLeasesParams) ([]sqlgen.ExpireLeasesRow, error)

@@ -92,8 +92,8 @@ type Machine struct {
 	ops    int
 	resets int
 
-	inPlace int // settlements in place
-	claims  int
+	settlements int // of successes
+	claims      int
 }
 
 // New makes a machine. It is used after Reset.

@@ -126,16 +126,13 @@ func (m *Machine) succeed(ctx context.Context, d Draws) (bool, error) {
 
 func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	ids, epochs, live := m.split(leases)
-	places, results := make([]pgtype.TID, len(ids)), make([][]byte, len(ids))
-	for i, l := range leases {
-		places[i] = l.place
-	}
-	settled, err := m.settleInPlace(ctx, sqlgen.SettleResultsInPlaceParams{Places: places, Ids: ids, Epochs: epochs, Results: results})
+	p := sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: make([][]byte, len(ids))}
+	settled, err := m.settleFirst(ctx, leases, p)
 	if err != nil {
 		return err
 	}
-	// All of them once more: what was settled in its place is not settled again.
-	moved, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: results})
+	// All of them once more: what is settled is not settled again.
+	moved, err := m.q.SettleSucceeded(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -147,15 +144,16 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	return sameIDs(settled, live)
 }
 
-// settleInPlace is one statement after the other, in turns.
-func (m *Machine) settleInPlace(ctx context.Context, p sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error) {
-	switch m.inPlace++; m.inPlace % 3 {
-	case 0:
-		return m.q.SettleResultsInPlace(ctx, p)
-	case 1:
-		return m.q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
+// settleFirst settles by the other statements for successes, in turns.
+func (m *Machine) settleFirst(ctx context.Context, leases []lease, p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
+	if m.settlements++; m.settlements%2 == 0 {
+		return m.q.SettleStreamed(ctx, sqlgen.SettleStreamedParams(p))
 	}
-	return m.q.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams(p))
+	inPlace := sqlgen.SettleInPlaceParams{Ids: p.Ids, Epochs: p.Epochs}
+	for _, l := range leases {
+		inPlace.Places = append(inPlace.Places, l.place)
+	}
+	return m.q.SettleInPlace(ctx, inPlace)
 }
 
 // close moves a job into the history; who held it stays known there.
