@@ -21,31 +21,36 @@ import (
 
 // attempt is one claimed job on its way through the process.
 type attempt struct {
+	// Set by the claim.
 	job      *outbox.Claimed
 	route    *route
-	waker    *waker    // of the job's queue
-	claimed  time.Time // when the claim was sent, by the monotonic clock
-	arrived  time.Time // when the claim's answer arrived; the wait for a worker counts from here
-	deadline time.Time // the job's deadline by the monotonic clock; zero if it has none
-	outcome  outcome.Outcome
-	err      error             // what the handler returned, for the log
-	returned bool              // given back without having been started
+	waker    *waker            // of the job's queue
 	tenant   *scheduler.Tenant // the tenant that the job counts against; nil if none
-	probe    bool              // finds out whether the kind's dependency is still unavailable
-	follows  bool              // a success has follow-ups to store
-	extra    int               // bytes of the follow-ups
-	took     time.Duration     // time that the handler took
-	stored   bool              // the database has the outcome
+	claimed  time.Time         // when the claim was sent, by the monotonic clock
+	arrived  time.Time         // when the claim's answer arrived; the wait for a worker counts from here
+	deadline time.Time         // the job's deadline by the monotonic clock; zero if it has none
 	place    pgtype.TID        // where the claim has left the row; invalid if unknown
 	streamed bool              // each change of the job is an event
-	batch    *batch            // the batch that this attempt leads; nil for a single job
-	reports  report.Reports
-	span     engine.Span     // nil without tracing; a batch keeps it in its first attempt
-	traced   context.Context // the context of the span, for log lines; nil without tracing
-	spanned  string          // the span's traceparent, if it is sampled; "" otherwise
 
-	handlerDone atomic.Bool // set when the handler has returned, in a batch on the first; reportOverrun reads it
+	// Set on the way to the handler and while it runs.
+	batch       *batch // the batch that this attempt leads; nil for a single job
+	probe       bool   // finds out whether the kind's dependency is still unavailable
+	reports     report.Reports
+	span        engine.Span     // nil without tracing; a batch keeps it in its first attempt
+	traced      context.Context // the context of the span, for log lines; nil without tracing
+	spanned     string          // the span's traceparent, if it is sampled; "" otherwise
+	handlerDone atomic.Bool     // set when the handler has returned, in a batch on the first; reportOverrun reads it
 
+	// Set at the end, and read by the settler and the reporter.
+	outcome  outcome.Outcome
+	err      error         // what the handler returned, for the log
+	returned bool          // given back without having been started
+	took     time.Duration // time that the handler took
+	follows  bool          // a success has follow-ups to store
+	extra    int           // bytes of the follow-ups
+	stored   bool          // the database has the outcome
+
+	// Its lease, and whether it may go on.
 	mu          sync.Mutex
 	begun       time.Time               // when the handler started; zero if it has not
 	leaseUntil  time.Time               // by this process's monotonic clock; earlier than the database's

@@ -43,7 +43,7 @@ func Snooze(wait time.Duration) error { return &outcome.Snoozed{Wait: wait} }
 // after retryAfter and spends no attempt, for as long as the kind's OutageLimit (24 h by default), counted from the
 // first such outcome in a row. After that it is a failure like any other. With a retryAfter of 0 the job waits as long
 // as the outage has lasted so far, within 1 s and 5 min. The error is stored with the job; the attempt is not recorded.
-// stored with the job; there is no record of the attempt.
+//
 // After five such outcomes of a kind in a row, each process stops claiming the kind's jobs in that queue and only tries
 // one of them from time to time: 0.1 to 5 s apart at first; in a long outage after an eighth of the time that it has
 // lasted so far; or after retryAfter if that is longer; but never more than a minute apart. Any other outcome that a

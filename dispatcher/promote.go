@@ -63,9 +63,7 @@ type keyName struct {
 	queue, key string
 }
 
-const (
-	refusedRetry = time.Minute // a trigger may accept tomorrow what it refuses today
-)
+const refusedRetry = time.Minute // a trigger may accept tomorrow what it refuses today
 
 type promoteStatements interface {
 	FindMovableKeys(context.Context, sqlgen.FindMovableKeysParams) ([]int32, error)
