@@ -183,6 +183,7 @@ func TestOnlyARelayStoresJobsOfASink(t *testing.T) {
 	tenant := outbox.NewID()
 	statements := map[string]string{
 		"a job":              `INSERT INTO outbox.jobs (id, tenant_id, kind, payload) VALUES (gen_random_uuid(), $1, 'relay:s', '1')`,
+		"a job in its queue": `INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) VALUES (gen_random_uuid(), $1, 'mail', 'relay:s', '1')`,
 		"an idempotency key": `INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id) VALUES ($1, 'relay:s', gen_random_uuid(), gen_random_uuid())`,
 	}
 	for roles, may := range map[string]bool{

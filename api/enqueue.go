@@ -55,7 +55,7 @@ type KeyRules struct {
 	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"With park: set the key aside only after this time"`
 	OnLapse          string  `json:"onLapse,omitempty" enum:"fail-stale,block" doc:"When its lease lapses, it is closed as stale (fail-stale), or it is dead and the key is set aside (block); if omitted, it runs again"`
 	MaxQueued        int     `json:"maxQueued,omitempty" minimum:"1" maximum:"100000" doc:"Store it only if fewer jobs of the key are waiting. Excludes idempotencyKey, and is refused in batches"`
-	WhenFull         string  `json:"whenFull,omitempty" enum:"coalesce,replace-oldest" doc:"At maxQueued, a waiting job stands for it (coalesce), or it replaces the oldest (replace-oldest); if omitted, the request fails with key_full"`
+	WhenFull         string  `json:"whenFull,omitempty" enum:"coalesce,replace-oldest" doc:"At maxQueued, a waiting job of its kind stands for it (coalesce), or it replaces the oldest one of its kind (replace-oldest); if omitted, the request fails with key_full"`
 }
 
 // request returns the job to store, for the principal's tenant: a body cannot name another.

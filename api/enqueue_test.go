@@ -225,6 +225,7 @@ func TestABatchIsStoredWholeOrNotAtAll(t *testing.T) {
 		"not JSON":             {"{\"kind\":\"mail\"}\n{\"kind\":", 400, 2, "#/kind"},
 		"a duplicate":          {"{\"kind\":\"mail\"}\r\n\r\n{\"kind\":\"a\",\"kind\":\"b\"}", 400, 3, "#/kind"},
 		"a wrong type":         {`{"kind":7}`, 422, 1, "#/kind"},
+		"a queue of the relay": {"{\"kind\":\"mail\"}\n{\"kind\":\"mail\",\"queue\":\"relay:s\"}", 422, 2, "#/queue"},
 		"a kind of the relay":  {"{\"kind\":\"mail\"}\n{\"kind\":\"relay:s\"}", 422, 2, "#/kind"},
 		"a name that is not":   {"{\"kind\":\"mail\"}\n{\"kind\":\"no spaces\"}", 422, 2, "#/kind"},
 		"an array in one line": {`[{"kind":"mail"}]`, 422, 1, "#"},
@@ -346,6 +347,12 @@ func TestAFullKeyDecidesAboutARequest(t *testing.T) {
 	}
 	if status := r.getJob(first.ID).Status; status != "skipped" {
 		t.Errorf("the replaced job is %s", status)
+	}
+	for _, rest := range []string{`,"whenFull":"replace-oldest"`, `,"whenFull":"coalesce"`} { // it is another's
+		r.post("/jobs", `{"kind":"bill","key":"k","maxQueued":1`+rest+`}`).problem(409, "key_full")
+	}
+	if status := r.getJob(other.ID).Status; status != "pending" {
+		t.Errorf("a job of another kind is %s", status)
 	}
 	var foreign api.Accepted
 	if r.as("client-b").post("/jobs", `{"kind":"mail","key":"k","maxQueued":1}`).want(202, &foreign); foreign.Verdict != "accepted" {

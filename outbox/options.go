@@ -55,8 +55,8 @@ func (o *Options) validate() []error {
 			errs = append(errs, err)
 		}
 	}
-	if o.Queue != "" {
-		add(validName("Options.Queue", o.Queue))
+	if fault := engine.QueueFault(o.Queue); o.Queue != "" && fault != "" {
+		add(invalid("Options.Queue", "%s", fault))
 	}
 	if o.Priority < math.MinInt16 || o.Priority > math.MaxInt16 {
 		add(invalid("Options.Priority", "is %d, want -32768 to 32767", o.Priority))

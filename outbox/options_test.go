@@ -25,6 +25,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 	}{
 		"a queue that is no name":              {Options{Queue: "mail,"}, []InvalidError{{"Options.Queue", `is "mail,": byte 4 is ",", want ASCII letters, digits and _ . : / -, first a letter or digit`}}},
 		"a queue with a first dash":            {Options{Queue: "-m"}, []InvalidError{{"Options.Queue", `is "-m": byte 0 is "-", want ASCII letters, digits and _ . : / -, first a letter or digit`}}},
+		"a queue of the relay":                 {Options{Queue: "relay:s"}, []InvalidError{{"Options.Queue", `is "relay:s": queues that begin with relay: are those of messages that a sink has refused`}}},
 		"a queue with a NUL":                   {Options{Queue: "m\x00"}, []InvalidError{{"Options.Queue", `is "m\x00": byte 1 is "\x00", want ASCII letters, digits and _ . : / -, first a letter or digit`}}},
 		"a queue that is too long":             {Options{Queue: long}, []InvalidError{{"Options.Queue", "is 513 bytes long, want at most 128"}}},
 		"too high a priority":                  {Options{Priority: math.MaxInt16 + 1}, []InvalidError{{"Options.Priority", "is 32768, want -32768 to 32767"}}},

@@ -72,6 +72,7 @@ func TestTheSQLFunctionNamesEveryMistake(t *testing.T) {
 		`'é'`:                                  `kind 'é' ` + name,
 		`repeat('k', 129)`:                     `kind '` + strings.Repeat("k", 129) + `' ` + name,
 		`'relay:s'`:                            `kind is 'relay:s': kinds that begin with relay: are those of messages that a sink has refused`,
+		`'k', queue => 'relay:s'`:              `queue is 'relay:s': queues that begin with relay: are those of messages that a sink has refused`,
 		`'k', queue => NULL`:                   `queue NULL ` + name,
 		`'k', queue => 'a b'`:                  `queue 'a b' ` + name,
 		`'k', NULL`:                            `payload is NULL; pass 'null'::jsonb for a JSON null`,

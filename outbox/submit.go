@@ -18,8 +18,8 @@ const (
 	// request. It keeps its own start time, which may be later than Options.RunAt. If all waiting jobs are of other
 	// kinds, the request is rejected.
 	CoalesceFull DepthPolicy = "coalesce"
-	// ReplaceOldest closes the job that has waited longest as [Skipped] and stores the new one. A running job is never
-	// replaced.
+	// ReplaceOldest closes the job of the same kind that has waited longest as [Skipped] and stores the new one. A
+	// running job is never replaced. If all waiting jobs are of other kinds, the request is rejected.
 	ReplaceOldest DepthPolicy = "replace-oldest"
 )
 

@@ -198,6 +198,41 @@ func TestTheJobBehindOneThatWasReplacedIsMovedOn(t *testing.T) {
 	}
 }
 
+// A job of another kind may be another program's, which would miss it.
+func TestAJobReplacesOnlyOneOfItsKind(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for _, tenant := range []ID{RootTenant, NewID()} {
+		for key, ordered := range map[string]bool{"in line": true, "limited": false} {
+			opts := Options{Tenant: tenant, Key: KeyRules{Name: key, Ordered: ordered}}
+			other, err := Enqueue(t.Context(), db, Raw{KindName: "other", Payload: []byte("1")}, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts.Key.MaxQueued, opts.Key.WhenFull = 1, ReplaceOldest
+			if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || verdict(done) != "rejected" {
+				t.Errorf("%s of %s: submitted %+v, %v; want it rejected", key, tenant, done, err)
+			}
+			inSQL := ask[*ID](t, db, `SELECT outbox.enqueue('greet', key => $1, ordered => $2, tenant_id => $3, max_queued => 1, when_full => 'replace-oldest')`, key, ordered, tenant)
+			if inSQL != nil {
+				t.Errorf("%s of %s: SQL has stored %s, want it rejected", key, tenant, inSQL)
+			}
+			opts.Key.MaxQueued = 2
+			var own ID
+			for _, want := range []string{"accepted", "replaced"} {
+				done, err := Submit(t.Context(), db, greet{"ada"}, opts)
+				if err != nil || verdict(done) != want || done.Replaced != own {
+					t.Errorf("%s of %s: submitted %+v, %v; want %s, of %s", key, tenant, done, err, want, own)
+				}
+				own = done.ID
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE id = $1 AND status = 'pending'`, other); n != 1 {
+				t.Errorf("%s of %s: the other's job was replaced", key, tenant)
+			}
+		}
+	}
+}
+
 // A producer's commit waits for nobody who decides about the key.
 func TestAProducerDoesNotWaitForAKey(t *testing.T) {
 	t.Parallel()

@@ -158,6 +158,23 @@ var keys = []Mutant{
 		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasReplacedIsMovedOn", "want pending")},
 	},
 	{
+		Name:      "a producer replaces whatever waits",
+		Breaks:    "whoever may enqueue closes the jobs of another program, or the messages of a sink",
+		Invariant: "A producer leaves others' jobs alone",
+		Edits: []Edit{
+			{"migrations.outbox.make_room", "                      AND jobs.kind = of_kind\n                    ORDER BY jobs.created_at", "                    ORDER BY jobs.created_at"},
+			{"migrations.outbox.make_room", "                      AND jobs.kind = of_kind\n                    ORDER BY jobs.line_position", "                    ORDER BY jobs.line_position"},
+		},
+		Checks: []Check{test("outbox", "TestAJobReplacesOnlyOneOfItsKind", "the other's job was replaced")},
+	},
+	{
+		Name:      "a queue of the relay that is not reserved",
+		Breaks:    "whoever may enqueue stores a job in front of the messages that a sink has refused",
+		Invariant: "A producer leaves others' jobs alone",
+		Edits:     []Edit{{"migrations.outbox.secure", `no_kind_of_the_relay || ' AND (queue !~~ ''relay:%''::text)';`, `no_kind_of_the_relay;`}},
+		Checks:    []Check{test("access", "TestOnlyARelayStoresJobsOfASink", "stores a job in its queue")},
+	},
+	{
 		Name:      "a head that dies once",
 		Breaks:    "a key is parked at once when its head dies again, because of the time of its first death",
 		Invariant: "A key's order holds",

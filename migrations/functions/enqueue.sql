@@ -2,9 +2,9 @@
 -- same tenant and kind), it changes nothing and returns the first job's id. notify => false leaves the wake-up to the
 -- dispatchers' poll. A job that is not done at its deadline expires; a held job waits for outbox.release. If max_queued
 -- jobs of the key wait already, when_full decides: by default enqueue stores nothing and returns NULL; coalesce returns
--- the id of the newest waiting job; replace-oldest closes the job that has waited longest. backoff lists how long the
--- job waits after its first failed attempt, its second one and so on; the last wait repeats. streamed stores each
--- change of the job as an event: see stream_job.
+-- the id of the newest waiting job of the kind; replace-oldest closes the one of the kind that has waited longest.
+-- backoff lists how long the job waits after its first failed attempt, its second one and so on; the last wait repeats.
+-- streamed stores each change of the job as an event: see stream_job.
 CREATE OR REPLACE FUNCTION outbox.enqueue(
     kind            text,
     payload         jsonb       DEFAULT '{}',
@@ -51,6 +51,8 @@ BEGIN
             format('kind is %s: kinds that begin with relay: are those of messages that a sink has refused', quote_literal(left(kind, 200))) END,
         CASE WHEN (queue ~ name_rule) IS NOT TRUE THEN
             format('queue %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(queue, 200))) END,
+        CASE WHEN queue LIKE 'relay:%' THEN
+            format('queue is %s: queues that begin with relay: are those of messages that a sink has refused', quote_literal(left(queue, 200))) END,
         CASE WHEN payload IS NULL THEN 'payload is NULL; pass ''null''::jsonb for a JSON null' END,
         CASE WHEN octet_length(bytes) > 4194304 THEN
             format('payload is %s bytes, want at most 4194304; store large data elsewhere and enqueue a reference', octet_length(bytes)) END,

@@ -4,7 +4,9 @@
 --	accepted   there is room
 --	rejected   there is none
 --	coalesced  there is none; job is the newest queued one of of_kind, which will do
---	replaced   there was none; job was the oldest queued one, and is closed as skipped
+--	replaced   there was none; job was the oldest queued one of of_kind, and is closed as skipped
+--
+-- A job of another kind is neither: it may be another program's, which would miss it.
 --
 -- A job that stands for a request must not start before the changes that the request is about have been committed with
 -- it. Otherwise it would work on the state before them, and no job would look again. So it is locked until the
@@ -74,7 +76,7 @@ BEGIN
                 PERFORM pg_notify('outbox_jobs', '');
             END IF;
             RETURN;
-        ELSIF when_full <> 'replace-oldest' THEN
+        ELSIF when_full <> 'replace-oldest' OR job IS NULL THEN
             verdict := 'rejected';
             job := NULL;
             RETURN;
@@ -94,6 +96,7 @@ BEGIN
                       AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
                       AND jobs.status IN ('pending', 'blocked', 'retrying')
                       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                      AND jobs.kind = of_kind
                     ORDER BY jobs.created_at, jobs.id
                     LIMIT 1
                 )
@@ -106,6 +109,7 @@ BEGIN
                       AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
                       AND jobs.status IN ('pending', 'blocked', 'retrying')
                       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                      AND jobs.kind = of_kind
                     ORDER BY jobs.line_position, jobs.id
                     LIMIT 1
                 )

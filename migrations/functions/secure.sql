@@ -24,9 +24,10 @@ DECLARE
     -- Conditions are written as pg_get_expr prints them, to be compared with its output. Sub-selects are evaluated once
     -- for each statement, not for each row.
     all_of_them CONSTANT text := '( SELECT outbox.all_tenants() AS all_tenants)';
-    -- Only the relay stores jobs of its kinds, and their idempotency keys: see KindFault in package engine. The API may
-    -- still change such jobs, as when an operator replays a dead letter.
-    not_of_the_relay CONSTANT text := '(kind !~~ ''relay:%''::text)';
+    -- Only the relay stores jobs of its kinds and in its queues, and their idempotency keys: see KindFault and
+    -- QueueFault in package engine. The API may still change such jobs, as when an operator replays a dead letter.
+    no_kind_of_the_relay CONSTANT text := '(kind !~~ ''relay:%''::text)';
+    not_of_the_relay CONSTANT text := no_kind_of_the_relay || ' AND (queue !~~ ''relay:%''::text)';
     missing   text := '';
     role      text;
     object    record;
@@ -195,7 +196,11 @@ BEGIN
                 ' OR (EXISTS ( SELECT FROM outbox.history WHERE (history.id = %1$I.job_id))))', tab.relname, all_of_them)
             ELSE all_of_them -- a table without a tenant concerns all of them
         END;
-        storable := CASE WHEN tab.relname IN ('jobs', 'idempotency_keys') THEN '(' || visible || ' AND ' || not_of_the_relay || ')' ELSE visible END;
+        storable := CASE tab.relname
+            WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay || ')'
+            WHEN 'idempotency_keys' THEN '(' || visible || ' AND ' || no_kind_of_the_relay || ')'
+            ELSE visible
+        END;
         -- In the order of their names, in which they are compared.
         wanted := ARRAY[]::text[];
         IF NOT tab.relispartition AND tab.relname <> ALL (engines) THEN
