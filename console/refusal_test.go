@@ -36,6 +36,8 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 	r := newRig(t)
 	for page, sentences := range map[string][]string{
 		"nothing":                     {"There is no such page", "leads nowhere in this console"},
+		"/evil.example/jobs":          {"There is no such page"},
+		"console//evil.example/jobs":  {"There is no such page"},
 		"job?id=" + noID:              {"There is no such job", "its transaction has not committed", "belongs to another tenant"},
 		"payload?id=" + noID:          {"There is no such job"},
 		"job-retry?id=" + noID:        {"There is no such job"},

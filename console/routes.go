@@ -135,8 +135,12 @@ func init() {
 }
 
 // routeOf returns the row of a request, by the last segment of its path; otherwise it returns the methods that its path
-// accepts, if any.
+// accepts, if any. A path with an empty segment is none: a browser that resolves //evil.example/jobs, the path of its
+// page, goes to another host.
 func routeOf(r *http.Request) (found *route, allowed []string) {
+	if strings.Contains(r.URL.Path, "//") {
+		return nil, nil
+	}
 	path := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	method := r.Method
 	if method == http.MethodHead {

@@ -12,7 +12,7 @@ const burst = 5_000; // between two readings, while more changes than the stream
 const rest = 2_000; // between two readings of rows
 const deaf = 36; // ticks without a word of the worker, which says something every 5 s
 const dull = 60_000; // a page that nobody sees for so long leaves the stream
-const here = location.pathname + location.search;
+const here = location.href;
 const tail = "tail" in main.dataset; // tail.js has what is heard
 const live = rows || tail || change > 0 || every > 0;
 
