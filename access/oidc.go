@@ -30,7 +30,9 @@ type OIDCConfig struct {
 	Algorithms []string
 	Leeway     time.Duration // for exp and nbf, between the provider's clock and ours; 0 means 30 s, at most a minute
 
-	NameClaim string // the claim with the caller's name; "" means sub
+	// NameClaim is the claim with the caller's name, which nobody may be able to choose for themselves; "" means sub.
+	// With email, a JWT whose email_verified is not true is refused.
+	NameClaim string
 
 	// TenantClaim is the claim that names the tenant, by its id or by a name in Tenants. A JWT without it, or with
 	// another value, is refused. "" gives every JWT the tenant Tenant.
@@ -279,6 +281,9 @@ func (o *OIDC) principal(claims map[string]json.RawMessage) (Principal, error) {
 	if p.Name == "" || len(p.Name) > maxActorBytes || hasControl(p.Name) {
 		return Principal{}, refused("the claim %s names nobody", o.config.NameClaim)
 	}
+	if o.config.NameClaim == "email" && !isTrue(claims["email_verified"]) {
+		return Principal{}, refused("the claim email of %q is not verified: email_verified is not true", p.Name)
+	}
 	if o.config.TenantClaim != "" {
 		tenant, ok := o.tenant(text(claims[o.config.TenantClaim]))
 		if !ok {
@@ -313,6 +318,12 @@ func text(claim json.RawMessage) (s string) {
 		return ""
 	}
 	return s
+}
+
+// isTrue reports whether a claim is true. Some providers write it as a string.
+func isTrue(claim json.RawMessage) bool {
+	var b bool
+	return json.Unmarshal(claim, &b) == nil && b || text(claim) == "true"
 }
 
 // list returns the values of a claim that is words in a string, or an array of strings.

@@ -179,7 +179,7 @@ func TestAJWTIsItsPrincipal(t *testing.T) {
 		"with a tenant by its name": {named, sign(t, ec.Key, "ES256", "ec", good.with(claims{"org": "acme", "scope": "jobs.read"})), Principal{Name: "ada", Tenant: acme, Capabilities: map[Capability]bool{JobsRead: true}}},
 		"with roles": {
 			roles,
-			sign(t, ec.Key, "ES256", "ec", good.with(claims{"email": "ada@example.org", "roles": []string{"operator", "jobs.cancel", "staff"}})),
+			sign(t, ec.Key, "ES256", "ec", good.with(claims{"email": "ada@example.org", "email_verified": "true", "roles": []string{"operator", "jobs.cancel", "staff"}})),
 			Principal{Name: "ada@example.org", Tenant: outbox.RootTenant, AllTenants: true, Capabilities: map[Capability]bool{AdminRead: true, AdminMutate: true}},
 		},
 		"a little late, a little early": {
@@ -192,6 +192,27 @@ func TestAJWTIsItsPrincipal(t *testing.T) {
 		got := wantAccepted(t, Combine(nil, o), name, c.bearer)
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A user who may enter any address, without a proof that it is theirs, would be anybody.
+func TestAnAddressIsANameOnceItIsVerified(t *testing.T) {
+	t.Parallel()
+	ec := ecKey("ec")
+	p := newProvider(t, ec)
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		byEmail, bySub := newOIDC(t, p, OIDCConfig{NameClaim: "email", Tenant: tenant}), newOIDC(t, p, OIDCConfig{Tenant: tenant})
+		for _, verified := range []any{nil, false, "false", 1, "1", []bool{true}, true, "true"} {
+			bearer := sign(t, ec.Key, "ES256", "ec", p.good().with(claims{"email": "ada@example.org", "email_verified": verified}))
+			want := verified == true || verified == "true"
+			who, err := byEmail.Authenticate(t.Context(), bearer)
+			if want != (err == nil) || !want && (!errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), "email_verified")) {
+				t.Errorf("%s, email_verified %v: %+v, %v", name, verified, who, err)
+			}
+			if _, err := bySub.Authenticate(t.Context(), bearer); err != nil {
+				t.Errorf("%s, by sub: %v", name, err)
+			}
 		}
 	}
 }

@@ -202,6 +202,7 @@ func TestAnIDTokenThatIsNotGoodIsRefused(t *testing.T) {
 		"of another sign-in":              {claim("nonce", "another's"), Untrusted, oidc.Config{ClientID: "console"}},
 		"of no sign-in":                   {func(a *oidctest.Answer) { delete(a.Claims, "nonce") }, Untrusted, oidc.Config{ClientID: "console"}},
 		"of nobody with a name":           {claim("email", ""), Stranger, oidc.Config{ClientID: "console"}},
+		"whose address is anybody's":      {claim("email_verified", false), Stranger, oidc.Config{ClientID: "console"}},
 		"of somebody who may do nothing":  {claim("roles", []string{"guest"}), Powerless, oidc.Config{ClientID: "console"}},
 		"of somebody who names no tenant": {claim("org", "unknown"), Stranger, oidc.Config{ClientID: "console"}},
 	} {
@@ -254,7 +255,7 @@ func TestWhatTheProviderSaysLaterCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Set(map[string]any{"sub": "u-1", "email": "ada@example.org", "roles": []string{"guest"}})
+	p.Set(map[string]any{"sub": "u-1", "email": "ada@example.org", "email_verified": true, "roles": []string{"guest"}})
 	if who, err = s.Confirm(t.Context(), who); err != nil || who.Principal.Can(AdminRead) || !who.Principal.Can(JobsRead) {
 		t.Errorf("got %+v, %v, want the new role", who.Principal, err)
 	}
@@ -263,7 +264,7 @@ func TestWhatTheProviderSaysLaterCounts(t *testing.T) {
 		t.Errorf("while the provider is away: got %v", err)
 	}
 	p.Down(false)
-	p.Set(map[string]any{"sub": "u-2", "email": "ada@example.org", "roles": []string{"operator"}})
+	p.Set(map[string]any{"sub": "u-2", "email": "ada@example.org", "email_verified": true, "roles": []string{"operator"}})
 	other, err := s.Confirm(t.Context(), who)
 	if wantReason(t, "for somebody else", err, Untrusted); other.Principal.Name != "" {
 		t.Errorf("got %+v", other)

@@ -214,12 +214,13 @@ func TestPeopleReadWhyTheyDoNotGetIn(t *testing.T) {
 		status int
 		says   string
 	}{
-		"a clock that is slow": {func(a *oidctest.Answer) { a.Claims["exp"] = time.Now().Add(-time.Minute).Unix() }, 502, "The clock of"},
-		"no role":              {func(a *oidctest.Answer) { a.Claims["roles"] = "visitor" }, 403, `nothing in the claim roles of "ada@example.org" grants anything`},
-		"no name":              {func(a *oidctest.Answer) { delete(a.Claims, "email") }, 403, "does not know where you belong"},
-		"another audience":     {func(a *oidctest.Answer) { a.Claims["aud"] = "shop" }, 502, "cannot be relied on"},
-		"another secret":       {func(a *oidctest.Answer) { a.Status, a.Error = 401, "invalid_client" }, 502, "An operator has to look"},
-		"a fault of theirs":    {func(a *oidctest.Answer) { a.Status, a.Error = 500, "server_error" }, 503, "does not answer"},
+		"a clock that is slow":  {func(a *oidctest.Answer) { a.Claims["exp"] = time.Now().Add(-time.Minute).Unix() }, 502, "The clock of"},
+		"no role":               {func(a *oidctest.Answer) { a.Claims["roles"] = "visitor" }, 403, `nothing in the claim roles of "ada@example.org" grants anything`},
+		"no name":               {func(a *oidctest.Answer) { delete(a.Claims, "email") }, 403, "does not know where you belong"},
+		"an unverified address": {func(a *oidctest.Answer) { delete(a.Claims, "email_verified") }, 403, "email_verified is not true"},
+		"another audience":      {func(a *oidctest.Answer) { a.Claims["aud"] = "shop" }, 502, "cannot be relied on"},
+		"another secret":        {func(a *oidctest.Answer) { a.Status, a.Error = 401, "invalid_client" }, 502, "An operator has to look"},
+		"a fault of theirs":     {func(a *oidctest.Answer) { a.Status, a.Error = 500, "server_error" }, 503, "does not answer"},
 	} {
 		p.Change(c.change)
 		v := r.visitor()
@@ -248,7 +249,7 @@ func TestTheProviderIsAskedAgain(t *testing.T) {
 	v.signsIn()
 	old := v.copied()
 	asked := len(p.Asked())
-	p.Set(map[string]any{"sub": "u-1", "email": "ada@example.org", "roles": "guest"})
+	p.Set(map[string]any{"sub": "u-1", "email": "ada@example.org", "email_verified": true, "roles": "guest"})
 	await(t, "a role that was taken away", func() bool {
 		// All come with the same cookie, whose refresh token is good once.
 		var wg sync.WaitGroup

@@ -161,7 +161,7 @@ func TestG4ServeTakesTheProvidersJWTsAndNoOthers(t *testing.T) {
 	jobs := apiURL(t, logs) + "/jobs"
 	now := time.Now()
 	good := map[string]any{
-		"iss": provider.URL, "aud": "posthaste", "sub": "7", "email": "ada@example.org", "org": "acme", "roles": []string{"client"},
+		"iss": provider.URL, "aud": "posthaste", "sub": "7", "email": "ada@example.org", "email_verified": true, "org": "acme", "roles": []string{"client"},
 		"exp": now.Add(time.Hour).Unix(), "iat": now.Unix(),
 	}
 	sign := func(claims map[string]any) string { return jwt(t, jose.RS256, first, "first", claims) }
@@ -208,6 +208,7 @@ func TestG4ServeTakesTheProvidersJWTsAndNoOthers(t *testing.T) {
 		"of an unknown tenant":            sign(with(good, "org", "umbrella")),
 		"of a tenant by its id":           sign(with(good, "org", acme.String())),
 		"of nobody":                       sign(with(good, "email", "")),
+		"of an address of anybody's":      sign(with(good, "email_verified", false)),
 		"changed":                         strings.Replace(sign(good), ".", ".e", 1),
 	} {
 		if code, text := enqueue(bearer); code != http.StatusUnauthorized || !strings.Contains(text, "unauthenticated") {

@@ -80,7 +80,7 @@ func New(t testing.TB, key jose.JSONWebKey) *Provider {
 	t.Helper()
 	p := &Provider{
 		Client: "console", Secret: "hush & keep=it", key: key, codes: map[string]grant{}, refresh: map[string]grant{}, life: 5 * time.Minute,
-		claims: map[string]any{"sub": "u-1", "email": "ada@example.org", "roles": []string{"operator"}},
+		claims: map[string]any{"sub": "u-1", "email": "ada@example.org", "email_verified": true, "roles": []string{"operator"}},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.about)
