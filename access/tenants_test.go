@@ -225,6 +225,24 @@ func TestTheAPIWritesForItsTenantOnly(t *testing.T) {
 	}
 }
 
+// What the API stores is a job that nobody has touched: it can make none appear to run, nor to have run.
+func TestTheAPIStoresJobsAsAProducerDoes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		api := login(t, db, "outbox_api", tenant.String())
+		exec(t, api, `INSERT INTO outbox.jobs (id, kind, payload, tenant_id, status) VALUES (gen_random_uuid(), 'greet', '', $1, 'created')`, tenant)
+		for column, value := range map[string]string{
+			"status": `'running'`, "epoch": "9", "attempt": "1", "lost_leases": "1", "lease_owner": `'w'`, "lease_expires_at": "now()", "created_at": "now()",
+			"started_at": "now()", "last_error_code": `'x'`,
+		} {
+			wantForbidden(t, api, fmt.Sprintf(`INSERT INTO outbox.jobs (id, kind, payload, tenant_id, %s) VALUES (gen_random_uuid(), 'greet', '', '%s', %s)`, column, tenant, value))
+		}
+		wantForbidden(t, api, `INSERT INTO outbox.jobs (id, kind, payload, tenant_id, status, failed_at) VALUES (gen_random_uuid(), 'greet', '', '`+tenant.String()+`', 'dead', now())`)
+		wantForbidden(t, api, `UPDATE outbox.jobs SET payload = 'x'`)
+	}
+}
+
 // A connection that served one tenant goes back to the pool as if it had not,
 // however the transaction ended; statements that were prepared for one tenant are
 // used for the next.

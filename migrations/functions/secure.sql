@@ -12,7 +12,7 @@
 CREATE OR REPLACE FUNCTION outbox.secure() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10ms' AS $$
 DECLARE
-    -- The columns that a producer must not set and the API must not change, as far as they exist.
+    -- The columns that producers and the API must not set, and that the API must not change, as far as they exist.
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
     of_the_log CONSTANT text[] := '{position,at}'; -- the database sets them
@@ -99,7 +99,7 @@ BEGIN
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     ELSE everything END),
                 ('outbox_api', CASE thing.relname
-                    WHEN 'jobs' THEN '{SELECT,INSERT,DELETE}' -- and UPDATE of some columns, below
+                    WHEN 'jobs' THEN '{SELECT,DELETE}' -- and INSERT and UPDATE of some columns, below
                     WHEN 'tokens' THEN '{SELECT,UPDATE (last_used_at)}'
                     WHEN 'attempts' THEN '{SELECT}'
                     WHEN 'history' THEN '{SELECT,INSERT}' -- closed stays closed
@@ -130,6 +130,7 @@ BEGIN
             FROM pg_attribute
             JOIN (VALUES
                 ('outbox.jobs', 'outbox_producer', 'INSERT', of_the_engine),
+                ('outbox.jobs', 'outbox_api', 'INSERT', of_the_engine),
                 ('outbox.jobs', 'outbox_api', 'UPDATE', of_the_job),
                 ('outbox.events', 'outbox_producer', 'INSERT', of_the_log),
                 ('outbox.events', 'outbox_worker', 'INSERT', of_the_log),
@@ -197,7 +198,7 @@ BEGIN
             ELSE all_of_them -- a table without a tenant concerns all of them
         END;
         storable := CASE tab.relname
-            WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay || ')'
+            WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
             WHEN 'idempotency_keys' THEN '(' || visible || ' AND ' || no_kind_of_the_relay || ')'
             ELSE visible
         END;
@@ -221,9 +222,7 @@ BEGIN
             wanted := wanted || format('CREATE POLICY producer ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, visible);
         ELSIF tab.relname IN ('jobs', 'idempotency_keys') THEN
             wanted := wanted || format('CREATE POLICY producer_reads ON %s FOR SELECT TO outbox_producer USING (%s)', tab.name, visible)
-                || format('CREATE POLICY producer_writes ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, CASE tab.relname
-                    WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
-                    ELSE storable END);
+                || format('CREATE POLICY producer_writes ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, storable);
         END IF;
         IF NOT tab.relispartition AND tab.relname NOT IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN
             wanted := wanted || format('CREATE POLICY reader ON %s FOR SELECT TO outbox_reader USING (%s)', tab.name, visible);
