@@ -145,6 +145,7 @@ type site struct {
 	public   *url.URL // nil if there is none
 	persons  *persons // nil without a provider
 	cookie   cookie
+	ended    signedOut
 	origins  *http.CrossOriginProtection
 	assets   *assets
 	places   places // for pages

@@ -76,6 +76,15 @@ func Exported(w http.ResponseWriter, timeout time.Duration, page func(context.Co
 	return v.export(exportedTable{"list", []string{"id"}, page})
 }
 
+// Unrenewed is a cookie of somebody without a refresh token, whom the provider has confirmed at a time.
+func Unrenewed(key []byte, issuer string, at, expires time.Time) string {
+	text, _ := newCookie(nil, [][]byte{key}).seal("session", session{Ends: at.Add(sessionLength), Person: &person{
+		ID: "x", Issuer: issuer, Confirmed: at,
+		Person: access.Person{Expires: expires, Principal: access.Principal{Name: "ada", AllTenants: true, Capabilities: map[access.Capability]bool{access.JobsRead: true}}},
+	}})
+	return text
+}
+
 // Confirmed is the value of a cookie of somebody whom a provider has confirmed.
 func Confirmed(key []byte, issuer string, at time.Time) string {
 	text, _ := newCookie(nil, [][]byte{key}).seal("session", session{Ends: at.Add(sessionLength), Person: &person{

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"regexp"
@@ -52,7 +53,7 @@ func (s *site) signIn(v *visit) error {
 		v.status = http.StatusForbidden
 		return v.render(loginPage(v, "The token belongs to no tenant."))
 	}
-	if err := s.keep(v, session{Bearer: bearer, Ends: v.now.Add(sessionLength)}); err != nil {
+	if err := s.keep(v, session{ID: rand.Text(), Bearer: bearer, Ends: v.now.Add(sessionLength)}); err != nil {
 		return err
 	}
 	return v.redirect(v.backTo())
@@ -63,6 +64,9 @@ func (s *site) signIn(v *visit) error {
 func (s *site) signOut(v *visit) error {
 	s.cookie.forget(v.w)
 	kept, ok := s.cookie.read(v.r, v.now)
+	if ok && kept.ID != "" {
+		s.ended.add(kept, v.now)
+	}
 	if !ok || kept.Person == nil || s.persons == nil {
 		return v.redirect("login")
 	}

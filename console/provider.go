@@ -86,14 +86,9 @@ func (p *persons) confirm(ctx context.Context, kept session) (person, error) {
 	switch {
 	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong at an unknown time
 		return person{}, access.ErrUnauthenticated
-	case known.Refresh == "":
-		if time.Now().After(known.Expires) {
-			return person{}, access.ErrUnauthenticated
-		}
-		return known.person, nil
-	case age >= idleLength:
+	case age >= idleLength, known.Refresh == "" && time.Now().After(known.Expires):
 		return person{}, access.ErrUnauthenticated
-	case age < p.recheck, time.Since(known.tried) < askRest:
+	case age < p.recheck, known.Refresh == "", time.Since(known.tried) < askRest:
 		return known.person, nil
 	}
 	shared := p.flight.DoChan(known.ID, func() (any, error) { return p.ask(context.WithoutCancel(ctx), kept) })
@@ -229,6 +224,9 @@ func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 // whose returns the principal of a session. It replaces a cookie that is older than the provider's last answer.
 func (s *site) whose(v *visit, kept session) (access.Principal, error) {
 	if kept.Person == nil {
+		if s.ended.has(kept) {
+			return access.Principal{}, access.ErrUnauthenticated
+		}
 		return s.config.Authenticator.Authenticate(v.ctx(), kept.Bearer)
 	}
 	known, err := s.persons.confirm(v.ctx(), kept)

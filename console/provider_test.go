@@ -318,6 +318,21 @@ func TestASessionFromTheFutureIsOver(t *testing.T) {
 	}
 }
 
+// An ID token that is good for a day keeps nobody signed in for longer than the provider's word holds.
+func TestASessionWithoutARefreshTokenEndsAfterAnHour(t *testing.T) {
+	t.Parallel()
+	p := oidctest.New(t, oidctest.ES("k"))
+	r, _ := newRigAt(t, p)
+	for ago, want := range map[time.Duration]int{59 * time.Minute: 200, 61 * time.Minute: http.StatusSeeOther} {
+		v := r.visitor()
+		cookie := console.Unrenewed(make([]byte, 32), p.URL, time.Now().Add(-ago), time.Now().Add(time.Hour))
+		v.jar["__Secure-ph"] = &http.Cookie{Name: "__Secure-ph", Value: cookie}
+		if got := v.ask("GET", "me").Code; got != want {
+			t.Errorf("confirmed %s ago: got %d, want %d", ago, got, want)
+		}
+	}
+}
+
 func TestPeopleSignOutAtTheProviderToo(t *testing.T) {
 	t.Parallel()
 	p := oidctest.New(t, oidctest.ES("k"))
@@ -342,6 +357,29 @@ func TestPeopleSignOutAtTheProviderToo(t *testing.T) {
 	p.Down(true)
 	if got := v.ask("POST", "logout").Code; got != 200 && got != http.StatusSeeOther {
 		t.Errorf("signing out while the provider is away: got %d", got)
+	}
+}
+
+// A copy of the cookie is not taken after its session was ended; the token, and another session with it, still are.
+func TestASessionWithATokenEndsWhenItsPersonSignsOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, token := range []string{"all", "a"} { // of all tenants, of one
+		signedIn := func() *visitor {
+			v := r.as(token).visitor()
+			for _, c := range v.cookies() {
+				v.jar[c.Name] = c
+			}
+			v.ask("GET", "me").is(200)
+			return v
+		}
+		v, other := signedIn(), signedIn()
+		stolen := v.copied()
+		v.ask("POST", "logout").is(http.StatusSeeOther)
+		if got := stolen.ask("GET", "me").Code; got != http.StatusSeeOther {
+			t.Errorf("%s: the cookie of a session that was ended: got %d", token, got)
+		}
+		other.ask("GET", "me").is(200)
 	}
 }
 

@@ -7,8 +7,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 )
 
@@ -21,9 +23,34 @@ const sessionLength = 12 * time.Hour
 // session is the content of the cookie: a token, which every request authenticates again, or a person whom the provider
 // confirms again every few minutes.
 type session struct {
+	ID     string    `json:"id,omitempty"` // with Bearer: a person has one
 	Bearer string    `json:"bearer,omitempty"`
 	Person *person   `json:"person,omitempty"`
 	Ends   time.Time `json:"ends"`
+}
+
+// signedOut holds the sessions with a token that people have ended in this process. A browser that has signed out, and
+// one to which its cookie was copied, can still send it.
+type signedOut struct {
+	mu    sync.Mutex
+	until map[string]time.Time // by ID: the ends of the sessions
+}
+
+func (s *signedOut) add(kept session, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.until, func(_ string, end time.Time) bool { return now.After(end) })
+	if s.until == nil {
+		s.until = map[string]time.Time{}
+	}
+	s.until[kept.ID] = kept.Ends
+}
+
+func (s *signedOut) has(kept session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.until[kept.ID]
+	return ok
 }
 
 // cookie seals sessions into a cookie and opens them.
