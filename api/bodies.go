@@ -173,7 +173,8 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 			data = append(make([]byte, 0, larger), data...)
 		}
 		n, err := from.Read(data[len(data):cap(data)])
-		if data = data[:len(data)+n]; errors.Is(err, io.EOF) {
+		data = data[:len(data)+n]
+		if errors.Is(err, io.EOF) {
 			if int64(len(data)) <= size/growth && int64(cap(data)) > size/growth {
 				data = slices.Clone(data) // there is room for both
 			}

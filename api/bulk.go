@@ -141,7 +141,8 @@ func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutpu
 			if i == 0 {
 				return nil, err
 			}
-			if out.More = true; b.Filter != nil {
+			out.More = true
+			if b.Filter != nil {
 				out.Next = makeCursor(jobs[i-1].id)
 			}
 			break

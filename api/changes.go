@@ -61,22 +61,23 @@ func (o *stream) sendBatches(r *watch.Reader) {
 		case b, ok := <-r.Batches():
 			if !ok {
 				o.server.metrics.slow.Inc()
-				o.send(tooSlow)
+				o.Send(tooSlow)
 				return
 			}
 			r.Took(b)
 			at = b.After.String()
-			if first && !o.send(preamble(startOf(b))) {
+			if first && !o.Send(preamble(startOf(b))) {
 				return
 			}
-			if first = false; !o.sendUnless(r.Ended(), b.Text) {
+			first = false
+			if !o.sendUnless(r.Ended(), b.Text) {
 				if r.IsEnded() {
 					o.server.metrics.slow.Inc()
 				}
 				return
 			}
 		case <-quiet.C:
-			if !o.send(keepAliveText(at)) {
+			if !o.Send(watch.StillHere(at)) {
 				return
 			}
 		case <-o.ctx.Done():
@@ -134,7 +135,7 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 	look, quiet := time.NewTicker(watchEvery), time.NewTicker(o.server.config.keepAlive)
 	defer look.Stop()
 	defer quiet.Stop()
-	if !o.send(preamble("")) {
+	if !o.Send(preamble("")) {
 		return
 	}
 	heard, deafAfter := time.Now(), cmp.Or(o.server.config.deafAfter, deafAfter)
@@ -142,7 +143,8 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 		if now := stateID(job); now != sent {
 			var text bytes.Buffer
 			watch.WriteEvent(&text, "job", now, view(principal(o.ctx), job))
-			if sent = now; !o.send(text.Bytes()) {
+			sent = now
+			if !o.Send(text.Bytes()) {
 				return
 			}
 		}
@@ -153,7 +155,7 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 		case <-o.ctx.Done():
 			return
 		case <-quiet.C:
-			if !o.send(keepAliveText(sent)) {
+			if !o.Send(watch.StillHere(sent)) {
 				return
 			}
 		case <-look.C:

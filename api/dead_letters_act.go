@@ -108,7 +108,8 @@ func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit tim
 		if err != nil {
 			return progress, pause, !progress.Last.IsZero(), err
 		}
-		if pause = 0; rate > 0 {
+		pause = 0
+		if rate > 0 {
 			pause = time.Duration(float64(next.Done-progress.Done) / rate * float64(time.Second))
 		}
 		progress = next

@@ -182,7 +182,8 @@ func afterAct(err error) error {
 
 // done marks that the request is done, and that only the answer could not be made.
 func (p *Problem) done() *Problem {
-	if p.Outcome = outcomeDone; p.Status >= http.StatusInternalServerError {
+	p.Outcome = outcomeDone
+	if p.Status >= http.StatusInternalServerError {
 		p.Detail, p.retryAfter, p.unsure = "It is done, but how things are now could not be read: do not ask for it again, look.", 0, false
 	}
 	return p

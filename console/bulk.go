@@ -173,7 +173,8 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 		if err != nil {
 			return e, fmt.Errorf("%s is no time: write in how long, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z", quoted(text))
 		}
-		if e.RunAt = at.at; at.at != v.now && !strings.Contains(text, "T") { // parseInstant reads it as a time ago
+		e.RunAt = at.at
+		if at.at != v.now && !strings.Contains(text, "T") { // parseInstant reads it as a time ago
 			e.RunAt = v.now.Add(v.now.Sub(at.at)).Truncate(time.Second)
 		}
 	}

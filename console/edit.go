@@ -86,7 +86,8 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 	switch {
 	case p.json:
 		laid, ok := laidOut(text, 2*editBytes)
-		if p.text = laid; !ok {
+		p.text = laid
+		if !ok {
 			return refuse("With a value on each line it is larger than the " + size(editBytes) + " that pages edit. " + editByCommand)
 		}
 	case strings.Contains(text, "\r"): // a form would change line ends

@@ -190,7 +190,8 @@ var inner = regexp.MustCompile(`([;\t\r\n])([" ]*[=+\-@＝＋－＠])`)
 func writeCSV(w io.Writer, _, cells []string) error {
 	harmless := make([]string, len(cells))
 	for i, cell := range cells {
-		if harmless[i] = cell; cell != "" && strings.ContainsRune("=+-@\t\r\n＝＋－＠", []rune(cell)[0]) {
+		harmless[i] = cell
+		if cell != "" && strings.ContainsRune("=+-@\t\r\n＝＋－＠", []rune(cell)[0]) {
 			harmless[i] = "'" + cell
 		}
 		harmless[i] = inner.ReplaceAllString(harmless[i], "$1'$2")

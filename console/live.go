@@ -27,8 +27,6 @@ import (
 const (
 	keepAlive    = 15 * time.Second // between comments on a stream without events
 	writeTimeout = 10 * time.Second // for each write: a browser that takes longer is dropped
-	slowest      = 64 << 10         // bytes per second that a browser must read
-	askAgain     = time.Second      // between checks that the login is still valid
 	maxStreams   = 256              // at once
 	maxOwn       = 64               // per caller, for example all people of a tenant: it cannot take all
 	maxRows      = 200              // per request
@@ -205,10 +203,9 @@ func (s *site) events(v *visit) error {
 	}
 	defer leave()
 	v.leave()
-	connection := http.NewResponseController(v.w)
-	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(writeTimeout))); err != nil {
-		// Without deadlines, a browser that does not read could not be dropped.
-		return fmt.Errorf("the handler around the console does not support deadlines: %w", err)
+	out, err := watch.NewStream(v.w, writeTimeout)
+	if err != nil {
+		return err
 	}
 	reader, err := s.watch.Changes.Open(v.ctx(), v.tenant(), watch.Filter{Most: maxChanges}, from)
 	if err != nil {
@@ -217,39 +214,16 @@ func (s *site) events(v *visit) error {
 	defer reader.Close()
 	ctx, end := s.whileAllowed(v)
 	defer end()
-	h := v.w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // nginx would buffer the stream
-	v.w.WriteHeader(http.StatusOK)
+	out.Begin(ctx)
 	if v.r.Method != http.MethodHead {
-		(&stream{ctx, v.w}).sendAll(reader, s.assets.hash)
+		sendAll(out, reader, s.assets.hash)
 	}
 	return nil
 }
 
-// whileAllowed returns a context that ends with the connection, with the server, and when the login is no longer valid,
-// which is checked every second, in the authenticator's cache of a few.
+// whileAllowed returns a context that ends with the connection, with the server, and when the login is no longer valid.
 func (s *site) whileAllowed(v *visit) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(v.ctx()))
-	gone := context.AfterFunc(v.connection, cancel)
-	go func() {
-		defer cancel()
-		again := time.NewTicker(askAgain)
-		defer again.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.config.Stopping:
-				return
-			case <-again.C:
-				if !s.mayStill(ctx, v) {
-					return
-				}
-			}
-		}
-	}()
-	return ctx, func() { gone(); cancel() }
+	return watch.WhileAllowed(v.ctx(), v.connection, s.config.Stopping, func(ctx context.Context) bool { return s.mayStill(ctx, v) })
 }
 
 // mayStill reports whether the login still is the principal with which the stream began, and may read it. While the
@@ -265,22 +239,16 @@ func (s *site) mayStill(ctx context.Context, v *visit) bool {
 	return v.route.gate.admits(again.who) && again.streamName() == v.streamName()
 }
 
-// stream is a response of server-sent events.
-type stream struct {
-	ctx context.Context
-	w   http.ResponseWriter
-}
-
 // sendAll sends a reader's batches until the stream ends. It begins with the build, so that pages of another build can
 // announce the new one.
-func (o *stream) sendAll(r *watch.Reader, build string) {
+func sendAll(o *watch.Stream, r *watch.Reader, build string) {
 	quiet := time.NewTicker(keepAlive)
 	defer quiet.Stop()
 	var hello bytes.Buffer
 	watch.WriteEvent(&hello, "hello", "", struct {
 		Build string `json:"build"`
 	}{build})
-	if !o.send(hello.Bytes()) {
+	if !o.Send(hello.Bytes()) {
 		return
 	}
 	var at string
@@ -288,30 +256,27 @@ func (o *stream) sendAll(r *watch.Reader, build string) {
 		select {
 		case b, ok := <-r.Batches():
 			if !ok { // it reads too slowly
-				o.send(resync("", burst{}))
+				o.Send(resync("", burst{}))
 				return
 			}
 			r.Took(b)
 			moved := at == ""
 			text := b.Text
-			if at = b.After.String(); len(text) > maxBurst || b.AtLeast > 0 {
+			at = b.After.String()
+			if len(text) > maxBurst || b.AtLeast > 0 {
 				text = resync(at, burst{b.Len(), b.AtLeast > 0, b.Sample(burstSample)})
 			}
-			if !o.send(text) {
+			if !o.Send(text) {
 				return
 			}
-			if moved && len(b.Text) == 0 && !o.send([]byte("id: "+at+"\n\n")) {
+			if moved && len(b.Text) == 0 && !o.Send([]byte("id: "+at+"\n\n")) {
 				return
 			}
 		case <-quiet.C:
-			text := ": still here\n\n"
-			if at != "" {
-				text = ": still here\nid: " + at + "\n\n"
-			}
-			if !o.send([]byte(text)) {
+			if !o.Send(watch.StillHere(at)) {
 				return
 			}
-		case <-o.ctx.Done():
+		case <-o.Done():
 			return
 		}
 	}
@@ -329,30 +294,4 @@ func resync(at string, b burst) []byte {
 	var text bytes.Buffer
 	watch.WriteEvent(&text, "resync", at, b)
 	return text.Bytes()
-}
-
-// send writes text, each part within the write timeout and the whole as fast as a browser must read; it returns false
-// to end the stream.
-func (o *stream) send(text []byte) bool {
-	connection := http.NewResponseController(o.w)
-	until := time.Now().Add(writeTimeout + time.Duration(len(text))*time.Second/slowest)
-	for len(text) > 0 && o.ctx.Err() == nil {
-		part := text[:min(len(text), 32<<10)]
-		text = text[len(part):]
-		deadline := time.Now().Add(writeTimeout)
-		if deadline.After(until) {
-			deadline = until
-		}
-		err := connection.SetWriteDeadline(deadline)
-		if err == nil {
-			_, err = o.w.Write(part)
-		}
-		if err == nil {
-			err = connection.Flush()
-		}
-		if err != nil {
-			return false
-		}
-	}
-	return o.ctx.Err() == nil
 }

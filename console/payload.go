@@ -218,7 +218,8 @@ func (p *tokens) mark(c byte) {
 		p.array, p.path, p.isName = p.array[:len(p.array)-1], p.path[:len(p.path)-1], false
 	case ',':
 		last := len(p.path) - 1
-		if p.isName = !p.array[last]; p.array[last] {
+		p.isName = !p.array[last]
+		if p.array[last] {
 			n, _ := strconv.Atoi(p.path[last]) // written by this scanner
 			p.path[last] = strconv.Itoa(n + 1)
 		}

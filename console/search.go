@@ -136,7 +136,8 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 		}
 		name, value, named := strings.Cut(word, ":")
 		if !named || !slices.Contains(names, name) {
-			if name, value = "kind", word; isStatus(word) {
+			name, value = "kind", word
+			if isStatus(word) {
 				name = "status"
 			}
 		}

@@ -67,7 +67,8 @@ func newCookie(public *url.URL, keys [][]byte) cookie {
 	c := cookie{name: "ph"}
 	if public != nil && public.Scheme == "https" {
 		c.secure = true
-		if c.name, c.path = "__Host-ph", "/"; public.Path != "/" {
+		c.name, c.path = "__Host-ph", "/"
+		if public.Path != "/" {
 			c.name, c.path = "__Secure-ph", public.Path
 		}
 	}

@@ -26,7 +26,8 @@ func (s *site) tail(v *visit) (err error) {
 		if t.search, err = parseSearch(t.typed, v.now); err == nil {
 			err = t.search.followed()
 		}
-		if t.search.page = "live"; err == nil {
+		t.search.page = "live"
+		if err == nil {
 			return v.redirect(t.search.link())
 		}
 		t.fault, v.status = upperFirst(err.Error())+".", http.StatusBadRequest

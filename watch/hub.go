@@ -286,7 +286,8 @@ func (h *Changes) serve(f *feed, now changefeed.Snapshot, err error) {
 			h.complain(ctx, err)
 		}
 	}
-	if f.failed = err; err == nil {
+	f.failed = err
+	if err == nil {
 		f.heard = time.Now()
 	}
 	h.mu.Lock()
@@ -298,7 +299,8 @@ func (h *Changes) serve(f *feed, now changefeed.Snapshot, err error) {
 			f.drop(r)
 		}
 	}
-	if f.at = f.position; f.deaf {
+	f.at = f.position
+	if f.deaf {
 		f.at = Position{} // readers that join get the error
 	}
 }

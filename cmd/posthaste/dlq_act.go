@@ -103,12 +103,14 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
 		switch by := o.(type) {
 		case *operator.Operator:
-			if by = by.CheckedBy(s.server.API.Kinds); c.Bool("forget") {
+			by = by.CheckedBy(s.server.API.Kinds)
+			if c.Bool("forget") {
 				by = by.Forgetting()
 			}
 			o = by
 		case *remote:
-			if by.forget = c.Bool("forget"); c.String("api-schemas") != "" {
+			by.forget = c.Bool("forget")
+			if c.String("api-schemas") != "" {
 				return usagef("--api-schemas: the API checks payloads by its own schemas")
 			}
 		}

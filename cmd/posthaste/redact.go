@@ -30,7 +30,8 @@ func showDSN(dsn string) string {
 	if strings.Contains(config.Host, ":") {
 		u.Host = "[" + config.Host + "]:" + strconv.Itoa(int(config.Port))
 	}
-	if u.User = url.User(config.User); config.Password != "" {
+	u.User = url.User(config.User)
+	if config.Password != "" {
 		u.User = url.UserPassword(config.User, redacted)
 	}
 	return u.String()

@@ -125,7 +125,8 @@ func (r *remote) Job(ctx context.Context, id outbox.ID) (operator.Job, error) {
 	if err != nil && !isProblem(err, client.CodeJobNotFinished) {
 		return job, err
 	}
-	if job.Result = result.Result; result.ResultBase64 != nil {
+	job.Result = result.Result
+	if result.ResultBase64 != nil {
 		job.Result = result.ResultBase64
 	}
 	return job, nil
