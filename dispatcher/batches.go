@@ -17,14 +17,16 @@ type batches struct {
 
 func newBatches(w *workers) *batches {
 	g := &batches{workers: w, open: map[*route]*batch{}}
-	if batchRoom(w.routes) > 0 {
-		w.capacity.seats = g.seats
+	for _, r := range w.routes {
+		if r.many != nil {
+			w.capacity.seats = g.seats
+		}
 	}
 	return g
 }
 
 // gather adds a claimed job to the batch of its kind. A batch goes to the workers when it is full or has waited long
-// enough. The buffer has room for it; see batchRoom.
+// enough.
 func (g *batches) gather(a *attempt) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +80,7 @@ func (g *batches) noteClaim(claimed, forBatches int) {
 	g.onlyFor = claimed == forBatches
 }
 
-// giveBack returns the jobs of open batches. After it the buffer may be closed.
+// giveBack returns the jobs of open batches. After it the workers may be closed.
 func (g *batches) giveBack() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,15 +91,4 @@ func (g *batches) giveBack() {
 			g.workers.returnUnstarted(a)
 		}
 	}
-}
-
-// batchRoom returns how much larger the buffer must be because of batches: one open batch for each kind, and as many
-// other jobs as may be claimed for its seats.
-func batchRoom(routes map[string]*route) (room int) {
-	for _, r := range routes {
-		if r.many != nil {
-			room += r.many.Max + 1
-		}
-	}
-	return room
 }

@@ -238,7 +238,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 			c.capacity.inHand.Add(-1) // its batch will take a slot
 			c.batches.gather(a)
 		default:
-			c.deliver(a)
+			c.workers.buffer.put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several())
 		}
 	}
 	c.batches.noteClaim(len(b.claimed), together)
@@ -259,15 +259,6 @@ func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 			a.tenant.InHand.Add(1)
 		}
 	}
-}
-
-// deliver gives a job to the workers. The job bypasses the buffer if its tenant holds few.
-func (c *claimer) deliver(a *attempt) {
-	if a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
-		c.workers.express <- a
-		return
-	}
-	c.workers.deliver(a)
 }
 
 // returnOrphans gives back jobs that a failed claim may have leased: the statement may have committed before its

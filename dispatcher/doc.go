@@ -30,7 +30,7 @@
 // # Goroutines
 //
 //	goroutine                       ends                                      owns
-//	loop, one a queue               with Run's context                        its scheduler; alone sends to the buffer
+//	loop, one a queue               with Run's context                        its scheduler
 //	fan-out of wake-ups             with Run's context                        nothing
 //	worker, as many as may run      when the buffer is closed                 the attempt that it runs
 //	recorder                        when the last reports are stored          progress, logs, steps; a statement at a time
@@ -62,7 +62,8 @@
 //	keys.go         how far claims of jobs with a key look, and the jobs offered to them
 //	claims.go       the claiming statements, and the attempts made from what they lease
 //	batches.go      gathers jobs that are handled together
-//	workers.go      the buffer of claimed jobs, and the workers that run them or give them back; some are reserved
+//	workers.go      the workers, which run claimed jobs or give them back
+//	buffer.go       the claimed jobs that wait for a worker, and which of them a worker takes
 //	run.go          one attempt: the handler's context, its panics, its outcome
 //	pause.go        whether a claimed job may still start, or its queue has been paused
 //	outage.go       kinds that wait because their dependency is unavailable

@@ -178,7 +178,7 @@ func (l *loop) plan() scheduler.Plan {
 		return scheduler.Plan{}
 	}
 	// A limited queue claims no more jobs than may start at once.
-	l.workers.expressOnly.set(p.Shared && !l.capacity.limited.Load())
+	l.workers.buffer.share(p.Shared && !l.capacity.limited.Load())
 	return p
 }
 
@@ -192,7 +192,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 
 // places returns how many jobs the next claim may ask for.
 func (l *loop) places() scheduler.Places {
-	p := l.capacity.places(len(l.workers.express))
+	p := l.capacity.places(l.workers.buffer.expressWaiting())
 	p.Room = min(p.Room, l.nextClaimMost)
 	return p
 }

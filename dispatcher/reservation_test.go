@@ -234,7 +234,8 @@ func TestACommitWithFollowUpsWakes(t *testing.T) {
 	_, p := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
 	var woken atomic.Int64
 	engine.Of(p).SetWake(func() { woken.Add(1) })
-	config := quiet(nil)
+	wake := make(chan struct{}, 1)
+	config := quiet(wake)
 	config.Queues = map[string]dispatcher.QueueConfig{"parents": {Concurrency: 1}}
 	committed := make(chan error, 1)
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
@@ -254,6 +255,7 @@ func TestACommitWithFollowUpsWakes(t *testing.T) {
 	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
 		woken.Store(0)
 		enqueue(t, db, probe{}, outbox.Options{Queue: "parents", Tenant: tenant})
+		wake <- struct{}{}
 		if err := receive(t, committed, "the parent's commit"); err != nil || woken.Load() != 1 {
 			t.Errorf("tenant %s: %v, woken %d times; want once", tenant, err, woken.Load())
 		}
