@@ -131,7 +131,10 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		l.nextClaimMost = min(2*l.nextClaimMost, maxBatch)
 		l.claimed += n
 		if rest > 0 {
-			return rest, l.surveyAtLimit(ctx)
+			if l.sched.SurveyDue(time.Now()) { // a queue that is always at a limit must still learn of new priorities
+				_, err = l.survey(ctx)
+			}
+			return rest, err
 		}
 		if n > 0 {
 			vain = 0
@@ -290,14 +293,4 @@ func pgIDs(ids []outbox.ID) []pgtype.UUID {
 		all[i] = pgvalue.UUID(id)
 	}
 	return all
-}
-
-// surveyAtLimit surveys a queue that is at one of its limits: a queue that always is must still learn of priorities
-// that are new to it.
-func (l *loop) surveyAtLimit(ctx context.Context) error {
-	if !l.sched.SurveyDue(time.Now()) {
-		return nil
-	}
-	_, err := l.survey(ctx)
-	return err
 }

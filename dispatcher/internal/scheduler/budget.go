@@ -7,7 +7,6 @@ import "time"
 //
 // The cost is the lower of the last two, so that one statement that something else has delayed does not count as
 // expensive: waiting forty times as long for the next would be the worse delay. The zero value allows everything.
-// next would be the worse delay. The zero value allows everything.
 type budget struct {
 	next time.Time     // the next one may not begin before
 	last time.Duration // cost of the last one, beyond what is free
