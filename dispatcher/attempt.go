@@ -132,6 +132,12 @@ func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
 		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
 }
 
+// isUnmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
+// row, and is due after a third of the lease's time.
+func (a *attempt) isUnmoved(now time.Time, leaseTTL time.Duration) bool {
+	return a.place.Valid && now.Sub(a.claimed) < leaseTTL/4
+}
+
 // lapsed reports whether this process may no longer trust the lease.
 func (a *attempt) lapsed(now time.Time) bool {
 	a.mu.Lock()

@@ -172,12 +172,6 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 	return err
 }
 
-// isUnmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
-// row, and is due after a third of the lease's time.
-func (a *attempt) isUnmoved(now time.Time, leaseTTL time.Duration) bool {
-	return a.place.Valid && now.Sub(a.claimed) < leaseTTL/4
-}
-
 // storeFollowed settles jobs as succeeded together with their follow-ups, and wakes the dispatchers for the follow-ups.
 func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 	jobs := make([]engine.Success, len(batch))
@@ -256,7 +250,8 @@ func noteStatuses(batch []*attempt, became map[outbox.ID]outbox.Status) {
 	for _, a := range batch {
 		if status, ok := became[a.job.ID]; ok {
 			a.outcome.Status, a.stored = status, true
-			a.outcome.KeepDue = a.outcome.KeepDue && status != outbox.Retrying // the last attempt is not spent after all
+			// If it is retried, the last attempt is not spent after all.
+			a.outcome.KeepDue = a.outcome.KeepDue && status != outbox.Retrying
 		}
 	}
 }
