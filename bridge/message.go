@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -27,7 +28,8 @@ const (
 )
 
 // Headers that begin with ours have a meaning to Posthaste, for example that a job is a copy that no replay stores
-// again. A message's header with such a name becomes a job's header with theirs prepended.
+// again, and caller-service, in any spelling, names the service that asked for a job: a publisher must not name another.
+// A message's header with such a name becomes a job's header with theirs prepended.
 const ours, theirs = "posthaste-", "inbox-"
 
 const (
@@ -62,7 +64,7 @@ func (m *Message) headers() map[string]string {
 				name = context
 			}
 		}
-		if len(name) >= len(ours) && strings.EqualFold(name[:len(ours)], ours) {
+		if len(name) >= len(ours) && strings.EqualFold(name[:len(ours)], ours) || name == engine.HeaderService || engine.PosesAsService(name) {
 			name = theirs + name
 		}
 		if !isText(value) {

@@ -43,6 +43,7 @@ func benchCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases"},
 			jsonOrText(),
+			&cli.BoolFlag{Name: "json", Usage: "the same as -o json"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
 			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: how many keys the jobs share (default none)"},
 			&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
@@ -109,7 +110,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
-		if err := printResult(c.Root().Writer, result, c.String("output") == "json"); err != nil {
+		if err := printResult(c.Root().Writer, result, c.Bool("json") || c.String("output") == "json"); err != nil {
 			return err
 		}
 	}
