@@ -28,7 +28,7 @@ const (
 )
 
 // Headers that begin with ours have a meaning to Posthaste, for example that a job is a copy that no replay stores
-// again, and caller-service, in any spelling, names the service that asked for a job: a publisher must not name another.
+// again, and caller-service, in any spelling, names the service that asked for a job: a publisher must name no other.
 // A message's header with such a name becomes a job's header with theirs prepended.
 const ours, theirs = "posthaste-", "inbox-"
 

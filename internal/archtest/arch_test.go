@@ -61,7 +61,7 @@ var allowed = map[string]string{
 	"relay/nats/presence": "dispatcher relay relay/nats",
 	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/outage internal/pgsession",
 	"relay/relaytest":     "relay",
-	"bridge":              "outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue internal/invalid",
+	"bridge":              "outbox internal/engine internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue internal/invalid",
 
 	"relay/jobs":      "relay dispatcher outbox internal/outcome",
 	"relay/watermill": "relay",
