@@ -104,7 +104,7 @@ BEGIN
         -- a lower limit may have kept others waiting although slots were free, and all of them can start at its end;
         -- the limits of the first ones will do.
         SELECT line.tenant_id, line.queue, line.key, line.running, line.parked,
-               CASE WHEN first.lowest IS NOT DISTINCT FROM first.highest THEN least(line.n, first.highest - line.running) ELSE (
+               greatest(0, CASE WHEN first.lowest IS NOT DISTINCT FROM first.highest THEN least(line.n, first.highest - line.running) ELSE (
                    SELECT max(coalesce(more.max_active, 1))
                    FROM (SELECT jobs.max_active
                          FROM outbox.jobs
@@ -112,7 +112,7 @@ BEGIN
                            AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
                            AND jobs.status = 'blocked'
                          ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
-                         LIMIT 50) AS more) - line.running END AS n
+                         LIMIT 50) AS more) - line.running END) AS n
         FROM line
         CROSS JOIN LATERAL (
             SELECT min(coalesce(few.max_active, 1)) AS lowest, max(coalesce(few.max_active, 1)) AS highest
