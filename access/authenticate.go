@@ -68,7 +68,8 @@ func (t *Tokens) find(ctx context.Context, id string) (*known, error) {
 		hash:    [32]byte(row.SecretHash),
 		revoked: row.Revoked,
 		principal: Principal{
-			Name: row.Name, Tenant: outbox.ID(row.TenantID.Bytes), AllTenants: row.AllTenants, Capabilities: grant(row.Capabilities),
+			Name: row.Name, Tenant: outbox.ID(row.TenantID.Bytes), AllTenants: row.AllTenants,
+			Capabilities: grant(row.Capabilities),
 		},
 	}
 	if row.ExpiresIn.Valid {

@@ -63,7 +63,8 @@ const (
 // asymmetric lists the algorithms with which a provider signs and we can only verify. With HS256 and the like, anybody
 // who can verify a JWT could also make one.
 var asymmetric = []string{
-	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
+	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512,
+	oidc.EdDSA,
 }
 
 func (c OIDCConfig) withDefaults() OIDCConfig {

@@ -144,7 +144,8 @@ func (s *SignIn) ask(ctx context.Context) (*endpoints, error) {
 	endpoint := judge.provider.Endpoint()
 	for _, address := range []string{endpoint.AuthURL, endpoint.TokenURL} {
 		if !isTrustworthy(address) {
-			return nil, fmt.Errorf("oidc: discover %s: its endpoint is %q, want an https URL", s.config.Provider.Issuer, address)
+			return nil, fmt.Errorf("oidc: discover %s: its endpoint is %q, want an https URL", s.config.Provider.Issuer,
+				address)
 		}
 	}
 	if about.Challenges != nil && !slices.Contains(about.Challenges, "S256") {
@@ -154,14 +155,16 @@ func (s *SignIn) ask(ctx context.Context) (*endpoints, error) {
 		about.End = ""
 	}
 	// Trying both ways, as package oauth2 does by default, would use up the code with the first one.
-	if endpoint.AuthStyle = oauth2.AuthStyleInHeader; s.config.ClientSecret == "" || about.Ways != nil && !slices.Contains(about.Ways, "client_secret_basic") {
+	if endpoint.AuthStyle = oauth2.AuthStyleInHeader; s.config.ClientSecret == "" ||
+		about.Ways != nil && !slices.Contains(about.Ways, "client_secret_basic") {
 		endpoint.AuthStyle = oauth2.AuthStyleInParams
 	}
 	return &endpoints{
 		judge: judge, end: about.End, namesIssuer: about.NamesIssuer,
 		oauth: oauth2.Config{
-			ClientID: s.config.ClientID, ClientSecret: s.config.ClientSecret, RedirectURL: s.config.CallbackURL, Endpoint: endpoint,
-			Scopes: append([]string{"openid"}, s.config.Scopes...),
+			ClientID: s.config.ClientID, ClientSecret: s.config.ClientSecret, RedirectURL: s.config.CallbackURL,
+			Endpoint: endpoint,
+			Scopes:   append([]string{"openid"}, s.config.Scopes...),
 		},
 	}, nil
 }
@@ -180,7 +183,8 @@ func (s *SignIn) Begin(ctx context.Context) (Attempt, string, error) {
 		return Attempt{}, "", err
 	}
 	a := Attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier()}
-	return a, found.oauth.AuthCodeURL(a.State, oauth2.S256ChallengeOption(a.Verifier), oauth2.SetAuthURLParam("nonce", a.Nonce)), nil
+	return a, found.oauth.AuthCodeURL(a.State, oauth2.S256ChallengeOption(a.Verifier),
+		oauth2.SetAuthURLParam("nonce", a.Nonce)), nil
 }
 
 // Person is a person who has signed in.
@@ -242,7 +246,8 @@ func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 			return Person{}, &SignInError{Untrusted, errors.New("the provider answers for somebody else")}
 		}
 	case time.Now().After(p.Expires): // a provider may omit it, and so confirm nothing about present permissions
-		return Person{}, &SignInError{Spent, errors.New("the provider has renewed the session without a new ID token, and the last one is over")}
+		return Person{}, &SignInError{Spent,
+			errors.New("the provider has renewed the session without a new ID token, and the last one is over")}
 	}
 	again.Refresh = token.RefreshToken
 	return again, nil
@@ -281,20 +286,24 @@ func (s *SignIn) person(ctx context.Context, found *endpoints, raw, nonce string
 		return Person{}, err
 	case nonce != "" && subtle.ConstantTimeCompare([]byte(text(claims["nonce"])), []byte(nonce)) != 1:
 		return Person{}, &SignInError{Untrusted, errors.New("the ID token is of another sign-in: its nonce differs")}
-	case len(list(claims["aud"])) > 1 && text(claims["azp"]) == "", text(claims["azp"]) != "" && text(claims["azp"]) != s.config.ClientID:
-		return Person{}, &SignInError{Untrusted, errors.New("the ID token was issued to another client: its claim azp says so")}
+	case len(list(claims["aud"])) > 1 && text(claims["azp"]) == "", text(claims["azp"]) != "" &&
+		text(claims["azp"]) != s.config.ClientID:
+		return Person{}, &SignInError{Untrusted,
+			errors.New("the ID token was issued to another client: its claim azp says so")}
 	}
 	who, err := found.judge.principal(claims)
 	if err != nil {
 		return Person{}, &SignInError{Stranger, err}
 	}
 	if len(who.Capabilities) == 0 {
-		return Person{}, &SignInError{Powerless, fmt.Errorf("nothing in the claim %s of %q grants anything", s.config.Provider.CapabilityClaim, who.Name)}
+		return Person{}, &SignInError{Powerless, fmt.Errorf("nothing in the claim %s of %q grants anything",
+			s.config.Provider.CapabilityClaim, who.Name)}
 	}
 	var expires float64
 	_ = json.Unmarshal(claims["exp"], &expires) // it was verified
 	return Person{
-		Principal: who, Subject: text(claims["sub"]), IDToken: raw, Expires: time.Unix(int64(math.Min(expires, 1<<40)), 0).Add(s.config.Provider.Leeway),
+		Principal: who, Subject: text(claims["sub"]), IDToken: raw, Expires: time.Unix(int64(math.Min(expires, 1<<40)),
+			0).Add(s.config.Provider.Leeway),
 	}, nil
 }
 

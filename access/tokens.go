@@ -78,7 +78,8 @@ func (g Grant) validate() error {
 		}
 	}
 	text := func(field, s string, most int) {
-		note(s == "" || len(s) > most || !utf8.ValidString(s) || hasControl(s), "%s is %q, want 1 to %d bytes of text", field, s, most)
+		note(s == "" || len(s) > most || !utf8.ValidString(s) || hasControl(s), "%s is %q, want 1 to %d bytes of text",
+			field, s, most)
 	}
 	text("Name", g.Name, maxNameBytes)
 	text("CreatedBy", g.CreatedBy, maxActorBytes)
@@ -122,7 +123,8 @@ func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 	switch {
 	case act.Verb == tokenCreate:
 		before, after = nil, map[string]any{
-			"name": act.Token.Name, "all_tenants": act.Token.AllTenants, "capabilities": act.Token.Capabilities, "expires_at": instant(act.Token.ExpiresAt),
+			"name": act.Token.Name, "all_tenants": act.Token.AllTenants, "capabilities": act.Token.Capabilities,
+			"expires_at": instant(act.Token.ExpiresAt),
 		}
 	case act.Again:
 		before["revoked_at"] = after["revoked_at"]
@@ -136,7 +138,8 @@ func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 		return err
 	}
 	return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
-		Actor: act.Actor, Act: act.Verb, TenantID: pgvalue.UUID(act.Token.Tenant), Target: act.Token.ID, Before: was, After: became,
+		Actor: act.Actor, Act: act.Verb, TenantID: pgvalue.UUID(act.Token.Tenant), Target: act.Token.ID, Before: was,
+		After: became,
 	})
 }
 
@@ -170,7 +173,8 @@ func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, err
 	token := newToken()
 	hash := token.hash()
 	params := sqlgen.CreateTokenParams{
-		ID: token.id, SecretHash: hash[:], Name: grant.Name, TenantID: pgvalue.UUID(cmp.Or(grant.Tenant, outbox.RootTenant)),
+		ID: token.id, SecretHash: hash[:], Name: grant.Name,
+		TenantID:   pgvalue.UUID(cmp.Or(grant.Tenant, outbox.RootTenant)),
 		AllTenants: grant.AllTenants, CreatedBy: grant.CreatedBy,
 		Lifetime: pgvalue.IntervalOrNull(grant.Lifetime),
 	}
@@ -189,7 +193,8 @@ func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, err
 	if err != nil {
 		return Token{}, TokenInfo{}, fmt.Errorf("create token: %w", err)
 	}
-	t.log.LogAttrs(ctx, slog.LevelInfo, "token created", slog.String("token", info.ID), slog.String("name", info.Name), slog.String("by", grant.CreatedBy))
+	t.log.LogAttrs(ctx, slog.LevelInfo, "token created", slog.String("token", info.ID), slog.String("name", info.Name),
+		slog.String("by", grant.CreatedBy))
 	return token, info, nil
 }
 
@@ -228,21 +233,24 @@ func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error
 		return TokenInfo{}, fmt.Errorf("revoke token %s: %w", id, err)
 	}
 	t.cache.forget(id)
-	t.log.LogAttrs(ctx, slog.LevelInfo, "token revoked", slog.String("token", id), slog.String("name", info.Name), slog.String("by", actor))
+	t.log.LogAttrs(ctx, slog.LevelInfo, "token revoked", slog.String("token", id), slog.String("name", info.Name),
+		slog.String("by", actor))
 	return info, nil
 }
 
 func revoked(row sqlgen.RevokeTokenRow) sqlgen.ListTokensRow {
 	return sqlgen.ListTokensRow{
-		ID: row.ID, Name: row.Name, TenantID: row.TenantID, AllTenants: row.AllTenants, Capabilities: row.Capabilities, CreatedBy: row.CreatedBy,
+		ID: row.ID, Name: row.Name, TenantID: row.TenantID, AllTenants: row.AllTenants, Capabilities: row.Capabilities,
+		CreatedBy: row.CreatedBy,
 		CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 	}
 }
 
 func infoOf(row sqlgen.ListTokensRow) TokenInfo {
 	return TokenInfo{
-		ID: row.ID, Name: row.Name, Tenant: row.TenantID.Bytes, AllTenants: row.AllTenants, Capabilities: row.Capabilities,
-		CreatedBy: row.CreatedBy, CreatedAt: row.CreatedAt.Time, ExpiresAt: row.ExpiresAt.Time,
+		ID: row.ID, Name: row.Name, Tenant: row.TenantID.Bytes, AllTenants: row.AllTenants,
+		Capabilities: row.Capabilities,
+		CreatedBy:    row.CreatedBy, CreatedAt: row.CreatedAt.Time, ExpiresAt: row.ExpiresAt.Time,
 		LastUsedAt: row.LastUsedAt.Time, RevokedAt: row.RevokedAt.Time,
 	}
 }

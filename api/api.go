@@ -111,7 +111,8 @@ func (c Config) validate() error {
 		}
 	}
 	if least := 3 * batchFactor * c.MaxBodyBytes; c.MaxBodies < least {
-		errs = append(errs, fmt.Errorf("MaxBodies is %d, want at least %d, three times what a batch may have", c.MaxBodies, least))
+		errs = append(errs, fmt.Errorf("MaxBodies is %d, want at least %d, three times what a batch may have",
+			c.MaxBodies, least))
 	}
 	return errors.Join(errs...)
 }
@@ -167,7 +168,8 @@ func New(config Config) (http.Handler, error) {
 	s.watch = newWatch(s)
 	s.inserts, s.keyedInserts = newGroup(2, 256, s.storeGroup), newGroup(2, keyedGroup, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
-	s.streams, s.checks = newQuota("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
+	s.streams, s.checks = newQuota("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{},
+		runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

@@ -82,7 +82,8 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 
 func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, err error) {
 	f = operator.AuditFilter{
-		Actor: in.Actor, Act: in.Act, Queue: in.Queue, Target: in.Target, RequestID: in.RequestID, Since: in.Since, Until: in.Until,
+		Actor: in.Actor, Act: in.Act, Queue: in.Queue, Target: in.Target, RequestID: in.RequestID, Since: in.Since,
+		Until: in.Until,
 		Limit: min(in.Limit, operator.MaxLimit),
 	}
 	if f.Tenant, err = in.tenant(ctx); err != nil {
@@ -99,7 +100,8 @@ func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, er
 
 func (in *auditInput) next(cursor string) string {
 	return nextLink(in.Limit, cursor, map[string]string{
-		"tenant": in.Tenant, "actor": in.Actor, "act": in.Act, "job_id": in.JobID, "queue": in.Queue, "target": in.Target,
+		"tenant": in.Tenant, "actor": in.Actor, "act": in.Act, "job_id": in.JobID, "queue": in.Queue,
+		"target":     in.Target,
 		"request_id": in.RequestID, "since": text(in.Since), "until": text(in.Until),
 	})
 }

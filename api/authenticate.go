@@ -16,7 +16,8 @@ func (s *server) authenticate(r *http.Request) (access.Principal, error) {
 		return callers.Everybody, nil
 	}
 	const scheme = "bearer "
-	if len(given) != 1 || len(given[0]) <= len(scheme) || !strings.EqualFold(given[0][:len(scheme)], scheme) || s.config.Authenticator == nil {
+	if len(given) != 1 || len(given[0]) <= len(scheme) || !strings.EqualFold(given[0][:len(scheme)], scheme) ||
+		s.config.Authenticator == nil {
 		return access.Principal{}, unauthenticated.because("")
 	}
 	bearer := given[0][len(scheme):]

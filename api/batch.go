@@ -49,7 +49,9 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 			return nil, p
 		}
 		if job.MaxQueued != 0 {
-			return nil, invalidInput.because("", Fault{Line: line, Pointer: "#/maxQueued", Detail: "is decided on one job at a time: use POST /jobs"})
+			return nil, invalidInput.because(
+				"", Fault{Line: line, Pointer: "#/maxQueued",
+					Detail: "is decided on one job at a time: use POST /jobs"})
 		}
 		requests = append(requests, job.request(ctx))
 		lineOf = append(lineOf, line)
@@ -111,7 +113,8 @@ func (s *server) readLine(text []byte) (NewJob, *Problem) {
 		return job, malformed.because("", Fault{Pointer: "#", Detail: errUnreadable.Error()})
 	}
 	found := &huma.ValidateResult{}
-	huma.Validate(s.newJob.registry, s.newJob.schema, huma.NewPathBuffer([]byte("body"), 4), huma.ModeWriteToServer, parsed, found)
+	huma.Validate(s.newJob.registry, s.newJob.schema, huma.NewPathBuffer([]byte("body"), 4), huma.ModeWriteToServer,
+		parsed, found)
 	if len(found.Errors) > 0 {
 		return job, fromHuma(&huma.ErrorModel{Status: invalidInput.status, Errors: details(found.Errors)})
 	}

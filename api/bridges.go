@@ -32,7 +32,8 @@ func (s *server) listBridges(ctx context.Context, _ *struct{}) (*bridgesOutput, 
 	out.Body.Bridges = make([]Bridge, len(bridges))
 	for i, b := range bridges {
 		out.Body.Bridges[i] = Bridge{
-			Bridge: b.Name, State: b.State(), Stored: b.Stored, MovedAt: utc(b.MovedAt), Lag: b.Lag, AwaySince: utc(b.AwaySince), AwayFor: b.AwayReason,
+			Bridge: b.Name, State: b.State(), Stored: b.Stored, MovedAt: utc(b.MovedAt), Lag: b.Lag,
+			AwaySince: utc(b.AwaySince), AwayFor: b.AwayReason,
 		}
 	}
 	return out, nil

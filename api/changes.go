@@ -33,7 +33,8 @@ func (s *server) streamChanges(ctx context.Context, in *changesInput) (*source, 
 	if in.LastEventID != "" {
 		var err error
 		if from, err = watch.ParsePosition(in.LastEventID); err != nil {
-			return nil, invalidInput.because("", Fault{Header: "Last-Event-ID", Detail: "is not one that was given here"})
+			return nil, invalidInput.because(
+				"", Fault{Header: "Last-Event-ID", Detail: "is not one that was given here"})
 		}
 	}
 	wanted, err := in.read()

@@ -185,7 +185,8 @@ func makeKeyCursor(p operator.KeyPlace) string {
 	if !p.BlockedSince.IsZero() {
 		since = p.BlockedSince.UnixMicro()
 	}
-	return writeCursor(keyCursorVersion, number8(since), p.Tenant[:], []byte{byte(len(p.Queue))}, []byte(p.Queue), []byte(p.Key))
+	return writeCursor(keyCursorVersion, number8(since), p.Tenant[:], []byte{byte(len(p.Queue))}, []byte(p.Queue),
+		[]byte(p.Key))
 }
 
 func readKeyCursor(s string) (p operator.KeyPlace, err error) {

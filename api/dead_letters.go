@@ -25,7 +25,8 @@ type DeadLetterFilter struct {
 }
 
 func (f DeadLetterFilter) isZero() bool {
-	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.ErrorCode == "" && f.Fingerprint == "" &&
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.ErrorCode == "" &&
+		f.Fingerprint == "" &&
 		f.CreatedSince.IsZero() && f.CreatedUntil.IsZero() && f.FailedSince.IsZero() && f.FailedUntil.IsZero()
 }
 
@@ -33,7 +34,8 @@ func (f DeadLetterFilter) isZero() bool {
 func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operator.DeadLetterFilter, err error) {
 	of = operator.DeadLetterFilter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
-		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince,
+		FailedUntil: f.FailedUntil,
 	}
 	for _, status := range f.Status {
 		if of.Status != "" && string(of.Status) != status {
@@ -48,8 +50,10 @@ func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operat
 
 func (f DeadLetterFilter) query() map[string]string {
 	return map[string]string{
-		"tenant": f.Tenant, "kind": f.Kind, "queue": f.Queue, "key": f.Key, "status": strings.Join(f.Status, ","), "error_code": f.ErrorCode, "error_fingerprint": f.Fingerprint,
-		"created_since": text(f.CreatedSince), "created_until": text(f.CreatedUntil), "failed_since": text(f.FailedSince), "failed_until": text(f.FailedUntil),
+		"tenant": f.Tenant, "kind": f.Kind, "queue": f.Queue, "key": f.Key, "status": strings.Join(f.Status, ","),
+		"error_code": f.ErrorCode, "error_fingerprint": f.Fingerprint,
+		"created_since": text(f.CreatedSince), "created_until": text(f.CreatedUntil),
+		"failed_since": text(f.FailedSince), "failed_until": text(f.FailedUntil),
 	}
 }
 
@@ -91,7 +95,8 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	out := &deadLettersOutput{}
 	out.Body.DeadLetters = make([]DeadLetter, len(page.DeadLetters))
 	for i, l := range page.DeadLetters {
-		out.Body.DeadLetters[i] = DeadLetter{Job: view(principal(ctx), l.Job), FailedAt: utc(l.FailedAt), Fingerprint: l.Fingerprint}
+		out.Body.DeadLetters[i] = DeadLetter{Job: view(principal(ctx), l.Job), FailedAt: utc(l.FailedAt),
+			Fingerprint: l.Fingerprint}
 	}
 	if !page.Next.IsZero() {
 		out.Body.Next = makeCursor(page.Next)
@@ -137,7 +142,8 @@ func (s *server) groupDeadLetters(ctx context.Context, in *groupsInput) (*groups
 	out.Body.Groups = make([]DeadLetterGroup, len(groups))
 	for i, g := range groups {
 		out.Body.Groups[i] = DeadLetterGroup{
-			Fingerprint: g.Fingerprint, Kind: g.Kind, ErrorCode: g.ErrorCode, Message: g.Message, Example: g.Example.String(), Jobs: g.Jobs,
+			Fingerprint: g.Fingerprint, Kind: g.Kind, ErrorCode: g.ErrorCode, Message: g.Message,
+			Example: g.Example.String(), Jobs: g.Jobs,
 			Oldest: utc(g.Oldest), Newest: utc(g.Newest),
 		}
 	}

@@ -51,15 +51,17 @@ type (
 
 func (s *server) replayDeadLetters(ctx context.Context, in *replayLettersInput) (*actedOutput, error) {
 	rate := in.Body.RatePerSecond
-	return s.actOnLetters(ctx, in.Body.LettersAct, rate, func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.ReplayDeadLetters(ctx, f, rate)
-	})
+	return s.actOnLetters(ctx, in.Body.LettersAct, rate,
+		func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+			return o.ReplayDeadLetters(ctx, f, rate)
+		})
 }
 
 func (s *server) dismissDeadLetters(ctx context.Context, in *dismissLettersInput) (*actedOutput, error) {
-	return s.actOnLetters(ctx, in.Body, 0, func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.DismissDeadLetters(ctx, f)
-	})
+	return s.actOnLetters(ctx, in.Body, 0,
+		func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+			return o.DismissDeadLetters(ctx, f)
+		})
 }
 
 type actOnAll func(*operator.Operator, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
@@ -81,7 +83,8 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 		would, err := s.operator.MatchDeadLetters(ctx, filter)
 		return &actedOutput{Body: LettersActed{Matched: would.Matched, FailedUntil: would.FailedUntil.UTC()}}, err
 	}
-	progress, pause, more, err := someOf(act(s.by(ctx).Because(a.Reason), filter), rate, min(maxActTime, s.config.Timeout/2))
+	progress, pause, more, err := someOf(act(s.by(ctx).Because(a.Reason), filter), rate,
+		min(maxActTime, s.config.Timeout/2))
 	if progress.Done > 0 {
 		s.watch.Counts.Outdate()
 		s.watch.LetterGroups.Outdate()
@@ -102,7 +105,8 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 
 // someOf continues an act until it is done, or until it is time to answer: after a thousand jobs, or if the next pause
 // would end after the limit. The client then makes that pause.
-func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit time.Duration) (progress operator.BulkProgress, pause time.Duration, more bool, err error) {
+func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64,
+	limit time.Duration) (progress operator.BulkProgress, pause time.Duration, more bool, err error) {
 	began := time.Now()
 	for next, err := range act {
 		if err != nil {

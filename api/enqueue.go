@@ -63,12 +63,16 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 	return outbox.Request{
 		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
 		Options: outbox.Options{
-			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
-			Timeout: seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds), IdempotencyKey: j.IdempotencyKey,
-			Deadline: j.Deadline, Hold: j.Hold, Streamed: j.Streamed,
+			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt,
+			MaxAttempts: j.MaxAttempts,
+			Timeout:     seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds),
+			IdempotencyKey: j.IdempotencyKey,
+			Deadline:       j.Deadline, Hold: j.Hold, Streamed: j.Streamed,
 			Key: outbox.KeyRules{
-				Name: j.Key, MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
-				OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
+				Name: j.Key, MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence,
+				OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
+				OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued,
+				WhenFull: outbox.DepthPolicy(j.WhenFull),
 			},
 			Headers: withTrace(ctx, engine.Caller(callerIn(ctx)).AddTo(j.Headers)), Tenant: principal(ctx).Tenant,
 		},
@@ -127,7 +131,8 @@ func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput,
 		return nil, p
 	}
 	out, err := s.enqueueOne(ctx, in)
-	if invalid, ok := errors.AsType[*outbox.InvalidError](err); ok && byHeader && invalid.Field == "Options.IdempotencyKey" {
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); ok && byHeader &&
+		invalid.Field == "Options.IdempotencyKey" {
 		return nil, invalidInput.because("", Fault{Header: "Idempotency-Key", Detail: invalid.Reason})
 	}
 	return out, err
@@ -179,7 +184,8 @@ func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, 
 	case err != nil:
 		return nil, err
 	case done.ID.IsZero():
-		return nil, keyFull.because(fmt.Sprintf("%d jobs of this key are waiting; the limit is %d.", done.Queued, r.Options.Key.MaxQueued))
+		return nil, keyFull.because(fmt.Sprintf("%d jobs of this key are waiting; the limit is %d.", done.Queued,
+			r.Options.Key.MaxQueued))
 	}
 	accepted := stored{done.ID, r.Options.Hold && done.Stored}.accepted()
 	switch {
@@ -199,7 +205,8 @@ func (in *enqueueInput) takeHeader() *Problem {
 	case in.IdempotencyKey == "":
 		return nil
 	case in.Body.IdempotencyKey != "" && in.Body.IdempotencyKey != in.IdempotencyKey:
-		return invalidInput.because("", Fault{Header: "Idempotency-Key", Detail: "is not the idempotencyKey of the body"})
+		return invalidInput.because(
+			"", Fault{Header: "Idempotency-Key", Detail: "is not the idempotencyKey of the body"})
 	}
 	in.Body.IdempotencyKey = in.IdempotencyKey
 	return nil

@@ -66,7 +66,8 @@ func (s *server) outermost(mux *http.ServeMux) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		h.Set("Referrer-Policy", "no-referrer")
-		ctx, cancel := context.WithTimeout(context.WithValue(context.WithValue(r.Context(), requestIDKey, id), connectionKey, r.Context()), s.config.Timeout)
+		ctx, cancel := context.WithTimeout(context.WithValue(context.WithValue(r.Context(), requestIDKey, id),
+			connectionKey, r.Context()), s.config.Timeout)
 		defer cancel()
 		r = r.WithContext(ctx)
 		answer := &answer{ResponseWriter: w}
@@ -172,7 +173,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	answer := s.bodies.room(who)
 	defer answer.keep(0)
 	inner := operator.TiedTo(inSpan, tenantOf(who))
-	for key, value := range map[contextKey]any{principalKey: who, callerKey: callerOf(who, r), slotsKey: done, answerKey: answer} {
+	for key, value := range map[contextKey]any{principalKey: who, callerKey: callerOf(who, r), slotsKey: done,
+		answerKey: answer} {
 		inner = context.WithValue(inner, key, value)
 	}
 	next(huma.WithContext(ctx, inner))
@@ -180,7 +182,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 
 // begin waits until a request that has been read may be worked on. Its slot of the admission, and its body, are
 // released when the answer begins; done releases its part of the quota of answers.
-func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Principal, room *room) (done func(), refused *Problem) {
+func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Principal,
+	room *room) (done func(), refused *Problem) {
 	forget := func() {
 		if read, ok := r.Body.(*body); ok {
 			_ = read.Close()
@@ -238,7 +241,8 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 }
 
 // readRequest reads the body, validates it and the parameters, and leaves the body for huma.
-func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w http.ResponseWriter, r *http.Request) *Problem {
+func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w http.ResponseWriter,
+	r *http.Request) *Problem {
 	if p := checkParameters(r); p != nil {
 		return p
 	}
@@ -254,7 +258,8 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 	sent := r.Header.Get("Content-Type")
 	contentType, _, err := mime.ParseMediaType(sent)
 	if _, taken := op.RequestBody.Content[contentType]; err != nil || !taken {
-		return mediaType.because(fmt.Sprintf("It takes %s, and the Content-Type is %.100q.", oneOf(op.RequestBody.Content), sent))
+		return mediaType.because(fmt.Sprintf("It takes %s, and the Content-Type is %.100q.",
+			oneOf(op.RequestBody.Content), sent))
 	}
 	lines := contentType == ndjson
 	limit := int64(s.config.MaxBodyBytes)
@@ -323,7 +328,9 @@ func checkParameters(r *http.Request) *Problem {
 		if fault := textFault(value); fault != "" {
 			return malformed.because("", Fault{Header: name, Detail: fault})
 		} else if len(value) > maxCallerBytes {
-			return malformed.because("", Fault{Header: name, Detail: fmt.Sprintf("is %d bytes, want at most %d", len(value), maxCallerBytes)})
+			return malformed.because(
+				"", Fault{Header: name, Detail: fmt.Sprintf("is %d bytes, want at most %d", len(value),
+					maxCallerBytes)})
 		}
 	}
 	if fault := textFault(r.URL.Path); fault != "" {

@@ -16,7 +16,8 @@ const explorerPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 var explorerTypes = map[string]string{
-	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", "": "text/plain; charset=utf-8",
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	"": "text/plain; charset=utf-8",
 }
 
 // serveExplorer serves the page at /docs and its files below, with relative links, because the API may be mounted

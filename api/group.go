@@ -130,7 +130,9 @@ func byTenant[Q any](asked []Q, tenantOf func(Q) outbox.ID) func(yield func(outb
 			tenant := tenantOf(q)
 			places[tenant] = append(places[tenant], i)
 		}
-		for _, tenant := range slices.SortedFunc(maps.Keys(places), func(a, b outbox.ID) int { return bytes.Compare(a[:], b[:]) }) {
+		for _, tenant := range slices.SortedFunc(maps.Keys(places), func(a, b outbox.ID) int {
+			return bytes.Compare(a[:], b[:])
+		}) {
 			if !yield(tenant, places[tenant]) {
 				return
 			}

@@ -44,7 +44,8 @@ func (s *server) replayHistory(ctx context.Context, in *jobReplayInput) (*jobRep
 		return nil, err
 	}
 	wanted := operator.HistoryReplay{
-		Kind: in.Body.Kind, Since: in.Body.Since, Until: in.Body.Until, Key: in.Body.Key, Tenant: tenant, PerSecond: in.Body.RatePerSecond, Again: in.Body.Again,
+		Kind: in.Body.Kind, Since: in.Body.Since, Until: in.Body.Until, Key: in.Body.Key, Tenant: tenant,
+		PerSecond: in.Body.RatePerSecond, Again: in.Body.Again,
 	}
 	out := &jobReplayOutput{}
 	var plan operator.HistoryPlan

@@ -78,8 +78,10 @@ func view(who access.Principal, j operator.Job) Job {
 	}
 	if who.Can(access.AdminRead) {
 		v.Internals = &Internals{
-			Tenant: j.Tenant.String(), Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, LostLeases: j.LostLeases, Epoch: j.Epoch,
-			TimeoutSeconds: j.Timeout.Seconds(), BackoffSeconds: backoffSeconds(j.Backoff), Worker: j.Worker, LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes, Streamed: j.Streamed,
+			Tenant: j.Tenant.String(), Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, LostLeases: j.LostLeases,
+			Epoch:          j.Epoch,
+			TimeoutSeconds: j.Timeout.Seconds(), BackoffSeconds: backoffSeconds(j.Backoff), Worker: j.Worker,
+			LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes, Streamed: j.Streamed,
 		}
 		if who.Can(access.PayloadRead) {
 			v.Internals.Headers = j.Headers
@@ -131,7 +133,10 @@ type jobInput struct {
 func (s *server) find(ctx context.Context, text string) (operator.Job, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
-		return operator.Job{}, invalidInput.because("", Fault{Parameter: "id", Detail: "is no id, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab"})
+		return operator.Job{},
+			invalidInput.because(
+				"", Fault{Parameter: "id",
+					Detail: "is no id, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab"})
 	}
 	job, err := s.lookups.ask(ctx, operator.Wanted{ID: id, Tenant: within(ctx)})
 	if err == nil && job.ID.IsZero() {
@@ -261,8 +266,9 @@ func (s *server) listAttempts(ctx context.Context, in *jobInput) (*attemptsOutpu
 	out.Body.Attempts = make([]Attempt, len(job.Attempts))
 	for i, a := range job.Attempts {
 		out.Body.Attempts[i] = Attempt{
-			Attempt: a.Attempt, Epoch: a.Epoch, Worker: a.Worker, StartedAt: utc(a.StartedAt), FinishedAt: utc(a.FinishedAt),
-			Error: JobError{Code: a.ErrorCode, Message: a.ErrorMessage}, Stack: a.Stack,
+			Attempt: a.Attempt, Epoch: a.Epoch, Worker: a.Worker, StartedAt: utc(a.StartedAt),
+			FinishedAt: utc(a.FinishedAt),
+			Error:      JobError{Code: a.ErrorCode, Message: a.ErrorMessage}, Stack: a.Stack,
 		}
 	}
 	return out, nil

@@ -24,7 +24,8 @@ type Key struct {
 
 func viewKey(k operator.Key) Key {
 	v := Key{
-		Tenant: k.Tenant.String(), Queue: k.Queue, Key: k.Key, Waiting: k.Waiting, Blocked: k.Blocked, Running: k.Running, DeadLetters: k.DeadLetters,
+		Tenant: k.Tenant.String(), Queue: k.Queue, Key: k.Key, Waiting: k.Waiting, Blocked: k.Blocked,
+		Running: k.Running, DeadLetters: k.DeadLetters,
 		BlockedSince: utc(k.BlockedSince), ParkedSince: utc(k.ParkedSince), ParksAt: utc(k.ParksAt),
 	}
 	if !k.ParkedFor.IsZero() {
@@ -54,7 +55,8 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	filter := operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked, Limit: min(in.Limit, operator.MaxLimit)}
+	filter := operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked,
+		Limit: min(in.Limit, operator.MaxLimit)}
 	if filter.After, err = fromCursor(in.Cursor, readKeyCursor); err != nil {
 		return nil, err
 	}

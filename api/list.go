@@ -33,18 +33,24 @@ type Filter struct {
 }
 
 func (f Filter) isZero() bool {
-	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.Worker == "" && f.ErrorCode == "" && f.MinAttempt == 0 && f.Parent == "" &&
-		f.IDPrefix == "" && f.Contains == "" && f.FinishedSince.IsZero() && f.FinishedUntil.IsZero() && f.CreatedSince.IsZero() && f.CreatedUntil.IsZero()
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" &&
+		len(f.Status) == 0 && f.Worker == "" && f.ErrorCode == "" && f.MinAttempt == 0 && f.Parent == "" &&
+		f.IDPrefix == "" && f.Contains == "" && f.FinishedSince.IsZero() && f.FinishedUntil.IsZero() &&
+		f.CreatedSince.IsZero() && f.CreatedUntil.IsZero()
 }
 
 // operators returns the operator's filter, restricted to the principal's tenant.
 func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter, err error) {
 	of = operator.Filter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil,
-		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix, Contains: f.Contains, FinishedSince: f.FinishedSince, FinishedUntil: f.FinishedUntil,
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedSince: f.CreatedSince,
+		CreatedUntil: f.CreatedUntil,
+		Worker:       f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix,
+		Contains:      f.Contains,
+		FinishedSince: f.FinishedSince, FinishedUntil: f.FinishedUntil,
 	}
 	if (f.Worker != "" || f.MinAttempt > 0) && !principal(ctx).Can(access.AdminRead) {
-		return of, forbidden.because("To ask for a worker or an attempt takes the capability " + string(access.AdminRead) + ".")
+		return of, forbidden.because("To ask for a worker or an attempt takes the capability " +
+			string(access.AdminRead) + ".")
 	}
 	if f.Contains != "" && !principal(ctx).Can(access.PayloadRead) {
 		return of, forbidden.because("To search payloads takes the capability " + string(access.PayloadRead) + ".")
@@ -110,8 +116,10 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 // next returns the link to the next page.
 func (in *listInput) next(cursor string) string {
 	return nextLink(in.Limit, cursor, map[string]string{
-		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
-		"created_since": text(in.CreatedSince), "created_until": text(in.CreatedUntil), "worker": in.Worker, "error_code": in.ErrorCode,
+		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint,
+		"status":        strings.Join(in.Status, ","),
+		"created_since": text(in.CreatedSince), "created_until": text(in.CreatedUntil), "worker": in.Worker,
+		"error_code":  in.ErrorCode,
 		"min_attempt": number(in.MinAttempt), "parent": in.Parent, "id_prefix": in.IDPrefix, "contains": in.Contains,
 		"finished_since": text(in.FinishedSince), "finished_until": text(in.FinishedUntil),
 	})

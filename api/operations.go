@@ -44,12 +44,14 @@ type OpenJobsFilter struct {
 }
 
 func (f OpenJobsFilter) isZero() bool {
-	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedSince.IsZero() && f.CreatedUntil.IsZero()
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 &&
+		f.CreatedSince.IsZero() && f.CreatedUntil.IsZero()
 }
 
 // operators returns the operator's filter, restricted to the principal's tenant.
 func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator.OpenFilter, err error) {
-	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
+	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince,
+		CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
 	for _, status := range f.Status {
 		of.Statuses = append(of.Statuses, outbox.Status(status))
 	}
@@ -115,14 +117,17 @@ func operationOf(ctx context.Context, o operator.Operation) Operation {
 		o = o.ForTenant()
 	}
 	v := Operation{
-		ID: o.ID.String(), Tenant: textOfID(o.Tenant), Act: string(o.Act), State: "running", RatePerSecond: o.PerSecond, Matched: o.Matched, Done: o.Done, Passed: o.Passed,
-		Actor: o.Actor, Reason: o.Reason, AuditID: o.RequestID, StartedAt: utc(o.StartedAt), StoppedAt: utc(o.StoppedAt), FinishedAt: utc(o.FinishedAt), Failure: o.Failure,
+		ID: o.ID.String(), Tenant: textOfID(o.Tenant), Act: string(o.Act), State: "running", RatePerSecond: o.PerSecond,
+		Matched: o.Matched, Done: o.Done, Passed: o.Passed,
+		Actor: o.Actor, Reason: o.Reason, AuditID: o.RequestID, StartedAt: utc(o.StartedAt),
+		StoppedAt: utc(o.StoppedAt), FinishedAt: utc(o.FinishedAt), Failure: o.Failure,
 	}
 	if o.Act.OnOpenJobs() {
 		f := o.Jobs
 		v.Edit = JobEdit{Queue: o.Edit.Queue, Priority: o.Edit.Priority, RunAt: utc(o.Edit.RunAt)}
 		v.Jobs = OpenJobsFilter{
-			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: utc(f.CreatedSince), CreatedUntil: utc(f.CreatedUntil),
+			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key,
+			CreatedSince: utc(f.CreatedSince), CreatedUntil: utc(f.CreatedUntil),
 		}
 		for _, status := range f.Statuses {
 			v.Jobs.Status = append(v.Jobs.Status, string(status))
@@ -130,8 +135,10 @@ func operationOf(ctx context.Context, o operator.Operation) Operation {
 	} else {
 		f := o.Filter
 		v.Filter = DeadLetterFilter{
-			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
-			CreatedSince: utc(f.CreatedSince), CreatedUntil: utc(f.CreatedUntil), FailedSince: utc(f.FailedSince), FailedUntil: utc(f.FailedUntil),
+			OfTenant: OfTenant{Tenant: textOfID(f.Tenant)}, Kind: f.Kind, Queue: f.Queue, Key: f.Key,
+			ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
+			CreatedSince: utc(f.CreatedSince), CreatedUntil: utc(f.CreatedUntil), FailedSince: utc(f.FailedSince),
+			FailedUntil: utc(f.FailedUntil),
 		}
 		if f.Status != "" {
 			v.Filter.Status = []string{string(f.Status)}
@@ -196,7 +203,8 @@ func (s *server) previewOperation(ctx context.Context, in *startOperationInput) 
 	if err != nil {
 		return nil, err
 	}
-	out := &previewOutput{OperationPreview{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf, ByStatus: map[string]int64{}}}
+	out := &previewOutput{OperationPreview{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf,
+		ByStatus: map[string]int64{}}}
 	for status, n := range counted.ByStatus {
 		out.Body.ByStatus[string(status)] = n
 	}
@@ -250,19 +258,21 @@ func (s *server) stopOperation(ctx context.Context, in *switchOperationInput) (*
 }
 
 func (s *server) resumeOperation(ctx context.Context, in *switchOperationInput) (*operationOutput, error) {
-	return s.onOperation(ctx, in.Operation, func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error) {
-		found, err := s.operator.Operation(ctx, tenant, id)
-		if err == nil {
-			err = mayHave(ctx, found.Act)
-		}
-		if err != nil {
-			return found, err
-		}
-		return s.by(ctx).Because(in.Reason).ResumeOperation(ctx, tenant, id)
-	})
+	return s.onOperation(ctx, in.Operation,
+		func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error) {
+			found, err := s.operator.Operation(ctx, tenant, id)
+			if err == nil {
+				err = mayHave(ctx, found.Act)
+			}
+			if err != nil {
+				return found, err
+			}
+			return s.by(ctx).Because(in.Reason).ResumeOperation(ctx, tenant, id)
+		})
 }
 
-func (s *server) onOperation(ctx context.Context, text string, do func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)) (*operationOutput, error) {
+func (s *server) onOperation(ctx context.Context, text string,
+	do func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)) (*operationOutput, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
 		return nil, invalidInput.because("", Fault{Parameter: "operation", Detail: "is no operation's id"})

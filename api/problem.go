@@ -112,24 +112,28 @@ var (
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
 	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
 	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
-	mediaType         = code{"unsupported_media_type", http.StatusUnsupportedMediaType, "The body's content type is not taken here"}
-	rateLimited       = code{"rate_limited", http.StatusTooManyRequests, "Too many requests by this token"}
-	overloaded        = code{"overloaded", http.StatusTooManyRequests, "The server is overloaded"}
-	clientGone        = code{"client_gone", 499, "The client went away"} // which will not read it
-	internalError     = code{"internal_error", http.StatusInternalServerError, "Something went wrong here"}
-	unavailable       = code{"unavailable", http.StatusServiceUnavailable, "The database cannot be reached"}
-	timedOut          = code{"timeout", http.StatusGatewayTimeout, "It took too long"}
+	mediaType         = code{"unsupported_media_type", http.StatusUnsupportedMediaType,
+		"The body's content type is not taken here"}
+	rateLimited   = code{"rate_limited", http.StatusTooManyRequests, "Too many requests by this token"}
+	overloaded    = code{"overloaded", http.StatusTooManyRequests, "The server is overloaded"}
+	clientGone    = code{"client_gone", 499, "The client went away"} // which will not read it
+	internalError = code{"internal_error", http.StatusInternalServerError, "Something went wrong here"}
+	unavailable   = code{"unavailable", http.StatusServiceUnavailable, "The database cannot be reached"}
+	timedOut      = code{"timeout", http.StatusGatewayTimeout, "It took too long"}
 )
 
 // problemCodes lists all of them.
 var problemCodes = []code{
-	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, scheduleExists, scheduleDeclared, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound,
+	replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
+	jobStatusConflict, scheduleExists, scheduleDeclared, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy,
+	keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
 // because returns a problem of this kind.
 func (c code) because(detail string, faults ...Fault) *Problem {
-	p := &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Outcome: outcomeNone, Detail: detail, Errors: faults}
+	p := &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Outcome: outcomeNone,
+		Detail: detail, Errors: faults}
 	if c == internalError || c == clientGone { // wherever it happened
 		p.Outcome = outcomeUnknown
 	}
@@ -184,7 +188,8 @@ func afterAct(err error) error {
 func (p *Problem) done() *Problem {
 	p.Outcome = outcomeDone
 	if p.Status >= http.StatusInternalServerError {
-		p.Detail, p.retryAfter, p.unsure = "It is done, but how things are now could not be read: do not ask for it again, look.", 0, false
+		p.Detail, p.retryAfter,
+			p.unsure = "It is done, but how things are now could not be read: do not ask for it again, look.", 0, false
 	}
 	return p
 }
@@ -219,7 +224,8 @@ func problemOf(err error) *Problem {
 	case errors.Is(err, schedule.ErrExists):
 		return scheduleExists.because("Change it, or choose another name.")
 	case errors.Is(err, schedule.ErrDeclared):
-		return scheduleDeclared.because("Change it in the code that declares it (app.Config.Schedules); its next start would undo any other change.")
+		return scheduleDeclared.because(
+			"Change it in the code that declares it (app.Config.Schedules); its next start would undo any other change.")
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return sinkNotFound.because("No relay has ever published to a sink of the name.")
 	case errors.Is(err, operator.ErrReplayNotFound):
@@ -236,7 +242,8 @@ func problemOf(err error) *Problem {
 		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
-	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled), isSQL(err, lockNotAvailable):
+	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled),
+		isSQL(err, lockNotAvailable):
 		return timedOut.because("The server gave up.").unknown()
 	case errors.Is(err, access.ErrCrowd):
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
@@ -264,18 +271,26 @@ func isSQL(err error, condition string) bool { return pgsession.State(err) == co
 
 // wireNames maps fields in the errors of package outbox to the names that clients know.
 var wireNames = map[string]string{
-	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue", "Options.Priority": "priority",
-	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds", "Options.Backoff": "backoffSeconds",
-	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers", "Options.Headers name": "headers",
-	"Options.Deadline": "deadline", "Options.Key.MaxActive": "maxActive", "Options.Key.Ordered": "ordered", "Options.Key.Sequence": "sequence",
-	"Options.Key.OnDeath": "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse", "Options.Key.MaxQueued": "maxQueued",
-	"Options.Key.WhenFull": "whenFull", "payload": "payload", "OpenFilter.AsOf": "jobs/asOf",
-	"name": "name", "expression": "cron", "expression.minute": "cron", "expression.hour": "cron", "expression.day-of-month": "cron",
-	"expression.month": "cron", "expression.day-of-week": "cron", "zone": "timeZone", "interval": "everySeconds",
+	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue",
+	"Options.Priority": "priority",
+	"Options.Delay":    "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts",
+	"Options.Timeout": "timeoutSeconds", "Options.Backoff": "backoffSeconds",
+	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers",
+	"Options.Headers name": "headers",
+	"Options.Deadline":     "deadline", "Options.Key.MaxActive": "maxActive", "Options.Key.Ordered": "ordered",
+	"Options.Key.Sequence": "sequence",
+	"Options.Key.OnDeath":  "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse",
+	"Options.Key.MaxQueued": "maxQueued",
+	"Options.Key.WhenFull":  "whenFull", "payload": "payload", "OpenFilter.AsOf": "jobs/asOf",
+	"name": "name", "expression": "cron", "expression.minute": "cron", "expression.hour": "cron",
+	"expression.day-of-month": "cron",
+	"expression.month":        "cron", "expression.day-of-week": "cron", "zone": "timeZone", "interval": "everySeconds",
 	"Options.Missed": "missed", "Options.MissedLimit": "missedLimit",
-	"NewOperation.Edit": "edit", "JobEdit.Queue": "edit/queue", "JobEdit.Priority": "edit/priority", "JobEdit.RunAt": "edit/runAt",
-	"topics": "topics", "until": "until", "rate": "ratePerSecond",
-	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts", "Limits.Rate.Interval": "rate/intervalSeconds",
+	"NewOperation.Edit": "edit", "JobEdit.Queue": "edit/queue", "JobEdit.Priority": "edit/priority",
+	"JobEdit.RunAt": "edit/runAt",
+	"topics":        "topics", "until": "until", "rate": "ratePerSecond",
+	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts",
+	"Limits.Rate.Interval": "rate/intervalSeconds",
 }
 
 // wireReasons replaces the fields that a reason names likewise: the longest first, because some are prefixes of others.
@@ -288,7 +303,8 @@ var wireReasons = func() *strings.Replacer {
 	}
 	slices.SortFunc(fields, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	words := []string{
-		"MaxActive, Ordered, OnLapse and MaxQueued", "maxActive, ordered, onLapse and maxQueued", "and so is an interval", "and so is everySeconds",
+		"MaxActive, Ordered, OnLapse and MaxQueued", "maxActive, ordered, onLapse and maxQueued",
+		"and so is an interval", "and so is everySeconds",
 	}
 	for _, field := range fields {
 		words = append(words, field, wireNames[field])

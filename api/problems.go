@@ -53,8 +53,10 @@ func (s *server) listProblems(ctx context.Context, in *OfTenant) (*problemsOutpu
 	out.Body.AsOf, out.Body.Problems = found.AsOf, make([]Finding, len(found.Problems))
 	for i, p := range found.Problems {
 		out.Body.Problems[i] = Finding{
-			Kind: p.Kind, Severity: string(p.Severity), Sentence: p.Sentence, Since: utc(p.Since), Tenant: textOfID(p.Tenant), Queue: p.Queue, JobKind: p.JobKind,
-			Key: p.Key, Fingerprint: p.Fingerprint, ErrorCode: p.ErrorCode, Message: p.Message, Job: textOfID(p.Job), Schedule: p.Schedule, Worker: p.Worker,
+			Kind: p.Kind, Severity: string(p.Severity), Sentence: p.Sentence, Since: utc(p.Since),
+			Tenant: textOfID(p.Tenant), Queue: p.Queue, JobKind: p.JobKind,
+			Key: p.Key, Fingerprint: p.Fingerprint, ErrorCode: p.ErrorCode, Message: p.Message, Job: textOfID(p.Job),
+			Schedule: p.Schedule, Worker: p.Worker,
 			Jobs: p.Jobs, Do: p.Do, Act: actOf(p.Act),
 		}
 	}
@@ -111,9 +113,11 @@ func (s *server) getOverview(ctx context.Context, in *OfTenant) (*overviewOutput
 	if err != nil {
 		return nil, err
 	}
-	out := &overviewOutput{Overview{AsOf: counted.AsOf, OldestUnknown: true, Queues: []OverviewQueue{}, Recent: []Recent{}}}
+	out := &overviewOutput{Overview{AsOf: counted.AsOf, OldestUnknown: true, Queues: []OverviewQueue{},
+		Recent: []Recent{}}}
 	for _, q := range counted.Jobs.In(rules) {
-		out.Body.Queues = append(out.Body.Queues, OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince), Jobs: byStatus(q.Jobs)})
+		out.Body.Queues = append(out.Body.Queues, OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince),
+			Jobs: byStatus(q.Jobs)})
 	}
 	return out, nil
 }
@@ -124,11 +128,13 @@ func overviewOf(v operator.Overview) Overview {
 		Queues: make([]OverviewQueue, len(v.Queues)), Recent: make([]Recent, len(v.Recent)),
 	}
 	for i, q := range v.Queues {
-		o.Queues[i] = OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince), OldestDue: utc(q.OldestDue), Jobs: byStatus(q.Jobs)}
+		o.Queues[i] = OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince), OldestDue: utc(q.OldestDue),
+			Jobs: byStatus(q.Jobs)}
 	}
 	for i, r := range v.Recent {
 		o.Recent[i] = Recent{
-			Kind: r.Kind, Jobs: r.Jobs, Unsuccessful: r.Unsuccessful, Since: utc(r.Since), WaitP50Seconds: r.WaitP50.Seconds(),
+			Kind: r.Kind, Jobs: r.Jobs, Unsuccessful: r.Unsuccessful, Since: utc(r.Since),
+			WaitP50Seconds: r.WaitP50.Seconds(),
 			WaitP99Seconds: r.WaitP99.Seconds(), RunP50Seconds: r.RunP50.Seconds(), RunP99Seconds: r.RunP99.Seconds(),
 		}
 	}
@@ -203,7 +209,8 @@ func newWatch(s *server) *watch.State {
 	return watch.New(s.config.Pool, watch.Config{
 		CountAtOnce: s.config.CountAtOnce, Stopping: s.config.Stopping,
 		Changes: watch.ChangesConfig{
-			LookEvery: s.config.lookEvery, DeafAfter: s.config.deafAfter, Rest: s.config.restAfter, MaxChanges: s.config.maxChanges, MaxWaiting: s.config.maxWaiting,
+			LookEvery: s.config.lookEvery, DeafAfter: s.config.deafAfter, Rest: s.config.restAfter,
+			MaxChanges: s.config.maxChanges, MaxWaiting: s.config.maxWaiting,
 			Complain: func(ctx context.Context, err error) { _ = s.explain(ctx, err) },
 		},
 	})

@@ -31,9 +31,11 @@ func (q *quota) take(who access.Principal) (leave func(), refused *Problem) {
 	of := callers.Of(who)
 	switch {
 	case q.takenBy[of] >= q.each:
-		return nil, rateLimited.because(fmt.Sprintf("This caller already has %d %s (the maximum).", q.each, q.what)).after(q.again)
+		return nil, rateLimited.because(fmt.Sprintf("This caller already has %d %s (the maximum).", q.each,
+			q.what)).after(q.again)
 	case q.taken >= q.most:
-		return nil, overloaded.because(fmt.Sprintf("The server already has %d %s (the maximum).", q.most, q.what)).after(q.again)
+		return nil, overloaded.because(fmt.Sprintf("The server already has %d %s (the maximum).", q.most,
+			q.what)).after(q.again)
 	}
 	q.taken++
 	q.takenBy[of]++

@@ -28,6 +28,8 @@ func (s *server) noteRefused(r *http.Request, bearer string, err error) {
 	if !due {
 		return
 	}
-	s.log.LogAttrs(r.Context(), slog.LevelWarn, "bearer refused", slog.String("request_id", requestID(r.Context())), slog.String("remote", from),
-		slog.String("token", access.TokenID(bearer)), slog.String("reason", reason), slog.Int("since_last_line", missed))
+	s.log.LogAttrs(r.Context(), slog.LevelWarn, "bearer refused", slog.String("request_id", requestID(r.Context())),
+		slog.String("remote", from),
+		slog.String("token", access.TokenID(bearer)), slog.String("reason", reason),
+		slog.Int("since_last_line", missed))
 }

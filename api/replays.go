@@ -63,9 +63,12 @@ func replayOf(ctx context.Context, r operator.Replay) Replay {
 		r = r.ForTenant()
 	}
 	shown := Replay{
-		ID: r.ID.String(), Sink: r.Sink, State: r.State(), Since: utc(r.Since), Until: utc(r.Until), Topics: r.Topics, Key: r.Key,
-		RatePerSecond: r.PerSecond, Again: r.Again, StopLive: r.StopLive, Events: r.Events, Published: r.Published, Refused: r.Refused,
-		Repeated: r.Repeated, WaitsFor: r.Failure, Actor: r.Actor, Reason: r.Reason, StartedAt: utc(r.StartedAt), EndedAt: utc(r.EndedAt),
+		ID: r.ID.String(), Sink: r.Sink, State: r.State(), Since: utc(r.Since), Until: utc(r.Until), Topics: r.Topics,
+		Key:           r.Key,
+		RatePerSecond: r.PerSecond, Again: r.Again, StopLive: r.StopLive, Events: r.Events, Published: r.Published,
+		Refused:  r.Refused,
+		Repeated: r.Repeated, WaitsFor: r.Failure, Actor: r.Actor, Reason: r.Reason, StartedAt: utc(r.StartedAt),
+		EndedAt: utc(r.EndedAt),
 	}
 	if !r.Tenant.IsZero() {
 		shown.Tenant = r.Tenant.String()
@@ -91,16 +94,18 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 		return nil, forbidden.because("To stop what is new concerns all tenants: it takes a token of all tenants.")
 	}
 	wanted := operator.ReplayEvents{
-		EventFilter: operator.EventFilter{Since: in.Body.Since, Until: in.Body.Until, Topics: in.Body.Topics, Key: in.Body.Key, Tenant: tenant},
-		PerSecond:   in.Body.RatePerSecond, Again: in.Body.Again, StopLive: in.Body.StopLive,
+		EventFilter: operator.EventFilter{Since: in.Body.Since, Until: in.Body.Until, Topics: in.Body.Topics,
+			Key: in.Body.Key, Tenant: tenant},
+		PerSecond: in.Body.RatePerSecond, Again: in.Body.Again, StopLive: in.Body.StopLive,
 	}
 	plan, err := s.operator.WouldReplayEvents(ctx, in.Sink, wanted)
 	if err != nil {
 		return nil, err
 	}
 	out := &startedReplayOutput{Body: ReplayAnswer{
-		Events: plan.Events, OldestAt: utc(plan.Oldest), NewestAt: utc(plan.Newest), Until: utc(plan.Until), TakesSeconds: plan.Takes.Seconds(),
-		Dropped: plan.Dropped, RememberSeconds: plan.Remembers.Seconds(),
+		Events: plan.Events, OldestAt: utc(plan.Oldest), NewestAt: utc(plan.Newest), Until: utc(plan.Until),
+		TakesSeconds: plan.Takes.Seconds(),
+		Dropped:      plan.Dropped, RememberSeconds: plan.Remembers.Seconds(),
 	}}
 	if in.Body.DryRun {
 		return out, nil

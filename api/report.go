@@ -30,7 +30,8 @@ func (s *server) getProgress(ctx context.Context, in *jobInput) (*progressOutput
 		return nil, err
 	}
 	return &progressOutput{Body: Progress{
-		ID: job.ID.String(), Status: string(job.Status), Current: p.Current, Total: p.Total, Message: p.Message, ReportedAt: utc(p.ReportedAt),
+		ID: job.ID.String(), Status: string(job.Status), Current: p.Current, Total: p.Total, Message: p.Message,
+		ReportedAt: utc(p.ReportedAt),
 	}}, nil
 }
 
@@ -113,7 +114,8 @@ func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, err
 	out := &stepsOutput{}
 	out.Body.Steps = make([]Step, len(steps))
 	for i, step := range steps {
-		out.Body.Steps[i] = Step{Name: step.Name, Epoch: step.Epoch, FinishedAt: utc(step.FinishedAt), TookSeconds: step.Took.Seconds()}
+		out.Body.Steps[i] = Step{Name: step.Name, Epoch: step.Epoch, FinishedAt: utc(step.FinishedAt),
+			TookSeconds: step.Took.Seconds()}
 		if json.Valid(step.Result) {
 			out.Body.Steps[i].Result = step.Result
 		}

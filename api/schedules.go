@@ -48,9 +48,11 @@ func (s *server) listSchedules(ctx context.Context, in *OfTenant) (*schedulesOut
 	out.Body.Schedules = make([]Schedule, len(schedules))
 	for i, sc := range schedules {
 		out.Body.Schedules[i] = Schedule{
-			Tenant: sc.Tenant.String(), Name: sc.Name, Cron: sc.Expression, TimeZone: sc.Zone, EverySeconds: sc.Every.Seconds(),
-			Missed: sc.Missed, MissedLimit: sc.MissedLimit, Kind: sc.Kind, Queue: sc.Queue, Streamed: sc.Streamed,
-			NextAt: utc(sc.NextAt), LastAt: utc(sc.LastAt), PausedSince: utc(sc.PausedSince), CreatedAt: utc(sc.CreatedAt), UpdatedAt: utc(sc.UpdatedAt),
+			Tenant: sc.Tenant.String(), Name: sc.Name, Cron: sc.Expression, TimeZone: sc.Zone,
+			EverySeconds: sc.Every.Seconds(),
+			Missed:       sc.Missed, MissedLimit: sc.MissedLimit, Kind: sc.Kind, Queue: sc.Queue, Streamed: sc.Streamed,
+			NextAt: utc(sc.NextAt), LastAt: utc(sc.LastAt), PausedSince: utc(sc.PausedSince),
+			CreatedAt: utc(sc.CreatedAt), UpdatedAt: utc(sc.UpdatedAt),
 			SetBy: sc.SetBy,
 		}
 	}
@@ -93,8 +95,10 @@ func (s *server) edit(ctx context.Context, f ScheduleFields) (schedule.Edit, *Pr
 		return schedule.Edit{}, p
 	}
 	e := schedule.Edit{
-		Cron: f.Cron, Zone: f.TimeZone, Every: secondsOrNil(f.EverySeconds), Missed: as[schedule.Missed](f.Missed), MissedLimit: f.MissedLimit,
-		Kind: f.Kind, Payload: f.Payload, Queue: f.Queue, Priority: f.Priority, MaxAttempts: f.MaxAttempts, Timeout: secondsOrNil(f.TimeoutSeconds),
+		Cron: f.Cron, Zone: f.TimeZone, Every: secondsOrNil(f.EverySeconds), Missed: as[schedule.Missed](f.Missed),
+		MissedLimit: f.MissedLimit,
+		Kind:        f.Kind, Payload: f.Payload, Queue: f.Queue, Priority: f.Priority, MaxAttempts: f.MaxAttempts,
+		Timeout:  secondsOrNil(f.TimeoutSeconds),
 		Deadline: secondsOrNil(f.DeadlineSeconds), Hold: f.Hold, Streamed: f.Streamed, Headers: f.Headers,
 		Key: f.Key, MaxActive: f.MaxActive, Ordered: f.Ordered, OnDeath: as[outbox.DeathPolicy](f.OnDeath),
 		ParkAfter: secondsOrNil(f.ParkAfterSeconds), OnLapse: as[outbox.LapsePolicy](f.OnLapse),

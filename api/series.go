@@ -59,7 +59,8 @@ func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput,
 	if err != nil {
 		return nil, err
 	}
-	f := operator.SeriesFilter{Queue: in.Queue, Kind: in.Kind, Tenant: tenant, Since: in.Since, Until: in.Until, Step: time.Duration(in.Step) * time.Second}
+	f := operator.SeriesFilter{Queue: in.Queue, Kind: in.Kind, Tenant: tenant, Since: in.Since, Until: in.Until,
+		Step: time.Duration(in.Step) * time.Second}
 	if f.Until.IsZero() {
 		f.Until = time.Now()
 	}
@@ -70,7 +71,8 @@ func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput,
 	case !f.Since.Before(f.Until):
 		return nil, invalidInput.because("", Fault{Parameter: "until", Detail: "is no later than since"})
 	case f.Until.Sub(f.Since) > operator.MaxPoints*f.Step:
-		return nil, invalidInput.because("", Fault{Parameter: "step", Detail: "is too short for so long a time: there are at most 1 000 points"})
+		return nil, invalidInput.because(
+			"", Fault{Parameter: "step", Detail: "is too short for so long a time: there are at most 1 000 points"})
 	}
 	points, err := s.operator.Series(ctx, f)
 	if err != nil {
@@ -84,18 +86,21 @@ func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput,
 }
 
 func seriesOf(f operator.SeriesFilter, points []operator.Point, marks []operator.Mark) Series {
-	v := Series{Since: utc(f.Since), StepSeconds: int(f.Step / time.Second), Points: make([]SeriesPoint, len(points)), Marks: make([]SeriesMark, len(marks))}
+	v := Series{Since: utc(f.Since), StepSeconds: int(f.Step / time.Second), Points: make([]SeriesPoint, len(points)),
+		Marks: make([]SeriesMark, len(marks))}
 	for i, p := range points {
 		v.Points[i] = SeriesPoint{
-			At: utc(p.At), MeasuredSeconds: p.Measured.Seconds(), Waiting: p.Waiting, Running: p.Running, DeadLetters: p.DeadLetters,
-			Enqueued: p.Enqueued, Succeeded: p.Succeeded, Unsuccessful: p.Unsuccessful, Failed: p.Failed,
+			At: utc(p.At), MeasuredSeconds: p.Measured.Seconds(), Waiting: p.Waiting, Running: p.Running,
+			DeadLetters: p.DeadLetters,
+			Enqueued:    p.Enqueued, Succeeded: p.Succeeded, Unsuccessful: p.Unsuccessful, Failed: p.Failed,
 			WaitP50Seconds: p.WaitP50.Seconds(), WaitP99Seconds: p.WaitP99.Seconds(),
 		}
 	}
 	for i, m := range marks {
 		v.Marks[i] = SeriesMark{At: utc(m.At), Build: m.Build}
 		if a := m.Act; a != nil {
-			v.Marks[i] = SeriesMark{At: utc(m.At), Actor: a.Actor, Act: a.Act, Queue: a.Queue, Target: a.Target, Reason: a.Reason, RequestID: a.RequestID, Acts: a.Number}
+			v.Marks[i] = SeriesMark{At: utc(m.At), Actor: a.Actor, Act: a.Act, Queue: a.Queue, Target: a.Target,
+				Reason: a.Reason, RequestID: a.RequestID, Acts: a.Number}
 		}
 	}
 	return v

@@ -33,7 +33,8 @@ type Away struct {
 
 func sinkOf(s operator.Sink) Sink {
 	shown := Sink{
-		Sink: s.Name, State: s.State(), Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes, Held: s.HeldMessages, HeldKeys: s.HeldKeys,
+		Sink: s.Name, State: s.State(), Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes,
+		Held: s.HeldMessages, HeldKeys: s.HeldKeys,
 		OldestAt: utc(s.Oldest), MovedAt: utc(s.MovedAt), PausedSince: utc(s.PausedAt),
 	}
 	if !s.AwaySince.IsZero() {
@@ -90,7 +91,8 @@ func (s *server) resumeSink(ctx context.Context, in *sinkActInput) (*sinkOutput,
 }
 
 // actOnSink answers with the sink's state afterwards.
-func (s *server) actOnSink(ctx context.Context, in *sinkActInput, do func(*operator.Operator, context.Context, string) error) (*sinkOutput, error) {
+func (s *server) actOnSink(ctx context.Context, in *sinkActInput,
+	do func(*operator.Operator, context.Context, string) error) (*sinkOutput, error) {
 	if err := do(s.by(ctx).Because(in.Reason), ctx, in.Sink); err != nil {
 		return nil, err
 	}

@@ -40,13 +40,15 @@ type source struct {
 
 // streaming registers a handler whose response is a stream. The timeout of requests applies to the handler itself, but
 // not to the source that it returns; an error is answered as usual.
-func streaming[I any](handle func(*server, context.Context, *I) (*source, error)) func(*server, huma.API, huma.Operation) {
+func streaming[I any](handle func(*server, context.Context, *I) (*source, error)) func(*server, huma.API,
+	huma.Operation) {
 	return func(s *server, to huma.API, op huma.Operation) {
 		op.DefaultStatus = http.StatusOK
 		op.Responses = map[string]*huma.Response{
-			"200": {Description: "Server-sent events, until the server stops or the client disconnects", Content: map[string]*huma.MediaType{
-				eventStream: {Schema: &huma.Schema{Type: huma.TypeString}},
-			}},
+			"200": {Description: "Server-sent events, until the server stops or the client disconnects",
+				Content: map[string]*huma.MediaType{
+					eventStream: {Schema: &huma.Schema{Type: huma.TypeString}},
+				}},
 			"204": {Description: "The job has closed, and the client has its last state: do not reconnect"},
 		}
 		huma.Register(to, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
@@ -90,7 +92,8 @@ func (s *server) stream(hc huma.Context, from *source) {
 	}
 	out, err := watch.NewStream(w, s.config.writeTimeout)
 	if err != nil {
-		s.log.LogAttrs(r.Context(), slog.LevelError, "the handler around the API does not support write deadlines: streams are refused", slog.Any("err", err))
+		s.log.LogAttrs(r.Context(), slog.LevelError,
+			"the handler around the API does not support write deadlines: streams are refused", slog.Any("err", err))
 		writeProblem(w, r, internalError.because(""))
 		return
 	}
@@ -118,7 +121,8 @@ func (s *server) mayStill(ctx context.Context, r *http.Request, rt *entry) bool 
 		status := problemOf(err).Status
 		return status != http.StatusUnauthorized && status != http.StatusForbidden
 	}
-	return who.Can(rt.needs) && who.Tenant == began.Tenant && who.AllTenants == began.AllTenants && who.Can(access.AdminRead) == began.Can(access.AdminRead)
+	return who.Can(rt.needs) && who.Tenant == began.Tenant && who.AllTenants == began.AllTenants &&
+		who.Can(access.AdminRead) == began.Can(access.AdminRead)
 }
 
 // sendUnless stops after the present event when end is closed, and sends a resync.

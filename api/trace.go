@@ -32,7 +32,8 @@ func traceOf(h http.Header) trace {
 	version, rest, _ := strings.Cut(parents[0], "-")
 	id, rest, _ := strings.Cut(rest, "-")
 	span, rest, _ := strings.Cut(rest, "-")
-	if version == "ff" || version == "00" && len(rest) != 2 || strings.Trim(id, "0") == "" || strings.Trim(span, "0") == "" {
+	if version == "ff" || version == "00" && len(rest) != 2 || strings.Trim(id, "0") == "" ||
+		strings.Trim(span, "0") == "" {
 		return trace{}
 	}
 	t := trace{parent: parents[0], state: strings.Join(h.Values("Tracestate"), ",")}
@@ -74,17 +75,18 @@ func traced(ctx context.Context, op *huma.Operation, h http.Header, w http.Respo
 		Headers: []map[string]string{{engine.HeaderTraceParent: own.parent, engine.HeaderTraceState: own.state}},
 	})
 	made := span.Inject(nil)
-	return context.WithValue(ctx, traceKey, trace{made[engine.HeaderTraceParent], made[engine.HeaderTraceState]}), func() {
-		status := http.StatusInternalServerError // after a panic nothing has been written yet
-		if a, ok := w.(*answer); ok && a.status != 0 {
-			status = a.status
+	return context.WithValue(ctx, traceKey, trace{made[engine.HeaderTraceParent], made[engine.HeaderTraceState]}),
+		func() {
+			status := http.StatusInternalServerError // after a panic nothing has been written yet
+			if a, ok := w.(*answer); ok && a.status != 0 {
+				status = a.status
+			}
+			code := ""
+			if status >= http.StatusInternalServerError {
+				code = strconv.Itoa(status)
+			}
+			span.End(strconv.Itoa(status), code, "")
 		}
-		code := ""
-		if status >= http.StatusInternalServerError {
-			code = strconv.Itoa(status)
-		}
-		span.End(strconv.Itoa(status), code, "")
-	}
 }
 
 func isStream(op *huma.Operation) bool {

@@ -66,7 +66,8 @@ func (s *server) whyJob(ctx context.Context, in *jobInput) (*whyOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &whyOutput{Body: Why{ID: e.ID.String(), Status: string(e.Status), AsOf: utc(e.AsOf), Reasons: make([]Reason, len(e.Reasons))}}
+	out := &whyOutput{Body: Why{ID: e.ID.String(), Status: string(e.Status), AsOf: utc(e.AsOf),
+		Reasons: make([]Reason, len(e.Reasons))}}
 	for i, r := range e.Reasons {
 		out.Body.Reasons[i] = reasonOf(r)
 	}
@@ -75,9 +76,11 @@ func (s *server) whyJob(ctx context.Context, in *jobInput) (*whyOutput, error) {
 
 func reasonOf(r operator.Reason) Reason {
 	v := Reason{
-		Code: string(r.Code), Sentence: r.Sentence, Since: utc(r.Since), Until: utc(r.Until), Job: textOfID(r.Job), JobStatus: string(r.JobStatus), Key: r.Key,
-		Worker: r.Worker, By: r.By, Because: r.Because, Running: r.Running, Limit: r.Limit, Ahead: r.Ahead, PerSecond: r.PerSecond,
-		Attempt: r.Attempt, ErrorCode: r.ErrorCode, ErrorMessage: r.ErrorMessage,
+		Code: string(r.Code), Sentence: r.Sentence, Since: utc(r.Since), Until: utc(r.Until), Job: textOfID(r.Job),
+		JobStatus: string(r.JobStatus), Key: r.Key,
+		Worker: r.Worker, By: r.By, Because: r.Because, Running: r.Running, Limit: r.Limit, Ahead: r.Ahead,
+		PerSecond: r.PerSecond,
+		Attempt:   r.Attempt, ErrorCode: r.ErrorCode, ErrorMessage: r.ErrorMessage,
 	}
 	for _, w := range r.Workers {
 		v.Workers = append(v.Workers, SeenWorker{w.Name, w.Version, utc(w.SeenAt), !w.Missing})

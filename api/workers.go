@@ -33,7 +33,8 @@ func (s *server) listWorkers(ctx context.Context, _ *struct{}) (*workersOutput, 
 	out.Body.Workers = make([]Worker, len(workers))
 	for i, w := range workers {
 		out.Body.Workers[i] = Worker{
-			Name: w.Name, Version: w.Version, Present: !w.Missing, Queues: w.Queues, Kinds: w.Kinds, Hearing: w.Hearing, Running: w.Running,
+			Name: w.Name, Version: w.Version, Present: !w.Missing, Queues: w.Queues, Kinds: w.Kinds, Hearing: w.Hearing,
+			Running:   w.Running,
 			StartedAt: utc(w.StartedAt), SeenAt: utc(w.SeenAt),
 		}
 		if w.Kinds == nil {

@@ -14,7 +14,8 @@ import (
 // outbox_schema_version is the one that the database has.
 func newBuildInfo() prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "outbox_build_info", Help: "1, with the version of the program, the latest migration that it knows, and the Go that it was built with.",
+		Name: "outbox_build_info",
+		Help: "1, with the version of the program, the latest migration that it knows, and the Go that it was built with.",
 	}, []string{"version", "schema", "goversion"})
 	info.WithLabelValues(engine.Version(), strconv.FormatInt(migrations.Latest(), 10), runtime.Version()).Set(1)
 	return info

@@ -64,7 +64,8 @@ func (p *process) supervise(ctx context.Context, c *component) {
 		c.running.Store(false)
 		if ctx.Err() != nil {
 			if err != nil {
-				p.log.LogAttrs(ctx, slog.LevelWarn, "component did not stop in good order", slog.String("component", c.name), slog.String("err", err.Error()))
+				p.log.LogAttrs(ctx, slog.LevelWarn, "component did not stop in good order",
+					slog.String("component", c.name), slog.String("err", err.Error()))
 				c.untidy = fmt.Errorf("%s did not stop in good order: %w", c.name, err)
 			}
 			return
@@ -77,7 +78,8 @@ func (p *process) supervise(ctx context.Context, c *component) {
 			err = errStopped
 		}
 		c.failure.Store(&err)
-		p.log.LogAttrs(ctx, slog.LevelError, "component stopped by itself", slog.String("component", c.name), slog.String("err", err.Error()))
+		p.log.LogAttrs(ctx, slog.LevelError, "component stopped by itself", slog.String("component", c.name),
+			slog.String("err", err.Error()))
 		if retry.Wait(ctx) != nil {
 			return
 		}

@@ -59,13 +59,15 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		note(p.addScheduler(wakeScheduler))
 	}
 	for _, c := range p.config.Components {
-		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready), needSchema: c.NeedsSchema})
+		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready),
+			needSchema: c.NeedsSchema})
 	}
 	if p.config.AdminAddr != "" && len(errs) == 0 {
 		var err error
 		p.admin, err = newAdmin(p)
 		if p.config.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
-			p.log.LogAttrs(background, slog.LevelWarn, "no admin server: its address is taken, so that this process has no metrics and no readiness until AdminAddr is another", slog.String("addr", p.config.AdminAddr))
+			p.log.LogAttrs(background, slog.LevelWarn,
+				"no admin server: its address is taken, so that this process has no metrics and no readiness until AdminAddr is another", slog.String("addr", p.config.AdminAddr))
 			err = nil
 		}
 		note(err)
@@ -79,7 +81,8 @@ func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) e
 		AlsoWake:  []listener.Signal{wakeReaper},
 		ByPayload: map[string]listener.Signal{schedule.WakePayload: wakeScheduler},
 		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they apply their new poll intervals at once
-		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
+		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")),
+		Registerer: p.config.Registry,
 	})
 	if err != nil {
 		return err
@@ -103,7 +106,8 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	c := p.config
 	d := dispatcher.Config{
 		Queues: c.Queues, Worker: c.Worker, PollInterval: c.PollInterval, LeaseTTL: c.LeaseTTL, Timeout: c.Timeout,
-		Backoff: c.Backoff, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake, LogJobs: c.LogJobs,
+		Backoff: c.Backoff, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake,
+		LogJobs: c.LogJobs,
 	}
 	if p.listener != nil {
 		d.Hearing = p.listener.Hearing
@@ -113,7 +117,8 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 		return nil, err
 	}
 	p.warnOfQueues(mux)
-	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: dispatching(made), needSchema: true})
+	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: dispatching(made),
+		needSchema: true})
 	return made, nil
 }
 
@@ -127,7 +132,8 @@ func (p *process) warnOfQueues(mux *dispatcher.Mux) {
 			worked = queue == engine.DefaultQueue
 		}
 		if !worked && slices.Contains(mux.Kinds(), kind) {
-			p.log.LogAttrs(background, slog.LevelWarn, "this process handles the kind of a schedule, but does not work its queue: name it in Config.Queues",
+			p.log.LogAttrs(background, slog.LevelWarn,
+				"this process handles the kind of a schedule, but does not work its queue: name it in Config.Queues",
 				slog.String("schedule", s.Name()), slog.String("kind", kind), slog.String("queue", queue))
 		}
 	}
@@ -143,7 +149,8 @@ func dispatching(d *dispatcher.Dispatcher) func() State {
 		}
 		var waiting []string
 		for _, o := range d.Outages() {
-			waiting = append(waiting, fmt.Sprintf("%s in queue %s since %s", o.Kind, o.Queue, o.Since.UTC().Format(time.RFC3339)))
+			waiting = append(waiting, fmt.Sprintf("%s in queue %s since %s", o.Kind, o.Queue,
+				o.Since.UTC().Format(time.RFC3339)))
 		}
 		if len(waiting) > 0 {
 			state.Detail = "jobs wait for what is unavailable: " + strings.Join(waiting, ", ")
@@ -154,7 +161,8 @@ func dispatching(d *dispatcher.Dispatcher) func() State {
 
 func (p *process) addReaper(wake <-chan struct{}) error {
 	c := reaper.Config{
-		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue, KeepEvents: p.config.KeepEvents, LoseUnread: p.config.LoseUnread,
+		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue,
+		KeepEvents: p.config.KeepEvents, LoseUnread: p.config.LoseUnread,
 		KeepInbox: p.config.KeepInbox, KeepAudit: p.config.KeepAudit,
 		Logger: p.log, Registerer: p.config.Registry,
 	}
@@ -165,16 +173,19 @@ func (p *process) addReaper(wake <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	p.components = append(p.components, &component{name: "reaper", run: r.Run, look: unlessReady(r.Ready), needSchema: true})
+	p.components = append(p.components, &component{name: "reaper", run: r.Run, look: unlessReady(r.Ready),
+		needSchema: true})
 	return nil
 }
 
 func (p *process) addScheduler(wake <-chan struct{}) error {
-	s, err := schedule.New(p.handlers, schedule.Config{Schedules: p.config.Schedules, Wake: wake, Logger: p.log, Registerer: p.config.Registry})
+	s, err := schedule.New(p.handlers, schedule.Config{Schedules: p.config.Schedules, Wake: wake, Logger: p.log,
+		Registerer: p.config.Registry})
 	if err != nil {
 		return err
 	}
-	p.components = append(p.components, &component{name: "scheduler", run: s.Run, look: unlessReady(s.Ready), needSchema: true})
+	p.components = append(p.components, &component{name: "scheduler", run: s.Run, look: unlessReady(s.Ready),
+		needSchema: true})
 	return nil
 }
 

@@ -81,7 +81,8 @@ func (p *process) report(ctx context.Context) Report {
 	database, schema := p.readiness.look(ctx, p)
 	r := Report{Status: statusReady, Components: map[string]State{
 		"database": database, "schema": schema,
-		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule), "listener": off(true),
+		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule),
+		"listener": off(true),
 	}}
 	unready := !schema.usable()
 	if database.State != databaseUp && !database.refused && p.answersWithoutDatabase() {

@@ -106,7 +106,8 @@ func (p *process) run(ctx context.Context) error {
 	case refused = <-p.gate.refused:
 	}
 	p.draining.Store(true) // become unready first
-	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", cmp.Or(refused, context.Cause(ctx))), slog.String("grace_period", p.config.GracePeriod.String()))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", cmp.Or(refused, context.Cause(ctx))),
+		slog.String("grace_period", p.config.GracePeriod.String()))
 	if p.gate.isOpen() { // before that, no proxy has seen it ready
 		p.awaitProxies()
 	}
@@ -149,7 +150,8 @@ func (p *process) awaitEnd(ended <-chan struct{}) error {
 		select {
 		case <-p.gate.ended:
 		default:
-			errs = append(errs, fmt.Errorf("the wait for the schema, or its migration, has not stopped %s after the grace period", stopMargin))
+			errs = append(errs, fmt.Errorf(
+				"the wait for the schema, or its migration, has not stopped %s after the grace period", stopMargin))
 		}
 		for _, c := range p.components {
 			if c.running.Load() {

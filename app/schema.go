@@ -119,7 +119,8 @@ func (g *gate) look(ctx context.Context) (database, schema State) {
 func (g *gate) note(ctx context.Context) {
 	notes, _ := migrations.Notes(ctx, g.pool) // doctor reports them, too
 	for _, n := range notes {
-		g.log.LogAttrs(ctx, slog.LevelWarn, "the database works, but", slog.String("note", n.What), slog.String("what_to_do", n.Do))
+		g.log.LogAttrs(ctx, slog.LevelWarn, "the database works, but", slog.String("note", n.What),
+			slog.String("what_to_do", n.Do))
 	}
 }
 

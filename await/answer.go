@@ -188,6 +188,7 @@ func (w *Waiter) refuse(ids []outbox.ID, err error, lacked time.Duration) {
 
 func (w *Waiter) complain(ctx context.Context, err error) {
 	if missed, due := w.complaints.Due("ask", time.Now()); due {
-		w.log.LogAttrs(ctx, slog.LevelWarn, "jobs not asked for", slog.Int("since_last_line", missed), slog.Any("err", err))
+		w.log.LogAttrs(ctx, slog.LevelWarn, "jobs not asked for", slog.Int("since_last_line", missed),
+			slog.Any("err", err))
 	}
 }

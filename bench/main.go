@@ -41,7 +41,8 @@ func main() {
 	flag.StringVar(&o.out, "out", published, "the folder of the report")
 	flag.StringVar(&only, "only", "", "measurements, separated by commas: "+strings.Join(names(), ", "))
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each is measured")
-	flag.BoolVar(&o.quick, "quick", false, "small sizes and one round, to try this command; the figures are meaningless")
+	flag.BoolVar(&o.quick, "quick", false,
+		"small sizes and one round, to try this command; the figures are meaningless")
 	flag.BoolVar(&o.render, "render", false, "measure nothing, write the report of the last run again")
 	flag.Parse()
 	if only != "" {

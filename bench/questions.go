@@ -67,7 +67,8 @@ var measurements = []measurement{
 		name: "recovery", workload: "recovery", profile: recovery, systems: []string{ours, river}, together: true,
 	},
 	{
-		name: "idle", workload: "idle", profile: defaults, systems: []string{ours, river, graphile}, together: true, once: true,
+		name: "idle", workload: "idle", profile: defaults, systems: []string{ours, river, graphile}, together: true,
+		once: true,
 		args: []string{"--duration", "1m"}, quick: []string{"--duration", "5s"},
 	},
 	{
@@ -100,7 +101,9 @@ func choose(only []string) ([]measurement, error) {
 			return nil, fmt.Errorf("no measurement %q, want some of %s", name, strings.Join(names(), ", "))
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(measurements), func(m measurement) bool { return !slices.Contains(only, m.name) }), nil
+	return slices.DeleteFunc(slices.Clone(measurements), func(m measurement) bool {
+		return !slices.Contains(only, m.name)
+	}), nil
 }
 
 // question is what a reader wants to know; its first figure is plotted.
@@ -131,7 +134,8 @@ var questions = []question{
 	{
 		"Burn-down", "The table holds 100 000 jobs that do nothing. The time runs from the start of the worker until the last job is settled in the database.",
 		"burndown",
-		[]figure{{"jobs_per_s", "jobs/s", false, ""}, {"client_cpu_us_per_job", "CPU of the worker, µs per job", true, ""}, {"rss_mib", "memory of the worker, MiB", true, ""}},
+		[]figure{{"jobs_per_s", "jobs/s", false, ""}, {"client_cpu_us_per_job", "CPU of the worker, µs per job", true,
+			""}, {"rss_mib", "memory of the worker, MiB", true, ""}},
 	},
 	{
 		"Bulk enqueue", "Jobs are stored in transactions of 10 000, each system's fastest way: `EnqueueMany` (COPY), River's `InsertManyFast` (COPY), graphile-worker's `add_jobs` in SQL. Each system has the number of " +
@@ -141,7 +145,8 @@ var questions = []question{
 		[]figure{{"bulk_enqueue_per_s", "jobs/s", false, ""}},
 	},
 	{
-		"Bulk enqueue, one client", "The same with one client. While the server works the client waits, and the other way round, so that one core is often idle.",
+		"Bulk enqueue, one client",
+		"The same with one client. While the server works the client waits, and the other way round, so that one core is often idle.",
 		"bulk-one",
 		[]figure{{"bulk_enqueue_per_s", "jobs/s", false, ""}},
 	},
@@ -151,46 +156,54 @@ var questions = []question{
 		[]figure{{"jobs_per_s", "jobs/s", false, ""}},
 	},
 	{
-		"Enqueue in a business transaction", "64 clients each commit a business row and a job in one transaction, at default settings; no worker runs.",
+		"Enqueue in a business transaction",
+		"64 clients each commit a business row and a job in one transaction, at default settings; no worker runs.",
 		"enqueue",
 		[]figure{{"tx_per_s", "transactions/s", false, ""}},
 	},
 	{
-		"Latency at defaults", "One job per transaction, 100 per second: from before the insert until the handler starts, commit included. Our producer is attached to the worker of the same program, " +
+		"Latency at defaults",
+		"One job per transaction, 100 per second: from before the insert until the handler starts, commit included. Our producer is attached to the worker of the same program, " +
 			"so that the transaction that stores a job also claims it. The peers' producers are apart from their workers.",
 		"latency",
 		[]figure{{"p50_ms", "p50, ms", true, ""}, {"p99_ms", "p99, ms", true, ""}, {"max_ms", "max, ms", true, ""}},
 	},
 	{
-		"Latency at defaults, from another process", "The same jobs from a producer that shares nothing with the worker but the database, so that NOTIFY has to wake the worker. The peers' figures are those of the " +
+		"Latency at defaults, from another process",
+		"The same jobs from a producer that shares nothing with the worker but the database, so that NOTIFY has to wake the worker. The peers' figures are those of the " +
 			"section above, because their producers always work that way. All three producers nevertheless run in the worker's operating-system process. Our two producers alternate, 50 jobs per " +
 			"second each, and each stores as many jobs as a peer's producer.",
 		"latency",
 		[]figure{apartP50, apartP99, apartMax},
 	},
 	{
-		"Latency at best settings", "Each system with its quickest settings (below), our producer attached to the worker. Ours has no quicker settings: this is a second run with its defaults.",
+		"Latency at best settings",
+		"Each system with its quickest settings (below), our producer attached to the worker. Ours has no quicker settings: this is a second run with its defaults.",
 		"latency-best",
 		[]figure{{"p50_ms", "p50, ms", true, ""}, {"p99_ms", "p99, ms", true, ""}, {"max_ms", "max, ms", true, ""}},
 	},
 	{
-		"Latency at best settings, from another process", "Each system with its quickest settings, our producer apart from the worker.",
+		"Latency at best settings, from another process",
+		"Each system with its quickest settings, our producer apart from the worker.",
 		"latency-best",
 		[]figure{apartP50, apartP99, apartMax},
 	},
 	{
-		"Latency at defaults, nearly idle", "Seven jobs per second, our producer attached to the worker. This rate favours River, which notifies its workers of at most one insert per 100 ms and queue: at 100 per " +
+		"Latency at defaults, nearly idle",
+		"Seven jobs per second, our producer attached to the worker. This rate favours River, which notifies its workers of at most one insert per 100 ms and queue: at 100 per " +
 			"second most jobs wait.",
 		"latency-idle",
 		[]figure{{"p50_ms", "p50, ms", true, ""}, {"p95_ms", "p95, ms", true, ""}, {"max_ms", "max, ms", true, ""}},
 	},
 	{
-		"Latency at defaults, nearly idle, from another process", "Seven jobs per second, our producer apart from the worker.",
+		"Latency at defaults, nearly idle, from another process",
+		"Seven jobs per second, our producer apart from the worker.",
 		"latency-idle",
 		[]figure{apartP50, apartP95, apartMax},
 	},
 	{
-		"Recovery after kill -9", "A worker with 50 running jobs is killed. The time runs until another worker has started each of them again. River's default is an hour; here it is set to rescue a job after 15 s, as ours " +
+		"Recovery after kill -9",
+		"A worker with 50 running jobs is killed. The time runs until another worker has started each of them again. River's default is an hour; here it is set to rescue a job after 15 s, as ours " +
 			"does, which in River also limits how long a job may run. graphile-worker is not measured: its four hours cannot be changed.",
 		"recovery",
 		[]figure{{"max_s", "the last job, s", true, ""}, {"p50_s", "p50, s", true, ""}},
@@ -198,10 +211,12 @@ var questions = []question{
 	{
 		"Held snapshot", "A burn-down of 150 000 jobs while a forgotten transaction keeps vacuum from removing dead rows, compared with the same burn-down without that transaction.",
 		"held-snapshot",
-		[]figure{{"held_jobs_per_s", "jobs/s", false, ""}, {"clean_jobs_per_s", "jobs/s without it", false, ""}, {"kept", "kept", false, ""}},
+		[]figure{{"held_jobs_per_s", "jobs/s", false, ""}, {"clean_jobs_per_s", "jobs/s without it", false, ""},
+			{"kept", "kept", false, ""}},
 	},
 	{
-		"Relay to a no-op sink", "The table holds 400 000 events of 200 bytes. The time runs until a sink that accepts everything has received all of them, in batches of 1 000. watermill-sql's subscriber is set to the same batch; its default is 100.",
+		"Relay to a no-op sink",
+		"The table holds 400 000 events of 200 bytes. The time runs until a sink that accepts everything has received all of them, in batches of 1 000. watermill-sql's subscriber is set to the same batch; its default is 100.",
 		"relay",
 		[]figure{{"events_per_s", "events/s", false, ""}},
 	},
@@ -224,11 +239,13 @@ var questions = []question{
 	{
 		"Future jobs", "A burn-down of 100 000 due jobs in a table with a million jobs of higher priority that are due tomorrow. Ours only.",
 		"future",
-		[]figure{{"beside_jobs_per_s", "jobs/s", false, ""}, {"alone_jobs_per_s", "jobs/s without them", false, ""}, {"kept", "kept", false, ""}},
+		[]figure{{"beside_jobs_per_s", "jobs/s", false, ""}, {"alone_jobs_per_s", "jobs/s without them", false, ""},
+			{"kept", "kept", false, ""}},
 	},
 	{
 		"Deep backlog", "The claim statement with a million open jobs, compared with 10 000. Ours only.",
 		"backlog",
-		[]figure{{"claim_p99_ms", "claim p99, ms", true, ""}, {"claim_p99_ms_at_10000", "at 10 000, ms", true, ""}, {"ratio", "ratio", true, ""}},
+		[]figure{{"claim_p99_ms", "claim p99, ms", true, ""}, {"claim_p99_ms_at_10000", "at 10 000, ms", true, ""},
+			{"ratio", "ratio", true, ""}},
 	},
 }

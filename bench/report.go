@@ -38,10 +38,11 @@ func (r *results) writeReport(folder string) error {
 }
 
 func (r *results) writeHead(w io.Writer, preface string) {
-	fmt.Fprintf(w, "# Benchmarks\n\n%s\n\n", wrap(fmt.Sprintf("The figures are of %s, measured on %s. `make bench` wrote this page, except for the notes, which are "+
-		"bench/notes.md; [benchmarks/results.jsonl](benchmarks/results.jsonl) holds every measured value. All systems were measured in one run on one server, in %d rounds that each began with another system; "+
-		"the tables show the median and, in brackets, the minimum and the maximum. *Bare SQL* is not a system: it runs our statements in our batch sizes on two connections, without our Go code, "+
-		"and shows what the server allows.", r.Versions[ours], r.Date, r.rounds())))
+	fmt.Fprintf(w, "# Benchmarks\n\n%s\n\n",
+		wrap(fmt.Sprintf("The figures are of %s, measured on %s. `make bench` wrote this page, except for the notes, which are "+
+			"bench/notes.md; [benchmarks/results.jsonl](benchmarks/results.jsonl) holds every measured value. All systems were measured in one run on one server, in %d rounds that each began with another system; "+
+			"the tables show the median and, in brackets, the minimum and the maximum. *Bare SQL* is not a system: it runs our statements in our batch sizes on two connections, without our Go code, "+
+			"and shows what the server allows.", r.Versions[ours], r.Date, r.rounds())))
 	fmt.Fprintf(w, `%s
 
 | | |
@@ -158,8 +159,10 @@ func (r *results) writeLosses(w io.Writer) {
 			samples := r.compared(q.measurement, f)
 			own, ok := of(samples, ours)
 			for _, s := range samples {
-				if ok && s.system != ours && s.system != floor && s.median != own.median && (s.median < own.median) == f.less {
-					losses = append(losses, fmt.Sprintf("- %s, %s: %s has %s, we have %s", q.title, f.label, s.system, s, own))
+				if ok && s.system != ours && s.system != floor && s.median != own.median &&
+					(s.median < own.median) == f.less {
+					losses = append(losses, fmt.Sprintf("- %s, %s: %s has %s, we have %s", q.title, f.label, s.system,
+						s, own))
 				}
 			}
 		}
@@ -173,8 +176,9 @@ func (r *results) writeLosses(w io.Writer) {
 
 // writeSettings lists the settings of each system, and how they were chosen.
 func (r *results) writeSettings(w io.Writer) {
-	fmt.Fprintf(w, "\n## Settings\n\n%s\n\n", wrap("The flags are those of the programs in bench/, which pass each on as the system's own setting. "+
-		"Before the first round, several settings were tried; the measurements use the best."))
+	fmt.Fprintf(w, "\n## Settings\n\n%s\n\n",
+		wrap("The flags are those of the programs in bench/, which pass each on as the system's own setting. "+
+			"Before the first round, several settings were tried; the measurements use the best."))
 	rows := [][]string{{"system", "measurement", "flags"}}
 	for _, m := range measurements {
 		for _, system := range m.systems {
@@ -190,7 +194,8 @@ func (r *results) writeSettings(w io.Writer) {
 		if line.Trial != "" {
 			name := slices.Sorted(maps.Keys(line.Figures))[0]
 			rows = append(rows, []string{
-				line.System, line.Trial, "`" + strings.Join(line.Flags, " ") + "`", format(line.Figures[name]) + " " + name,
+				line.System, line.Trial, "`" + strings.Join(line.Flags, " ") + "`", format(line.Figures[name]) + " " +
+					name,
 			})
 		}
 	}

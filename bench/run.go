@@ -96,7 +96,8 @@ func (s *series) measure(ctx context.Context, round int, m measurement, system *
 }
 
 // figures runs one workload of one system.
-func (s *series) figures(ctx context.Context, system *system, workload string, flags []string) (map[string]float64, error) {
+func (s *series) figures(ctx context.Context, system *system, workload string,
+	flags []string) (map[string]float64, error) {
 	if workload == "idle" && system.worker != nil {
 		return s.idle(ctx, system, flags)
 	}
@@ -134,7 +135,8 @@ func (s *series) idle(ctx context.Context, system *system, flags []string) (map[
 		return nil, err
 	}
 	o.Worker = func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
-		child := exec.CommandContext(ctx, system.worker[0], append(slices.Clone(system.worker[1:]), databaseURL, ledger)...)
+		child := exec.CommandContext(ctx, system.worker[0], append(slices.Clone(system.worker[1:]), databaseURL,
+			ledger)...)
 		child.Stderr = os.Stderr
 		if err := child.Start(); err != nil {
 			return nil, err

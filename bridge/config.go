@@ -87,7 +87,8 @@ func (c Config) validate() error {
 	for _, b := range c.Bridges {
 		switch {
 		case b.Name == "" || len(b.Name) > maxNameBytes:
-			errs = append(errs, invalid.Field("Bridges", "has a name of %d bytes, want 1 to %d", len(b.Name), maxNameBytes))
+			errs = append(errs, invalid.Field("Bridges", "has a name of %d bytes, want 1 to %d", len(b.Name),
+				maxNameBytes))
 		case names[b.Name]:
 			errs = append(errs, invalid.Field("Bridges", "has two that are called %q", b.Name))
 		case b.Source == nil:

@@ -64,7 +64,8 @@ func (m *Message) headers() map[string]string {
 				name = context
 			}
 		}
-		if len(name) >= len(ours) && strings.EqualFold(name[:len(ours)], ours) || name == engine.HeaderService || engine.PosesAsService(name) {
+		if len(name) >= len(ours) && strings.EqualFold(name[:len(ours)], ours) || name == engine.HeaderService ||
+			engine.PosesAsService(name) {
 			name = theirs + name
 		}
 		if !isText(value) {
@@ -152,8 +153,10 @@ const (
 // letter returns the dead letter of a message.
 func (b *BridgeConfig) letter(m *Message, reason error) (sqlgen.StoreUndecodableParams, error) {
 	l := Letter{
-		Source: text(m.Source), ID: text(m.ID), Subject: text(m.Subject), Key: text(m.Key), Position: m.Position, ForKind: b.Kind,
-		Reason: reason.Error(), ContentType: text(m.ContentType), Size: len(m.Body), Body: m.Body[:min(len(m.Body), maxLetterBody)],
+		Source: text(m.Source), ID: text(m.ID), Subject: text(m.Subject), Key: text(m.Key), Position: m.Position,
+		ForKind: b.Kind,
+		Reason:  reason.Error(), ContentType: text(m.ContentType), Size: len(m.Body),
+		Body: m.Body[:min(len(m.Body), maxLetterBody)],
 	}
 	for _, field := range []*string{&l.ID, &l.Subject, &l.Key, &l.ContentType, &l.Reason} {
 		*field = pgvalue.Text(*field, 4*maxReason)
@@ -171,7 +174,8 @@ func (b *BridgeConfig) letter(m *Message, reason error) (sqlgen.StoreUndecodable
 	}
 	tenant := b.tenant()
 	return sqlgen.StoreUndecodableParams{
-		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: b.queue(), Kind: Undecodable, Payload: payload,
+		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: b.queue(), Kind: Undecodable,
+		Payload:   payload,
 		ErrorCode: undecodableCode, ErrorMessage: pgvalue.ASCII(reason.Error(), maxReason),
 		Fingerprint:    fingerprint.Of(Undecodable, undecodableCode, reason.Error()),
 		IdempotencyKey: hash(m.Source + "/" + m.ID), // storable in any database

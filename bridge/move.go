@@ -52,8 +52,10 @@ func (b *bridge) step(ctx context.Context, epoch int64) error {
 		return err
 	}
 	if most == 0 {
-		b.complain(ctx, "bridge waits for its queue", fmt.Errorf("%d jobs of queue %s wait, and MaxQueued is %d", b.room.waiting, b.queue(), b.MaxQueued))
-		return errors.Join(b.keepAlone(ctx, epoch, b.away), backoff.Sleep(ctx, min(max(fullPause, 10*b.room.took), fullMost)))
+		b.complain(ctx, "bridge waits for its queue", fmt.Errorf("%d jobs of queue %s wait, and MaxQueued is %d",
+			b.room.waiting, b.queue(), b.MaxQueued))
+		return errors.Join(b.keepAlone(ctx, epoch, b.away),
+			backoff.Sleep(ctx, min(max(fullPause, 10*b.room.took), fullMost)))
 	}
 	batch, err := b.fetch(ctx, most)
 	switch {

@@ -241,7 +241,8 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Accepted, e
 	r.body = lines.Bytes()
 	answer, err := ask[batchAnswer](ctx, c, r)
 	if err == nil && len(answer.Jobs) != len(jobs) {
-		err = fmt.Errorf("POST /jobs/batch: the answer is about %d jobs of %d: it is not the API's", len(answer.Jobs), len(jobs))
+		err = fmt.Errorf("POST /jobs/batch: the answer is about %d jobs of %d: it is not the API's", len(answer.Jobs),
+			len(jobs))
 	}
 	return answer.Jobs, err
 }

@@ -75,7 +75,8 @@ func (c *Client) Keys(ctx context.Context, f KeyFilter) iter.Seq2[Key, error] {
 
 // Key returns the state of one key, or a [*Problem] with [CodeKeyNotFound] if no open job bears it.
 func (c *Client) Key(ctx context.Context, name KeyName) (Key, error) {
-	return ask[Key](ctx, c, get("/keys", tenant(name.Tenant)).segment("queue", name.Queue, "").segment("key", name.Key, ""))
+	return ask[Key](ctx, c, get("/keys", tenant(name.Tenant)).segment("queue", name.Queue, "").segment("key", name.Key,
+		""))
 }
 
 // Unblock releases a key that is parked or blocked by dead letters: they are retried, at their old places in the line.

@@ -75,7 +75,8 @@ func (c *Client) Replays(ctx context.Context, sink, ofTenant string) ([]Replay, 
 // StopReplay ends a replay, or returns a [*Problem] with [CodeReplayNotFound] if the sink has none with the id. The
 // context may have a reason; see [WithReason].
 func (c *Client) StopReplay(ctx context.Context, sink, id string) (Replay, error) {
-	return ask[Replay](ctx, c, post("/sinks", nil).because(ctx).segment("sink", sink, "/replays").segment("replay", id, "/stop"))
+	return ask[Replay](ctx, c, post("/sinks", nil).because(ctx).segment("sink", sink, "/replays").segment("replay", id,
+		"/stop"))
 }
 
 // NewHistoryReplay selects jobs of the history to enqueue again.

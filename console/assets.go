@@ -49,7 +49,8 @@ var newAssets = sync.OnceValue(func() *assets {
 		}
 		_, _ = sum.Write(append([]byte(name), content...))
 		a.files[strings.TrimPrefix(name, "assets/")] = &asset{
-			content, assetTypes[path.Ext(name)], sync.OnceValue(func() []byte { return gzipped(content, gzip.BestCompression) }),
+			content, assetTypes[path.Ext(name)],
+			sync.OnceValue(func() []byte { return gzipped(content, gzip.BestCompression) }),
 		}
 		return nil
 	})

@@ -79,7 +79,8 @@ func askJobs(act operator.OperationAct) func(*visit) (confirmation, error) {
 		if v.r.Method == http.MethodPost {
 			return c, nil
 		}
-		c.back, c.rate, c.danger = f.link(), act == operator.RetryJobs || act == operator.EditJobs, act == operator.CancelJobs
+		c.back, c.rate, c.danger = f.link(), act == operator.RetryJobs ||
+			act == operator.EditJobs, act == operator.CancelJobs
 		f.since.text, f.until.text = absolute(f.since), absolute(f.until)
 		pairs := f.pairs()
 		for i := 0; i < len(pairs); i += 2 {
@@ -106,7 +107,8 @@ func askJobs(act operator.OperationAct) func(*visit) (confirmation, error) {
 			return c, err
 		}
 		c.matched = counted.Matched
-		c.hidden = append(c.hidden, field{"as_of", counted.AsOf}, field{"matched", strconv.FormatInt(counted.Matched, 10)})
+		c.hidden = append(c.hidden, field{"as_of", counted.AsOf},
+			field{"matched", strconv.FormatInt(counted.Matched, 10)})
 		c.command = jobsCommand(act, f, edit, filter.Tenant, counted.AsOf)
 		c.title, c.will = v.willOfJobs(act, edit, counted)
 		c.will = append(c.will,
@@ -131,7 +133,8 @@ func sampleTitle(c confirmation) string {
 // sampleOf returns the newest jobs that an act is about.
 func (v *visit) sampleOf(act operator.OperationAct, of operator.OpenFilter) ([]operator.Job, error) {
 	f := operator.Filter{
-		Kind: of.Kind, Queue: of.Queue, Key: of.Key, Tenant: of.Tenant, Statuses: act.Possible(), CreatedSince: of.CreatedSince, CreatedUntil: of.CreatedUntil, Limit: sampleSize,
+		Kind: of.Kind, Queue: of.Queue, Key: of.Key, Tenant: of.Tenant, Statuses: act.Possible(),
+		CreatedSince: of.CreatedSince, CreatedUntil: of.CreatedUntil, Limit: sampleSize,
 	}
 	if some := possible(act, of.Statuses); len(some) > 0 {
 		f.Statuses = some
@@ -153,7 +156,8 @@ func (v *visit) typedCount() error {
 		return r
 	}, v.param("typed"))
 	if matched > typeCount && typed != strconv.FormatInt(matched, 10) {
-		return badInput("The number does not match: type how many jobs it is, " + number(matched) + ". Nothing was changed.")
+		return badInput("The number does not match: type how many jobs it is, " + number(matched) +
+			". Nothing was changed.")
 	}
 	return nil
 }
@@ -171,7 +175,9 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 	if text := strings.TrimSpace(v.param("set_run_at")); text != "" {
 		at, err := parseInstant(text, v.now)
 		if err != nil {
-			return e, fmt.Errorf("%s is no time: write in how long, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z", quoted(text))
+			return e, fmt.Errorf(
+				"%s is no time: write in how long, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z",
+				quoted(text))
 		}
 		e.RunAt = at.at
 		if at.at != v.now && !strings.Contains(text, "T") { // parseInstant reads it as a time ago
@@ -262,7 +268,8 @@ func absolute(t instantText) string {
 }
 
 // willOfJobs describes what an act does to the counted jobs.
-func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit, counted operator.OpenMatch) (title string, will []string) {
+func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit,
+	counted operator.OpenMatch) (title string, will []string) {
 	jobs := plural(int(counted.Matched), "job")
 	var split []string
 	for _, group := range groups {
@@ -279,11 +286,14 @@ func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit, cou
 	case operator.CancelJobs:
 		will = append(will, "Those that wait are cancelled at once and never run.")
 		if n := counted.ByStatus[outbox.Running]; n > 0 {
-			will = append(will, fmt.Sprintf("The handlers of the %s running are asked to stop; one that succeeds all the same has succeeded.", number(n)))
+			will = append(will, fmt.Sprintf(
+				"The handlers of the %s running are asked to stop; one that succeeds all the same has succeeded.",
+				number(n)))
 		}
 		return "Cancel " + jobs, append(will, "It cannot be undone.")
 	case operator.ReleaseJobs:
-		return "Release " + jobs, append(will, "They are pending, and run when they are due and a worker is free. They cannot be held again.")
+		return "Release " + jobs,
+			append(will, "They are pending, and run when they are due and a worker is free. They cannot be held again.")
 	case operator.EditJobs:
 		due := ""
 		if !edit.RunAt.IsZero() {
@@ -292,16 +302,20 @@ func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit, cou
 		will = append(will, "Each gets "+editWords(edit, due)+".", "The audit keeps what each of them had before.")
 		switch {
 		case counted.Keyed > 0 && edit.Queue != "":
-			will = append(will, number(counted.Keyed)+" of them have a key, and are left alone: the limit and the order of a key hold within a queue.")
+			will = append(will, number(counted.Keyed)+
+				" of them have a key, and are left alone: the limit and the order of a key hold within a queue.")
 		case counted.Keyed > 0 && !edit.RunAt.IsZero():
-			will = append(will, number(counted.Keyed)+" of them have a key. An ordered key keeps its order: where its next job is put off, those behind it wait for that one.")
+			will = append(will, number(counted.Keyed)+
+				" of them have a key. An ordered key keeps its order: where its next job is put off, those behind it wait for that one.")
 		}
 		if !edit.RunAt.IsZero() {
 			will = append(will, "A job whose deadline comes before its new time would only expire, and is left alone.")
 		}
 		return "Edit " + jobs, will
 	}
-	return "Run " + jobs + " now", append(will, "They are due now and do not wait any longer. Their attempts stay as they are.", "A job whose deadline has passed is left alone.")
+	return "Run " + jobs + " now",
+		append(will, "They are due now and do not wait any longer. Their attempts stay as they are.",
+			"A job whose deadline has passed is left alone.")
 }
 
 func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
@@ -334,7 +348,8 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 func (v *visit) start(o *operator.Operator, n operator.NewOperation) error {
 	started, err := o.StartOperation(v.ctx(), n)
 	if err == nil && started.PerSecond != n.PerSecond {
-		return refusal{http.StatusConflict, "This was started before", "It goes on as it was confirmed then: see the operations. Nothing was started now."}
+		return refusal{http.StatusConflict, "This was started before",
+			"It goes on as it was confirmed then: see the operations. Nothing was started now."}
 	}
 	return err
 }

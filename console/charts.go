@@ -149,7 +149,8 @@ func (v *visit) chart(queue, kind string) (c charted, err error) {
 	}
 	c.span = chartRanges[i]
 	f := operator.SeriesFilter{
-		Queue: queue, Kind: kind, Tenant: v.tenant(), Step: c.span.step, Until: v.now, Since: v.now.Add(-c.span.of).Truncate(c.span.step),
+		Queue: queue, Kind: kind, Tenant: v.tenant(), Step: c.span.step, Until: v.now,
+		Since: v.now.Add(-c.span.of).Truncate(c.span.step),
 	}
 	if c.points, err = v.operator.Series(v.ctx(), f); err != nil {
 		return c, err

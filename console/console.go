@@ -101,7 +101,8 @@ func (c Config) validate() error {
 		"no Authenticator, no Who, no OIDC, and AnonymousLoopback is off: nobody could get in")
 	note(c.OIDC != nil && c.Who != nil, "both OIDC and Who, want one of them")
 	note(c.OIDC != nil && c.PublicURL == "", "OIDC without a PublicURL, want where the provider sends people back to")
-	note(c.Recheck < time.Second || c.Recheck > idleLength/2, "Recheck is %s, want from 1 s to %s, or 0 for the default", c.Recheck, idleLength/2)
+	note(c.Recheck < time.Second || c.Recheck > idleLength/2,
+		"Recheck is %s, want from 1 s to %s, or 0 for the default", c.Recheck, idleLength/2)
 	note(c.MaxInFlight < 0, "MaxInFlight is negative, want more than 0, or 0 for the default")
 	note(c.Timeout < 0, "Timeout is negative, want more than 0, or 0 for the default")
 	note(len(c.Keys) > 2, "Keys has %d keys, want at most two", len(c.Keys))
@@ -112,7 +113,8 @@ func (c Config) validate() error {
 		note(!strings.HasPrefix(pointer, "/"), "Redact has %q, want JSON pointers such as /card/number", pointer)
 	}
 	for name, err := range map[string]error{
-		"Manual": checkManual(c.Manual), "TraceURL": CheckLink(c.TraceURL, traceField), "LogURL": CheckLink(c.LogURL, jobField),
+		"Manual": checkManual(c.Manual), "TraceURL": CheckLink(c.TraceURL, traceField),
+		"LogURL": CheckLink(c.LogURL, jobField),
 	} {
 		note(err != nil, "%s: %w", name, err)
 	}
@@ -127,7 +129,8 @@ func (c Config) publicURL() (*url.URL, error) {
 		return nil, nil
 	}
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return nil, errors.New("want something like https://host/path/, without user and query")
 	}
 	if !strings.HasSuffix(u.Path, "/") {

@@ -82,19 +82,22 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 	case !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0:
 		return refuse("It is no text. " + editByCommand)
 	}
-	p := storedPayload{text: text, json: (kind == "application/json" || strings.HasSuffix(kind, "+json")) && json.Valid(j.Payload)}
+	p := storedPayload{text: text, json: (kind == "application/json" || strings.HasSuffix(kind, "+json")) &&
+		json.Valid(j.Payload)}
 	switch {
 	case p.json:
 		laid, ok := laidOut(text, 2*editBytes)
 		p.text = laid
 		if !ok {
-			return refuse("With a value on each line it is larger than the " + size(editBytes) + " that pages edit. " + editByCommand)
+			return refuse("With a value on each line it is larger than the " + size(editBytes) + " that pages edit. " +
+				editByCommand)
 		}
 	case strings.Contains(text, "\r"): // a form would change line ends
 		return refuse("It has line ends that a browser changes. " + editByCommand)
 	}
 	if len(p.text) > editBytes {
-		return refuse("It has " + size(len(p.text)) + ", and pages edit up to " + size(editBytes) + ". " + editByCommand)
+		return refuse("It has " + size(len(p.text)) + ", and pages edit up to " + size(editBytes) + ". " +
+			editByCommand)
 	}
 	if p.json && !reveal {
 		p.mask(s.mask(false))
@@ -133,7 +136,9 @@ func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 		}
 		n, err := strconv.Atoi(strings.Trim(rest, ` "`))
 		if err != nil || n < 1 || n > len(p.masked) || value != p.maskOf(n) {
-			faults = append(faults, fault{pointer: pointerOf(path), reason: "stands for no hidden value: write the value, or one of the masks as it was"})
+			faults = append(faults,
+				fault{pointer: pointerOf(path),
+					reason: "stands for no hidden value: write the value, or one of the masks as it was"})
 			return value
 		}
 		return p.masked[n-1]
@@ -275,7 +280,8 @@ func (p *storedPayload) edited(text string) (payload []byte, faults []fault) {
 		at := min(max(int(wrong.Offset)-1, 0), len(text))
 		begin := strings.LastIndexByte(text[:at], '\n') + 1
 		line, _, _ := strings.Cut(text[begin:], "\n")
-		reason := fmt.Sprintf("is not JSON: at character %d, %s", utf8.RuneCountInString(text[begin:at])+1, wrong.Error())
+		reason := fmt.Sprintf("is not JSON: at character %d, %s", utf8.RuneCountInString(text[begin:at])+1,
+			wrong.Error())
 		return nil, []fault{{line: 1 + strings.Count(text[:at], "\n"), excerpt: shortLine(line), reason: reason}}
 	}
 	whole, faults := p.unmask(text)
@@ -288,8 +294,9 @@ func (p *storedPayload) edited(text string) (payload []byte, faults []fault) {
 	return b.Bytes(), nil
 }
 
-var payloadsStay = refusal{http.StatusForbidden, "This console may not change payloads", "Its database login is a member of outbox_api only, which the " +
-	"database lets change everything but what jobs carry. Use “posthaste dlq replay ID --payload @FILE” with a login of outbox_worker. Nothing was changed."}
+var payloadsStay = refusal{http.StatusForbidden, "This console may not change payloads",
+	"Its database login is a member of outbox_api only, which the " +
+		"database lets change everything but what jobs carry. Use “posthaste dlq replay ID --payload @FILE” with a login of outbox_worker. Nothing was changed."}
 
 func deadLetter(j operator.Job) bool { return j.Status == outbox.Failed || j.Status == outbox.Dead }
 
@@ -340,7 +347,8 @@ func (s *site) edit(v *visit) error {
 	} else if !may {
 		return payloadsStay
 	}
-	return v.render(editPage(v, editor{Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark, reveal: reveal}))
+	return v.render(editPage(v, editor{Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark,
+		reveal: reveal}))
 }
 
 // readEdit reads a form: the job, which must be as it was shown, and its new payload or the mistakes in it.

@@ -57,7 +57,8 @@ func (s *site) recovered(v *visit, p any) {
 	if p == http.ErrAbortHandler { //nolint:errorlint // the documented way to say it
 		panic(p)
 	}
-	s.log.LogAttrs(v.ctx(), slog.LevelError, "page panicked", slog.String("request_id", v.id), slog.String("path", v.r.URL.Path),
+	s.log.LogAttrs(v.ctx(), slog.LevelError, "page panicked", slog.String("request_id", v.id),
+		slog.String("path", v.r.URL.Path),
 		slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	v.refuse(fmt.Errorf("page panicked: %v", p))
 }
@@ -75,7 +76,8 @@ func (v *visit) setHeaders() {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
 	h.Set("X-Robots-Tag", "noindex")
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'nonce-"+v.nonce+"'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'nonce-"+v.nonce+
+		"'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
 		"worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "+
 		"require-trusted-types-for 'script'; trusted-types posthaste")
 }
@@ -90,7 +92,8 @@ func (s *site) enter(v *visit) (err error) {
 		_ = s.authenticate(v) // only for the navigation
 		if allowed != nil {
 			v.w.Header().Set("Allow", strings.Join(allowed, ", "))
-			return refusal{http.StatusMethodNotAllowed, "This address takes no such request", "Go back and use the page's own links and forms."}
+			return refusal{http.StatusMethodNotAllowed, "This address takes no such request",
+				"Go back and use the page's own links and forms."}
 		}
 		return refusal{http.StatusNotFound, "There is no such page", "The address leads nowhere in this console."}
 	}
@@ -131,7 +134,8 @@ func (s *site) checkHost(r *http.Request) error {
 	if s.public == nil || strings.EqualFold(r.Host, s.public.Host) || s.config.AnonymousLoopback && isLocal(r) {
 		return nil
 	}
-	return refusal{http.StatusMisdirectedRequest, "This console has another address", "Open it at its public address: " + s.public.String()}
+	return refusal{http.StatusMisdirectedRequest, "This console has another address",
+		"Open it at its public address: " + s.public.String()}
 }
 
 // checkOrigin refuses requests that a page of another site sends.
@@ -142,8 +146,9 @@ func (s *site) checkOrigin(r *http.Request) error {
 		err = errors.New("it says nothing of its origin")
 	}
 	if err != nil {
-		return refusal{http.StatusForbidden, "The request came from elsewhere", "Only this console's own pages may send it. If a proxy in front changes the Host, " +
-			"set the console's public URL."}
+		return refusal{http.StatusForbidden, "The request came from elsewhere",
+			"Only this console's own pages may send it. If a proxy in front changes the Host, " +
+				"set the console's public URL."}
 	}
 	return nil
 }
@@ -184,7 +189,8 @@ func (s *site) takes(kept session) bool {
 // request of that page: the page learns nothing of the answer, and GET changes nothing.
 func isLocal(r *http.Request) bool {
 	h := r.Header
-	if r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document" && h.Get("Origin") == "" {
+	if r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document" &&
+		h.Get("Origin") == "" {
 		r = r.Clone(r.Context())
 		r.Header.Del("Sec-Fetch-Site")
 	}
@@ -196,13 +202,15 @@ func (s *site) admit(v *visit) error {
 	g := v.route.gate
 	switch {
 	case v.route.acts() && v.readOnly() != "":
-		return refusal{http.StatusForbidden, "Nothing can be changed now", "This console is read-only: " + v.readOnly() + "."}
+		return refusal{http.StatusForbidden, "Nothing can be changed now", "This console is read-only: " +
+			v.readOnly() + "."}
 	case g.anyone:
 		return nil
 	case g.missing(v.who) != "":
 		return notAllowed(string(g.missing(v.who)))
 	case g.everything && !v.who.AllTenants:
-		return refusal{http.StatusForbidden, "This page concerns all tenants", "It takes a login that sees all tenants."}
+		return refusal{http.StatusForbidden, "This page concerns all tenants",
+			"It takes a login that sees all tenants."}
 	}
 	return nil
 }
@@ -231,14 +239,16 @@ func (v *visit) readParameters() (err error) {
 	text := v.r.URL.RawQuery
 	if v.r.Method == http.MethodPost {
 		if kind := v.r.Header.Get("Content-Type"); kind != "application/x-www-form-urlencoded" {
-			return refusal{http.StatusUnsupportedMediaType, "The form cannot be read", "It has to be sent as browsers send forms."}
+			return refusal{http.StatusUnsupportedMediaType, "The form cannot be read",
+				"It has to be sent as browsers send forms."}
 		}
 		if text != "" {
 			return bad("A form has its parameters in its body.")
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(v.w, v.r.Body, v.formLimit()))
 		if err != nil {
-			return refusal{http.StatusRequestEntityTooLarge, "The form is too large", "It may have " + size(int(v.formLimit())) + "."}
+			return refusal{http.StatusRequestEntityTooLarge, "The form is too large", "It may have " +
+				size(int(v.formLimit())) + "."}
 		}
 		text = string(body)
 	}

@@ -45,7 +45,8 @@ func (s *site) exportJobs(v *visit) error {
 		return err
 	}
 	f.Limit = operator.MaxLimit
-	columns := []string{"id", "tenant", "status", "kind", "queue", "created_at", "run_at", "started_at", "finished_at", "error"}
+	columns := []string{"id", "tenant", "status", "kind", "queue", "created_at", "run_at", "started_at", "finished_at",
+		"error"}
 	if v.can(access.AdminRead) {
 		columns = append(columns, "attempt", "max_attempts")
 	}
@@ -61,7 +62,8 @@ func (s *site) exportJobs(v *visit) error {
 
 func (v *visit) jobCells(j operator.Job) []string {
 	cells := []string{
-		j.ID.String(), j.Tenant.String(), string(j.Status), j.Kind, j.Queue, exported(j.CreatedAt), exported(j.RunAt), exported(j.StartedAt),
+		j.ID.String(), j.Tenant.String(), string(j.Status), j.Kind, j.Queue, exported(j.CreatedAt), exported(j.RunAt),
+		exported(j.StartedAt),
 		exported(j.FinishedAt), v.mistake(j),
 	}
 	if v.can(access.AdminRead) {
@@ -75,19 +77,22 @@ func (s *site) exportLetters(v *visit) error {
 	if err != nil {
 		return err
 	}
-	columns := []string{"id", "tenant", "status", "kind", "queue", "key", "created_at", "failed_at", "attempt", "error_code", "error_message", "fingerprint"}
+	columns := []string{"id", "tenant", "status", "kind", "queue", "key", "created_at", "failed_at", "attempt",
+		"error_code", "error_message", "fingerprint"}
 	var before outbox.ID
-	return v.export(exportedTable{"dead-letters", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
-		page, err := v.operator.DeadLetterPage(ctx, f, before, operator.MaxLimit)
-		for _, l := range page.DeadLetters {
-			rows = append(rows, []string{
-				l.ID.String(), l.Tenant.String(), string(l.Status), l.Kind, l.Queue, l.Key, exported(l.CreatedAt), exported(l.FailedAt),
-				strconv.Itoa(l.Attempt), l.ErrorCode, l.ErrorMessage, l.Fingerprint,
-			})
-		}
-		before = page.Next
-		return rows, !before.IsZero(), err
-	}})
+	return v.export(exportedTable{"dead-letters", columns,
+		func(ctx context.Context) (rows [][]string, more bool, err error) {
+			page, err := v.operator.DeadLetterPage(ctx, f, before, operator.MaxLimit)
+			for _, l := range page.DeadLetters {
+				rows = append(rows, []string{
+					l.ID.String(), l.Tenant.String(), string(l.Status), l.Kind, l.Queue, l.Key, exported(l.CreatedAt),
+					exported(l.FailedAt),
+					strconv.Itoa(l.Attempt), l.ErrorCode, l.ErrorMessage, l.Fingerprint,
+				})
+			}
+			before = page.Next
+			return rows, !before.IsZero(), err
+		}})
 }
 
 func (s *site) exportAudit(v *visit) error {
@@ -101,7 +106,8 @@ func (s *site) exportAudit(v *visit) error {
 		page, err := v.operator.AuditPage(ctx, f)
 		for _, e := range page.Entries {
 			rows = append(rows, []string{
-				strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID), e.Queue, e.Target,
+				strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID),
+				e.Queue, e.Target,
 				strings.Join(v.changes(e), ", "), e.Reason, e.RequestID,
 			})
 		}
@@ -175,7 +181,8 @@ func (v *visit) export(t exportedTable) error {
 		}
 	}
 	if err != nil {
-		v.site.log.LogAttrs(v.ctx(), slog.LevelWarn, "export was cut off", slog.String("request_id", v.id), slog.Any("err", err))
+		v.site.log.LogAttrs(v.ctx(), slog.LevelWarn, "export was cut off", slog.String("request_id", v.id),
+			slog.Any("err", err))
 		panic(http.ErrAbortHandler)
 	}
 	return nil

@@ -69,7 +69,8 @@ func (s *site) jobs(v *visit) (err error) {
 	}
 	if limit := v.param("limit"); limit != "" {
 		if l.limit, err = strconv.Atoi(limit); err != nil || l.limit < 1 || l.limit > operator.MaxLimit {
-			return refusal{http.StatusBadRequest, "The address cannot be read", "Its “limit” is not 1 to " + strconv.Itoa(operator.MaxLimit) + "."}
+			return refusal{http.StatusBadRequest, "The address cannot be read", "Its “limit” is not 1 to " +
+				strconv.Itoa(operator.MaxLimit) + "."}
 		}
 	}
 	filter.Limit, l.before, l.typed = l.limit, filter.Before, l.search.text()

@@ -48,8 +48,10 @@ type pace struct {
 // paces maps pages to their paces; a page that is not here does not update. A page that needs few queries may follow
 // more closely.
 var paces = map[string]pace{
-	"problems": {every: 10}, "now": {change: 5}, "live": {tail: true}, "jobs": {rows: true}, "job": {change: 2}, "letters": {change: 10}, "queues": {change: 5}, "queue": {change: 5},
-	"keys": {change: 10}, "key": {change: 10}, "workers": {every: 15}, "sinks": {every: 10}, "sink": {every: 10}, "schedules": {every: 30}, "schedule": {every: 30},
+	"problems": {every: 10}, "now": {change: 5}, "live": {tail: true}, "jobs": {rows: true}, "job": {change: 2},
+	"letters": {change: 10}, "queues": {change: 5}, "queue": {change: 5},
+	"keys": {change: 10}, "key": {change: 10}, "workers": {every: 15}, "sinks": {every: 10}, "sink": {every: 10},
+	"schedules": {every: 30}, "schedule": {every: 30},
 	"operations": {every: 5}, "operation": {every: 2},
 }
 
@@ -160,7 +162,8 @@ type streams struct {
 	of  map[callers.Caller]int
 }
 
-var errStreams = refusal{http.StatusTooManyRequests, "Too many streams are open", "Close some tabs, or try again in a moment."}
+var errStreams = refusal{http.StatusTooManyRequests, "Too many streams are open",
+	"Close some tabs, or try again in a moment."}
 
 // take takes a place for a stream.
 func (s *streams) take(who callers.Caller) (leave func(), err error) {
@@ -195,7 +198,8 @@ func (s *site) events(v *visit) error {
 		}
 	}
 	if from := v.r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" {
-		return refusal{http.StatusForbidden, "The request came from elsewhere", "Only this console's own pages may read the stream."}
+		return refusal{http.StatusForbidden, "The request came from elsewhere",
+			"Only this console's own pages may read the stream."}
 	}
 	leave, err := s.streams.take(v.caller())
 	if err != nil {
@@ -223,7 +227,9 @@ func (s *site) events(v *visit) error {
 
 // whileAllowed returns a context that ends with the connection, with the server, and when the login is no longer valid.
 func (s *site) whileAllowed(v *visit) (context.Context, context.CancelFunc) {
-	return watch.WhileAllowed(v.ctx(), v.connection, s.config.Stopping, func(ctx context.Context) bool { return s.mayStill(ctx, v) })
+	return watch.WhileAllowed(v.ctx(), v.connection, s.config.Stopping, func(ctx context.Context) bool {
+		return s.mayStill(ctx, v)
+	})
 }
 
 // mayStill reports whether the login still is the principal with which the stream began, and may read it. While the

@@ -91,13 +91,15 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		case operator.ReplayLetters:
 			c.title, c.rate = "Run "+jobs+" again", true
 			c.will = []string{
-				jobs + " that failed before " + v.clock(counted.FailedUntil) + " become pending again, with all their attempts. What dies later is not touched.",
+				jobs + " that failed before " + v.clock(counted.FailedUntil) +
+					" become pending again, with all their attempts. What dies later is not touched.",
 				"A letter whose deadline has passed, or that somebody else has acted on meanwhile, is left alone.",
 			}
 		default:
 			c.title, c.danger = "Dismiss "+jobs, true
 			c.will = []string{
-				jobs + " that failed before " + v.clock(counted.FailedUntil) + " move to the history as dismissed, and never run again. What dies later is not touched.",
+				jobs + " that failed before " + v.clock(counted.FailedUntil) +
+					" move to the history as dismissed, and never run again. What dies later is not touched.",
 				"It cannot be undone.",
 			}
 		}
@@ -164,7 +166,8 @@ func (v *visit) perSecond() (rate float64, err error) {
 		return 0, nil
 	}
 	if rate, err = strconv.ParseFloat(text, 64); err != nil || !(rate >= operator.MinRate && rate <= operator.MaxRate) {
-		return 0, badInput(fmt.Sprintf("The rate %s is no number of jobs a second from %v to %v. Nothing was changed.", quoted(text), operator.MinRate, operator.MaxRate))
+		return 0, badInput(fmt.Sprintf("The rate %s is no number of jobs a second from %v to %v. Nothing was changed.",
+			quoted(text), operator.MinRate, operator.MaxRate))
 	}
 	return rate, nil
 }
@@ -172,7 +175,9 @@ func (v *visit) perSecond() (rate float64, err error) {
 // mayGoOn refuses to resume an operation that cancels jobs for people who may not cancel one.
 func (v *visit) mayGoOn(o operator.Operation) error {
 	if o.Act == operator.CancelJobs && !v.can(access.JobsCancel) {
-		return refusal{http.StatusForbidden, "You may not cancel jobs", "The operation cancels jobs, which takes the capability " + string(access.JobsCancel) + ". Nothing was changed."}
+		return refusal{http.StatusForbidden, "You may not cancel jobs",
+			"The operation cancels jobs, which takes the capability " + string(access.JobsCancel) +
+				". Nothing was changed."}
 	}
 	return nil
 }
@@ -180,7 +185,8 @@ func (v *visit) mayGoOn(o operator.Operation) error {
 // operationAct returns the first step of stopping or resuming an operation.
 func operationAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
-		"stop":   {"What it has done stays done; the jobs that are left stay as they are.", "It can be undone: resume it."},
+		"stop": {"What it has done stays done; the jobs that are left stay as they are.",
+			"It can be undone: resume it."},
 		"resume": {"It goes on where it was, with the jobs that it was started for."},
 	}
 	return func(v *visit) (c confirmation, err error) {
@@ -196,13 +202,16 @@ func operationAct(verb string) func(*visit) (confirmation, error) {
 			return c, err
 		}
 		return confirmation{
-			title: upperFirst(verb) + " the operation", will: will[verb], back: link("operation", "id", found.ID.String()), crumb: "Operation",
-			hidden: []field{{"id", found.ID.String()}}, command: "posthaste operations " + verb + " " + found.ID.String(),
+			title: upperFirst(verb) + " the operation", will: will[verb],
+			back: link("operation", "id", found.ID.String()), crumb: "Operation",
+			hidden: []field{{"id", found.ID.String()}}, command: "posthaste operations " + verb + " " +
+				found.ID.String(),
 		}, nil
 	}
 }
 
-func doOperation(do func(*operator.Operator, context.Context, outbox.ID, outbox.ID) (operator.Operation, error)) func(*visit, *operator.Operator) error {
+func doOperation(do func(*operator.Operator, context.Context, outbox.ID,
+	outbox.ID) (operator.Operation, error)) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		id, err := outbox.ParseID(v.param("id"))
 		if err != nil {
@@ -252,7 +261,8 @@ func meant(o operator.Operation) string {
 func didOf(o operator.Operation) string {
 	verbs := map[operator.OperationAct]string{
 		operator.ReplayLetters: "replayed", operator.DismissLetters: "dismissed",
-		operator.CancelJobs: "cancelled", operator.ReleaseJobs: "released", operator.RetryJobs: "made due", operator.EditJobs: "edited",
+		operator.CancelJobs: "cancelled", operator.ReleaseJobs: "released", operator.RetryJobs: "made due",
+		operator.EditJobs: "edited",
 	}
 	text := fmt.Sprintf("%s %s of %s", number(o.Done), verbs[o.Act], number(o.Matched))
 	if o.Passed > 0 {

@@ -148,23 +148,25 @@ func (s *site) mask(reveal bool) func(path []string) bool {
 		return is
 	}
 	return func(path []string) bool {
-		return len(path) > deepest || slices.ContainsFunc(path, secret) || slices.ContainsFunc(pointers, func(p []string) bool {
-			if len(p) > len(path) {
-				return false
-			}
-			for i, segment := range p {
-				if segment != "*" && segment != path[i] {
+		return len(path) > deepest || slices.ContainsFunc(path, secret) ||
+			slices.ContainsFunc(pointers, func(p []string) bool {
+				if len(p) > len(path) {
 					return false
 				}
-			}
-			return true
-		})
+				for i, segment := range p {
+					if segment != "*" && segment != path[i] {
+						return false
+					}
+				}
+				return true
+			})
 	}
 }
 
 // secretName matches names whose values should not appear on a screen.
-var secretName = regexp.MustCompile(`(?i)^tokens$|^(.*[_.-])?(pass|pass(word|wd|phrase)s?|pwds?|secrets?|token|(access|refresh|id|auth|api)[_-]?tokens|(api|private|access|secret|encryption)[_-]?keys?|authorization|credentials?|cookies?|ssn|cvv|cvc|pin)$|` +
-	`(passwords?|secrets?|(api|private|access|secret|encryption)Keys?|(access|refresh|id|auth)Tokens?)$`)
+var secretName = regexp.MustCompile(
+	`(?i)^tokens$|^(.*[_.-])?(pass|pass(word|wd|phrase)s?|pwds?|secrets?|token|(access|refresh|id|auth|api)[_-]?tokens|(api|private|access|secret|encryption)[_-]?keys?|authorization|credentials?|cookies?|ssn|cvv|cvc|pin)$|` +
+		`(passwords?|secrets?|(api|private|access|secret|encryption)Keys?|(access|refresh|id|auth)Tokens?)$`)
 
 // masked stands for a masked value.
 const masked = "•••"

@@ -115,12 +115,14 @@ func (p *persons) ask(ctx context.Context, kept session) (person, error) {
 	found, err := p.Confirm(ctx, known.Person)
 	switch _, refused := errors.AsType[*access.SignInError](err); {
 	case refused:
-		p.log.LogAttrs(ctx, slog.LevelInfo, "session ended by the provider", slog.Any("who", known.Principal), slog.String("err", err.Error()))
+		p.log.LogAttrs(ctx, slog.LevelInfo, "session ended by the provider", slog.Any("who", known.Principal),
+			slog.String("err", err.Error()))
 		known.ended = true
 		p.remember(known)
 		return person{}, err
 	case err != nil:
-		p.log.LogAttrs(ctx, slog.LevelWarn, "session not confirmed", slog.Any("who", known.Principal), slog.String("err", err.Error()))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "session not confirmed", slog.Any("who", known.Principal),
+			slog.String("err", err.Error()))
 		known.tried = asked
 	default:
 		known.Person, known.Confirmed = found, asked
@@ -174,7 +176,8 @@ func (s *site) fromProvider(v *visit) error {
 	v.moveTo("login", url.Values{"back": {begun.Back}}) // so that the next pages do not repeat the code
 	found, err := s.persons.Finish(v.ctx(), begun.Attempt, answer)
 	if refused, ok := errors.AsType[*access.SignInError](err); ok {
-		s.log.LogAttrs(v.ctx(), slog.LevelWarn, "person did not get in", slog.String("request_id", v.id), slog.String("err", err.Error()))
+		s.log.LogAttrs(v.ctx(), slog.LevelWarn, "person did not get in", slog.String("request_id", v.id),
+			slog.String("err", err.Error()))
 		status, words := s.whyOut(refused)
 		v.status = status
 		return v.render(loginPage(v, words))
@@ -182,7 +185,8 @@ func (s *site) fromProvider(v *visit) error {
 	if err != nil {
 		return err
 	}
-	kept := session{Ends: v.now.Add(sessionLength), Person: &person{Person: found, ID: rand.Text(), Issuer: s.persons.Issuer(), Confirmed: v.now}}
+	kept := session{Ends: v.now.Add(sessionLength), Person: &person{Person: found, ID: rand.Text(),
+		Issuer: s.persons.Issuer(), Confirmed: v.now}}
 	if err := s.keep(v, kept); err != nil {
 		return err
 	}
@@ -210,15 +214,19 @@ func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 	case access.Spent:
 		return http.StatusBadRequest, host + " says that this sign-in was used already, or took too long. Begin again."
 	case access.Misconfigured:
-		return http.StatusBadGateway, host + " does not take this console for the client that it knows. An operator has to look at the client’s ID, secret and callback URL."
+		return http.StatusBadGateway,
+			host + " does not take this console for the client that it knows. An operator has to look at the client’s ID, secret and callback URL."
 	case access.Clocks:
-		return http.StatusBadGateway, "The clock of " + host + " and that of this server differ by too much. An operator has to set the one that is wrong."
+		return http.StatusBadGateway, "The clock of " + host +
+			" and that of this server differ by too much. An operator has to set the one that is wrong."
 	case access.Stranger:
-		return http.StatusForbidden, "You have signed in, but this console does not know where you belong: " + e.Detail() + ". Ask an operator."
+		return http.StatusForbidden, "You have signed in, but this console does not know where you belong: " +
+			e.Detail() + ". Ask an operator."
 	case access.Powerless:
 		return http.StatusForbidden, "You have signed in, but may do nothing here: " + e.Detail() + ". Ask an operator."
 	}
-	return http.StatusBadGateway, "The answer of " + host + " cannot be relied on, so nobody was signed in. The log of the server tells more under the request’s id."
+	return http.StatusBadGateway, "The answer of " + host +
+		" cannot be relied on, so nobody was signed in. The log of the server tells more under the request’s id."
 }
 
 // whose returns the principal of a session. It replaces a cookie that is older than the provider's last answer.
@@ -242,7 +250,9 @@ func (s *site) whose(v *visit, kept session) (access.Principal, error) {
 func (s *site) keep(v *visit, kept session) error {
 	err := s.cookie.keep(v.w, v.now, kept)
 	if errors.Is(err, errTooLarge) && kept.Person != nil && kept.Person.Refresh != "" {
-		s.log.LogAttrs(v.ctx(), slog.LevelWarn, "refresh token too large for a cookie: the session ends with the ID token", slog.Any("who", kept.Person.Principal))
+		s.log.LogAttrs(v.ctx(), slog.LevelWarn,
+			"refresh token too large for a cookie: the session ends with the ID token",
+			slog.Any("who", kept.Person.Principal))
 		kept.Person.Refresh = ""
 		err = s.cookie.keep(v.w, v.now, kept)
 	}

@@ -69,7 +69,8 @@ func (s *site) queue(v *visit) (err error) {
 	if q.done, err = v.justDone(queueStanding(q.Queue)); err != nil {
 		return err
 	}
-	page, err := v.operator.Page(v.ctx(), operator.Filter{Queue: q.Name, Tenant: v.tenant(), Statuses: []outbox.Status{outbox.Running}, Limit: runningRead})
+	page, err := v.operator.Page(v.ctx(), operator.Filter{Queue: q.Name, Tenant: v.tenant(),
+		Statuses: []outbox.Status{outbox.Running}, Limit: runningRead})
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,8 @@ func (s *site) queue(v *visit) (err error) {
 			}
 		}
 	}
-	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(), Limit: 10}); err != nil {
+	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(),
+		Limit: 10}); err != nil {
 		return err
 	}
 	if q.chart, err = v.chart(q.Name, ""); err != nil {
@@ -132,17 +134,21 @@ func (s *site) askResume(v *visit) error {
 
 func (s *site) pauseOrResume(v *visit, q operator.Queue, pause bool) confirmation {
 	c := confirmation{
-		title: "Resume queue " + q.Name, action: "queue-resume", label: "Resume the queue", back: link("queue", "queue", q.Name), crumb: q.Name,
+		title: "Resume queue " + q.Name, action: "queue-resume", label: "Resume the queue",
+		back: link("queue", "queue", q.Name), crumb: q.Name,
 		hidden: []field{{"queue", q.Name}}, command: "posthaste queues resume " + shellQuoted(q.Name),
 		will: []string{
-			fmt.Sprintf("%s waiting may start again, in all processes, as soon as workers are free.", plural(int(waiting(q)), "job")),
+			fmt.Sprintf("%s waiting may start again, in all processes, as soon as workers are free.",
+				plural(int(waiting(q)), "job")),
 			"It can be undone: pause the queue again.",
 		},
 	}
 	if pause {
-		c.title, c.action, c.label, c.command = "Pause queue "+q.Name, "queue-pause", "Pause the queue", "posthaste queues pause "+shellQuoted(q.Name)
+		c.title, c.action, c.label, c.command = "Pause queue "+q.Name, "queue-pause", "Pause the queue",
+			"posthaste queues pause "+shellQuoted(q.Name)
 		c.will = []string{
-			fmt.Sprintf("No process starts jobs of this queue any more; %s waiting now.", plural(int(waiting(q)), "job")),
+			fmt.Sprintf("No process starts jobs of this queue any more; %s waiting now.",
+				plural(int(waiting(q)), "job")),
 			fmt.Sprintf("%s running now, and go on to their end.", plural(int(q.Jobs[outbox.Running]), "job")),
 			"New jobs are stored as before. It can be undone: resume the queue.",
 		}
@@ -177,7 +183,8 @@ func (s *site) askLimits(v *visit) error {
 		return err
 	}
 	return v.render(limitsPage(v, q.Queue, limitsForm{
-		running: numberOrEmpty(q.MaxRunning), starts: numberOrEmpty(q.Rate.Starts), interval: cmp.Or(intervalText(q.Rate.Interval), "1s"),
+		running: numberOrEmpty(q.MaxRunning), starts: numberOrEmpty(q.Rate.Starts),
+		interval: cmp.Or(intervalText(q.Rate.Interval), "1s"),
 	}))
 }
 
@@ -202,15 +209,20 @@ func (f limitsForm) read() (limits operator.Limits, fault string) {
 	limits = operator.Limits{MaxRunning: new(0), Rate: &operator.Rate{}}
 	var err error
 	if f.running != "" {
-		if *limits.MaxRunning, err = strconv.Atoi(f.running); err != nil || *limits.MaxRunning < 1 || *limits.MaxRunning > operator.MaxRunningLimit {
-			return limits, fmt.Sprintf("Jobs at once is a number from 1 to %d, or empty for any number.", operator.MaxRunningLimit)
+		if *limits.MaxRunning, err = strconv.Atoi(f.running); err != nil || *limits.MaxRunning < 1 ||
+			*limits.MaxRunning > operator.MaxRunningLimit {
+			return limits, fmt.Sprintf("Jobs at once is a number from 1 to %d, or empty for any number.",
+				operator.MaxRunningLimit)
 		}
 	}
 	if f.starts != "" {
-		if limits.Rate.Starts, err = strconv.Atoi(f.starts); err != nil || limits.Rate.Starts < 1 || limits.Rate.Starts > operator.MaxRateStarts {
-			return limits, fmt.Sprintf("Starts is a number from 1 to %d, or empty for any number.", operator.MaxRateStarts)
+		if limits.Rate.Starts, err = strconv.Atoi(f.starts); err != nil || limits.Rate.Starts < 1 ||
+			limits.Rate.Starts > operator.MaxRateStarts {
+			return limits, fmt.Sprintf("Starts is a number from 1 to %d, or empty for any number.",
+				operator.MaxRateStarts)
 		}
-		if limits.Rate.Interval, err = time.ParseDuration(f.interval); err != nil || limits.Rate.Interval < operator.MinRateInterval || limits.Rate.Interval > operator.MaxRateInterval {
+		if limits.Rate.Interval, err = time.ParseDuration(f.interval); err != nil ||
+			limits.Rate.Interval < operator.MinRateInterval || limits.Rate.Interval > operator.MaxRateInterval {
 			return limits, "The interval is a time like 1s, 5m or 24h."
 		}
 	}

@@ -53,7 +53,8 @@ func (f *search) set(name, value string, now time.Time) (err error) {
 		return f.setStatuses(value)
 	case "tenant":
 		if f.tenant, err = outbox.ParseID(value); err != nil {
-			return fmt.Errorf("%s is no tenant’s id: it has 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab", quoted(value))
+			return fmt.Errorf("%s is no tenant’s id: it has 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab",
+				quoted(value))
 		}
 	case "since":
 		f.since, err = parseInstant(value, now)
@@ -87,11 +88,14 @@ func parseInstant(text string, now time.Time) (instantText, error) {
 	number, unit := text, time.Duration(0)
 	if n := len(text); n > 1 {
 		number = text[:n-1]
-		unit = map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}[text[n-1]]
+		unit = map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour,
+			'w': 7 * 24 * time.Hour}[text[n-1]]
 	}
 	n, err := strconv.Atoi(number)
 	if err != nil || unit == 0 || n < 0 || n > 100_000 || time.Duration(n) > 100*365*24*time.Hour/unit {
-		return instantText{}, fmt.Errorf("%s is no time: write how long ago, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z", quoted(text))
+		return instantText{},
+			fmt.Errorf("%s is no time: write how long ago, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z",
+				quoted(text))
 	}
 	return instantText{text, now.Add(-time.Duration(n) * unit)}, nil
 }
@@ -272,7 +276,8 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 
 // command returns the command line with the same query.
 func (f search) command() string {
-	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until"}
+	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key",
+		"error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until"}
 	line := "posthaste jobs list"
 	if f.page == "live" {
 		line = "posthaste jobs tail"
@@ -298,7 +303,8 @@ func (v *visit) searchOf() (f search, err error) {
 	for _, name := range names {
 		value := v.param(name)
 		if name == "status" {
-			value = strings.Join(slices.DeleteFunc(slices.Clone(v.params[name]), func(s string) bool { return s == "" }), ",")
+			value = strings.Join(
+				slices.DeleteFunc(slices.Clone(v.params[name]), func(s string) bool { return s == "" }), ",")
 		}
 		if value == "" {
 			continue
@@ -317,11 +323,13 @@ func (v *visit) filter(f search) (operator.Filter, error) {
 		Contains: f.payload, CreatedSince: f.since.at, CreatedUntil: f.until.at,
 	}
 	if f.payload != "" && !v.can(access.PayloadRead) {
-		return of, refusal{http.StatusForbidden, "You may not search payloads", "That needs the capability " + string(access.PayloadRead) + "."}
+		return of, refusal{http.StatusForbidden, "You may not search payloads", "That needs the capability " +
+			string(access.PayloadRead) + "."}
 	}
 	if own := v.tenant(); !own.IsZero() {
 		if !f.tenant.IsZero() && f.tenant != own {
-			return of, refusal{http.StatusForbidden, "That is another tenant", "Your login sees the jobs of one tenant."}
+			return of, refusal{http.StatusForbidden, "That is another tenant",
+				"Your login sees the jobs of one tenant."}
 		}
 		of.Tenant = own
 	}

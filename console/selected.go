@@ -36,11 +36,14 @@ func (v *visit) selectedActs(listed []outbox.Status) (paths []string) {
 		statuses []outbox.Status
 	}{
 		{"selected-retry", []outbox.Status{outbox.Pending, outbox.Retrying, outbox.Failed, outbox.Dead}},
-		{"selected-cancel", []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying}},
+		{"selected-cancel", []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running,
+			outbox.Retrying}},
 		{"selected-release", []outbox.Status{outbox.Created}},
 		{"selected-dismiss", []outbox.Status{outbox.Failed, outbox.Dead}},
 	} {
-		if len(listed) > 0 && !slices.ContainsFunc(one.statuses, func(s outbox.Status) bool { return slices.Contains(listed, s) }) {
+		if len(listed) > 0 && !slices.ContainsFunc(one.statuses, func(s outbox.Status) bool {
+			return slices.Contains(listed, s)
+		}) {
 			continue
 		}
 		paths = append(paths, one.path)
@@ -79,7 +82,8 @@ func (v *visit) selected() (ids []outbox.ID, err error) {
 		return nil, refusal{http.StatusBadRequest, "No job is selected", "Go back and select some in the list."}
 	case len(ids) > mostSelected:
 		return nil, refusal{
-			http.StatusBadRequest, plural(len(ids), "job") + " are selected", fmt.Sprintf("Select %d at most, or act on all that match.", mostSelected),
+			http.StatusBadRequest, plural(len(ids), "job") + " are selected",
+			fmt.Sprintf("Select %d at most, or act on all that match.", mostSelected),
 		}
 	}
 	return ids, nil
@@ -96,7 +100,8 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 		if err != nil {
 			return c, err
 		}
-		c = confirmation{back: f.link(), crumb: map[bool]string{true: "Dead letters", false: "Jobs"}[f.page == "letters"], reason: true}
+		c = confirmation{back: f.link(),
+			crumb: map[bool]string{true: "Dead letters", false: "Jobs"}[f.page == "letters"], reason: true}
 		if v.r.Method == http.MethodPost {
 			return c, nil
 		}
@@ -126,12 +131,14 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 			}
 		}
 		if len(c.sample) == 0 {
-			return c, refusal{http.StatusConflict, "Nothing to " + verb, "None of the selected jobs is in a status in which this can be done."}
+			return c, refusal{http.StatusConflict, "Nothing to " + verb,
+				"None of the selected jobs is in a status in which this can be done."}
 		}
 		c.matched = int64(len(c.sample))
 		c.title = upperFirst(verb) + " " + plural(len(c.sample), "job")
 		if left := len(ids) - len(c.sample); left > 0 {
-			c.will = append(c.will, fmt.Sprintf("The other %d of the selected are left alone: it cannot be done in their status.", left))
+			c.will = append(c.will,
+				fmt.Sprintf("The other %d of the selected are left alone: it cannot be done in their status.", left))
 		}
 		c.will = append(c.will, "A job to which something happens before you confirm is left alone.")
 		c.command = "posthaste jobs " + verb + line.String()

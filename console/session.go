@@ -140,7 +140,8 @@ func (c cookie) forget(w http.ResponseWriter) { c.set(w, c.name, "", -1, true) }
 func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 	var s session
 	found := r.CookiesNamed(c.name)
-	if len(found) != 1 || c.open("session", found[0].Value, &s) != nil || s.Bearer == "" && s.Person == nil || !now.Before(s.Ends) {
+	if len(found) != 1 || c.open("session", found[0].Value, &s) != nil || s.Bearer == "" && s.Person == nil ||
+		!now.Before(s.Ends) {
 		return session{}, false
 	}
 	return s, true
@@ -148,6 +149,7 @@ func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 
 // set sets a cookie of the console. It is Lax because Strict would exclude links from elsewhere, such as a chat.
 func (c cookie) set(w http.ResponseWriter, name, value string, maxAge int, hidden bool) {
-	text := &http.Cookie{Name: name, Value: value, MaxAge: maxAge, HttpOnly: hidden, Secure: c.secure, SameSite: http.SameSiteLaxMode, Path: c.path}
+	text := &http.Cookie{Name: name, Value: value, MaxAge: maxAge, HttpOnly: hidden, Secure: c.secure,
+		SameSite: http.SameSiteLaxMode, Path: c.path}
 	http.SetCookie(w, text)
 }

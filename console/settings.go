@@ -76,7 +76,8 @@ func (s *site) settings(v *visit) error {
 	}
 	if v.params.Has("zone") {
 		if _, ok := zoneOf(v.param("zone")); !ok {
-			return refusal{http.StatusBadRequest, "There is no such time zone", "Zones have names like UTC, Europe/Berlin or Asia/Kolkata."}
+			return refusal{http.StatusBadRequest, "There is no such time zone",
+				"Zones have names like UTC, Europe/Berlin or Asia/Kolkata."}
 		}
 		s.cookie.set(v.w, zoneCookie, v.param("zone"), yearSeconds, false)
 	}
@@ -85,8 +86,10 @@ func (s *site) settings(v *visit) error {
 
 // zones are those that the page offers; any other can be typed.
 var zones = []string{
-	"UTC", "America/Los_Angeles", "America/Chicago", "America/New_York", "America/Sao_Paulo", "Europe/London", "Europe/Berlin", "Europe/Kyiv", "Africa/Lagos",
-	"Asia/Dubai", "Asia/Kolkata", "Asia/Singapore", "Asia/Shanghai", "Asia/Tokyo", "Australia/Sydney", "Pacific/Auckland",
+	"UTC", "America/Los_Angeles", "America/Chicago", "America/New_York", "America/Sao_Paulo", "Europe/London",
+	"Europe/Berlin", "Europe/Kyiv", "Africa/Lagos",
+	"Asia/Dubai", "Asia/Kolkata", "Asia/Singapore", "Asia/Shanghai", "Asia/Tokyo", "Australia/Sydney",
+	"Pacific/Auckland",
 }
 
 // abilities describe what each capability allows people to do here.

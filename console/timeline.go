@@ -45,7 +45,8 @@ func timeline(j operator.Job, now time.Time) (spans []span) {
 		}
 		run(a.Attempt, a.StartedAt, a.FinishedAt, class, a.ErrorCode, false)
 	}
-	latestOfAll := len(failed) == 0 || !slices.ContainsFunc(failed, func(a operator.Attempt) bool { return a.StartedAt.Equal(j.StartedAt) })
+	latestOfAll := len(failed) == 0 ||
+		!slices.ContainsFunc(failed, func(a operator.Attempt) bool { return a.StartedAt.Equal(j.StartedAt) })
 	switch {
 	case j.Status == outbox.Running:
 		run(j.Attempt, j.StartedAt, now, "run", "running", true)
@@ -58,9 +59,11 @@ func timeline(j operator.Job, now time.Time) (spans []span) {
 	case j.Status.Closed():
 		wait(j.FinishedAt, string(j.Status))
 	case j.Status == outbox.Failed || j.Status == outbox.Dead:
-		spans = append(spans, span{from: at, took: max(now.Sub(at), 0), class: "wait", what: "waits for a person", open: true})
+		spans = append(spans, span{from: at, took: max(now.Sub(at), 0), class: "wait", what: "waits for a person",
+			open: true})
 	default:
-		spans = append(spans, span{from: at, took: max(now.Sub(at), 0), class: "wait", what: string(j.Status), open: true})
+		spans = append(spans, span{from: at, took: max(now.Sub(at), 0), class: "wait", what: string(j.Status),
+			open: true})
 	}
 	return spans
 }

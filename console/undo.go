@@ -66,14 +66,20 @@ var undos map[string]undoing // by act
 func init() {
 	const goes, stands = "It goes on: ", "It is paused again: "
 	undos = map[string]undoing{
-		"queue.pause":     {&queueThing, "The queue is paused: jobs that are running go on, and no others start.", goes + "jobs that wait may start, in all processes."},
-		"queue.resume":    {&queueThing, "The queue goes on.", stands + "no process starts jobs of it."},
-		"queue.limit":     {&queueThing, "The limits hold from the next claim on, in all processes.", "It gets back the limits that it had."},
-		"schedule.pause":  {&scheduleThing, "The schedule is paused: no tick fires, and ticks of a pause are not missed.", goes + "with its next tick from now."},
+		"queue.pause": {&queueThing, "The queue is paused: jobs that are running go on, and no others start.",
+			goes + "jobs that wait may start, in all processes."},
+		"queue.resume": {&queueThing, "The queue goes on.", stands + "no process starts jobs of it."},
+		"queue.limit": {&queueThing, "The limits hold from the next claim on, in all processes.",
+			"It gets back the limits that it had."},
+		"schedule.pause": {&scheduleThing,
+			"The schedule is paused: no tick fires, and ticks of a pause are not missed.",
+			goes + "with its next tick from now."},
 		"schedule.resume": {&scheduleThing, "The schedule goes on with its next tick.", stands + "no tick fires."},
-		"sink.pause":      {&sinkThing, "The sink is paused: nothing is published to it, and nothing is lost.", goes + "with the first event that it has not published."},
-		"sink.resume":     {&sinkThing, "The sink goes on.", stands + "nothing is published to it."},
-		"operation.stop":  {&operationThing, "The operation is stopped: what it has done stays done.", goes + "where it was, with the jobs that are left."},
+		"sink.pause": {&sinkThing, "The sink is paused: nothing is published to it, and nothing is lost.",
+			goes + "with the first event that it has not published."},
+		"sink.resume": {&sinkThing, "The sink goes on.", stands + "nothing is published to it."},
+		"operation.stop": {&operationThing, "The operation is stopped: what it has done stays done.",
+			goes + "where it was, with the jobs that are left."},
 	}
 }
 
@@ -230,7 +236,8 @@ func (u undoing) inWords(e operator.AuditEntry) (will, command string) {
 			rate = " --rate " + strconv.Itoa(was.rate.Starts) + "/" + intervalText(was.rate.Interval)
 		}
 		text := limitsText(operator.Queue{MaxRunning: was.running, Rate: was.rate})
-		return "It gets back the limits that it had: " + cmp.Or(text, "none") + ".", "posthaste queues limit " + name + running + rate
+		return "It gets back the limits that it had: " + cmp.Or(text, "none") + ".", "posthaste queues limit " +
+			name + running + rate
 	}
 	verb := "resume"
 	if strings.HasSuffix(e.Act, ".resume") {
@@ -254,11 +261,13 @@ func (v *visit) undone(parameter string) (e operator.AuditEntry, u undoing, err 
 		return e, u, err
 	}
 	if len(found) == 0 || found[0].ID != id {
-		return e, u, refusal{http.StatusNotFound, "There is no such act", "It was trimmed from the audit, or belongs to another tenant."}
+		return e, u, refusal{http.StatusNotFound, "There is no such act",
+			"It was trimmed from the audit, or belongs to another tenant."}
 	}
 	e, u = found[0], undos[found[0].Act]
 	if u.thing == nil {
-		return e, u, refusal{http.StatusConflict, "This act cannot be undone", "What " + e.Act + " does has no opposite that restores what was there."}
+		return e, u, refusal{http.StatusConflict, "This act cannot be undone", "What " + e.Act +
+			" does has no opposite that restores what was there."}
 	}
 	if why := v.whyNot(u.thing.gate); why != "" {
 		return e, u, refusal{http.StatusForbidden, "You may not undo this", why + "."}
@@ -297,7 +306,8 @@ func askUndo(v *visit) (c confirmation, err error) {
 	will, command := u.inWords(e)
 	name := u.thing.name(e)
 	return confirmation{
-		title: "Undo " + e.Act + " of " + u.thing.noun + " " + name, back: u.thing.page(e), crumb: name, hidden: []field{{"entry", strconv.FormatInt(e.ID, 10)}},
+		title: "Undo " + e.Act + " of " + u.thing.noun + " " + name, back: u.thing.page(e), crumb: name,
+		hidden: []field{{"entry", strconv.FormatInt(e.ID, 10)}},
 		will: []string{
 			fmt.Sprintf("%s did it %s ago.", e.Actor, age(v.now.Sub(e.At))), will,
 			"If somebody changes it before you confirm, nothing is done.",

@@ -126,11 +126,13 @@ func askDeleteView(v *visit) (c confirmation, err error) {
 	}
 	at := slices.IndexFunc(views, func(w savedView) bool { return w.Name == name && w.Shared == shared })
 	if at < 0 {
-		return c, refusal{http.StatusNotFound, "There is no such view", "Somebody may have deleted it. Go back to the jobs."}
+		return c, refusal{http.StatusNotFound, "There is no such view",
+			"Somebody may have deleted it. Go back to the jobs."}
 	}
 	c = confirmation{
 		title: "Delete view " + name, back: link("jobs"), crumb: "Jobs", danger: true,
-		will:   []string{"The view is deleted: its name, and that it stood for " + views[at].search.text() + ". No job changes."},
+		will: []string{"The view is deleted: its name, and that it stood for " + views[at].search.text() +
+			". No job changes."},
 		hidden: []field{{"name", name}},
 	}
 	if shared {

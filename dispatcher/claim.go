@@ -99,8 +99,9 @@ func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowanc
 func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *allowance) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
-		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe, limits: within != nil,
-		front: plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
+		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,
+		limits: within != nil,
+		front:  plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
 	var offers map[outbox.ID][]offer
 	if keyed {
@@ -165,7 +166,8 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := idSet(offers)
 	jobs := make([]scheduler.Leased, 0, len(claimed))
 	for _, a := range claimed {
-		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.returned, Offered: offered[a.job.ID]})
+		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.returned,
+			Offered: offered[a.job.ID]})
 	}
 	return jobs
 }
@@ -214,7 +216,8 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	c.learn(b)
 	c.promoter.blocked(b.tally.halted)
 	if len(b.claimed) > b.room {
-		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.room, len(b.claimed))
+		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.room,
+			len(b.claimed))
 	}
 	c.health.OK()
 	c.metrics.claimBatch.Observe(float64(len(b.claimed)))
@@ -238,7 +241,8 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 			c.capacity.inHand.Add(-1) // its batch will take a slot
 			c.batches.gather(a)
 		default:
-			c.workers.buffer.put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several())
+			c.workers.buffer.put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() &&
+				c.sched.Several())
 		}
 	}
 	c.batches.noteClaim(len(b.claimed), together)
@@ -270,7 +274,8 @@ func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 func (c *claimer) returnOrphans(ctx context.Context) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	n, err := c.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: c.queue, Worker: c.worker, Held: c.reserved.ask()})
+	n, err := c.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: c.queue, Worker: c.worker,
+		Held: c.reserved.ask()})
 	c.reserved.asked()
 	if err != nil && !pgsession.IsUnreachable(err) { // the claim has complained of that already
 		c.health.Complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", c.queue))
@@ -278,7 +283,8 @@ func (c *claimer) returnOrphans(ctx context.Context) error {
 	if n > 0 {
 		c.capacity.poke()
 		c.peers.notify()
-		c.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", c.queue), slog.Int64("jobs", n))
+		c.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back",
+			slog.String("queue", c.queue), slog.Int64("jobs", n))
 	}
 	return err
 }

@@ -102,14 +102,18 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 	var rows pgx.Rows // with the error of Query
 	switch {
 	case r.keyed:
-		rows, _ = db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), p.tenants, p.quotas, r.reaches,
-			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, r.limits)
+		rows, _ = db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), p.tenants, p.quotas,
+			r.reaches,
+			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue,
+			r.limits)
 	case c.streams.Load():
-		rows, _ = db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID,
+		rows, _ = db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities,
+			p.fromRunAt, p.fromID,
 			c.queue, r.kinds, r.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
 	default:
 		rows, _ = db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
-			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, r.limits, int32(r.room))
+			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, r.limits,
+			int32(r.room))
 	}
 	b := c.read(rows, r.room, sent, r.keyed)
 	if !r.keyed && len(b.claimed) > 0 {
@@ -138,7 +142,8 @@ func newShareParams(r claimRequest) (p shareParams) {
 			if at.RunAt.IsZero() {
 				from = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 			}
-			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.Priority), append(p.fromRunAt, from), append(p.fromID, pgvalue.UUID(at.ID))
+			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.Priority), append(p.fromRunAt, from),
+				append(p.fromID, pgvalue.UUID(at.ID))
 		}
 		p.lasts = append(p.lasts, int32(len(p.priorities)))
 	}
@@ -204,7 +209,8 @@ func newClaimRow(keyed bool) *claimRow {
 // into returns the destinations for a row, with those of the job's columns in job.
 func (r *claimRow) into(job *outbox.Claimed) []any {
 	copy(r.columns, []any{ // an ID as bytes: its Scan is for texts, too, and costs half a microsecond a job
-		(*[16]byte)(&job.ID), (*[16]byte)(&job.Tenant), &r.kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
+		(*[16]byte)(&job.ID), (*[16]byte)(&job.Tenant), &r.kind, &job.Priority, &job.Attempt, &job.MaxAttempts,
+		&job.LostLeases,
 		&job.Epoch, &r.key, &job.Payload, &r.contentType, &job.RawHeaders, &r.timeout, &r.backoff,
 		&job.RunAt, &job.CreatedAt, &job.StartedAt, &r.deadline, &r.watched, &r.streamed,
 	})
@@ -261,5 +267,6 @@ const contentJSON = "application/json"
 
 // byUrgency compares attempts in the order in which their jobs are due to start.
 func byUrgency(a, b *attempt) int {
-	return cmp.Or(cmp.Compare(b.job.Priority, a.job.Priority), a.job.RunAt.Compare(b.job.RunAt), bytes.Compare(a.job.ID[:], b.job.ID[:]))
+	return cmp.Or(cmp.Compare(b.job.Priority, a.job.Priority), a.job.RunAt.Compare(b.job.RunAt),
+		bytes.Compare(a.job.ID[:], b.job.ID[:]))
 }

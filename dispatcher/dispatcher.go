@@ -108,7 +108,9 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	p := d.process
 	d.db = sqlgen.New(conn)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
-	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.Notify(ctx, []string{engine.Channel}) })
+	d.peers = newNotifier(peersWindow, func(ctx context.Context) error {
+		return d.db.Notify(ctx, []string{engine.Channel})
+	})
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
 	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
@@ -120,9 +122,11 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *loop {
 	p := d.process
-	c := &capacity{waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes, busy: p.metrics.busy.WithLabelValues(name)}
+	c := &capacity{waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
+		busy: p.metrics.busy.WithLabelValues(name)}
 	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running)
-	claims := &claims{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder, handlers: d.user}
+	claims := &claims{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
+		handlers: d.user}
 	return newLoop(&claimer{
 		process: p, queue: name, db: d.db, claims: claims,
 		limiter:  &limiter{process: p, queue: name, capacity: c, pool: pool},
@@ -239,7 +243,8 @@ func (c Config) validate() error {
 			errs = append(errs, invalid.Field("Config.Queues", "has a queue whose name %s", fault))
 		}
 		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
-			errs = append(errs, invalid.Field(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
+			errs = append(errs, invalid.Field(fmt.Sprintf("Config.Queues[%q].Concurrency", name),
+				"is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
 		}
 	}
 	if fault := engine.WorkerFault(c.Worker); fault != "" {
@@ -253,7 +258,8 @@ func (c Config) validate() error {
 	switch c.LogJobs {
 	case LogAll, LogFailures, LogNone:
 	default:
-		errs = append(errs, invalid.Field("Config.LogJobs", "is %q, want all, failures or off, or nothing for all", c.LogJobs))
+		errs = append(errs, invalid.Field("Config.LogJobs", "is %q, want all, failures or off, or nothing for all",
+			c.LogJobs))
 	}
 	within("Config.LeaseTTL", c.LeaseTTL, time.Second)
 	within("Config.PollInterval", c.PollInterval, 10*time.Millisecond)

@@ -48,7 +48,8 @@ func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*e = Ended[T]{
-		ID: stored.ID, Kind: stored.Kind, Queue: stored.Queue, Status: stored.Status, Attempt: stored.Attempt, Epoch: stored.Epoch,
+		ID: stored.ID, Kind: stored.Kind, Queue: stored.Queue, Status: stored.Status, Attempt: stored.Attempt,
+		Epoch:     stored.Epoch,
 		ErrorCode: stored.ErrorCode, ErrorMessage: stored.ErrorMessage, Payload: stored.Payload, Result: stored.Result,
 	}
 	if stored.Payload != nil {
@@ -65,7 +66,8 @@ func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 
 // hookRow builds the job that calls the hook of a job that succeeds.
 func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
-	end := ended{ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt, Epoch: job.Epoch}
+	end := ended{ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt,
+		Epoch: job.Epoch}
 	switch {
 	case engine.Of(job).Seal != nil: // what was sealed is not stored in the clear
 	case job.ContentType == engine.ContentJSON && json.Valid(job.Payload):
@@ -81,7 +83,8 @@ func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
 		panic(fmt.Sprintf("dispatcher: encode the end of job %s: %v", job.ID, err))
 	}
 	row := engine.Row{
-		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(job.Tenant), Queue: job.Queue, Kind: kind, Priority: int16(job.Priority),
+		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(job.Tenant), Queue: job.Queue, Kind: kind,
+		Priority:    int16(job.Priority),
 		MaxAttempts: engine.DefaultMaxAttempts, Payload: payload, ContentType: engine.ContentJSON,
 	}
 	row.Headers = engine.InheritedHeaders(job.RawHeaders)

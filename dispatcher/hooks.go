@@ -21,14 +21,16 @@ import (
 //
 // The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
 // panics, as a second handler does.
-func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error, config ...KindConfig) {
+func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error,
+	config ...KindConfig) {
 	onSuccess[T](m, false, hook, config)
 }
 
 // OnResult is like [OnSuccess] for a kind whose handler returns a result, which it passes to the hook. It does not pass
 // on a sealed result: the hook of such a job fails for good, with the error code undecodable_result. Use [OnSuccess]
 // and package await for such kinds.
-func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig) {
+func OnResult[T outbox.ResultArgs[R], R any](m *Mux,
+	hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig) {
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[Ended[T]]) error {
 		result, sealed, err := engine.DecodeResult[R](job.Args.Result)
 		if sealed != nil {
@@ -42,7 +44,8 @@ func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Conte
 	}, config)
 }
 
-func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context, *outbox.Job[Ended[T]]) error, config []KindConfig) {
+func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context, *outbox.Job[Ended[T]]) error,
+	config []KindConfig) {
 	var zero T
 	h := &successHook{zero.Kind() + successSuffix, withResult}
 	handleHook(m, h.kind, hook, config)
@@ -63,7 +66,8 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 //
 // The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
 // panics, as a second handler does.
-func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error, config ...KindConfig) {
+func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error,
+	config ...KindConfig) {
 	var zero T
 	handleHook(m, zero.Kind()+deathSuffix, hook, config)
 	if m.hooks.death == nil {
@@ -72,9 +76,11 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 	m.hooks.death[zero.Kind()] = true
 }
 
-func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[Ended[T]]) error, config []KindConfig) {
+func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[Ended[T]]) error,
+	config []KindConfig) {
 	if len(kind) > engine.MaxNameBytes {
-		panic(fmt.Errorf("dispatcher: %w", invalid.Field("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
+		panic(fmt.Errorf("dispatcher: %w", invalid.Field("kind", "of the hook, %q, is %d bytes long, want at most %d",
+			kind, len(kind), engine.MaxNameBytes)))
 	}
 	handleAs(m, kind, hook, config)
 }

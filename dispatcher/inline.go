@@ -42,7 +42,8 @@ type InlineEnd struct {
 
 // NewInline checks config and registers the mux's death hooks. conn runs the dispatcher's statements; several
 // goroutines use it, one at a time. Jobs get handlers as their DB. The contexts of handlers derive from ctx.
-func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mux *Mux, config Config) (*Inline, error) {
+func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mux *Mux,
+	config Config) (*Inline, error) {
 	d, err := New(nil, mux, config)
 	if err != nil {
 		return nil, err
@@ -53,7 +54,8 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	if !registerHooks(bound, p, d.db, d.deathHooks) {
-		return nil, fmt.Errorf("dispatcher: register death hooks: %w", errors.Join(p.health.err(), context.Cause(bound)))
+		return nil, fmt.Errorf("dispatcher: register death hooks: %w",
+			errors.Join(p.health.err(), context.Cause(bound)))
 	}
 	return &Inline{d, conn, handlers}, nil
 }
@@ -109,11 +111,13 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	}
 	cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: f.Tenant, Priority: int16(f.Priority)}}
 	request := claimRequest{
-		keyed:   f.Keyed,
-		shares:  []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: room}},
+		keyed: f.Keyed,
+		shares: []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor},
+			Quota: room}},
 		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
-	claims := &claims{process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(), recorder: recorder, handlers: i.handlers}
+	claims := &claims{process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),
+		recorder: recorder, handlers: i.handlers}
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	b := claims.claim(bound, i.conn, request)
@@ -152,7 +156,8 @@ func (i *Inline) settle(ended []*attempt) error {
 	for len(i.d.settler.refused) > 0 {
 		a := <-i.d.settler.refused
 		if err := i.d.settler.storeRefusedAgain(a); err != nil {
-			errs = append(errs, fmt.Errorf("the database refuses that job %s is %s: %w", a.job.ID, a.outcome.Status, err))
+			errs = append(errs, fmt.Errorf("the database refuses that job %s is %s: %w", a.job.ID, a.outcome.Status,
+				err))
 		}
 	}
 	return errors.Join(errs...)
@@ -173,10 +178,12 @@ func (i *Inline) promote() error {
 
 // Expire does what the reaper does with lapsed leases of dead workers, and with jobs whose deadlines have come.
 func (i *Inline) Expire(ctx context.Context) error {
-	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{
+		InfinityModifier: pgtype.Infinity, Valid: true}
 	none := pgtype.Interval{Valid: true}
 	lapsed, err := i.d.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
-		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none, LeaseHorizon: none,
+		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none,
+		LeaseHorizon: none,
 	})
 	if err != nil {
 		return fmt.Errorf("expire leases: %w", err)

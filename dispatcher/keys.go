@@ -128,5 +128,6 @@ func (k *keyedClaims) note(done tally, claimed, room int, reaches []int32) (more
 	case !passedAll:
 		k.reach = min(k.reach, maxBatch)
 	}
-	return done.promoted > 0 || claimed >= room || looked >= reach && claimed > 0 || looked >= nearest && done.blocked > 0
+	return done.promoted > 0 || claimed >= room || looked >= reach && claimed > 0 ||
+		looked >= nearest && done.blocked > 0
 }

@@ -30,11 +30,13 @@ type KindConfig struct {
 func (c KindConfig) Validate() error {
 	var errs []error
 	if c.Timeout < 0 || c.Timeout > engine.MaxDuration {
-		errs = append(errs, invalid.Field("KindConfig.Timeout", "is %s, want up to 100 years, or 0 for that of the process", c.Timeout))
+		errs = append(errs, invalid.Field("KindConfig.Timeout",
+			"is %s, want up to 100 years, or 0 for that of the process", c.Timeout))
 	}
 	for _, code := range c.FailOn {
 		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code
-			errs = append(errs, invalid.Field("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, engine.MaxNameBytes))
+			errs = append(errs, invalid.Field("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code,
+				engine.MaxNameBytes))
 		}
 	}
 	return errors.Join(errs...)

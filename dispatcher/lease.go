@@ -130,9 +130,11 @@ func (l *leases) due(now time.Time) []*attempt {
 // is not extended.
 func (l *leases) extend(ctx context.Context, due []*attempt) error {
 	for batch := range slices.Chunk(due, maxBatch) {
-		err := pgsession.Apart(batch, func(part []*attempt) error { return l.extendSome(ctx, part) }, func(a *attempt, err error) {
-			l.health.Complain(ctx, "lease not extended: the database refuses it", err, slog.String("job_id", a.job.ID.String()))
-		})
+		err := pgsession.Apart(batch, func(part []*attempt) error { return l.extendSome(ctx, part) },
+			func(a *attempt, err error) {
+				l.health.Complain(ctx, "lease not extended: the database refuses it", err,
+					slog.String("job_id", a.job.ID.String()))
+			})
 		if err != nil {
 			return err
 		}

@@ -107,7 +107,8 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	case <-finished:
 		return nil
 	case <-abandoned.C:
-		return fmt.Errorf("dispatcher: %d jobs were not settled %s after the grace period; their leases lapse", d.leases.count(), abandonAfter)
+		return fmt.Errorf("dispatcher: %d jobs were not settled %s after the grace period; their leases lapse",
+			d.leases.count(), abandonAfter)
 	}
 }
 
@@ -165,7 +166,8 @@ func (d *Dispatcher) endWorkers() {
 func (d *Dispatcher) cutOff() {
 	d.process.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
-		d.process.log.LogAttrs(d.process.handlerContext, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
+		d.process.log.LogAttrs(d.process.handlerContext, slog.LevelWarn,
+			"running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}
 	d.leases.cut()
 }
@@ -271,7 +273,8 @@ func (d *Dispatcher) Outages() (all []Outage) {
 
 // showing returns the dispatcher's row in the list of workers.
 func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
-	row := sqlgen.ShowWorkerParams{Worker: d.process.worker, Kinds: d.process.kinds, Queues: slices.Sorted(maps.Keys(d.config.Queues))}
+	row := sqlgen.ShowWorkerParams{Worker: d.process.worker, Kinds: d.process.kinds,
+		Queues: slices.Sorted(maps.Keys(d.config.Queues))}
 	for _, name := range row.Queues {
 		row.Concurrency = append(row.Concurrency, int32(cmp.Or(d.config.Queues[name].Concurrency, defaultConcurrency)))
 	}
@@ -311,7 +314,8 @@ func awaitFloor(ctx context.Context, p *process, db floorStatement) error {
 			tooOld = release.Check(int(floor.Revision), floor.Release)
 			return nil
 		case pgsession.State(err) == pgsession.InsufficientPrivilege: // the login has a role that is not one of ours
-			p.log.LogAttrs(ctx, slog.LevelWarn, "whether this build is too old for the schema is not known", slog.String("err", err.Error()))
+			p.log.LogAttrs(ctx, slog.LevelWarn, "whether this build is too old for the schema is not known",
+				slog.String("err", err.Error()))
 			return nil
 		}
 		return err

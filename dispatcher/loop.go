@@ -248,10 +248,12 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.SurveyAfter(), MaxNew: scheduler.MaxNewFlows}
 	tenants, priorities := s.Known(false)
 	keyedTenants, keyedPriorities := s.Known(true)
-	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants), keyedPriorities
+	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants),
+		keyedPriorities
 	if search {
 		plain, keyed := s.Gaps(false), s.Gaps(true)
-		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.From), pgIDs(plain.To), pgIDs(keyed.From), pgIDs(keyed.To)
+		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.From), pgIDs(plain.To), pgIDs(keyed.From),
+			pgIDs(keyed.To)
 		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.Of), plain.Lowest, plain.Highest
 		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.Of), keyed.Lowest, keyed.Highest
 	}
@@ -267,7 +269,8 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	flows := make([]scheduler.SurveyRow, 0, len(rows))
 	for _, row := range rows {
 		at = row.SurveyedAt
-		r := scheduler.SurveyRow{Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes, Priority: row.Priority}}
+		r := scheduler.SurveyRow{Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes,
+			Priority: row.Priority}}
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			if !l.capacity.limited.Swap(true) {

@@ -46,7 +46,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name, Help: help, Buckets: buckets,
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
 		}, labels)
 	}
 	seconds := prometheus.ExponentialBuckets(0.0005, 2.5, 14) // 0.5 ms to 75 s
@@ -54,20 +55,34 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		claimed: counter("job_claimed_total", "Jobs claimed.", "job_type", "worker_id"),
 		completed: counter("job_completed_total",
-			"Jobs that ended: success, failed (permanently, by the handler's decision) or dead (attempts exhausted).", "job_type", "status"),
-		attempts:       counter("outbox_dispatcher_attempts_total", "Settled attempts by what became of the job.", "job_type", "outcome"),
-		processing:     histogram("job_processing_seconds", "Time a handler took for one attempt.", seconds, "job_type"),
-		startDelay:     histogram("outbox_dispatcher_enqueue_to_start_seconds", "Time from when a job became due until its handler started.", seconds, "job_type"),
-		polls:          counter("job_poll_scanned_total", "Polls for due jobs that a timer caused: startup, poll interval, or a job's own start time.").WithLabelValues(),
-		claimBatch:     histogram("outbox_dispatcher_claim_batch_size", "Jobs that one claiming statement got.", sizes).WithLabelValues(),
-		settleBatch:    histogram("outbox_dispatcher_settle_batch_size", "Outcomes that were settled together.", sizes).WithLabelValues(),
-		leasesLost:     counter("outbox_dispatcher_leases_lost_total", "Outcomes that the database refused because the lease had been lost.").WithLabelValues(),
-		extensionsLate: counter("outbox_dispatcher_extensions_late_total", "Lease extensions that were sent after we had stopped trusting the lease.").WithLabelValues(),
-		overruns:       counter("outbox_dispatcher_overruns_total", "Attempts whose handler had not returned 5 s after its time was over.", "job_type"),
-		atLimit:        counter("outbox_dispatcher_limit_stops_total", "Claims that a queue's limit kept from taking more: max_running, rate, or paused.", "limit"),
-		unavailable:    gauge("outbox_dispatcher_kind_unavailable", "1 while the jobs of a kind wait because what it needs is unavailable, else 0.", "job_type", "queue"),
-		slots:          gauge("outbox_dispatcher_slots", "Handlers of the queue that this process runs at once, at most.", "queue"),
-		busy:           gauge("outbox_dispatcher_slots_busy", "Handlers of the queue that run, each with a job or a batch of them.", "queue"),
+			"Jobs that ended: success, failed (permanently, by the handler's decision) or dead (attempts exhausted).",
+			"job_type", "status"),
+		attempts: counter("outbox_dispatcher_attempts_total", "Settled attempts by what became of the job.",
+			"job_type", "outcome"),
+		processing: histogram("job_processing_seconds", "Time a handler took for one attempt.", seconds,
+			"job_type"),
+		startDelay: histogram("outbox_dispatcher_enqueue_to_start_seconds",
+			"Time from when a job became due until its handler started.", seconds, "job_type"),
+		polls: counter("job_poll_scanned_total",
+			"Polls for due jobs that a timer caused: startup, poll interval, or a job's own start time.").WithLabelValues(),
+		claimBatch: histogram("outbox_dispatcher_claim_batch_size", "Jobs that one claiming statement got.",
+			sizes).WithLabelValues(),
+		settleBatch: histogram("outbox_dispatcher_settle_batch_size", "Outcomes that were settled together.",
+			sizes).WithLabelValues(),
+		leasesLost: counter("outbox_dispatcher_leases_lost_total",
+			"Outcomes that the database refused because the lease had been lost.").WithLabelValues(),
+		extensionsLate: counter("outbox_dispatcher_extensions_late_total",
+			"Lease extensions that were sent after we had stopped trusting the lease.").WithLabelValues(),
+		overruns: counter("outbox_dispatcher_overruns_total",
+			"Attempts whose handler had not returned 5 s after its time was over.", "job_type"),
+		atLimit: counter("outbox_dispatcher_limit_stops_total",
+			"Claims that a queue's limit kept from taking more: max_running, rate, or paused.", "limit"),
+		unavailable: gauge("outbox_dispatcher_kind_unavailable",
+			"1 while the jobs of a kind wait because what it needs is unavailable, else 0.", "job_type", "queue"),
+		slots: gauge("outbox_dispatcher_slots",
+			"Handlers of the queue that this process runs at once, at most.", "queue"),
+		busy: gauge("outbox_dispatcher_slots_busy",
+			"Handlers of the queue that run, each with a job or a batch of them.", "queue"),
 	}
 	for _, limit := range []string{"max_running", "rate", "paused"} {
 		m.atLimit.WithLabelValues(limit)

@@ -74,10 +74,12 @@ const (
 func (b BatchConfig) validate() error {
 	var errs []error
 	if b.Max < 1 || b.Max > maxBatchMax {
-		errs = append(errs, invalid.Field("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax, defaultBatchMax))
+		errs = append(errs, invalid.Field("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax,
+			defaultBatchMax))
 	}
 	if b.Wait < 0 || b.Wait > maxBatchWait {
-		errs = append(errs, invalid.Field("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait, defaultBatchWait))
+		errs = append(errs, invalid.Field("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait,
+			defaultBatchWait))
 	}
 	return errors.Join(errs...)
 }
@@ -125,7 +127,8 @@ func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.
 // HandleResult is like [Handle] for a handler that returns a result. The result is stored as JSON with the succeeded
 // job. T declares the result's type by embedding [outbox.Returns], so that the handler agrees with callers that wait
 // for the result (package await).
-func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
+func HandleResult[T outbox.ResultArgs[R], R any](m *Mux,
+	handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
 	Handle(m, func(ctx context.Context, job *outbox.Job[T]) error {
 		result, err := handler(ctx, job)
 		if err != nil {
@@ -151,7 +154,8 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 		err = invalid.Field("kind", "is %q, which is a former name of %q", kind, now)
 	}
 	if len(config) > 1 {
-		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most", len(config), kind))
+		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most",
+			len(config), kind))
 	}
 	if err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))
@@ -275,7 +279,8 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Backoff == nil {
 			config.Backoff = defaults.Backoff
 		}
-		built[name] = &route{kind: name, handler: handler, many: r.many, config: config, success: m.hooks.success[kind], dies: m.hooks.death[kind]}
+		built[name] = &route{kind: name, handler: handler, many: r.many, config: config, success: m.hooks.success[kind],
+			dies: m.hooks.death[kind]}
 	}
 	return built
 }
@@ -284,10 +289,13 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
 	if strings.HasPrefix(claimed.ContentType, protect.SealedPrefix) {
-		return nil, outcome.WithCode(codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Protect(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType))
+		return nil, outcome.WithCode(codes.UnreadablePayload,
+			fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Protect(…)), or BatchConfig.Protect",
+				claimed.Kind, claimed.ContentType))
 	}
 	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {
-		return nil, Discard(outcome.WithCode(codes.UndecodablePayload, fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)))
+		return nil, Discard(outcome.WithCode(codes.UndecodablePayload,
+			fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)))
 	}
 	return job, nil
 }

@@ -49,7 +49,9 @@ func (o *outages) claimable() []string {
 	if o.some.Load() == 0 {
 		return o.kinds
 	}
-	return slices.DeleteFunc(slices.Clone(o.kinds), func(kind string) bool { return o.of[kind].State() != outage.Closed })
+	return slices.DeleteFunc(slices.Clone(o.kinds), func(kind string) bool {
+		return o.of[kind].State() != outage.Closed
+	})
 }
 
 // mayRun reports whether a job that waited for a worker may run. It may not while its kind's dependency is unavailable.
@@ -71,9 +73,11 @@ func (o *outages) noteOutcome(a *attempt) {
 		if opened := c.Away(a.probe, err.Wait); opened {
 			o.some.Add(1)
 			o.showOutage(a.job.Kind)
-			o.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
+			o.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a,
+				slog.Any("err", a.err))
 		} else if since, ok := c.Since(); ok && a.probe {
-			o.logOutage(slog.LevelWarn, "kind still unavailable", a, slog.Duration("for", time.Since(since)), slog.Any("err", a.err))
+			o.logOutage(slog.LevelWarn, "kind still unavailable", a, slog.Duration("for", time.Since(since)),
+				slog.Any("err", a.err))
 		}
 	case foundThere:
 		if lasted, closed := c.Reached(); closed {

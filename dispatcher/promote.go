@@ -70,7 +70,8 @@ type promoteStatements interface {
 	PromoteKeys(context.Context, sqlgen.PromoteKeysParams) ([]sqlgen.PromoteKeysRow, error)
 }
 
-func newPromoter(p *process, db promoteStatements, peers *notifier, offer func([]sqlgen.PromoteKeysRow) bool) *promoter {
+func newPromoter(p *process, db promoteStatements, peers *notifier,
+	offer func([]sqlgen.PromoteKeysRow) bool) *promoter {
 	return &promoter{
 		process: p, db: db, peers: peers, offer: offer,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}, passed: map[keyName]pass{},
@@ -282,12 +283,14 @@ func (p *promoter) find(names []keyName) (movable []int32, err error) {
 }
 
 // move promotes jobs of the keys at the given places. It also returns the keys that the database refuses to move on.
-func (p *promoter) move(names []keyName, counts []int32, places []int32) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
+func (p *promoter) move(names []keyName, counts []int32,
+	places []int32) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
 	refused = map[keyName]pass{}
 	err = pgsession.Apart(places, func(part []int32) error {
 		var move sqlgen.PromoteKeysParams
 		for _, i := range part {
-			move.TenantIds, move.Queues = append(move.TenantIds, pgvalue.UUID(names[i].tenant)), append(move.Queues, names[i].queue)
+			move.TenantIds, move.Queues = append(move.TenantIds, pgvalue.UUID(names[i].tenant)), append(move.Queues,
+				names[i].queue)
 			move.Keys, move.Counts = append(move.Keys, names[i].key), append(move.Counts, counts[i])
 		}
 		ctx, cancel := bounded(context.Background())
@@ -298,7 +301,8 @@ func (p *promoter) move(names []keyName, counts []int32, places []int32) (promot
 	}, func(i int32, err error) {
 		refused[names[i]] = pass{unmoved: counts[i], again: time.Now().Add(refusedRetry), refused: err}
 		p.health.Complain(p.handlerContext, "key not moved on: the database refuses it", err,
-			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue), slog.String("key", names[i].key))
+			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue),
+			slog.String("key", names[i].key))
 	})
 	return promoted, refused, err
 }

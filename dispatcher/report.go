@@ -64,7 +64,8 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
 			a.waker.poke() // the next start of what the earlier try has stored
-			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
+			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn,
+				"outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
 			lost = append(lost, a)
@@ -90,7 +91,8 @@ func (r *reporter) streamRefused(lost []*attempt) {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
 	if err := r.db.StreamRefused(ctx, p); err != nil {
-		r.log.LogAttrs(ctx, slog.LevelWarn, "refused outcomes are not in the stream", slog.Int("jobs", len(lost)), slog.Any("err", err))
+		r.log.LogAttrs(ctx, slog.LevelWarn, "refused outcomes are not in the stream", slog.Int("jobs", len(lost)),
+			slog.Any("err", err))
 	}
 }
 
@@ -193,7 +195,8 @@ func (r *reporter) reportStored(a *attempt) {
 // reportFailure logs a failure. It logs the first few of similar failures and sums up the others.
 func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 	o, ctx := a.outcome, a.logContext(context.Background())
-	if r.logJobs == LogNone || !r.log.Enabled(ctx, level) || !r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
+	if r.logJobs == LogNone || !r.log.Enabled(ctx, level) ||
+		!r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
 		return
 	}
 	r.log.LogAttrs(ctx, level, "job_failed", a.Attrs("job_failed",
@@ -209,8 +212,10 @@ func (r *reporter) sumUpFailures(n int, last any) {
 	if a.outcome.Status == outbox.Retrying {
 		level = slog.LevelWarn
 	}
-	r.log.LogAttrs(a.logContext(context.Background()), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
-		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.Code), slog.String("error", a.outcome.Message),
+	r.log.LogAttrs(a.logContext(context.Background()), level, "jobs_failed", slog.String("event", "jobs_failed"),
+		slog.Int("jobs", n),
+		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.Code),
+		slog.String("error", a.outcome.Message),
 		slog.Bool("will_retry", a.outcome.Status == outbox.Retrying), slog.String("status", string(a.outcome.Status)),
 		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)))
 }

@@ -160,7 +160,8 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) {
 			return
 		}
 		if s.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
-			s.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
+			s.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again",
+				slog.Int("jobs", len(batch)))
 			s.leases.remove(batch)
 			return
 		}
@@ -260,7 +261,8 @@ func (s *settler) settleRefused(afterJobs context.Context) {
 		}
 		if s.phase.isCutOff() || in == nil && !mayPass {
 			if last++; last >= 3 {
-				s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(waiting)))
+				s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again",
+					slog.Int("jobs", len(waiting)))
 				s.leases.remove(waiting)
 				waiting = nil
 				continue

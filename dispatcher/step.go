@@ -33,7 +33,8 @@ import (
 //
 // Step returns [outbox.ErrLeaseLost] if this attempt no longer holds the job. While the database is unavailable it
 // waits until ctx ends. In a Claimed that a test made by hand it stores nothing.
-func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(ctx context.Context) (R, error)) (R, error) {
+func Step[R any](ctx context.Context, job *outbox.Claimed, name string,
+	fn func(ctx context.Context) (R, error)) (R, error) {
 	var none R
 	s, err := beginStep(job, name)
 	if err != nil {
@@ -70,7 +71,8 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(
 // extended while fn ran.
 //
 // With package memory StepTx returns memory.ErrNotStored and does not call fn.
-func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
+func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string,
+	fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
 	var none, result R
 	s, err := beginStep(job, name)
 	if err != nil {
@@ -135,7 +137,8 @@ func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) 
 	if err == nil && len(stored) > 0 {
 		result = none
 		if err = json.Unmarshal(stored[0], &result); err != nil {
-			err = Discard(outcome.WithCode("undecodable_step", fmt.Errorf("its result of an earlier attempt does not decode into %T: %w", none, err)))
+			err = Discard(outcome.WithCode("undecodable_step",
+				fmt.Errorf("its result of an earlier attempt does not decode into %T: %w", none, err)))
 		}
 	}
 	if err == nil {

@@ -176,7 +176,8 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 	jobs := make([]engine.Success, len(batch))
 	for i, a := range batch {
-		jobs[i] = engine.Success{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result, FollowUps: engine.Of(a.job).FollowUps.Rows()}
+		jobs[i] = engine.Success{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result,
+			FollowUps: engine.Of(a.job).FollowUps.Rows()}
 	}
 	stored, err := s.followed(ctx, jobs)
 	if err != nil {
@@ -211,7 +212,8 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 
 func errorsOf(batch []*attempt) (codes, messages, stacks []string) {
 	for _, a := range batch {
-		codes, messages, stacks = append(codes, a.outcome.Code), append(messages, a.outcome.Message), append(stacks, a.outcome.Stack)
+		codes, messages, stacks = append(codes, a.outcome.Code), append(messages, a.outcome.Message),
+			append(stacks, a.outcome.Stack)
 	}
 	return codes, messages, stacks
 }
@@ -230,11 +232,13 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) error {
 	u := unfinishedParams(s.worker, batch)
 	p := sqlgen.SettleUnavailableParams{
 		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
-		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints, Traces: u.Traces,
+		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints,
+		Traces: u.Traces,
 	}
 	for _, a := range batch {
 		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))
-		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.Wait.Microseconds(), Valid: a.outcome.Wait > 0})
+		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.Wait.Microseconds(),
+			Valid: a.outcome.Wait > 0})
 	}
 	rows, err := s.db.SettleUnavailable(ctx, p)
 	became := make(map[outbox.ID]outbox.Status, len(rows))

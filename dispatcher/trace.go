@@ -33,7 +33,8 @@ func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Conte
 	}
 	if len(attempts) == 1 {
 		s.ID, s.Correlation, s.Attempt, s.Epoch = job.ID.String(), job.Caller().CorrelationID, job.Attempt, job.Epoch
-		s.Fresh = job.Attempt == 1 && job.StartedAt.Sub(job.RunAt) <= freshFor && job.StartedAt.Sub(job.CreatedAt) <= freshFor
+		s.Fresh = job.Attempt == 1 && job.StartedAt.Sub(job.RunAt) <= freshFor &&
+			job.StartedAt.Sub(job.CreatedAt) <= freshFor
 	}
 	s.Failed = failedSpans(ctx, attempts)
 	ctx, first.span = t.Start(ctx, s)

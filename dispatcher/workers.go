@@ -21,8 +21,10 @@ type workers struct {
 	buffer   *buffer
 }
 
-func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt, running *sync.WaitGroup) *workers {
-	return &workers{process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running, buffer: newBuffer(c.concurrency)}
+func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt,
+	running *sync.WaitGroup) *workers {
+	return &workers{process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
+		buffer: newBuffer(c.concurrency)}
 }
 
 // start starts the workers. They end after close.

@@ -165,12 +165,14 @@ func (e *examination) events(ctx context.Context) error {
 			return err
 		}
 		if published.Any {
-			e.find(Warning, "there are events, and no sink: nobody reads them", "name a sink and its routes in relay.yaml, and run a relay: posthaste docs operate/relay")
+			e.find(Warning, "there are events, and no sink: nobody reads them",
+				"name a sink and its routes in relay.yaml, and run a relay: posthaste docs operate/relay")
 		}
 	}
 	for _, s := range sinks {
 		if !s.Oldest.IsZero() && e.since(s.Oldest) > behind {
-			e.find(Problem, fmt.Sprintf("sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),
+			e.find(Problem, fmt.Sprintf(
+				"sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),
 				"see posthaste relay list for why; a sink that is not wanted any more holds its days until it is removed: posthaste relay remove "+s.Name)
 		}
 	}
@@ -201,14 +203,16 @@ func (e *examination) workers(ctx context.Context) error {
 		}
 	}
 	if deaf > 0 {
-		e.find(Warning, fmt.Sprintf("%d of %d dispatchers do not hear wake-ups: they poll", deaf, there), "see the finding on wake-ups, and their /readyz")
+		e.find(Warning, fmt.Sprintf("%d of %d dispatchers do not hear wake-ups: they poll", deaf, there),
+			"see the finding on wake-ups, and their /readyz")
 	}
 	unhandled, err := o.Unhandled(ctx)
 	if err != nil {
 		return err
 	}
 	for _, u := range unhandled {
-		e.find(Problem, fmt.Sprintf("%s of kind %s in queue %s due since %s, and no dispatcher has a handler", Count(u.Jobs, "job"), u.Kind, u.Queue, u.Oldest.Format(time.RFC3339)),
+		e.find(Problem, fmt.Sprintf("%s of kind %s in queue %s due since %s, and no dispatcher has a handler",
+			Count(u.Jobs, "job"), u.Kind, u.Queue, u.Oldest.Format(time.RFC3339)),
 			"start a program that has a handler for the kind and works the queue")
 	}
 	if len(e.findings) == 0 || e.findings[len(e.findings)-1].Question != e.question {
@@ -225,13 +229,16 @@ func (e *examination) jobs(ctx context.Context) error {
 	}
 	before := len(e.findings)
 	if w.Lapsed > 0 {
-		e.find(Problem, Count(w.Lapsed, "lease")+" lapsed more than 15 s ago and nobody took the jobs back", "run a reaper: OUTBOX_REAP=on in at least one process")
+		e.find(Problem, Count(w.Lapsed, "lease")+" lapsed more than 15 s ago and nobody took the jobs back",
+			"run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if w.OldestDue != nil && w.Now.Sub(*w.OldestDue) > time.Minute {
-		e.find(Warning, fmt.Sprintf("the oldest due job waits since %s", w.OldestDue.Format(time.RFC3339)), "add dispatchers or concurrency, or see what they are waiting for")
+		e.find(Warning, fmt.Sprintf("the oldest due job waits since %s", w.OldestDue.Format(time.RFC3339)),
+			"add dispatchers or concurrency, or see what they are waiting for")
 	}
 	if w.DeadLetters > 0 {
-		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be looked at by a person", "look at them: posthaste dlq groups")
+		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be looked at by a person",
+			"look at them: posthaste dlq groups")
 	}
 	if w.Paused != "" {
 		e.find(Warning, "queues that are paused: "+w.Paused, "posthaste queues resume QUEUE, when it is time")

@@ -25,27 +25,35 @@ func (e *examination) server(ctx context.Context) error {
 	e.ahead = s.Clock.Sub(sent.Add(time.Since(sent) / 2))
 	before := len(e.findings)
 	if s.Standby || s.ReadOnly == "on" {
-		e.find(Problem, "the server takes no writes: a standby, or default_transaction_read_only", "connect to the primary; with several hosts use target_session_attrs=read-write")
+		e.find(Problem, "the server takes no writes: a standby, or default_transaction_read_only",
+			"connect to the primary; with several hosts use target_session_attrs=read-write")
 	}
 	if s.Fsync != "on" || s.FullPageWrites != "on" {
-		e.find(Problem, fmt.Sprintf("fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync, s.FullPageWrites), "set both to on")
+		e.find(Problem, fmt.Sprintf(
+			"fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync,
+			s.FullPageWrites), "set both to on")
 	}
 	if s.SynchronousCommit == "off" && s.NotDurable == "" {
 		s.NotDurable = "the role that asks"
 	}
 	if s.NotDurable != "" {
-		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too", "set it to on for the roles that enqueue and work")
+		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+
+			": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too",
+			"set it to on for the roles that enqueue and work")
 	}
 	if s.Autovacuum != "on" {
 		e.find(Problem, "autovacuum is off: claims slow down without bound", "set it to on")
 	}
 	if s.Notifications > 0.01 {
-		e.find(Warning, fmt.Sprintf("the notification queue is %.1f %% full: some session listens and does not read; at 100 %% NOTIFY fails", 100*s.Notifications),
+		e.find(Warning, fmt.Sprintf(
+			"the notification queue is %.1f %% full: some session listens and does not read; at 100 %% NOTIFY fails",
+			100*s.Notifications),
 			"end it; reapers end listeners of ours after 30 s")
 	}
 	if s.Collated != "" && s.Collates != "" && s.Collated != s.Collates { // C and POSIX have none
-		e.find(Problem, fmt.Sprintf("the database's collation is of version %s and the server's of %s, as after an update of its operating system: "+
-			"indexes of text may miss what is stored, and an idempotency key or a message that was handled counts as new", s.Collated, s.Collates),
+		e.find(Problem, fmt.Sprintf(
+			"the database's collation is of version %s and the server's of %s, as after an update of its operating system: "+
+				"indexes of text may miss what is stored, and an idempotency key or a message that was handled counts as new", s.Collated, s.Collates),
 			fmt.Sprintf("stop what enqueues and consumes, then: REINDEX DATABASE %[1]s; ALTER DATABASE %[1]s REFRESH COLLATION VERSION", s.Database))
 	}
 	// A pooler invents the process id that it reports to its clients.
@@ -55,7 +63,8 @@ func (e *examination) server(ctx context.Context) error {
 		}
 	}
 	if off := e.ahead.Abs(); off > time.Second {
-		e.find(Warning, fmt.Sprintf("the clocks of this machine and of the server differ by %s", off.Round(time.Millisecond)), "nothing breaks, the server's clock decides; mind it when you compare logs")
+		e.find(Warning, fmt.Sprintf("the clocks of this machine and of the server differ by %s",
+			off.Round(time.Millisecond)), "nothing breaks, the server's clock decides; mind it when you compare logs")
 	}
 	if len(e.findings) == before {
 		e.find(OK, "PostgreSQL "+s.Version+", durable, no pooler in between", "")
@@ -113,7 +122,8 @@ func (e *examination) wakeUps(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, err := ear.WaitForNotification(waiting); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		e.find(Problem, fmt.Sprintf("a NOTIFY did not arrive within %s: dispatchers poll, jobs start up to two seconds late", patience),
+		e.find(Problem, fmt.Sprintf(
+			"a NOTIFY did not arrive within %s: dispatchers poll, jobs start up to two seconds late", patience),
 			"let listeners connect to the server itself and not through a pooler: OUTBOX_LISTEN_URL")
 		return nil
 	} else if err != nil {
@@ -135,7 +145,8 @@ func (e *examination) vacuum(ctx context.Context) error {
 		if h.Since != nil {
 			since = "since " + h.Since.Format(time.RFC3339)
 		}
-		e.find(Warning, fmt.Sprintf("a %s holds vacuum back %s, %s: %s", h.What, since, Count(h.Age, "transaction"), h.Who), "end it if nobody needs it: dead rows pile up in the whole database")
+		e.find(Warning, fmt.Sprintf("a %s holds vacuum back %s, %s: %s", h.What, since, Count(h.Age, "transaction"),
+			h.Who), "end it if nobody needs it: dead rows pile up in the whole database")
 	}
 	logins, err := ask[unseen](ctx, e.conn, unseenSQL)
 	if err != nil {
@@ -162,7 +173,8 @@ func (e *examination) tables(ctx context.Context) error {
 	}
 	before := len(e.findings)
 	if t.DaysAhead < 2 {
-		e.find(Problem, fmt.Sprintf("the history or the events have partitions for %s ahead: jobs cannot be settled, or events not published, when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
+		e.find(Problem, fmt.Sprintf(
+			"the history or the events have partitions for %s ahead: jobs cannot be settled, or events not published, when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if t.Untrimmed > untrimmedHours {
 		since := "since the schema was made or changed last"
@@ -177,11 +189,13 @@ func (e *examination) tables(ctx context.Context) error {
 		if t.Vacuumed != nil {
 			when = t.Vacuumed.Format(time.RFC3339)
 		}
-		e.find(Warning, fmt.Sprintf("outbox.jobs has %d dead rows beside %d live ones, last vacuumed: %s", t.Dead, t.Live, when),
+		e.find(Warning, fmt.Sprintf("outbox.jobs has %d dead rows beside %d live ones, last vacuumed: %s", t.Dead,
+			t.Live, when),
 			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to keep up")
 	}
 	if len(e.findings) == before {
-		e.find(OK, fmt.Sprintf("%s in outbox.jobs, partitions for %s ahead", Count(t.Dead, "dead row"), Count(t.DaysAhead, "day")), "")
+		e.find(OK, fmt.Sprintf("%s in outbox.jobs, partitions for %s ahead", Count(t.Dead, "dead row"),
+			Count(t.DaysAhead, "day")), "")
 	}
 	return nil
 }

@@ -23,24 +23,31 @@ func (e *examination) sinks(ctx context.Context) error {
 		waits := e.since(s.Oldest)
 		switch late := !s.Oldest.IsZero() && waits > sinkPatience; {
 		case !s.PausedAt.IsZero():
-			e.find(Warning, fmt.Sprintf("sink %s is paused since %s; %s behind", s.Name, s.PausedAt.UTC().Format(time.RFC3339), Count(s.Lag, "position")),
+			e.find(Warning, fmt.Sprintf("sink %s is paused since %s; %s behind", s.Name,
+				s.PausedAt.UTC().Format(time.RFC3339), Count(s.Lag, "position")),
 				"posthaste relay resume "+s.Name)
 		case late && !s.AwaySince.IsZero():
-			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name, s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
+			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
+				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
 				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: posthaste dlq list --kind relay:"+s.Name+
 					"; if it waits for gaps, end the transactions that are open: pg_stat_activity")
 		case late && s.Owner == "":
-			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name, waits.Round(time.Second)),
+			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name,
+				waits.Round(time.Second)),
 				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more: posthaste relay remove "+s.Name)
 		case late:
-			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name, Count(s.Lag, "position"), waits.Round(time.Second)),
+			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name,
+				Count(s.Lag, "position"), waits.Round(time.Second)),
 				"see whether it catches up: outbox_relay_lag_seconds")
 		default:
-			e.find(OK, fmt.Sprintf("sink %s: %s published, %s behind", s.Name, Count(s.Published, "message"), Count(s.Lag, "position")), "")
+			e.find(OK, fmt.Sprintf("sink %s: %s published, %s behind", s.Name, Count(s.Published, "message"),
+				Count(s.Lag, "position")), "")
 		}
 		if s.HeldMessages > 0 {
-			e.find(Warning, fmt.Sprintf("sink %s has refused messages: %s of %s with those behind them", s.Name, Count(s.HeldMessages, "job"), Count(s.HeldKeys, "key")),
-				"see why: posthaste dlq list --kind relay:"+s.Name+"; then replay them, as they are or edited, or dismiss them")
+			e.find(Warning, fmt.Sprintf("sink %s has refused messages: %s of %s with those behind them", s.Name,
+				Count(s.HeldMessages, "job"), Count(s.HeldKeys, "key")),
+				"see why: posthaste dlq list --kind relay:"+s.Name+
+					"; then replay them, as they are or edited, or dismiss them")
 		}
 	}
 	return nil
@@ -65,10 +72,12 @@ func (e *examination) bridges(ctx context.Context) error {
 	for _, b := range bridges {
 		switch late := b.Fetching && !b.AwaySince.IsZero() && e.since(b.AwaySince) > bridgePatience; {
 		case late && strings.HasPrefix(b.AwayReason, queueFull):
-			e.find(Warning, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name, b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
+			e.find(Warning, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name,
+				b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
 				"add dispatchers, or see why the jobs of its queue wait: posthaste queues list")
 		case late:
-			e.find(Problem, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name, b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
+			e.find(Problem, fmt.Sprintf("bridge %s has stored nothing since %s: %s", b.Name,
+				b.AwaySince.UTC().Format(time.RFC3339), b.AwayReason),
 				"mend the broker or the database")
 		case b.Fetching:
 			e.find(OK, fmt.Sprintf("bridge %s: %s stored", b.Name, Count(b.Stored, "message")), "")

@@ -49,7 +49,8 @@ func Seek(ctx context.Context, db outbox.DB, p Partition) (*Position, error) {
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("seek position: %w", err)
 	}
-	row, err := sqlgen.New(db).SeekPosition(ctx, sqlgen.SeekPositionParams{Consumer: p.Consumer, Source: p.Source, Partition: int32(p.Number)})
+	row, err := sqlgen.New(db).SeekPosition(ctx, sqlgen.SeekPositionParams{Consumer: p.Consumer, Source: p.Source,
+		Partition: int32(p.Number)})
 	if err != nil {
 		return nil, fmt.Errorf("seek position of %s in %s/%d: %w", p.Consumer, p.Source, p.Number, explain(err))
 	}
@@ -92,7 +93,8 @@ func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (i
 	}
 	isNew, err = p.advance(ctx, sqlgen.New(tx), position)
 	if err != nil {
-		return false, fmt.Errorf("advance position of %s in %s/%d to %d: %w", p.partition.Consumer, p.partition.Source, p.partition.Number, position, explain(err))
+		return false, fmt.Errorf("advance position of %s in %s/%d to %d: %w", p.partition.Consumer, p.partition.Source,
+			p.partition.Number, position, explain(err))
 	}
 	return isNew, nil
 }
@@ -114,7 +116,8 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 	}
 	of := p.partition
 	xids, err := q.AdvancePosition(ctx, sqlgen.AdvancePositionParams{
-		Consumer: of.Consumer, Source: of.Source, Partition: int32(of.Number), Position: position, Epoch: p.epoch, Least: least,
+		Consumer: of.Consumer, Source: of.Source, Partition: int32(of.Number), Position: position, Epoch: p.epoch,
+		Least: least,
 	})
 	if err != nil {
 		return false, err
@@ -125,14 +128,16 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 		}
 		return true, nil
 	}
-	rows, err := q.PositionMoved(ctx, sqlgen.PositionMovedParams{Consumer: of.Consumer, Source: of.Source, Partition: int32(of.Number)})
+	rows, err := q.PositionMoved(ctx, sqlgen.PositionMovedParams{Consumer: of.Consumer, Source: of.Source,
+		Partition: int32(of.Number)})
 	switch {
 	case err != nil:
 		return false, err
 	case len(rows) == 0 || rows[0].Epoch != p.epoch:
 		return false, ErrFenced
 	case rows[0].Position < position:
-		return false, fmt.Errorf("it is at %d, and %d was rolled back: handle what follows %[1]d again before this one", rows[0].Position, least)
+		return false, fmt.Errorf("it is at %d, and %d was rolled back: handle what follows %[1]d again before this one",
+			rows[0].Position, least)
 	}
 	if !again { // a repeat of a message committed long ago
 		p.pending = slices.Delete(p.pending, i, i+1)
@@ -141,7 +146,8 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 }
 
 func (p Partition) validate() error {
-	return errors.Join(validConsumer(p.Consumer), validText("source", p.Source, MaxSourceBytes), validPartition(p.Number))
+	return errors.Join(validConsumer(p.Consumer), validText("source", p.Source, MaxSourceBytes),
+		validPartition(p.Number))
 }
 
 func validPartition(n int) error {

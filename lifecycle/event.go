@@ -149,11 +149,14 @@ func Decode(body []byte) (Event, error) {
 		return Event{}, errors.New("decode an event of a job: it has no job, event or n")
 	}
 	e := Event{
-		Job: w.Job, Tenant: w.Tenant, Name: w.Event, N: w.N, Previous: w.Previous, State: w.State, Epoch: w.Epoch, Attempt: w.Attempt,
-		At: w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key, MaxAttempts: w.MaxAttempts, Priority: w.Priority, Deadline: w.Deadline,
-		Parent: w.Parent, RunAt: w.RunAt, Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error,
-		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64, PayloadBytes: w.PayloadBytes, ResultBytes: w.ResultBytes,
-		Progress: w.Progress, Lines: w.Lines, Refused: w.Refused,
+		Job: w.Job, Tenant: w.Tenant, Name: w.Event, N: w.N, Previous: w.Previous, State: w.State, Epoch: w.Epoch,
+		Attempt: w.Attempt,
+		At:      w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key, MaxAttempts: w.MaxAttempts, Priority: w.Priority,
+		Deadline: w.Deadline,
+		Parent:   w.Parent, RunAt: w.RunAt, Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error,
+		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64, PayloadBytes: w.PayloadBytes,
+		ResultBytes: w.ResultBytes,
+		Progress:    w.Progress, Lines: w.Lines, Refused: w.Refused,
 	}
 	if e.Tenant.IsZero() {
 		e.Tenant = outbox.RootTenant

@@ -69,7 +69,8 @@ func Reduce(s State, e Event) (State, error) {
 	case e.N > s.N+1:
 		err = fmt.Errorf("job %s: event %d (%s) follows event %d: %w", e.Job, e.N, e.Name, s.N, ErrGap)
 	case e.Previous != s.State:
-		return s, fmt.Errorf("job %s: event %d (%s) was preceded by %q, not by %q: %w", e.Job, e.N, e.Name, e.Previous, s.State, ErrConflict)
+		return s, fmt.Errorf("job %s: event %d (%s) was preceded by %q, not by %q: %w", e.Job, e.N, e.Name, e.Previous,
+			s.State, ErrConflict)
 	}
 	if s.State.Closed() {
 		return s, fmt.Errorf("job %s is %s, and event %d (%s) follows: %w", e.Job, s.State, e.N, e.Name, ErrConflict)

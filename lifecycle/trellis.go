@@ -64,7 +64,8 @@ type trellisConcurrency struct {
 
 // trellisStates maps the states that have other names in Trellis. To Trellis, a held or blocked job is pending.
 var trellisStates = map[outbox.Status]string{
-	outbox.Created: "pending", outbox.Blocked: "pending", outbox.Running: "active", outbox.Retrying: "retry", outbox.Succeeded: "completed",
+	outbox.Created: "pending", outbox.Blocked: "pending", outbox.Running: "active", outbox.Retrying: "retry",
+	outbox.Succeeded: "completed",
 }
 
 func trellisState(s outbox.Status) string {
@@ -79,8 +80,9 @@ func trellisState(s outbox.Status) string {
 // its id.
 func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[string]string, err error) {
 	w := trellis{
-		JobID: e.Job, Service: e.Queue, JobType: e.Kind, EventType: e.Name, State: trellisState(e.State), PreviousState: trellisState(e.Previous),
-		Tries: e.Attempt, Payload: asJSON(e.Payload), Result: asJSON(e.Result), Timestamp: e.At.UTC(),
+		JobID: e.Job, Service: e.Queue, JobType: e.Kind, EventType: e.Name, State: trellisState(e.State),
+		PreviousState: trellisState(e.Previous),
+		Tries:         e.Attempt, Payload: asJSON(e.Payload), Result: asJSON(e.Result), Timestamp: e.At.UTC(),
 	}
 	trace, parent := hex.EncodeToString(e.Job[:]), headers["traceparent"]
 	if len(parent) == 55 {
@@ -88,7 +90,8 @@ func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[str
 	} else {
 		parent = "00-" + trace + "-" + trace[16:] + "-00"
 	}
-	w.Context.RequestID, w.Context.TraceID, w.Context.Traceparent, w.Context.Tracestate = headers["correlation-id"], trace, parent, headers["tracestate"]
+	w.Context.RequestID, w.Context.TraceID, w.Context.Traceparent, w.Context.Tracestate = headers["correlation-id"],
+		trace, parent, headers["tracestate"]
 	if w.Context.RequestID == "" {
 		w.Context.RequestID = e.Job.String()
 	}
@@ -109,7 +112,8 @@ func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[str
 		w.Concurrency = &trellisConcurrency{e.Key, hex.EncodeToString(sum[:16])}
 	}
 	own = map[string]string{
-		"request-id": w.Context.RequestID, "traceparent": parent, HeaderN: strconv.Itoa(e.N), HeaderEpoch: strconv.FormatInt(e.Epoch, 10),
+		"request-id": w.Context.RequestID, "traceparent": parent, HeaderN: strconv.Itoa(e.N),
+		HeaderEpoch: strconv.FormatInt(e.Epoch, 10),
 	}
 	if w.Context.Tracestate != "" {
 		own["tracestate"] = w.Context.Tracestate
@@ -151,13 +155,15 @@ func DecodeTrellis(body []byte, header func(name string) string) (Event, error) 
 	n, err := strconv.Atoi(header(HeaderN))
 	epoch, epochErr := strconv.ParseInt(header(HeaderEpoch), 10, 64)
 	if err := errors.Join(err, epochErr); err != nil {
-		return Event{}, fmt.Errorf("decode an event of job %s: headers %s and %s: %w", w.JobID, HeaderN, HeaderEpoch, err)
+		return Event{}, fmt.Errorf("decode an event of job %s: headers %s and %s: %w", w.JobID, HeaderN, HeaderEpoch,
+			err)
 	}
 	if w.JobID.IsZero() || w.EventType == "" || n < 1 {
 		return Event{}, errors.New("decode an event of a job: it has no jobId, eventType or number")
 	}
 	e := Event{
-		Job: w.JobID, Name: w.EventType, N: n, Previous: fromTrellis(w.PreviousState), State: fromTrellis(w.State), Epoch: epoch, Attempt: w.Tries,
+		Job: w.JobID, Name: w.EventType, N: n, Previous: fromTrellis(w.PreviousState), State: fromTrellis(w.State),
+		Epoch: epoch, Attempt: w.Tries,
 		At: w.Timestamp, Queue: w.Service, Kind: w.JobType, Payload: w.Payload, Result: w.Result,
 	}
 	if w.Payload != nil {

@@ -87,7 +87,8 @@ func (c Config) validate(connString, channel string, wake Signal) (connector, er
 		errs = append(errs, err)
 	}
 	if len(channel) > maxIdentifier || !channelName.MatchString(channel) {
-		errs = append(errs, fmt.Errorf("channel is %q, want 1 to %d letters, digits and underscores", channel, maxIdentifier))
+		errs = append(errs, fmt.Errorf("channel is %q, want 1 to %d letters, digits and underscores", channel,
+			maxIdentifier))
 	}
 	if cap(wake) != 1 {
 		errs = append(errs, fmt.Errorf("the wake signal has %d slots, want 1 (see NewSignal)", cap(wake)))
@@ -99,7 +100,8 @@ func (c Config) validate(connString, channel string, wake Signal) (connector, er
 	}
 	for payload, by := range c.ByPayload {
 		if cap(by) != 1 {
-			errs = append(errs, fmt.Errorf("the signal of payload %q has %d slots, want 1 (see NewSignal)", payload, cap(by)))
+			errs = append(errs, fmt.Errorf("the signal of payload %q has %d slots, want 1 (see NewSignal)", payload,
+				cap(by)))
 		}
 	}
 	if longest := maxIdentifier - len(appSuffix); len(c.AppName) > longest {

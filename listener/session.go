@@ -160,7 +160,8 @@ func (s *session) send(ctx context.Context) (sent bool, err error) {
 		if ctx.Err() != nil {
 			return false, sendErr
 		}
-		s.log.LogAttrs(ctx, slog.LevelDebug, "canary could not be sent", errAttr(sendErr), slog.String("channel", s.channel))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "canary could not be sent", errAttr(sendErr),
+			slog.String("channel", s.channel))
 		err = errors.Join(err, sendErr)
 	}
 	return false, err

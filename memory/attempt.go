@@ -94,7 +94,8 @@ func (w *workers) begin(r *record) *attempt {
 	w.store.running[r] = struct{}{}
 	w.store.metrics.running.Inc()
 	job := &outbox.Claimed{
-		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout, Backoff: r.backoff,
+		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts,
+		Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
 	}
 	kept := engine.Of(job)

@@ -117,7 +117,9 @@ func ReportProgress(ctx context.Context, p Progress) bool {
 // job returns the record as callers see it. The caller holds the store's mu.
 func (r *record) job() Job {
 	return Job{
-		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Status: r.status, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Progress: r.progress,
-		SubmittedAt: r.submitted, StartedAt: r.started, FinishedAt: r.finished, ErrorCode: r.code, ErrorMessage: r.message,
+		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Status: r.status, Attempt: r.attempt,
+		MaxAttempts: r.maxAttempts, Progress: r.progress,
+		SubmittedAt: r.submitted, StartedAt: r.started, FinishedAt: r.finished, ErrorCode: r.code,
+		ErrorMessage: r.message,
 	}
 }

@@ -27,7 +27,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg) // with nil, metrics count but are not registered
 	return &metrics{
 		ended: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "outbox_memory_jobs_total", Help: "Jobs in memory that ended: succeeded, failed, dead or cancelled (also by a stop).",
+			Name: "outbox_memory_jobs_total",
+			Help: "Jobs in memory that ended: succeeded, failed, dead or cancelled (also by a stop).",
 		}, []string{"job_type", "status"}),
 		rejected: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "outbox_memory_rejected_total", Help: "Jobs in memory that were not taken because too many waited.",
@@ -35,7 +36,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		processing: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "outbox_memory_processing_seconds", Help: "Time a handler took for one attempt of a job in memory.",
 			Buckets:                     prometheus.ExponentialBuckets(0.0005, 2.5, 14), // 0.5 ms to 75 s
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"job_type"}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "outbox_memory_waiting", Help: "Jobs in memory that wait for a worker or for another attempt.",
@@ -48,7 +50,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // forKind creates every series of a kind, so that rates start at zero.
 func (m *metrics) forKind(kind string) *kindMetrics {
-	k := &kindMetrics{ended: map[outbox.Status]prometheus.Counter{}, rejected: m.rejected.WithLabelValues(kind), processing: m.processing.WithLabelValues(kind)}
+	k := &kindMetrics{ended: map[outbox.Status]prometheus.Counter{}, rejected: m.rejected.WithLabelValues(kind),
+		processing: m.processing.WithLabelValues(kind)}
 	for _, status := range []outbox.Status{outbox.Succeeded, outbox.Failed, outbox.Dead, outbox.Cancelled} {
 		k.ended[status] = m.ended.WithLabelValues(kind, string(status))
 	}

@@ -31,15 +31,18 @@ type route struct {
 // Handle registers the handler of T's kind. The handler receives the very value that was submitted. A second handler
 // for a kind, or an invalid kind (see outbox.Args), is a bug in the program: Handle panics with an error that wraps an
 // [*outbox.InvalidError].
-func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...dispatcher.KindConfig) {
-	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) }, config...)
+func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error,
+	config ...dispatcher.KindConfig) {
+	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) },
+		config...)
 }
 
 // none is the result type of a handler without a result.
 type none struct{}
 
 // HandleResult is Handle for a handler whose result [Result] returns.
-func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...dispatcher.KindConfig) {
+func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error),
+	config ...dispatcher.KindConfig) {
 	var zero T
 	m.add(&route{
 		kind: zero.Kind(),
@@ -82,7 +85,8 @@ func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
 		err = invalid.Field("kind", "is %q, which has a handler already", r.kind)
 	}
 	if len(config) > 1 {
-		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most", len(config), r.kind))
+		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most",
+			len(config), r.kind))
 	}
 	if err != nil {
 		panic(fmt.Errorf("memory: %w", err))
@@ -117,7 +121,8 @@ func (m *Mux) build(timeout time.Duration, retry dispatcher.BackoffPolicy, metri
 		if own.config.Backoff == nil {
 			own.config.Backoff = retry
 		}
-		own.policy = outcome.Policy{Backoff: own.config.Backoff, FailOn: own.config.FailOn, OutageLimit: own.config.OutageLimit}
+		own.policy = outcome.Policy{Backoff: own.config.Backoff, FailOn: own.config.FailOn,
+			OutageLimit: own.config.OutageLimit}
 		own.counts = metrics.forKind(kind)
 		built[kind] = &own
 	}

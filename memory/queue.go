@@ -125,7 +125,8 @@ func (o Options) withDefaults(args outbox.Args) Options {
 		return o
 	}
 	kept, _ := outbox.Encode(unread{args}, outbox.Options{ // newRecord reports what is not acceptable
-		MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers, Tenant: o.Tenant,
+		MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, IdempotencyKey: o.IdempotencyKey,
+		Headers: o.Headers, Tenant: o.Tenant,
 	})
 	all := kept.Options
 	return Options{
@@ -159,14 +160,16 @@ func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 		return nil, err
 	}
 	_, err := outbox.Encode(outbox.Raw{KindName: route.kind, Payload: []byte("0")}, outbox.Options{
-		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, Backoff: opts.Backoff, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers,
+		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, Backoff: opts.Backoff,
+		IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &record{
 		id: outbox.NewID(), tenant: opts.Tenant, route: route, args: args,
-		maxAttempts: cmp.Or(opts.MaxAttempts, 1), timeout: cmp.Or(opts.Timeout, route.config.Timeout), backoff: slices.Clone(opts.Backoff), headers: headersJSON(opts.Headers),
+		maxAttempts: cmp.Or(opts.MaxAttempts, 1), timeout: cmp.Or(opts.Timeout, route.config.Timeout),
+		backoff: slices.Clone(opts.Backoff), headers: headersJSON(opts.Headers),
 		submitted: time.Now(), done: make(chan struct{}),
 	}, nil
 }

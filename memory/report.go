@@ -36,7 +36,8 @@ func (r *recorder) Log(level slog.Level, message string) error {
 		return err
 	}
 	r.store.log.LogAttrs(context.Background(), level, "job in memory said",
-		slog.String("job_id", r.record.id.String()), slog.String("kind", r.record.route.kind), slog.String("line", message))
+		slog.String("job_id", r.record.id.String()), slog.String("kind", r.record.route.kind),
+		slog.String("line", message))
 	return nil
 }
 

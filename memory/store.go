@@ -141,8 +141,10 @@ func (s *store) end(r *record, status outbox.Status, code, message string) {
 	if status != outbox.Succeeded {
 		level = slog.LevelWarn
 	}
-	s.log.LogAttrs(context.Background(), level, "job in memory ended", slog.String("job_id", r.id.String()), slog.String("kind", r.route.kind),
-		slog.String("status", string(status)), slog.Int("attempt", r.attempt), slog.String("error_code", code), slog.String("error", message))
+	s.log.LogAttrs(context.Background(), level, "job in memory ended", slog.String("job_id", r.id.String()),
+		slog.String("kind", r.route.kind),
+		slog.String("status", string(status)), slog.Int("attempt", r.attempt), slog.String("error_code", code),
+		slog.String("error", message))
 }
 
 // drop removes a job from pending. The caller holds mu.
@@ -189,7 +191,8 @@ func (s *store) stop(ctx context.Context) {
 		}
 	}
 	if dropped > 0 {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "jobs in memory dropped: they waited for another attempt", slog.Int("jobs", dropped))
+		s.log.LogAttrs(ctx, slog.LevelWarn, "jobs in memory dropped: they waited for another attempt",
+			slog.Int("jobs", dropped))
 	}
 	s.came.Broadcast()
 }
@@ -198,7 +201,8 @@ func (s *store) stop(ctx context.Context) {
 func (s *store) cutOff(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log.LogAttrs(ctx, slog.LevelWarn, "jobs in memory lost: the grace period is over", slog.Int("cut_off", len(s.running)), slog.Int("not_started", len(s.pending)))
+	s.log.LogAttrs(ctx, slog.LevelWarn, "jobs in memory lost: the grace period is over",
+		slog.Int("cut_off", len(s.running)), slog.Int("not_started", len(s.pending)))
 	for r := range s.running {
 		r.cancel(dispatcher.ErrShutdown)
 	}

@@ -22,11 +22,13 @@ func Down(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // missed are the tables whose rows somebody could miss.
-var missed = []string{"outbox.jobs", "outbox.history", "outbox.events", "outbox.schedules", "outbox.tokens", "outbox.audit", "outbox.inbox", "outbox.inbox_positions"}
+var missed = []string{"outbox.jobs", "outbox.history", "outbox.events", "outbox.schedules", "outbox.tokens",
+	"outbox.audit", "outbox.inbox", "outbox.inbox_positions"}
 
 func down(ctx context.Context, tx pgx.Tx) error {
 	var exists bool
-	if err := tx.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil || !exists {
+	if err := tx.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil ||
+		!exists {
 		return err
 	}
 	// Callers that want to store something wait until the schema is gone.
@@ -56,7 +58,8 @@ func down(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if len(full) > 0 {
-		return fmt.Errorf("there are %s, so nothing was removed; to remove them, too: DROP SCHEMA outbox CASCADE", strings.Join(full, ", "))
+		return fmt.Errorf("there are %s, so nothing was removed; to remove them, too: DROP SCHEMA outbox CASCADE",
+			strings.Join(full, ", "))
 	}
 	_, err = tx.Exec(ctx, remove)
 	return err

@@ -83,17 +83,21 @@ const lockHolder = `
 	  AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1`
 
 // locked calls do in a transaction that has the lock.
-func locked(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
+func locked(ctx context.Context, pool *pgxpool.Pool, patience time.Duration,
+	do func(context.Context, pgx.Tx) error) error {
 	return waiting(ctx, patience, func() (got bool, err error) {
-		err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, settings, true); err != nil {
-				return err
-			}
-			if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(lockID)).Scan(&got); err != nil || !got {
-				return err
-			}
-			return do(ctx, tx)
-		})
+		err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite},
+			func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, settings, true); err != nil {
+					return err
+				}
+				if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(lockID)).Scan(
+					&got); err != nil ||
+					!got {
+					return err
+				}
+				return do(ctx, tx)
+			})
 		return got, err
 	}, func() (who string) {
 		if err := pool.QueryRow(ctx, lockHolder, int64(lockID)).Scan(&who); err != nil {

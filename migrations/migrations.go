@@ -37,7 +37,8 @@ func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Contex
 	return nil
 }
 
-func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error, patience time.Duration) error {
+func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error,
+	patience time.Duration) error {
 	state, err := Look(ctx, pool)
 	switch {
 	case err != nil:
@@ -78,7 +79,8 @@ const blindOwners = `
 // do: each pod of a deployment may ask at its start.
 func secureAgain(ctx context.Context, pool *pgxpool.Pool, patience time.Duration) error {
 	var may bool
-	err := pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_has_role(relowner, 'USAGE')), false) FROM (`+blindOwners+`) AS blind`).Scan(&may)
+	err := pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_has_role(relowner, 'USAGE')), false) FROM (`+blindOwners+
+		`) AS blind`).Scan(&may)
 	if err != nil || !may {
 		return err
 	}
@@ -174,10 +176,13 @@ func takeOver(ctx context.Context, tx pgx.Tx) error {
 
 // oldChain returns the versions that a database of the old chain has, and whether it is one.
 func oldChain(ctx context.Context, tx pgx.Tx) (versions []int64, is bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT to_regclass('outbox.schema_version') IS NOT NULL AND to_regclass('outbox.schema_files') IS NULL`).Scan(&is)
+	err = tx.QueryRow(ctx,
+		`SELECT to_regclass('outbox.schema_version') IS NOT NULL AND to_regclass('outbox.schema_files') IS NULL`).Scan(
+		&is)
 	if err != nil || !is {
 		return nil, false, err
 	}
-	err = tx.QueryRow(ctx, `SELECT coalesce(array_agg(DISTINCT version_id ORDER BY version_id), '{}') FROM `+VersionTable+` WHERE is_applied AND version_id > 0`).Scan(&versions)
+	err = tx.QueryRow(ctx, `SELECT coalesce(array_agg(DISTINCT version_id ORDER BY version_id), '{}') FROM `+
+		VersionTable+` WHERE is_applied AND version_id > 0`).Scan(&versions)
 	return versions, len(versions) > 0, err
 }

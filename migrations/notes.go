@@ -43,10 +43,13 @@ func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 	case missing != "" && !secured:
 		notes = append(notes, Note{
 			"row-level security is off, because roles of ours are missing and the owner of the schema may not make them: every login that may read a table reads every tenant's rows",
-			"if there is more than one tenant, have an administrator run: " + missing + " Then the owner: SELECT outbox.secure();",
+			"if there is more than one tenant, have an administrator run: " + missing +
+				" Then the owner: SELECT outbox.secure();",
 		})
 	case !secured:
-		notes = append(notes, Note{"row-level security is off: every login that may read a table reads every tenant's rows", "as the owner of the schema run: SELECT outbox.secure();"})
+		notes = append(notes,
+			Note{"row-level security is off: every login that may read a table reads every tenant's rows",
+				"as the owner of the schema run: SELECT outbox.secure();"})
 	}
 	if blind {
 		notes = append(notes, Note{
@@ -57,12 +60,17 @@ func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 	switch encoding {
 	case "UTF8":
 	case "SQL_ASCII":
-		notes = append(notes, Note{"the database's encoding is SQL_ASCII: what clients of other encodings than UTF-8 store is not converted, and not readable to others", encodingRemedy})
+		notes = append(notes,
+			Note{"the database's encoding is SQL_ASCII: what clients of other encodings than UTF-8 store is not converted, and not readable to others", encodingRemedy})
 	default:
-		notes = append(notes, Note{fmt.Sprintf("the database's encoding is %s: keys and reasons with characters that it lacks are refused, and errors are stored with these escaped", encoding), encodingRemedy})
+		notes = append(notes,
+			Note{fmt.Sprintf("the database's encoding is %s: keys and reasons with characters that it lacks are refused, and errors are stored with these escaped", encoding), encodingRemedy})
 	}
 	if garbling != "" {
-		notes = append(notes, Note{"client_encoding is set for " + garbling + ": what Go programs store through connections of their own is not what others read", "ALTER … RESET client_encoding: strings of Go are UTF-8"})
+		notes = append(notes,
+			Note{"client_encoding is set for " + garbling +
+				": what Go programs store through connections of their own is not what others read",
+				"ALTER … RESET client_encoding: strings of Go are UTF-8"})
 	}
 	return notes, nil
 }

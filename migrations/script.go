@@ -57,15 +57,18 @@ func Script(after int64) string {
 		}
 		fmt.Fprintf(&b, "\n-- %s\n%s\n", f.name, withoutMarks(f.text))
 		if f.numbered() {
-			fmt.Fprintf(&b, "INSERT INTO %s (version_id, is_applied) VALUES (%d, true);\n", VersionTable, version(f.name))
+			fmt.Fprintf(&b, "INSERT INTO %s (version_id, is_applied) VALUES (%d, true);\n", VersionTable,
+				version(f.name))
 		}
 		names = append(names, fmt.Sprintf("    '%s'", f.name))
 		applied = append(applied, fmt.Sprintf("    ('%s', '\\x%x', %d)", f.name, f.checksum, f.revision()))
 	}
 	fmt.Fprintf(&b, "\n-- who may do what, and what was applied\n%s\n", finish)
-	fmt.Fprintf(&b, "INSERT INTO outbox.schema_files (name, checksum, revision)\nVALUES\n%s\n", strings.Join(applied, ",\n"))
+	fmt.Fprintf(&b, "INSERT INTO outbox.schema_files (name, checksum, revision)\nVALUES\n%s\n",
+		strings.Join(applied, ",\n"))
 	b.WriteString("ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, revision = excluded.revision, applied_at = statement_timestamp();\n")
-	fmt.Fprintf(&b, "DELETE FROM outbox.schema_files WHERE name LIKE '%%/%%' AND name NOT IN (\n%s);\nCOMMIT;\n", strings.Join(names, ",\n"))
+	fmt.Fprintf(&b, "DELETE FROM outbox.schema_files WHERE name LIKE '%%/%%' AND name NOT IN (\n%s);\nCOMMIT;\n",
+		strings.Join(names, ",\n"))
 	return b.String()
 }
 

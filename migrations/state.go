@@ -193,7 +193,8 @@ func look(ctx context.Context, db querier) (State, recorded, error) {
 // read reads the record. It is empty where the schema is missing or is one of the old chain.
 func read(ctx context.Context, db querier) (recorded, error) {
 	var exists bool
-	if err := db.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil || !exists {
+	if err := db.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil ||
+		!exists {
 		return recorded{}, err
 	}
 	rows, err := db.Query(ctx, `
@@ -262,7 +263,8 @@ func (r recorded) compare(f file) Condition {
 // unknown are the files of the database that this build does not have, sorted.
 func (r recorded) unknown() (names []string) {
 	for name := range r {
-		if !strings.HasPrefix(name, floors) && !slices.ContainsFunc(files(), func(f file) bool { return f.name == name }) {
+		if !strings.HasPrefix(name, floors) &&
+			!slices.ContainsFunc(files(), func(f file) bool { return f.name == name }) {
 			names = append(names, name)
 		}
 	}

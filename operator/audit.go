@@ -116,14 +116,16 @@ func (f AuditFilter) validate() error {
 		return invalid.Field("AuditFilter.Before", "is %d, want an entry's id, or 0", f.Before)
 	}
 	return validTexts(map[string]string{
-		"AuditFilter.Actor": f.Actor, "AuditFilter.Act": f.Act, "AuditFilter.Queue": f.Queue, "AuditFilter.Target": f.Target,
+		"AuditFilter.Actor": f.Actor, "AuditFilter.Act": f.Act, "AuditFilter.Queue": f.Queue,
+		"AuditFilter.Target":    f.Target,
 		"AuditFilter.RequestID": f.RequestID,
 	})
 }
 
 // sparse reports whether a page may require much reading, because no index supports the filter.
 func (f AuditFilter) sparse() bool {
-	return f.JobID.IsZero() && (f.Actor != "" || f.Act != "" || f.Target != "" || f.RequestID != "" || !f.Since.IsZero() || !f.Until.IsZero())
+	return f.JobID.IsZero() && (f.Actor != "" || f.Act != "" || f.Target != "" || f.RequestID != "" ||
+		!f.Since.IsZero() || !f.Until.IsZero())
 }
 
 func (f AuditFilter) params() sqlgen.ListAuditParams {
@@ -190,7 +192,8 @@ func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage
 
 // readAudit makes rounds, as readPage does: the first reads the given number of rows, and rounds go on until they have
 // taken most. With 0 rows it makes a single round that reads as much as it needs.
-func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int32, most time.Duration) (page AuditPage, err error) {
+func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int32,
+	most time.Duration) (page AuditPage, err error) {
 	params, begun := f.params(), time.Now()
 	for limit := int(params.MaxRows); ; rows *= 2 {
 		var reach []sqlgen.FindAuditReachRow

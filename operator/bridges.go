@@ -42,7 +42,8 @@ func (o *Operator) Bridges(ctx context.Context) ([]Bridge, error) {
 	bridges := make([]Bridge, len(rows))
 	for i, row := range rows {
 		bridges[i] = Bridge{
-			Name: row.Bridge, Fetching: row.Fetching, Stored: row.Stored, MovedAt: row.MovedAt.Time, SeenAt: row.SeenAt.Time,
+			Name: row.Bridge, Fetching: row.Fetching, Stored: row.Stored, MovedAt: row.MovedAt.Time,
+			SeenAt:    row.SeenAt.Time,
 			AwaySince: row.AwaySince.Time, AwayReason: row.AwayMessage,
 		}
 		if row.Lag >= 0 {

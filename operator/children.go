@@ -22,7 +22,8 @@ func (o *Operator) Children(ctx context.Context, parent, before outbox.ID, limit
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	params := sqlgen.ListChildrenParams{
-		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tiedTo(ctx)), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tiedTo(ctx)),
+		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 	}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)
@@ -49,7 +50,8 @@ func (o *Operator) FindByIdempotencyKey(ctx context.Context, tenant outbox.ID, k
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(orRoot(tenant)), Kind: kind, Key: key})
+	found, err := o.db.FindByIdempotencyKey(
+		ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(orRoot(tenant)), Kind: kind, Key: key})
 	if err != nil {
 		return outbox.ID{}, fmt.Errorf("find the job of idempotency key %q: %w", key, err)
 	}

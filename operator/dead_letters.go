@@ -66,7 +66,8 @@ func validTexts(fields map[string]string) error {
 func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 	p := sqlgen.FindDeadLettersParams{
 		After: pgvalue.UUID(outbox.ID{}), Before: newest,
-		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode, Key: f.Key,
+		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode,
+		Key:      f.Key,
 		TenantID: pgvalue.UUIDOrNull(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
 		FailedSince: from(f.FailedSince), FailedUntil: until(f.FailedUntil),
 	}
@@ -94,7 +95,8 @@ func tooMany(err error) error {
 // DeadLetters lists up to limit dead letters (0 means 50; at most 200), newest first by when they were enqueued. For
 // the next page, pass the last one's ID as before; zero begins with the newest. It uses as many statements as it needs:
 // if few of millions match, only the caller's ctx ends it. See [Operator.DeadLetterPage].
-func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int) (letters []DeadLetter, err error) {
+func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID,
+	limit int) (letters []DeadLetter, err error) {
 	for limit = min(cmp.Or(limit, DefaultLimit), MaxLimit); ; {
 		page, err := o.DeadLetterPage(ctx, f, before, limit-len(letters))
 		if err != nil {
@@ -129,7 +131,8 @@ func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, lim
 
 // GrowingDeadLetterGroups is [Operator.DeadLetterGroups], but first returns the groups whose last dead letter is no
 // older than within, however small they are.
-func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilter, within time.Duration, limit int) ([]DeadLetterGroup, error) {
+func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilter, within time.Duration,
+	limit int) ([]DeadLetterGroup, error) {
 	rows, err := o.groupDeadLetters(ctx, f, within, limit)
 	if err != nil {
 		return nil, err
@@ -137,8 +140,9 @@ func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilt
 	groups := make([]DeadLetterGroup, len(rows))
 	for i, row := range rows {
 		groups[i] = DeadLetterGroup{
-			Fingerprint: row.Fingerprint, Kind: row.Kind, ErrorCode: row.ErrorCode, Message: row.Message, Example: row.Example.Bytes,
-			Jobs: row.Jobs, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Grows: row.Grows,
+			Fingerprint: row.Fingerprint, Kind: row.Kind, ErrorCode: row.ErrorCode, Message: row.Message,
+			Example: row.Example.Bytes,
+			Jobs:    row.Jobs, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Grows: row.Grows,
 		}
 	}
 	return groups, nil
@@ -167,21 +171,25 @@ func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n 
 	}
 }
 
-func (o *Operator) countDeadLetters(ctx context.Context, p sqlgen.FindDeadLettersParams) (page sqlgen.CountDeadLettersRow, err error) {
+func (o *Operator) countDeadLetters(ctx context.Context,
+	p sqlgen.FindDeadLettersParams) (page sqlgen.CountDeadLettersRow, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
 		page, err = db.CountDeadLetters(ctx, sqlgen.CountDeadLettersParams{
 			After: p.After, Before: p.Before, MaxSeen: countPage,
-			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
-			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
+			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode,
+			Key: p.Key, TenantID: p.TenantID,
+			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,
+			FailedUntil: p.FailedUntil,
 		})
 		return err
 	})
 	return page, err
 }
 
-func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, within time.Duration, limit int) ([]sqlgen.GroupDeadLettersRow, error) {
+func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, within time.Duration,
+	limit int) ([]sqlgen.GroupDeadLettersRow, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
@@ -194,9 +202,12 @@ func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, wit
 	var rows []sqlgen.GroupDeadLettersRow
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		rows, err = db.GroupDeadLetters(ctx, sqlgen.GroupDeadLettersParams{
-			After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)), Growing: pgvalue.Interval(within),
-			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
-			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
+			After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+			Growing:     pgvalue.Interval(within),
+			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode,
+			Key: p.Key, TenantID: p.TenantID,
+			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,
+			FailedUntil: p.FailedUntil,
 		})
 		return err
 	})

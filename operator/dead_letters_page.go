@@ -21,7 +21,8 @@ type DeadLetterPage struct {
 
 // DeadLetterPage lists dead letters like [Operator.DeadLetters], but in bounded time however many there are and however
 // few match: a page may be shorter than the limit, even empty, while there are more.
-func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int) (page DeadLetterPage, err error) {
+func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, before outbox.ID,
+	limit int) (page DeadLetterPage, err error) {
 	if err := f.validate(); err != nil {
 		return page, err
 	}
@@ -48,18 +49,22 @@ func (f DeadLetterFilter) listed(before outbox.ID, limit int) sqlgen.ListDeadLet
 	}
 	return sqlgen.ListDeadLettersParams{
 		After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
-		Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
-		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
+		Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key,
+		TenantID:     p.TenantID,
+		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,
+		FailedUntil: p.FailedUntil,
 	}
 }
 
 // letterRounds makes rounds as readPage does. The distance of a round is counted in dead letters of all tenants,
 // because none of the indexes by tenant contains dead letters alone.
-func letterRounds(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListDeadLettersParams, rows int32, most time.Duration) (page DeadLetterPage, err error) {
+func letterRounds(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListDeadLettersParams, rows int32,
+	most time.Duration) (page DeadLetterPage, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	for ; ; rows *= 2 {
 		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
-			Statuses: []string{string(outbox.Failed), string(outbox.Dead)}, Before: params.Before, After: bottom, MaxRows: rows,
+			Statuses: []string{string(outbox.Failed), string(outbox.Dead)}, Before: params.Before, After: bottom,
+			MaxRows: rows,
 		})
 		if err != nil {
 			return page, err
@@ -73,7 +78,8 @@ func letterRounds(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListDea
 			return page, err
 		}
 		for _, row := range found {
-			page.DeadLetters = append(page.DeadLetters, DeadLetter{FailedAt: row.FailedAt.Time, Fingerprint: row.Fingerprint, Job: fromRow(row.Shown())})
+			page.DeadLetters = append(page.DeadLetters,
+				DeadLetter{FailedAt: row.FailedAt.Time, Fingerprint: row.Fingerprint, Job: fromRow(row.Shown())})
 		}
 		params.Before = reach
 		switch {

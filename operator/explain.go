@@ -70,8 +70,10 @@ const (
 // ReasonCodes returns every code, in the order in which reasons are checked.
 func ReasonCodes() []ReasonCode {
 	return []ReasonCode{
-		WhyClosed, WhyDeadLetter, WhyLeaseLapsed, WhyCancelRequested, WhyRunning, WhyWorkerMissing, WhyDeadlinePassed, WhyHeld, WhyNotDue,
-		WhyRetrying, WhyAway, WhyQueuePaused, WhyNoDispatcher, WhyNoHandler, WhyKeyParked, WhyKeyDeadLetter, WhyKeyFull, WhyKeyBehind,
+		WhyClosed, WhyDeadLetter, WhyLeaseLapsed, WhyCancelRequested, WhyRunning, WhyWorkerMissing, WhyDeadlinePassed,
+		WhyHeld, WhyNotDue,
+		WhyRetrying, WhyAway, WhyQueuePaused, WhyNoDispatcher, WhyNoHandler, WhyKeyParked, WhyKeyDeadLetter, WhyKeyFull,
+		WhyKeyBehind,
 		WhyKeyFree, WhyQueueFull, WhyQueueRate, WhyQueueLimited, WhyWorkersBusy, WhyTurn, WhyDue,
 	}
 }
@@ -125,7 +127,8 @@ func (o *Operator) Explain(ctx context.Context, id outbox.ID) (Explanation, erro
 	}
 	j := f.job
 	return Explanation{
-		ID: id, Tenant: j.TenantID.Bytes, Queue: j.Queue, Kind: j.Kind, Status: outbox.Status(j.Status), AsOf: j.Now.Time, Reasons: f.reasons(),
+		ID: id, Tenant: j.TenantID.Bytes, Queue: j.Queue, Kind: j.Kind, Status: outbox.Status(j.Status),
+		AsOf: j.Now.Time, Reasons: f.reasons(),
 	}, nil
 }
 
@@ -199,8 +202,10 @@ func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts
 func (f *facts) ask(ctx context.Context, db *sqlgen.Queries, turn bool) (err error) {
 	j := f.job
 	f.waits, err = db.ExplainWaits(ctx, sqlgen.ExplainWaitsParams{
-		Queue: j.Queue, Everything: f.everything, Fresh: pgvalue.Interval(missingAfter), Kind: j.Kind, TenantID: j.TenantID, Priority: int32(j.Priority),
-		Keyed: j.Key != "", Key: j.Key, Ordered: j.Ordered, LinePosition: j.LinePosition, ID: j.ID, RunAt: j.RunAt, Turn: turn, RecentBlocks: recentBlocks,
+		Queue: j.Queue, Everything: f.everything, Fresh: pgvalue.Interval(missingAfter), Kind: j.Kind,
+		TenantID: j.TenantID, Priority: int32(j.Priority),
+		Keyed: j.Key != "", Key: j.Key, Ordered: j.Ordered, LinePosition: j.LinePosition, ID: j.ID, RunAt: j.RunAt,
+		Turn: turn, RecentBlocks: recentBlocks,
 	})
 	if err != nil {
 		return err

@@ -36,7 +36,8 @@ func (f *facts) reasons() []Reason {
 func (f *facts) closed() Reason {
 	j := f.job
 	r := Reason{
-		Code: WhyClosed, Since: j.FinishedAt.Time, Sentence: fmt.Sprintf("It ended as %s at %s, and does not run again.", j.Status, moment(j.FinishedAt.Time)),
+		Code: WhyClosed, Since: j.FinishedAt.Time,
+		Sentence: fmt.Sprintf("It ended as %s at %s, and does not run again.", j.Status, moment(j.FinishedAt.Time)),
 		Evidence: Evidence{Worker: j.Worker, Attempt: int(j.Attempt)},
 	}
 	if j.Status != string(outbox.Succeeded) {
@@ -52,8 +53,10 @@ func (f *facts) deadLetter() Reason {
 		how = fmt.Sprintf("used up its attempts (%d of %d)", j.Attempt, j.MaxAttempts)
 	}
 	r := Reason{
-		Code: WhyDeadLetter, Since: j.FailedAt.Time, Evidence: Evidence{Attempt: int(j.Attempt), ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage},
-		Sentence: fmt.Sprintf("It %s%s%s, and waits for a person.", how, at(j.FailedAt), after(j.ErrorCode)), Act: f.act("retry"),
+		Code: WhyDeadLetter, Since: j.FailedAt.Time, Evidence: Evidence{Attempt: int(j.Attempt), ErrorCode: j.ErrorCode,
+			ErrorMessage: j.ErrorMessage},
+		Sentence: fmt.Sprintf("It %s%s%s, and waits for a person.", how, at(j.FailedAt), after(j.ErrorCode)),
+		Act:      f.act("retry"),
 	}
 	if f.late() {
 		r.Sentence += " Its deadline has passed: it can only be dismissed."
@@ -72,26 +75,32 @@ func (f *facts) running() (found []Reason) {
 	}
 	lapsed := !j.LeaseExpiresAt.Time.After(j.Now.Time)
 	if lapsed {
-		add(WhyLeaseLapsed, j.LeaseExpiresAt, Act{}, "The lease of %s lapsed at %s: a reaper gives the job back, unless its handler's transaction is open.",
+		add(WhyLeaseLapsed, j.LeaseExpiresAt, Act{},
+			"The lease of %s lapsed at %s: a reaper gives the job back, unless its handler's transaction is open.",
 			j.Worker, moment(j.LeaseExpiresAt.Time))
 	}
 	if f.late() {
-		add(WhyDeadlinePassed, j.Deadline, Act{}, "Its deadline passed at %s while it was running: it ends as expired.", moment(j.Deadline.Time))
+		add(WhyDeadlinePassed, j.Deadline, Act{}, "Its deadline passed at %s while it was running: it ends as expired.",
+			moment(j.Deadline.Time))
 	}
 	if j.CancelRequestedAt.Valid {
-		add(WhyCancelRequested, j.CancelRequestedAt, Act{}, "It is running on %s, and its handler was asked to stop at %s.", j.Worker, moment(j.CancelRequestedAt.Time))
+		add(WhyCancelRequested, j.CancelRequestedAt, Act{},
+			"It is running on %s, and its handler was asked to stop at %s.", j.Worker, moment(j.CancelRequestedAt.Time))
 	}
 	if !lapsed {
-		add(WhyRunning, j.StartedAt, f.act("cancel"), "It has been running on %s since %s, attempt %d of %d. The database does not know whether it still waits in the worker's buffer.",
+		add(WhyRunning, j.StartedAt, f.act("cancel"),
+			"It has been running on %s since %s, attempt %d of %d. The database does not know whether it still waits in the worker's buffer.",
 			j.Worker, moment(j.StartedAt.Time), j.Attempt, j.MaxAttempts)
 		found[len(found)-1].Until = j.LeaseExpiresAt.Time
 	}
 	switch {
 	case !f.everything:
 	case len(f.owner) == 0:
-		add(WhyWorkerMissing, pgtype.Timestamptz{}, Act{}, "%s is not among the dispatchers: it has stopped, or was last seen more than an hour ago.", j.Worker)
+		add(WhyWorkerMissing, pgtype.Timestamptz{}, Act{},
+			"%s is not among the dispatchers: it has stopped, or was last seen more than an hour ago.", j.Worker)
 	case f.owner[0].Missing:
-		add(WhyWorkerMissing, f.owner[0].SeenAt, Act{}, "%s was last seen at %s.", j.Worker, moment(f.owner[0].SeenAt.Time))
+		add(WhyWorkerMissing, f.owner[0].SeenAt, Act{}, "%s was last seen at %s.", j.Worker,
+			moment(f.owner[0].SeenAt.Time))
 	}
 	return found
 }
@@ -106,16 +115,20 @@ func (f *facts) ofTheJob() (found []Reason) {
 	if f.late() {
 		found = append(found, Reason{
 			Code: WhyDeadlinePassed, Since: j.Deadline.Time,
-			Sentence: fmt.Sprintf("Its deadline passed at %s: it cannot start any more, and a reaper closes it as expired.", moment(j.Deadline.Time)),
+			Sentence: fmt.Sprintf(
+				"Its deadline passed at %s: it cannot start any more, and a reaper closes it as expired.",
+				moment(j.Deadline.Time)),
 		})
 	}
 	if j.Status == string(outbox.Created) {
-		found = append(found, Reason{Code: WhyHeld, Act: f.act("release"), Sentence: "It was enqueued held, and nobody has released it."})
+		found = append(found,
+			Reason{Code: WhyHeld, Act: f.act("release"), Sentence: "It was enqueued held, and nobody has released it."})
 	}
 	if f.due() {
 		return found
 	}
-	r := Reason{Code: WhyNotDue, Until: j.RunAt.Time, Act: f.act("retry"), Sentence: fmt.Sprintf("It is not due until %s.", moment(j.RunAt.Time))}
+	r := Reason{Code: WhyNotDue, Until: j.RunAt.Time, Act: f.act("retry"),
+		Sentence: fmt.Sprintf("It is not due until %s.", moment(j.RunAt.Time))}
 	if j.RunAt.InfinityModifier == pgtype.Infinity {
 		r.Until, r.Sentence = time.Time{}, "It is due at infinity: never."
 	}
@@ -124,11 +137,13 @@ func (f *facts) ofTheJob() (found []Reason) {
 		r.Act = Act{} // it must be released or promoted before it can run
 	case j.UnavailableSince.Valid:
 		r.Code, r.Since = WhyAway, j.UnavailableSince.Time
-		r.Sentence = fmt.Sprintf("What it needs has been unavailable since %s%s. No attempt is spent; it is tried again at %s.",
+		r.Sentence = fmt.Sprintf(
+			"What it needs has been unavailable since %s%s. No attempt is spent; it is tried again at %s.",
 			moment(j.UnavailableSince.Time), because(j.ErrorCode), moment(j.RunAt.Time))
 	case j.Status == string(outbox.Retrying):
 		r.Code = WhyRetrying
-		r.Sentence = fmt.Sprintf("Attempt %d of %d is due at %s%s.", j.Attempt+1, j.MaxAttempts, moment(j.RunAt.Time), after(j.ErrorCode))
+		r.Sentence = fmt.Sprintf("Attempt %d of %d is due at %s%s.", j.Attempt+1, j.MaxAttempts, moment(j.RunAt.Time),
+			after(j.ErrorCode))
 	}
 	if j.Status == string(outbox.Retrying) {
 		r.Attempt, r.ErrorCode, r.ErrorMessage = int(j.Attempt), j.ErrorCode, j.ErrorMessage
@@ -141,7 +156,8 @@ func (f *facts) ofTheQueue() (found []Reason) {
 	j, q := f.job, f.waits
 	if q.PausedAt.Valid {
 		r := Reason{
-			Code: WhyQueuePaused, Since: q.PausedAt.Time, Sentence: fmt.Sprintf("Queue %s has been paused since %s", j.Queue, moment(q.PausedAt.Time)),
+			Code: WhyQueuePaused, Since: q.PausedAt.Time, Sentence: fmt.Sprintf("Queue %s has been paused since %s",
+				j.Queue, moment(q.PausedAt.Time)),
 			Evidence: Evidence{By: q.PausedBy, Because: q.PausedBecause},
 			Act:      ResumeAct(j.Queue),
 		}
@@ -176,12 +192,14 @@ func (f *facts) ofTheQueue() (found []Reason) {
 	case !works:
 		found = append(found, Reason{
 			Code: WhyNoDispatcher, Since: lastSeen(workers), Evidence: Evidence{Workers: few(workers)},
-			Sentence: fmt.Sprintf("No present dispatcher works queue %s: %s.", j.Queue, those(workers, "none has been seen of late")),
+			Sentence: fmt.Sprintf("No present dispatcher works queue %s: %s.", j.Queue,
+				those(workers, "none has been seen of late")),
 		})
 	case !handles:
 		found = append(found, Reason{
 			Code: WhyNoHandler, Evidence: Evidence{Workers: few(handlers)},
-			Sentence: fmt.Sprintf("No dispatcher of queue %s that is present has a handler for kind %s: %s.", j.Queue, j.Kind, those(handlers, "none has been seen of late")),
+			Sentence: fmt.Sprintf("No dispatcher of queue %s that is present has a handler for kind %s: %s.", j.Queue,
+				j.Kind, those(handlers, "none has been seen of late")),
 		})
 	}
 	return found
@@ -198,7 +216,8 @@ func (f *facts) ofTheKey() (found []Reason) {
 	isHead := k.HeadID.Valid && k.HeadID == j.ID
 	if k.ParkedAt.Valid {
 		r := Reason{
-			Code: WhyKeyParked, Since: k.ParkedAt.Time, Evidence: Evidence{Key: j.Key, Job: k.ParkedFor.Bytes}, Act: unblock,
+			Code: WhyKeyParked, Since: k.ParkedAt.Time, Evidence: Evidence{Key: j.Key, Job: k.ParkedFor.Bytes},
+			Act:      unblock,
 			Sentence: fmt.Sprintf("Its key %q has been parked since %s", j.Key, moment(k.ParkedAt.Time)),
 		}
 		if k.ParkedFor.Valid {
@@ -209,8 +228,12 @@ func (f *facts) ofTheKey() (found []Reason) {
 	}
 	if dead && !isHead {
 		r := Reason{
-			Code: WhyKeyDeadLetter, Until: k.ParkAt.Time, Act: unblock, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead},
-			Sentence: fmt.Sprintf("Its key %q is held up by dead letter %s at the head of its line, with %s before this job.", j.Key, outbox.ID(k.HeadID.Bytes), count(k.KeyAhead)),
+			Code: WhyKeyDeadLetter, Until: k.ParkAt.Time, Act: unblock,
+			Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus),
+				Ahead: k.KeyAhead},
+			Sentence: fmt.Sprintf(
+				"Its key %q is held up by dead letter %s at the head of its line, with %s before this job.", j.Key,
+				outbox.ID(k.HeadID.Bytes), count(k.KeyAhead)),
 		}
 		if r.Until = (time.Time{}); k.ParkAt.Valid && !k.ParkedAt.Valid {
 			r.Sentence += fmt.Sprintf(" The key is parked at %s.", moment(k.ParkAt.Time))
@@ -220,15 +243,20 @@ func (f *facts) ofTheKey() (found []Reason) {
 	if k.KeyRunning > 0 && k.KeyRunning >= int64(j.MaxActive) {
 		found = append(found, Reason{
 			Code: WhyKeyFull, Since: k.KeyLongestSince.Time,
-			Evidence: Evidence{Key: j.Key, Job: k.KeyLongestID.Bytes, JobStatus: outbox.Running, Worker: k.KeyLongestWorker, Running: k.KeyRunning, Limit: int64(j.MaxActive), Ahead: k.KeyAhead},
-			Sentence: fmt.Sprintf("%d of %d jobs of its key %q that may run at once are running, the longest since %s: %s on %s.",
-				k.KeyRunning, j.MaxActive, j.Key, moment(k.KeyLongestSince.Time), outbox.ID(k.KeyLongestID.Bytes), k.KeyLongestWorker),
+			Evidence: Evidence{Key: j.Key, Job: k.KeyLongestID.Bytes, JobStatus: outbox.Running,
+				Worker: k.KeyLongestWorker, Running: k.KeyRunning, Limit: int64(j.MaxActive), Ahead: k.KeyAhead},
+			Sentence: fmt.Sprintf(
+				"%d of %d jobs of its key %q that may run at once are running, the longest since %s: %s on %s.",
+				k.KeyRunning, j.MaxActive, j.Key, moment(k.KeyLongestSince.Time), outbox.ID(k.KeyLongestID.Bytes),
+				k.KeyLongestWorker),
 		})
 	}
 	if k.HeadID.Valid && !isHead && !dead {
 		r := Reason{
-			Code: WhyKeyBehind, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead},
-			Sentence: fmt.Sprintf("It is behind %s of its key %q; the head of the line, %s, is %s.", count(k.KeyAhead), j.Key, outbox.ID(k.HeadID.Bytes), k.HeadStatus),
+			Code: WhyKeyBehind, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes,
+				JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead},
+			Sentence: fmt.Sprintf("It is behind %s of its key %q; the head of the line, %s, is %s.", count(k.KeyAhead),
+				j.Key, outbox.ID(k.HeadID.Bytes), k.HeadStatus),
 		}
 		if k.HeadRunAt.Time.After(j.Now.Time) {
 			r.Sentence = strings.TrimSuffix(r.Sentence, ".") + " until " + moment(k.HeadRunAt.Time) + "."
@@ -246,7 +274,8 @@ func (f *facts) ofTheLimits() (found []Reason) {
 		if q.MaxRunning > 0 || q.Rate > 0 {
 			found = append(found, Reason{
 				Code: WhyQueueLimited, Evidence: Evidence{Limit: int64(q.MaxRunning), Rate: rate},
-				Sentence: fmt.Sprintf("Queue %s has a limit, for all tenants together (%s): it may be used up.", j.Queue, limits(q.MaxRunning, rate)),
+				Sentence: fmt.Sprintf("Queue %s has a limit, for all tenants together (%s): it may be used up.",
+					j.Queue, limits(q.MaxRunning, rate)),
 			})
 		}
 		return append(found, f.ofTheDependency()...)
@@ -255,7 +284,8 @@ func (f *facts) ofTheLimits() (found []Reason) {
 	if q.MaxRunning > 0 && q.Running >= int64(q.MaxRunning) {
 		found = append(found, Reason{
 			Code: WhyQueueFull, Since: q.LongestSince.Time, Act: act,
-			Evidence: Evidence{Running: q.Running, Limit: int64(q.MaxRunning), Job: q.LongestID.Bytes, JobStatus: outbox.Running},
+			Evidence: Evidence{Running: q.Running, Limit: int64(q.MaxRunning), Job: q.LongestID.Bytes,
+				JobStatus: outbox.Running},
 			Sentence: fmt.Sprintf("Queue %s is at its limit: %d of %d running, the longest, %s, since %s.",
 				j.Queue, q.Running, q.MaxRunning, outbox.ID(q.LongestID.Bytes), moment(q.LongestSince.Time)),
 		})
@@ -263,7 +293,8 @@ func (f *facts) ofTheLimits() (found []Reason) {
 	if until, spent := spentUntil(rate, j.Now.Time, q.StartTimes, q.StartCounts); spent {
 		found = append(found, Reason{
 			Code: WhyQueueRate, Until: until, Act: act, Evidence: Evidence{Rate: rate},
-			Sentence: fmt.Sprintf("The rate of queue %s, %s, is spent until %s.", j.Queue, limits(0, rate), moment(until)),
+			Sentence: fmt.Sprintf("The rate of queue %s, %s, is spent until %s.", j.Queue, limits(0, rate),
+				moment(until)),
 		})
 	}
 	found = append(found, f.ofTheDependency()...)
@@ -275,8 +306,10 @@ func (f *facts) ofTheLimits() (found []Reason) {
 	}
 	if capacity > 0 && q.Running >= capacity {
 		found = append(found, Reason{
-			Code: WhyWorkersBusy, Since: q.LongestSince.Time, Evidence: Evidence{Running: q.Running, Limit: capacity, Job: q.LongestID.Bytes, JobStatus: outbox.Running},
-			Sentence: fmt.Sprintf("The dispatchers of queue %s are busy: they run %d jobs at once and hold %d, the longest, %s, since %s.",
+			Code: WhyWorkersBusy, Since: q.LongestSince.Time, Evidence: Evidence{Running: q.Running, Limit: capacity,
+				Job: q.LongestID.Bytes, JobStatus: outbox.Running},
+			Sentence: fmt.Sprintf(
+				"The dispatchers of queue %s are busy: they run %d jobs at once and hold %d, the longest, %s, since %s.",
 				j.Queue, capacity, q.Running, outbox.ID(q.LongestID.Bytes), moment(q.LongestSince.Time)),
 		})
 	}
@@ -291,8 +324,10 @@ func (f *facts) ofTheDependency() []Reason {
 		return nil
 	}
 	return []Reason{{
-		Code: WhyAway, Since: a.AwaySince.Time, Until: a.AwayNextTry.Time, Evidence: Evidence{ErrorCode: a.AwayErrorCode, ErrorMessage: a.AwayErrorMessage},
-		Sentence: fmt.Sprintf("Jobs of kind %s have found what they need unavailable since %s%s. While that lasts, a dispatcher tries one of them at a time.",
+		Code: WhyAway, Since: a.AwaySince.Time, Until: a.AwayNextTry.Time,
+		Evidence: Evidence{ErrorCode: a.AwayErrorCode, ErrorMessage: a.AwayErrorMessage},
+		Sentence: fmt.Sprintf(
+			"Jobs of kind %s have found what they need unavailable since %s%s. While that lasts, a dispatcher tries one of them at a time.",
 			j.Kind, moment(a.AwaySince.Time), because(a.AwayErrorCode)),
 	}}
 }
@@ -308,18 +343,21 @@ func (f *facts) ofTheTurn(others bool) []Reason {
 	case waits && ahead > 0:
 		r := Reason{
 			Code: WhyTurn, Since: j.RunAt.Time, Evidence: Evidence{Ahead: ahead, PerSecond: perSecond},
-			Sentence: fmt.Sprintf("It has been due since %s, with %s before it in its tenant's queue at its priority", moment(j.RunAt.Time), count(ahead)),
+			Sentence: fmt.Sprintf("It has been due since %s, with %s before it in its tenant's queue at its priority",
+				moment(j.RunAt.Time), count(ahead)),
 		}
 		if perSecond > 0 {
 			wait := time.Duration(float64(ahead+1) / perSecond * float64(time.Second))
 			r.Until = j.Now.Time.Add(wait)
-			r.Sentence += fmt.Sprintf("; of late %.3g a second have ended, which makes it %s", perSecond, map[bool]string{true: "later than ", false: "about "}[ahead >= maxAhead]+moment(r.Until))
+			r.Sentence += fmt.Sprintf("; of late %.3g a second have ended, which makes it %s", perSecond,
+				map[bool]string{true: "later than ", false: "about "}[ahead >= maxAhead]+moment(r.Until))
 		}
 		r.Sentence += "."
 		return []Reason{r}
 	case !others:
 		return []Reason{{Code: WhyDue, Since: j.RunAt.Time, Sentence: fmt.Sprintf(
-			"It has been due since %s, and nothing is known to keep it: the next claim of queue %s takes it.", moment(j.RunAt.Time), j.Queue)}}
+			"It has been due since %s, and nothing is known to keep it: the next claim of queue %s takes it.",
+			moment(j.RunAt.Time), j.Queue)}}
 	}
 	return nil
 }
@@ -358,7 +396,8 @@ func ResumeAct(queue string) Act {
 
 // LimitAct returns the act that changes the limits of a queue.
 func LimitAct(queue string) Act {
-	return Act{"posthaste queues limit --max-running N --rate N/INTERVAL " + word(queue), "POST", "/queues/" + url.PathEscape(queue) + "/limits"}
+	return Act{"posthaste queues limit --max-running N --rate N/INTERVAL " + word(queue), "POST", "/queues/" +
+		url.PathEscape(queue) + "/limits"}
 }
 
 // UnblockAct returns the act that unblocks a key.
@@ -447,7 +486,8 @@ func those(workers []Dispatcher, none string) string {
 // word returns text as one word of a shell's command line.
 func word(text string) string {
 	if text != "" && strings.IndexFunc(text, func(c rune) bool {
-		return !strings.ContainsRune("_-.:/@%+,", c) && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+		return !strings.ContainsRune("_-.:/@%+,", c) && (c < '0' || c > '9') && (c < 'a' || c > 'z') &&
+			(c < 'A' || c > 'Z')
 	}) < 0 && text[0] != '-' {
 		return text
 	}

@@ -44,7 +44,8 @@ func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListHeld(ctx, sqlgen.ListHeldParams{
-		Sink: sink, AfterPosition: after.Position, AfterJobID: pgvalue.UUID(after.Job), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		Sink: sink, AfterPosition: after.Position, AfterJobID: pgvalue.UUID(after.Job),
+		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list held messages of sink %s: %w", sink, err)

@@ -63,7 +63,8 @@ func (r *HistoryReplay) validate() error {
 		errs = append(errs, invalid.Field("until", "is not after since"))
 	}
 	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // NaN is refused, too
-		errs = append(errs, invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", r.PerSecond, MinRate, MaxRate))
+		errs = append(errs, invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", r.PerSecond,
+			MinRate, MaxRate))
 	}
 	return errors.Join(errs...)
 }
@@ -84,15 +85,19 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 		r.Until = now.Time
 	}
 	row, err := o.db.CountHistory(ctx, sqlgen.CountHistoryParams{
-		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key, SealedPrefix: protect.SealedPrefix,
+		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
+		SealedPrefix: protect.SealedPrefix,
 	})
 	switch {
 	case err != nil:
 		return HistoryPlan{}, fmt.Errorf("count the jobs of a replay: %w", err)
 	case row.Sealed > 0:
-		return HistoryPlan{}, invalid.Field("kind", "has %d jobs in that time of which the payload is sealed, for the job itself: no handler could open a copy", row.Sealed)
+		return HistoryPlan{},
+			invalid.Field("kind",
+				"has %d jobs in that time of which the payload is sealed, for the job itself: no handler could open a copy", row.Sealed)
 	}
-	plan := HistoryPlan{Jobs: row.Jobs, Bytes: row.Bytes, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Until: r.Until}
+	plan := HistoryPlan{Jobs: row.Jobs, Bytes: row.Bytes, Oldest: row.Oldest.Time, Newest: row.Newest.Time,
+		Until: r.Until}
 	if r.PerSecond > 0 {
 		plan.Takes = time.Duration(float64(plan.Jobs) / r.PerSecond * float64(time.Second))
 	}
@@ -120,7 +125,8 @@ func (o *Operator) ReplayHistory(ctx context.Context, r HistoryReplay) (outbox.I
 		return fail(ErrTooManyToReplay)
 	}
 	params := sqlgen.ReplayHistoryParams{
-		ID: outbox.NewID().String(), Kind: r.Kind, Since: from(r.Since), Until: until(plan.Until), TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
+		ID: outbox.NewID().String(), Kind: r.Kind, Since: from(r.Since), Until: until(plan.Until),
+		TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
 		Again: r.Again, MaxRows: maxHistoryJobs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	}
 	var spacing time.Duration

@@ -87,11 +87,13 @@ func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 		return Job{}, fmt.Errorf("list the attempts of job %s: %w", id, err)
 	}
 	job := fromRow(found[0].Shown())
-	job.Payload, job.Headers, job.Result, job.PastDeadline = found[0].Payload, found[0].Headers, found[0].Result, found[0].Late
+	job.Payload, job.Headers, job.Result, job.PastDeadline = found[0].Payload, found[0].Headers, found[0].Result,
+		found[0].Late
 	for _, a := range attempts {
 		job.Attempts = append(job.Attempts, Attempt{
-			Attempt: int(a.Attempt), Epoch: a.Epoch, Worker: a.Worker, StartedAt: a.StartedAt.Time, FinishedAt: a.FinishedAt.Time,
-			ErrorCode: a.ErrorCode, ErrorMessage: a.ErrorMessage, Stack: a.Stack,
+			Attempt: int(a.Attempt), Epoch: a.Epoch, Worker: a.Worker, StartedAt: a.StartedAt.Time,
+			FinishedAt: a.FinishedAt.Time,
+			ErrorCode:  a.ErrorCode, ErrorMessage: a.ErrorMessage, Stack: a.Stack,
 		})
 	}
 	return job, nil
@@ -99,10 +101,14 @@ func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 
 func fromRow(row sqlgen.ListJobsRow) Job {
 	return Job{
-		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Parent: row.ParentID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
-		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
-		Epoch: row.Epoch, Key: row.Key, Timeout: pgvalue.Duration(row.Timeout), Backoff: pgvalue.Durations(row.Backoff),
-		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
+		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Parent: row.ParentID.Bytes, Queue: row.Queue, Kind: row.Kind,
+		Status:   outbox.Status(row.Status),
+		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts),
+		LostLeases: int(row.LostLeases),
+		Epoch:      row.Epoch, Key: row.Key, Timeout: pgvalue.Duration(row.Timeout),
+		Backoff:   pgvalue.Durations(row.Backoff),
+		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time,
+		FinishedAt:     row.FinishedAt.Time,
 		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker, Streamed: row.Streamed,
 		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
 		ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,

@@ -75,11 +75,13 @@ type KeyFilter struct {
 
 func (f KeyFilter) params() sqlgen.ListKeysParams {
 	p := sqlgen.ListKeysParams{
-		Tenant: pgvalue.UUIDOrNull(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+		Tenant: pgvalue.UUIDOrNull(f.Tenant), Queue: f.Queue, Parked: f.Parked,
+		MaxKeys:    int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
 		AfterSince: from(time.Time{}), AfterTenantID: pgvalue.UUID(outbox.ID{}),
 	}
 	if f.After.Key != "" {
-		p.AfterSince, p.AfterQueue, p.AfterKey, p.AfterTenantID = until(f.After.BlockedSince), f.After.Queue, f.After.Key, pgvalue.UUID(f.After.Tenant)
+		p.AfterSince, p.AfterQueue, p.AfterKey, p.AfterTenantID = until(f.After.BlockedSince), f.After.Queue,
+			f.After.Key, pgvalue.UUID(f.After.Tenant)
 	}
 	return p
 }
@@ -89,9 +91,11 @@ func (f KeyFilter) params() sqlgen.ListKeysParams {
 // then be on both or on none. Keys reads the index of all open jobs with a key: for 200 000 that takes some 50 ms.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
-		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
+		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit,
+			DefaultLimit)
 	}
-	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue, "KeyFilter.After.Key": f.After.Key}); err != nil {
+	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue,
+		"KeyFilter.After.Key": f.After.Key}); err != nil {
 		return nil, err
 	}
 	return o.keys(ctx, f.params())
@@ -133,7 +137,8 @@ func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Ke
 		keys[i] = Key{
 			KeyName: KeyName{Tenant: row.TenantID.Bytes, Queue: row.Queue, Key: row.Key},
 			Waiting: row.Waiting, Blocked: row.Blocked, Running: row.Running, DeadLetters: row.DeadLetters,
-			BlockedSince: row.BlockedSince.Time, ParkedSince: row.ParkedAt.Time, ParkedFor: row.ParkedFor.Bytes, ParksAt: row.ParkAt.Time,
+			BlockedSince: row.BlockedSince.Time, ParkedSince: row.ParkedAt.Time, ParkedFor: row.ParkedFor.Bytes,
+			ParksAt: row.ParkAt.Time,
 		}
 	}
 	return keys, nil
@@ -151,7 +156,8 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	n, err := o.db.UnblockKey(ctx, sqlgen.UnblockKeyParams{
-		TenantID: pgvalue.UUID(name.Tenant), Queue: name.Queue, Key: name.Key, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		TenantID: pgvalue.UUID(name.Tenant), Queue: name.Queue, Key: name.Key, Actor: o.by.actor,
+		RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {
 	case err != nil:

@@ -90,8 +90,9 @@ func (f Filter) validate() error {
 		return invalid.Field("Filter.Contains", "has %d bytes, want up to %d", len(f.Contains), maxContains)
 	}
 	return validTexts(map[string]string{
-		"Filter.Contains": f.Contains, "Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key, "Filter.Fingerprint": f.Fingerprint,
-		"Filter.Worker": f.Worker, "Filter.ErrorCode": f.ErrorCode,
+		"Filter.Contains": f.Contains, "Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key,
+		"Filter.Fingerprint": f.Fingerprint,
+		"Filter.Worker":      f.Worker, "Filter.ErrorCode": f.ErrorCode,
 	})
 }
 
@@ -117,7 +118,8 @@ func idRange(prefix string) (lowest, highest outbox.ID, err error) {
 // params returns the parameters of the query.
 func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant),
+		Before: newest, After: pgvalue.UUID(outbox.ID{}),
 		CreatedSince: timeOrAny(f.CreatedSince), CreatedUntil: timeOrAny(f.CreatedUntil),
 		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: pgvalue.UUIDOrNull(f.Parent),
 		FinishedSince: timeOrAny(f.FinishedSince), FinishedUntil: timeOrAny(f.FinishedUntil),
@@ -135,10 +137,12 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	}
 	if f.IDPrefix != "" {
 		lowest, highest, _ := idRange(f.IDPrefix) // validate has checked it
-		if below := beneath(pgvalue.UUID(lowest)); !lowest.IsZero() && bytes.Compare(below.Bytes[:], p.After.Bytes[:]) > 0 {
+		if below := beneath(pgvalue.UUID(lowest)); !lowest.IsZero() &&
+			bytes.Compare(below.Bytes[:], p.After.Bytes[:]) > 0 {
 			p.After = below
 		}
-		if over := above(pgvalue.UUID(highest)); over.Bytes != ([16]byte{}) && bytes.Compare(over.Bytes[:], p.Before.Bytes[:]) < 0 {
+		if over := above(pgvalue.UUID(highest)); over.Bytes != ([16]byte{}) &&
+			bytes.Compare(over.Bytes[:], p.Before.Bytes[:]) < 0 {
 			p.Before = over
 		}
 	}
@@ -177,7 +181,9 @@ var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid
 // sparse reports whether ListJobs may have to read much for a page, because no index supports the filter.
 func (f Filter) sparse() bool {
 	return f.Contains != "" || f.Fingerprint == "" &&
-		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedSince.IsZero() || !f.FinishedUntil.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero() ||
+		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedSince.IsZero() ||
+			!f.FinishedUntil.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 ||
+			!f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero() ||
 			f.Tenant == outbox.RootTenant) // the indexes by tenant omit it
 }
 
@@ -228,7 +234,8 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 
 // readPage makes rounds. Each round reads the ids in (After, Before), bounds that another statement determines first:
 // whatever happens in between, each id is read once, by one statement.
-func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32, most time.Duration) (page Page, err error) {
+func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32,
+	most time.Duration) (page Page, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not report how many it has skipped
 	ofTenant := params.Tenant

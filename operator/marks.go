@@ -37,7 +37,8 @@ func (o *Operator) Marks(ctx context.Context, f SeriesFilter) ([]Mark, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListMarks(ctx, sqlgen.ListMarksParams{
-		Since: from(f.Since), Until: until(f.Until), Queue: f.Queue, TenantID: pgvalue.UUIDOrNull(f.Tenant), MaxRows: marksRead,
+		Since: from(f.Since), Until: until(f.Until), Queue: f.Queue, TenantID: pgvalue.UUIDOrNull(f.Tenant),
+		MaxRows: marksRead,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list marks: %w", err)

@@ -98,8 +98,10 @@ type letters struct {
 
 func (f DeadLetterFilter) stored() ([]byte, error) {
 	l := letters{
-		Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Key: f.Key,
-		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
+		Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
+		Key:          f.Key,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince,
+		FailedUntil: f.FailedUntil,
 	}
 	if !f.Tenant.IsZero() {
 		l.Tenant = f.Tenant.String()
@@ -117,8 +119,10 @@ func readLetters(text []byte) (f DeadLetterFilter, err error) {
 			return f, fmt.Errorf("read the filter of an operation: %w", err)
 		}
 	}
-	f.Kind, f.Queue, f.Status, f.ErrorCode, f.Fingerprint, f.Key = l.Kind, l.Queue, outbox.Status(l.Status), l.ErrorCode, l.Fingerprint, l.Key
-	f.CreatedSince, f.CreatedUntil, f.FailedSince, f.FailedUntil = l.CreatedSince, l.CreatedUntil, l.FailedSince, l.FailedUntil
+	f.Kind, f.Queue, f.Status, f.ErrorCode, f.Fingerprint, f.Key = l.Kind, l.Queue, outbox.Status(l.Status),
+		l.ErrorCode, l.Fingerprint, l.Key
+	f.CreatedSince, f.CreatedUntil, f.FailedSince, f.FailedUntil = l.CreatedSince, l.CreatedUntil, l.FailedSince,
+		l.FailedUntil
 	return f, nil
 }
 
@@ -130,7 +134,8 @@ func (n NewOperation) Validate() error {
 	case n.PerSecond != 0 && n.Act == DismissLetters:
 		return invalid.Field("NewOperation.PerSecond", "is not for a dismissal")
 	case n.PerSecond != 0 && !(n.PerSecond >= MinRate && n.PerSecond <= MaxRate): // NaN is refused, too
-		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate, MaxRate)
+		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate,
+			MaxRate)
 	}
 	if n.Act.OnOpenJobs() {
 		return cmp.Or(n.Jobs.validate(), n.validateEdit())
@@ -157,7 +162,8 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	if errors.Is(err, pgx.ErrNoRows) {
 		there, err := o.Operation(ctx, tenant, n.ID)
 		if errors.Is(err, ErrOperationNotFound) {
-			err = invalid.Field("NewOperation", "is one too many: %d are under way; wait for one of them to end, or stop one", maxOperations)
+			err = invalid.Field("NewOperation",
+				"is one too many: %d are under way; wait for one of them to end, or stop one", maxOperations)
 		}
 		return there, err
 	}
@@ -186,12 +192,15 @@ func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operatio
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	started := Operation{
-		ID: n.ID, Tenant: n.Filter.Tenant, Act: n.Act, Filter: n.Filter, PerSecond: n.PerSecond, Matched: matched.Matched,
-		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
+		ID: n.ID, Tenant: n.Filter.Tenant, Act: n.Act, Filter: n.Filter, PerSecond: n.PerSecond,
+		Matched: matched.Matched,
+		Actor:   o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
 	}
 	at, err := o.db.StartOperation(ctx, sqlgen.StartOperationParams{
-		ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
-		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID, Most: maxOperations,
+		ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter,
+		PerSecond: n.PerSecond,
+		Matched:   started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+		Most: maxOperations,
 	})
 	started.StartedAt = at.Time
 	return started, err
@@ -203,7 +212,8 @@ func (o *Operator) Operations(ctx context.Context, tenant, before outbox.ID, lim
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}
-	params := sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit))}
+	params := sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
+		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit))}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)
 	}
@@ -212,7 +222,8 @@ func (o *Operator) Operations(ctx context.Context, tenant, before outbox.ID, lim
 
 // Operation returns one of a tenant's operations or, if the tenant is zero, of any, or [ErrOperationNotFound].
 func (o *Operator) Operation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
-	found, err := o.operations(ctx, sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant), ID: pgvalue.UUID(id), MaxRows: 1})
+	found, err := o.operations(ctx, sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
+		ID: pgvalue.UUID(id), MaxRows: 1})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("operation %s: %w", id, ErrOperationNotFound)
 	}
@@ -241,8 +252,10 @@ func (o *Operator) operations(ctx context.Context, params sqlgen.ListOperationsP
 func operationOf(row sqlgen.ListOperationsRow) (op Operation, err error) {
 	op = Operation{
 		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), PerSecond: row.PerSecond,
-		Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason, RequestID: row.RequestID,
-		StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time, Failure: row.Failure,
+		Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason,
+		RequestID: row.RequestID,
+		StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time,
+		Failure: row.Failure,
 	}
 	if op.Act.OnOpenJobs() {
 		op.Jobs, op.Edit, err = readOpenJobs(row.Filter)
@@ -270,13 +283,15 @@ func (o *Operator) switchOperation(ctx context.Context, tenant, id outbox.ID, st
 	bound, cancel := context.WithTimeout(ctx, 2*statementTimeout) // a step may be in progress
 	defer cancel()
 	found, err := o.db.SwitchOperation(bound, sqlgen.SwitchOperationParams{
-		ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Stop: stop, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Stop: stop, Actor: o.by.actor,
+		RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	if err == nil && len(found) == 0 {
 		err = ErrOperationNotFound
 	}
 	if err != nil {
-		return Operation{}, fmt.Errorf("%s operation %s: %w", map[bool]string{true: "stop", false: "resume"}[stop], id, err)
+		return Operation{}, fmt.Errorf("%s operation %s: %w", map[bool]string{true: "stop", false: "resume"}[stop], id,
+			err)
 	}
 	return operationOf(sqlgen.ListOperationsRow(found[0]))
 }
@@ -332,7 +347,8 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 		text := pgvalue.Text(err.Error(), maxReasonBytes)
 		soon, cancel := bounded(TiedTo(ctx, outbox.ID{}))
 		defer cancel()
-		_ = o.db.DelayOperation(soon, sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
+		_ = o.db.DelayOperation(
+			soon, sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
 	}
 	if err != nil {
 		return operationPoll, fmt.Errorf("take a step of an operation: %w", err)
@@ -343,7 +359,8 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 // step acts on the next page of an operation's jobs, in the transaction that locks it.
 func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
 	if taken.TenantID.Valid { // for row security: this process acts for all tenants
-		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, outbox.ID(taken.TenantID.Bytes).String()); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`,
+			outbox.ID(taken.TenantID.Bytes).String()); err != nil {
 			return err
 		}
 	}
@@ -377,7 +394,8 @@ func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperation
 		return err
 	}
 	return o.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
-		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{Bytes: found.last.Bytes, Valid: found.n > 0},
+		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{Bytes: found.last.Bytes,
+			Valid: found.n > 0},
 		Pause: pgvalue.Interval(time.Duration(done) * spacing), Finished: !found.more,
 	})
 }

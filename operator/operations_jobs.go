@@ -81,7 +81,8 @@ func (f OpenFilter) validate() error {
 	if len(f.AsOf) > maxAsOf {
 		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
 	}
-	return validTexts(map[string]string{"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key, "OpenFilter.AsOf": f.AsOf})
+	return validTexts(map[string]string{"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key,
+		"OpenFilter.AsOf": f.AsOf})
 }
 
 // maxAsOf suffices for a thousand running transactions.
@@ -112,7 +113,8 @@ type openJobs struct {
 func (n NewOperation) storedJobs() ([]byte, error) {
 	f := n.Jobs
 	s := openJobs{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, Edit: n.Edit,
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedSince: f.CreatedSince,
+		CreatedUntil: f.CreatedUntil, Edit: n.Edit,
 	}
 	if !f.Tenant.IsZero() {
 		s.Tenant = f.Tenant.String()
@@ -156,7 +158,8 @@ WHERE jobs.status::text = ANY ($1::text[])
           greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif(split_part($8, '@', 1), '')::pg_snapshot) END)`
 
 func (f OpenFilter) params(act OperationAct) []any {
-	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedSince), timeOrAny(f.CreatedUntil), f.AsOf}
+	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedSince),
+		timeOrAny(f.CreatedUntil), f.AsOf}
 }
 
 // MatchOpenJobs counts the open jobs that an act of an operation would affect, and returns in AsOf the moment of the
@@ -209,14 +212,17 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 	defer cancel()
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
-		filled, err := tx.Exec(ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
+		filled, err := tx.Exec(
+			ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
 		if err != nil {
 			return err
 		}
 		started.Matched = filled.RowsAffected()
 		at, err := sqlgen.New(tx).StartOperation(ctx, sqlgen.StartOperationParams{
-			ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
-			Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID, Most: maxOperations,
+			ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act),
+			Filter: filter, PerSecond: n.PerSecond,
+			Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+			Most: maxOperations,
 		})
 		started.StartedAt = at.Time
 		return err
@@ -252,12 +258,14 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	}
 	page, spacing := pace(taken.PerSecond)
 	page = min(page, jobsOfStep)
-	next, err := idsOf(ctx, tx, `SELECT job_id FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id > $2 ORDER BY job_id LIMIT $3`,
+	next, err := idsOf(ctx, tx,
+		`SELECT job_id FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id > $2 ORDER BY job_id LIMIT $3`,
 		taken.ID, pgtype.UUID{Bytes: taken.Position.Bytes, Valid: true}, page)
 	if err != nil {
 		return err
 	}
-	locked, err := idsOf(ctx, tx, `SELECT jobs.id`+asCounted+` ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED`, taken.ID, next)
+	locked, err := idsOf(ctx, tx, `SELECT jobs.id`+asCounted+` ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED`,
+		taken.ID, next)
 	if err != nil {
 		return err
 	}
@@ -276,18 +284,21 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `DELETE FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id = ANY ($2)`, taken.ID, through); err != nil {
+	if _, err := tx.Exec(ctx, `DELETE FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id = ANY ($2)`,
+		taken.ID, through); err != nil {
 		return err
 	}
 	advance := sqlgen.AdvanceOperationParams{
-		ID: taken.ID, Done: int64(done), Passed: int64(len(through) - done), Pause: pgvalue.Interval(time.Duration(done) * spacing),
+		ID: taken.ID, Done: int64(done), Passed: int64(len(through) - done),
+		Pause: pgvalue.Interval(time.Duration(done) * spacing),
 	}
 	if len(next) == page {
 		advance.Position = next[len(next)-1]
 		return o.db.AdvanceOperation(ctx, advance)
 	}
 	var left bool
-	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.operation_jobs WHERE operation_id = $1)`, taken.ID).Scan(&left); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.operation_jobs WHERE operation_id = $1)`,
+		taken.ID).Scan(&left); err != nil {
 		return err
 	}
 	advance.Position, advance.Finished = pgtype.UUID{Valid: true}, !left // start over from the beginning
@@ -306,7 +317,8 @@ func idsOf(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]pgtype.UU
 }
 
 // actOnJobs acts on jobs while they are in one of the statuses, and returns on how many it has acted.
-func (o *Operator) actOnJobs(ctx context.Context, act OperationAct, statuses []outbox.Status, ids []pgtype.UUID) (done int, err error) {
+func (o *Operator) actOnJobs(ctx context.Context, act OperationAct, statuses []outbox.Status,
+	ids []pgtype.UUID) (done int, err error) {
 	only := o.Only(statuses...)
 	do := only.Retry
 	switch act {

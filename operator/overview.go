@@ -256,14 +256,17 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	var r Recent
 	var since *time.Time
 	var wait50, wait99, run50, run99 float64
-	_, err = pgx.ForEachRow(rows, []any{&r.Kind, &r.Jobs, &r.Unsuccessful, &since, &wait50, &wait99, &run50, &run99}, func() error {
-		if since == nil { // a sum without rows
+	_, err = pgx.ForEachRow(rows, []any{&r.Kind, &r.Jobs, &r.Unsuccessful, &since, &wait50, &wait99, &run50, &run99},
+		func() error {
+			if since == nil { // a sum without rows
+				return nil
+			}
+			r.Since, r.WaitP50, r.WaitP99, r.RunP50, r.RunP99 = *since, seconds(wait50), seconds(wait99),
+				seconds(run50),
+				seconds(run99)
+			found = append(found, r)
 			return nil
-		}
-		r.Since, r.WaitP50, r.WaitP99, r.RunP50, r.RunP99 = *since, seconds(wait50), seconds(wait99), seconds(run50), seconds(run99)
-		found = append(found, r)
-		return nil
-	})
+		})
 	return found, err
 }
 
@@ -272,7 +275,8 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 var skipScans = []skipScan{
 	{"plain", "key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001'", []string{"priority"}},
 	{"keyed", "key IS NOT NULL", []string{"priority"}},
-	{"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'", []string{"tenant_id", "priority"}},
+	{"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'",
+		[]string{"tenant_id", "priority"}},
 }
 
 type skipScan struct {

@@ -55,7 +55,9 @@ func (o *Operator) addUnavailable(ctx context.Context, queues []Queue) error {
 		return fmt.Errorf("list unavailable kinds: %w", err)
 	}
 	for _, row := range rows {
-		i, found := slices.BinarySearchFunc(queues, row.Queue, func(q Queue, name string) int { return strings.Compare(q.Name, name) })
+		i, found := slices.BinarySearchFunc(queues, row.Queue, func(q Queue, name string) int {
+			return strings.Compare(q.Name, name)
+		})
 		if !found {
 			continue
 		}
@@ -119,7 +121,8 @@ func (j OpenJobs) Of(q Queue) Queue {
 // CountOpen counts the open jobs of a tenant or, if it is zero, of all. In the latter case it also counts them by
 // tenant: byTenant contains every tenant that has any, but is nil if there are too many tenants and queues to hold.
 // With a million jobs it takes about half a second.
-func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
+func (o *Operator) CountOpen(ctx context.Context,
+	tenant outbox.ID) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.CountOpenJobs(ctx, pgvalue.UUIDOrNull(tenant), maxTenantRows)
@@ -171,7 +174,8 @@ func (o *Operator) queueRules(ctx context.Context, queue *string) ([]Queue, erro
 	}
 	queues := make([]Queue, len(rows))
 	for i, row := range rows {
-		queues[i] = Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, MaxRunning: int(pgvalue.OrZero(row.MaxRunning))}
+		queues[i] = Queue{Name: row.Queue, PausedSince: row.PausedAt.Time,
+			MaxRunning: int(pgvalue.OrZero(row.MaxRunning))}
 		if row.Rate != nil {
 			queues[i].Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
 		}
@@ -188,7 +192,8 @@ func (o *Operator) Pause(ctx context.Context, queue string) error {
 	if err := o.checkQueue(ctx, queue); err != nil {
 		return err
 	}
-	if err := o.db.PauseQueue(ctx, sqlgen.PauseQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}); err != nil {
+	if err := o.db.PauseQueue(ctx, sqlgen.PauseQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason}); err != nil {
 		return fmt.Errorf("pause queue %s: %w", queue, err)
 	}
 	return nil
@@ -202,7 +207,8 @@ func (o *Operator) Resume(ctx context.Context, queue string) error {
 	if err := o.checkQueue(ctx, queue); err != nil {
 		return err
 	}
-	if err := o.db.ResumeQueue(ctx, sqlgen.ResumeQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}); err != nil {
+	if err := o.db.ResumeQueue(ctx, sqlgen.ResumeQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason}); err != nil {
 		return fmt.Errorf("resume queue %s: %w", queue, err)
 	}
 	return nil

@@ -57,9 +57,11 @@ const (
 // Each statement is complete in itself: whenever the caller stops or dies, every job is either replayed and due within
 // a second, or a dead letter as before. Two at once share the work. None replays a job twice: a job that fails again
 // meanwhile stays a dead letter, see [BulkProgress].
-func (o *Operator) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
+func (o *Operator) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter,
+	rate float64) iter.Seq2[BulkProgress, error] {
 	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // NaN is refused, too
-		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate, MaxRate))
+		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate,
+			MaxRate))
 	}
 	page, spacing := pace(rate)
 	return o.actOnMany(ctx, f, page, spacing, o.replaySome(spacing))
@@ -106,7 +108,8 @@ type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (don
 
 // actOnMany goes through the dead letters from the oldest id to the newest, a page at a time, and waits spacing for
 // each one that it has acted on.
-func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, spacing time.Duration, act actOnSome) iter.Seq2[BulkProgress, error] {
+func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, spacing time.Duration,
+	act actOnSome) iter.Seq2[BulkProgress, error] {
 	if err := f.validate(); err != nil {
 		return refused(err)
 	}
@@ -194,7 +197,8 @@ func (o *Operator) waitForWriters(ctx context.Context) error {
 		done := len(writers) == 0
 		for until := time.Now().Add(writersPatience); err == nil && !done && time.Now().Before(until); {
 			if err = backoff.Sleep(ctx, 5*time.Millisecond); err == nil {
-				err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM `+writing+` AND transactionid::text = ANY ($1))`, writers).Scan(&done)
+				err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM `+writing+` AND transactionid::text = ANY ($1))`,
+					writers).Scan(&done)
 			}
 		}
 		return err
@@ -216,7 +220,8 @@ type pageOf struct {
 	more bool // there may be others behind it
 }
 
-func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams, act actOnSome) (found pageOf, done int, err error) {
+func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams,
+	act actOnSome) (found pageOf, done int, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.FindDeadLetters(ctx, params)
@@ -273,7 +278,8 @@ var errTried = errors.New("only tried")
 
 // tryReplayEdited makes the change and rolls it back, so that the database, its clock and the login's rights are all
 // tested.
-func (o *Operator) tryReplayEdited(ctx context.Context, params sqlgen.ReplayEditedParams) (moved []sqlgen.ReplayEditedRow, err error) {
+func (o *Operator) tryReplayEdited(ctx context.Context,
+	params sqlgen.ReplayEditedParams) (moved []sqlgen.ReplayEditedRow, err error) {
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		if moved, err = sqlgen.New(tx).ReplayEdited(ctx, params); err != nil {
 			return err

@@ -96,7 +96,8 @@ func (r Replay) ForTenant() Replay {
 func (r *ReplayEvents) validate() error {
 	var errs []error
 	for _, pattern := range r.Topics {
-		if name := strings.TrimSuffix(pattern, ".*"); pattern != "*" && (name == "" || strings.ContainsAny(name, "* \t")) {
+		if name := strings.TrimSuffix(pattern, ".*"); pattern != "*" &&
+			(name == "" || strings.ContainsAny(name, "* \t")) {
 			errs = append(errs, invalid.Field("topics", "has %q: want a topic, one that ends in .* or *", pattern))
 		}
 	}
@@ -104,7 +105,8 @@ func (r *ReplayEvents) validate() error {
 		errs = append(errs, invalid.Field("until", "is not after since"))
 	}
 	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // NaN is refused, too
-		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit", r.PerSecond, MinRate, MaxRate))
+		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit",
+			r.PerSecond, MinRate, MaxRate))
 	}
 	return errors.Join(errs...)
 }
@@ -131,14 +133,16 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 		}
 	}
 	row, err := o.db.CountReplay(ctx, sqlgen.CountReplayParams{
-		Sink: sink, Since: from(r.Since), Until: until(r.Until), TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key, Topics: patterns(r.Topics),
+		Sink: sink, Since: from(r.Since), Until: until(r.Until), TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
+		Topics: patterns(r.Topics),
 	})
 	if err != nil {
 		return ReplayPlan{}, fmt.Errorf("count the events of a replay: %w", err)
 	}
 	plan := ReplayPlan{
 		Events: row.Events, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Until: r.Until,
-		Remembers: time.Duration(row.Remembers.Microseconds) * time.Microsecond, first: row.FirstPosition, last: row.LastPosition,
+		Remembers: time.Duration(row.Remembers.Microseconds) * time.Microsecond, first: row.FirstPosition,
+		last: row.LastPosition,
 	}
 	if !r.Again {
 		plan.Dropped = row.Remembered
@@ -165,9 +169,12 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	at, err := o.db.StartReplay(bound, sqlgen.StartReplayParams{
-		ID: pgvalue.UUID(id), Sink: sink, TenantID: pgvalue.UUIDOrNull(r.Tenant), Topics: patterns(r.Topics), Key: r.Key,
-		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last, PerSecond: r.PerSecond,
-		Again: r.Again, StopLive: r.StopLive, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		ID: pgvalue.UUID(id), Sink: sink, TenantID: pgvalue.UUIDOrNull(r.Tenant), Topics: patterns(r.Topics),
+		Key:   r.Key,
+		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last,
+		PerSecond: r.PerSecond,
+		Again:     r.Again, StopLive: r.StopLive, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason,
 	})
 	if pgsession.State(err) == pgsession.ForeignKeyViolation { // removed since, or guessed by a tenant
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrSinkNotFound)
@@ -177,7 +184,8 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	}
 	r.Until = plan.Until
 	return Replay{
-		ID: id, Sink: sink, ReplayEvents: r, Events: plan.Events, Position: plan.first - 1, Actor: o.by.actor, Reason: o.by.reason, StartedAt: at.Time,
+		ID: id, Sink: sink, ReplayEvents: r, Events: plan.Events, Position: plan.first - 1, Actor: o.by.actor,
+		Reason: o.by.reason, StartedAt: at.Time,
 	}, nil
 }
 
@@ -201,7 +209,8 @@ func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) (
 
 // Replay returns one replay, or [ErrReplayNotFound]; only one of the tenant, unless that is zero.
 func (o *Operator) Replay(ctx context.Context, sink string, id, tenant outbox.ID) (Replay, error) {
-	found, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant), ID: pgvalue.UUID(id)})
+	found, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant),
+		ID: pgvalue.UUID(id)})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("replay %s of sink %s: %w", id, sink, ErrReplayNotFound)
 	}
@@ -223,11 +232,14 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 		all[i] = Replay{
 			ID: row.ID.Bytes, Sink: row.Sink,
 			ReplayEvents: ReplayEvents{
-				EventFilter: EventFilter{Since: row.Since.Time, Until: row.Until.Time, Topics: row.Topics, Key: row.Key, Tenant: row.TenantID.Bytes},
-				PerSecond:   row.PerSecond, Again: row.Again, StopLive: row.StopLive,
+				EventFilter: EventFilter{Since: row.Since.Time, Until: row.Until.Time, Topics: row.Topics, Key: row.Key,
+					Tenant: row.TenantID.Bytes},
+				PerSecond: row.PerSecond, Again: row.Again, StopLive: row.StopLive,
 			},
-			Events: row.Events, Published: row.Published, Refused: row.Refused, Repeated: row.Repeated, Position: row.Position,
-			Actor: row.Actor, Reason: row.Reason, StartedAt: row.CreatedAt.Time, EndedAt: row.FinishedAt.Time, Stopped: row.Stopped,
+			Events: row.Events, Published: row.Published, Refused: row.Refused, Repeated: row.Repeated,
+			Position: row.Position,
+			Actor:    row.Actor, Reason: row.Reason, StartedAt: row.CreatedAt.Time, EndedAt: row.FinishedAt.Time,
+			Stopped: row.Stopped,
 		}
 		if row.Failure != nil {
 			all[i].Failure = *row.Failure
@@ -242,7 +254,8 @@ func (o *Operator) StopReplay(ctx context.Context, sink string, id, tenant outbo
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	found, err := o.db.StopReplay(ctx, sqlgen.StopReplayParams{
-		Sink: sink, ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		Sink: sink, ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Actor: o.by.actor,
+		RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {
 	case err != nil:

@@ -58,8 +58,10 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	schedules := make([]Schedule, len(rows))
 	for i, row := range rows {
 		schedules[i] = Schedule{
-			Name: row.Name, Tenant: row.TenantID.Bytes, Expression: row.Expression, Zone: row.TimeZone, Every: pgvalue.Duration(row.Every),
-			Missed: row.Missed, MissedLimit: int(row.MissedLimit), Kind: row.Kind, Queue: row.Queue, Streamed: row.Streamed, Generation: row.Generation,
+			Name: row.Name, Tenant: row.TenantID.Bytes, Expression: row.Expression, Zone: row.TimeZone,
+			Every:  pgvalue.Duration(row.Every),
+			Missed: row.Missed, MissedLimit: int(row.MissedLimit), Kind: row.Kind, Queue: row.Queue,
+			Streamed: row.Streamed, Generation: row.Generation,
 			NextAt: row.NextAt.Time, LastAt: row.LastAt.Time, PausedSince: row.PausedAt.Time,
 			CreatedAt: row.CreatedAt.Time, UpdatedAt: row.UpdatedAt.Time, SetBy: row.SetBy,
 		}
@@ -69,7 +71,8 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 
 // OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that are due for longer than
 // patience and not paused, the longest due first. It sets their name, tenant, kind, queue and NextAt.
-func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration, limit int) ([]Schedule, error) {
+func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration,
+	limit int) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.OverdueSchedules(ctx, sqlgen.OverdueSchedulesParams{
@@ -80,7 +83,8 @@ func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patie
 	}
 	schedules := make([]Schedule, len(rows))
 	for i, row := range rows {
-		schedules[i] = Schedule{Name: row.Name, Tenant: row.TenantID.Bytes, Kind: row.Kind, Queue: row.Queue, NextAt: row.NextAt.Time}
+		schedules[i] = Schedule{Name: row.Name, Tenant: row.TenantID.Bytes, Kind: row.Kind, Queue: row.Queue,
+			NextAt: row.NextAt.Time}
 	}
 	return schedules, nil
 }
@@ -140,7 +144,8 @@ func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time
 // apply from the next tick on. A change without effect is not recorded. It returns [ErrScheduleNotFound],
 // schedule.ErrDeclared for a schedule of a program, or every mistake as [*outbox.InvalidError]s. The zero tenant means
 // [outbox.RootTenant].
-func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e ScheduleEdit) (next time.Time, err error) {
+func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
+	e ScheduleEdit) (next time.Time, err error) {
 	err = o.onSchedule(ctx, "change", tenant, name, func(ctx context.Context, tx pgx.Tx) (c change, err error) {
 		if c.before, err = describeSchedule(ctx, tx, orRoot(tenant), name); err != nil || c.before == nil {
 			return c, err
@@ -196,7 +201,8 @@ func pausedJSON(paused bool) []byte {
 
 // onSchedule runs an act together with its row in the audit: both are stored, or neither. An act without effect is not
 // recorded.
-func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string, do func(context.Context, pgx.Tx) (change, error)) error {
+func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string,
+	do func(context.Context, pgx.Tx) (change, error)) error {
 	if err := validTexts(map[string]string{"name": name}); err != nil {
 		return err
 	}
@@ -214,7 +220,8 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 		}
 		return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: "schedule." + act,
-			TenantID: pgvalue.UUID(orRoot(tenant)), JobID: pgvalue.UUIDOrNull(c.job), Target: name, Before: c.before, After: c.after,
+			TenantID: pgvalue.UUID(orRoot(tenant)), JobID: pgvalue.UUIDOrNull(c.job), Target: name, Before: c.before,
+			After: c.after,
 		})
 	})
 	if err != nil {
@@ -226,13 +233,15 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 // RunSchedule enqueues a schedule's job now, even while the schedule is paused, and returns the job's id and stored
 // status: pending, or created if the schedule's jobs are held. The job is scheduled for now, and no tick moves. It
 // returns [ErrScheduleNotFound].
-func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (id outbox.ID, status outbox.Status, err error) {
+func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID,
+	name string) (id outbox.ID, status outbox.Status, err error) {
 	return o.RunScheduleOnce(ctx, tenant, name, outbox.ID{})
 }
 
 // RunScheduleOnce is [Operator.RunSchedule], except that a repeated call with the same request only returns the first
 // job's id: a form that is sent twice runs the job once. The zero request never counts as repeated.
-func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string, request outbox.ID) (id outbox.ID, status outbox.Status, err error) {
+func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string,
+	request outbox.ID) (id outbox.ID, status outbox.Status, err error) {
 	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		if err != nil || len(rows) == 0 {
@@ -262,10 +271,12 @@ func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name s
 // ranBefore returns the job with which a request has already run the schedule. It locks the schedule first, so that of
 // two concurrent calls the second finds the first one's job.
 func ranBefore(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, kind, key string) ([]pgtype.UUID, error) {
-	if _, err := tx.Exec(ctx, `SELECT FROM outbox.schedules WHERE tenant_id = $1 AND name = $2 FOR UPDATE`, pgvalue.UUID(tenant), name); err != nil {
+	if _, err := tx.Exec(ctx, `SELECT FROM outbox.schedules WHERE tenant_id = $1 AND name = $2 FOR UPDATE`,
+		pgvalue.UUID(tenant), name); err != nil {
 		return nil, err
 	}
-	return sqlgen.New(tx).FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(tenant), Kind: kind, Key: key})
+	return sqlgen.New(tx).FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(tenant),
+		Kind: kind, Key: key})
 }
 
 // jobOf returns the job of a schedule, with the headers that schedule.TickOf reads.
@@ -274,11 +285,14 @@ func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Ra
 	_ = json.Unmarshal(row.Headers, &headers) // there are none, or SQL has stored other types
 	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
 	opts := outbox.Options{
-		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: pgvalue.Duration(row.Timeout), Backoff: pgvalue.Durations(row.Backoff),
+		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts),
+		Timeout: pgvalue.Duration(row.Timeout), Backoff: pgvalue.Durations(row.Backoff),
 		Headers: headers, Tenant: tenant, Hold: pgvalue.OrZero(row.Hold), Streamed: pgvalue.OrZero(row.Streamed),
 		Key: outbox.KeyRules{
-			Name: pgvalue.OrZero(row.Key), MaxActive: int(pgvalue.OrZero(row.MaxActive)), Ordered: pgvalue.OrZero(row.Ordered),
-			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(row.OnDeath)), ParkAfter: pgvalue.Duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(row.OnLapse)),
+			Name: pgvalue.OrZero(row.Key), MaxActive: int(pgvalue.OrZero(row.MaxActive)),
+			Ordered: pgvalue.OrZero(row.Ordered),
+			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(row.OnDeath)), ParkAfter: pgvalue.Duration(row.ParkAfter),
+			OnLapse: outbox.LapsePolicy(pgvalue.OrZero(row.OnLapse)),
 		},
 	}
 	if row.Deadline.Valid {

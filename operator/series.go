@@ -39,7 +39,8 @@ func (f SeriesFilter) validate() error {
 	case step < MinStep:
 		return invalid.Field("SeriesFilter.Step", "is %s, want at least %s", f.Step, MinStep)
 	case f.Until.Sub(f.Since) > MaxPoints*step:
-		return invalid.Field("SeriesFilter.Step", "is %s, want at least %s for at most %d steps", step, f.Until.Sub(f.Since)/MaxPoints, MaxPoints)
+		return invalid.Field("SeriesFilter.Step", "is %s, want at least %s for at most %d steps", step,
+			f.Until.Sub(f.Since)/MaxPoints, MaxPoints)
 	}
 	return validTexts(map[string]string{"SeriesFilter.Queue": f.Queue, "SeriesFilter.Kind": f.Kind})
 }
@@ -86,8 +87,9 @@ func (o *Operator) Series(ctx context.Context, f SeriesFilter) ([]Point, error) 
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ReadSeries(ctx, sqlgen.ReadSeriesParams{
-		Since: from(f.Since), Until: until(f.Until), Step: pgvalue.Interval(f.step()), Queue: f.Queue, Kind: f.Kind, TenantID: pgvalue.UUIDOrNull(f.Tenant),
-		ByHour: f.byHour(),
+		Since: from(f.Since), Until: until(f.Until), Step: pgvalue.Interval(f.step()), Queue: f.Queue, Kind: f.Kind,
+		TenantID: pgvalue.UUIDOrNull(f.Tenant),
+		ByHour:   f.byHour(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read a series: %w", err)
@@ -100,7 +102,8 @@ func (o *Operator) Series(ctx context.Context, f SeriesFilter) ([]Point, error) 
 			rows = rows[1:]
 			p.Measured = seconds(row.Seconds)
 			p.Waiting, p.Running, p.DeadLetters = row.Waiting, row.Running, row.DeadLetters
-			p.Enqueued, p.Succeeded, p.Unsuccessful, p.Failed = row.Enqueued, row.Succeeded, row.Unsuccessful, row.Failed
+			p.Enqueued, p.Succeeded, p.Unsuccessful, p.Failed = row.Enqueued, row.Succeeded, row.Unsuccessful,
+				row.Failed
 			p.WaitP50, p.WaitP99 = quantile(row.Waits, 0.5), quantile(row.Waits, 0.99)
 		}
 		points = append(points, p)
@@ -142,14 +145,16 @@ type Spark struct {
 // Sparks returns how many jobs were open in the steps from Since to Until, by queue or, if byKind, by kind. It ignores
 // Queue and Kind of the filter. It leaves out steps in which none were open; measured lists the steps with any
 // measurement.
-func (o *Operator) Sparks(ctx context.Context, f SeriesFilter, byKind bool) (open map[string][]Spark, measured []time.Time, err error) {
+func (o *Operator) Sparks(ctx context.Context, f SeriesFilter,
+	byKind bool) (open map[string][]Spark, measured []time.Time, err error) {
 	if err := f.validate(); err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ReadSparks(ctx, sqlgen.ReadSparksParams{
-		Since: from(f.Since), Until: until(f.Until), Step: pgvalue.Interval(f.step()), ByKind: byKind, TenantID: pgvalue.UUIDOrNull(f.Tenant),
+		Since: from(f.Since), Until: until(f.Until), Step: pgvalue.Interval(f.step()), ByKind: byKind,
+		TenantID: pgvalue.UUIDOrNull(f.Tenant),
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read what was open: %w", err)

@@ -17,7 +17,8 @@ import (
 var ErrSinkInUse = errors.New("a process publishes to the sink, or did within the last minute")
 
 // ErrSinkHolds reports that messages of the sink are open jobs, which no process would run any more.
-var ErrSinkHolds = errors.New("messages that it has refused, or that are behind those, are open jobs: publish or dismiss them first, or give them up")
+var ErrSinkHolds = errors.New(
+	"messages that it has refused, or that are behind those, are open jobs: publish or dismiss them first, or give them up")
 
 // countTimeout limits statements that read many events.
 const countTimeout = time.Minute
@@ -108,7 +109,8 @@ func (o *Operator) RemoveSink(ctx context.Context, sink string, giveUp bool) err
 func (o *Operator) removeSink(ctx context.Context, sink string) (sqlgen.RemoveSinkRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	found, err := o.db.RemoveSink(ctx, sqlgen.RemoveSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	found, err := o.db.RemoveSink(ctx, sqlgen.RemoveSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason})
 	if err := onSink("remove", sink, len(found), err); err != nil {
 		return sqlgen.RemoveSinkRow{}, err
 	}

@@ -48,7 +48,8 @@ func (o *Operator) Sinks(ctx context.Context) ([]Sink, error) {
 	sinks := make([]Sink, len(rows))
 	for i, row := range rows {
 		sinks[i] = Sink{
-			Name: row.Sink, Owner: row.Owner, Published: row.Published, Lag: max(0, row.Last-row.Top), Holes: row.Holes, HeldMessages: row.HeldMessages, HeldKeys: row.HeldKeys,
+			Name: row.Sink, Owner: row.Owner, Published: row.Published, Lag: max(0, row.Last-row.Top), Holes: row.Holes,
+			HeldMessages: row.HeldMessages, HeldKeys: row.HeldKeys,
 			Oldest: row.Oldest.Time, MovedAt: row.MovedAt.Time, PausedAt: row.PausedAt.Time,
 			AwaySince: row.AwaySince.Time, AwayCode: row.AwayCode, AwayReason: row.AwayMessage,
 		}
@@ -94,7 +95,8 @@ func (s Sink) State() string {
 func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.PauseSink(ctx, sqlgen.PauseSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	found, err := o.db.PauseSink(ctx, sqlgen.PauseSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason})
 	return onSink("pause", sink, len(found), err)
 }
 
@@ -102,7 +104,8 @@ func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 func (o *Operator) ResumeSink(ctx context.Context, sink string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.ResumeSink(ctx, sqlgen.ResumeSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	found, err := o.db.ResumeSink(ctx, sqlgen.ResumeSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason})
 	return onSink("resume", sink, len(found), err)
 }
 

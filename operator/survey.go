@@ -47,8 +47,10 @@ func (o *Operator) Survey(ctx context.Context, tenant outbox.ID) ([]OpenKind, er
 	kinds := make([]OpenKind, len(rows))
 	for i, row := range rows {
 		kinds[i] = OpenKind{
-			Queue: row.Queue, Kind: row.Kind, Waiting: row.Waiting, Due: row.Due, Running: row.Running, Lapsed: row.Lapsed,
-			OldestDue: row.OldestDue.Time, OldestLease: row.OldestLease.Time, UnavailableSince: row.UnavailableSince.Time,
+			Queue: row.Queue, Kind: row.Kind, Waiting: row.Waiting, Due: row.Due, Running: row.Running,
+			Lapsed:    row.Lapsed,
+			OldestDue: row.OldestDue.Time, OldestLease: row.OldestLease.Time,
+			UnavailableSince: row.UnavailableSince.Time,
 		}
 	}
 	return kinds, nil

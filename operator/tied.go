@@ -36,7 +36,8 @@ func (p tied) Begin(ctx context.Context) (pgx.Tx, error) {
 		return p.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
 	// The value is an id in hex, or *: neither can end the literal.
-	return p.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL app.tenant_id = '" + tenant + "'"})
+	return p.BeginTx(ctx,
+		pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL app.tenant_id = '" + tenant + "'"})
 }
 
 // ask sends a statement after the setting, in one round trip: statements sent together form one transaction.

@@ -17,7 +17,8 @@ import (
 
 // ErrNoAuditChain reports that none of the audit's chain is visible: the login sees one tenant only, or somebody has
 // emptied the chain.
-var ErrNoAuditChain = errors.New("no chain of the audit is seen: connect as the owner or a member of outbox_worker, or set app.tenant_id to *; if you did, somebody has emptied outbox.audit_chain")
+var ErrNoAuditChain = errors.New(
+	"no chain of the audit is seen: connect as the owner or a member of outbox_worker, or set app.tenant_id to *; if you did, somebody has emptied outbox.audit_chain")
 
 // AuditHead is a link of the audit's chain: its number and its hash, which covers everything that was recorded before
 // it. Store it where those who can change the database cannot write: a later check against it finds out whether all of
@@ -180,7 +181,8 @@ func (w *chainReader) step(link sqlgen.ReadAuditChainRow) {
 	if link.Seq == w.noted.Seq && w.noted != (AuditHead{}) {
 		w.found = true
 		if w.check.Head != w.noted {
-			w.broken(link.Seq, link.AuditID, "the link is not the one that was noted: something until here was changed, and the chain made anew")
+			w.broken(link.Seq, link.AuditID,
+				"the link is not the one that was noted: something until here was changed, and the chain made anew")
 		}
 	}
 }
@@ -200,6 +202,7 @@ func (w *chainReader) end() {
 	case w.noted.Seq > w.check.Head.Seq:
 		w.broken(w.check.Head.Seq+1, 0, "the links from here to the one that was noted, %d, are gone", w.noted.Seq)
 	default:
-		w.broken(w.noted.Seq, 0, "the link that was noted is trimmed, so nothing can be said: check, and note the head, more often than acts are trimmed")
+		w.broken(w.noted.Seq, 0,
+			"the link that was noted is trimmed, so nothing can be said: check, and note the head, more often than acts are trimmed")
 	}
 }

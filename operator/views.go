@@ -37,7 +37,8 @@ type View struct {
 
 func (w View) validate() error {
 	errs := []error{validTexts(map[string]string{"View.Name": w.Name, "View.Query": w.Query})}
-	for field, is := range map[string][2]int{"View.Name": {len(w.Name), maxViewName}, "View.Query": {len(w.Query), maxViewQuery}} {
+	for field, is := range map[string][2]int{"View.Name": {len(w.Name), maxViewName},
+		"View.Query": {len(w.Query), maxViewQuery}} {
 		if is[0] < 1 || is[0] > is[1] {
 			errs = append(errs, invalid.Field(field, "has %d bytes, want 1 to %d", is[0], is[1]))
 		}
@@ -56,7 +57,8 @@ func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) 
 	}
 	views := make([]View, len(rows))
 	for i, row := range rows {
-		views[i] = View{Name: row.Name, Query: row.Query, Shared: row.Shared, SavedBy: row.SavedBy, SavedAt: row.SavedAt.Time}
+		views[i] = View{Name: row.Name, Query: row.Query, Shared: row.Shared, SavedBy: row.SavedBy,
+			SavedAt: row.SavedAt.Time}
 	}
 	return views, nil
 }
@@ -70,7 +72,8 @@ func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View) er
 		return err
 	}
 	saved, err := o.db.SaveView(ctx, sqlgen.SaveViewParams{
-		TenantID: pgvalue.UUID(tenant), Person: o.person(view.Shared), Name: view.Name, Query: view.Query, Most: MaxViews,
+		TenantID: pgvalue.UUID(tenant), Person: o.person(view.Shared), Name: view.Name, Query: view.Query,
+		Most:  MaxViews,
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	if err == nil && len(saved) == 0 {

@@ -36,8 +36,10 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	workers := make([]Worker, len(rows))
 	for i, row := range rows {
 		w := Worker{
-			Name: row.Worker, Version: row.Version, Queues: map[string]int{}, Kinds: row.Kinds, Hearing: row.Hearing, Running: row.Running,
-			StartedAt: row.StartedAt.Time, SeenAt: row.SeenAt.Time, Missing: row.SeenSecondsAgo > missingAfter.Seconds(),
+			Name: row.Worker, Version: row.Version, Queues: map[string]int{}, Kinds: row.Kinds, Hearing: row.Hearing,
+			Running:   row.Running,
+			StartedAt: row.StartedAt.Time, SeenAt: row.SeenAt.Time,
+			Missing: row.SeenSecondsAgo > missingAfter.Seconds(),
 		}
 		for j, queue := range row.Queues {
 			w.Queues[queue] = int(row.Concurrency[j])

@@ -63,7 +63,8 @@ func (r Raw) encode() ([]byte, string, error) {
 		return nil, "", err
 	}
 	if len(contentType) > engine.MaxNameBytes {
-		return nil, "", invalid("Raw.ContentType", "is %d bytes long, want at most %d", len(contentType), engine.MaxNameBytes)
+		return nil, "", invalid("Raw.ContentType", "is %d bytes long, want at most %d", len(contentType),
+			engine.MaxNameBytes)
 	}
 	if contentType == contentJSON {
 		if !utf8.Valid(r.Payload) {

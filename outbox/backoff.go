@@ -38,7 +38,8 @@ const noLimit time.Duration = -1
 
 func (b Backoff) validate() error {
 	if len(b) == 1 && b[0] == noLimit {
-		return invalid("Options.Backoff", "waits %s after attempt 1, want 0 to 100 years; Exponential needs a limit above zero", b[0])
+		return invalid("Options.Backoff",
+			"waits %s after attempt 1, want 0 to 100 years; Exponential needs a limit above zero", b[0])
 	}
 	if len(b) > engine.MaxBackoffs {
 		return invalid("Options.Backoff", "has %d waits, want at most %d", len(b), engine.MaxBackoffs)

@@ -27,7 +27,9 @@ func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) erro
 		return invalid("checkpoint", "is not valid UTF-8 as JSON")
 	}
 	if len(encoded) > engine.MaxCheckpointBytes {
-		return invalid("checkpoint", "is %d bytes as JSON, want at most %d; store large data elsewhere and keep a reference", len(encoded), engine.MaxCheckpointBytes)
+		return invalid("checkpoint",
+			"is %d bytes as JSON, want at most %d; store large data elsewhere and keep a reference", len(encoded),
+			engine.MaxCheckpointBytes)
 	}
 	recorder := engine.Of(job).Recorder
 	if recorder == nil {

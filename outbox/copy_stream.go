@@ -47,7 +47,8 @@ func pgxConn(db copier) *pgx.Conn {
 	case *pgxpool.Tx:
 		return tx.Conn()
 	case pgx.Tx:
-		if t := reflect.TypeOf(tx); t.Kind() == reflect.Pointer && t.Elem().PkgPath() == reflect.TypeFor[pgx.Conn]().PkgPath() {
+		if t := reflect.TypeOf(tx); t.Kind() == reflect.Pointer &&
+			t.Elem().PkgPath() == reflect.TypeFor[pgx.Conn]().PkgPath() {
 			return tx.Conn()
 		}
 	}
@@ -56,7 +57,8 @@ func pgxConn(db copier) *pgx.Conn {
 
 // copyTo sends one COPY and calls pgx's tracer as pgx does.
 func (s *copySource) copyTo(ctx context.Context, conn *pgx.Conn, names []string) error {
-	stream := &copyStream{copySource: s, types: conn.TypeMap(), bytes: append(make([]byte, 0, copyMessage), copyHeader...)}
+	stream := &copyStream{copySource: s, types: conn.TypeMap(),
+		bytes: append(make([]byte, 0, copyMessage), copyHeader...)}
 	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
 	if traced {
 		ctx = tracer.TraceCopyFromStart(ctx, conn, pgx.TraceCopyFromStartData{TableName: jobsTable, ColumnNames: names})

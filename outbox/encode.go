@@ -23,5 +23,6 @@ func Encode(args Args, opts Options) (Request, error) {
 	if err != nil {
 		return Request{Options: opts}, err
 	}
-	return Request{Args: Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType}, Options: opts}, nil
+	return Request{Args: Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType},
+		Options: opts}, nil
 }

@@ -88,7 +88,8 @@ func storeMany(ctx context.Context, db DB, requests []Request, notify bool) ([]I
 // oneStatement reports whether a single statement stores the rows and db has no transaction around it. Such a statement
 // needs no transaction of its own; in a transaction it would need a savepoint.
 func oneStatement(db DB, requests []Request, rows []row) bool {
-	return outsideTx(db) && len(rows) <= chunkSize && size(rows) <= chunkBytes && !slices.ContainsFunc(requests, Request.once)
+	return outsideTx(db) && len(rows) <= chunkSize && size(rows) <= chunkBytes &&
+		!slices.ContainsFunc(requests, Request.once)
 }
 
 // outsideTx reports whether db is of pgx and runs a statement outside any transaction.
@@ -130,7 +131,8 @@ func (b *batcher) next(ctx context.Context, rows []row) ([]row, error) {
 	for i := range rows {
 		r := &b.requests[first+i]
 		if r.Options.Key.MaxQueued != 0 {
-			return nil, &RequestError{Index: first + i, Err: invalid("Options.Key.MaxQueued", "is decided on one job at a time: use Submit")}
+			return nil, &RequestError{Index: first + i,
+				Err: invalid("Options.Key.MaxQueued", "is decided on one job at a time: use Submit")}
 		}
 		if err := makeRow(ctx, &rows[i], b.newID, r.Args, &r.Options); err != nil {
 			return nil, &RequestError{Index: first + i, Err: err}
@@ -284,7 +286,8 @@ func findFirst(ctx context.Context, q *sqlgen.Queries, requests []Request, rows 
 		return err
 	}
 	if len(found) != len(wanted) {
-		return fmt.Errorf("%d of %d idempotency keys are held by jobs that this transaction cannot see", len(wanted)-len(found), len(wanted))
+		return fmt.Errorf("%d of %d idempotency keys are held by jobs that this transaction cannot see",
+			len(wanted)-len(found), len(wanted))
 	}
 	for _, f := range found {
 		for _, i := range wanted[used{f.TenantID.Bytes, f.Kind, f.Key}] {

@@ -24,13 +24,16 @@ import (
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	var errs []error
 	if opts.IdempotencyKey != "" {
-		errs = append(errs, invalid("Options.IdempotencyKey", "is set, which a follow-up cannot have: it exists once, with its parent's settlement"))
+		errs = append(errs, invalid("Options.IdempotencyKey",
+			"is set, which a follow-up cannot have: it exists once, with its parent's settlement"))
 	}
 	if opts.Key.MaxQueued != 0 || opts.Key.WhenFull != "" {
-		errs = append(errs, invalid("Options.Key.MaxQueued", "or WhenFull is set, which a follow-up cannot have: no caller would get the error when the key is full"))
+		errs = append(errs, invalid("Options.Key.MaxQueued",
+			"or WhenFull is set, which a follow-up cannot have: no caller would get the error when the key is full"))
 	}
 	if !opts.Tenant.IsZero() && opts.Tenant != c.Tenant {
-		errs = append(errs, invalid("Options.Tenant", "is %s, want none: a follow-up belongs to the tenant of its parent, %s", opts.Tenant, c.Tenant))
+		errs = append(errs, invalid("Options.Tenant",
+			"is %s, want none: a follow-up belongs to the tenant of its parent, %s", opts.Tenant, c.Tenant))
 	}
 	opts.fillFrom(args) // the row takes no idempotency key and no MaxQueued from it
 	opts.Tenant = c.Tenant
@@ -56,7 +59,8 @@ func (c *Claimed) add(job row) error {
 	attempt := engine.Of(c)
 	switch bytes, err := attempt.FollowUps.Add(job, attempt.Completed.Load()); err {
 	case engine.ErrTooMany:
-		return invalid("Then", "was called %d times, want at most %d follow-ups a job", engine.MaxFollowUps+1, engine.MaxFollowUps)
+		return invalid("Then", "was called %d times, want at most %d follow-ups a job", engine.MaxFollowUps+1,
+			engine.MaxFollowUps)
 	case engine.ErrTooLarge:
 		return invalid("Then", "has %d bytes of follow-ups, want at most %d", bytes, engine.MaxFollowUpBytes)
 	default:

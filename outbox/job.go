@@ -88,7 +88,8 @@ func (c *Claimed) Headers() map[string]string {
 //	})
 func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	if n := len(c.Result); n > engine.MaxResultBytes {
-		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n, engine.MaxResultBytes))
+		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n,
+			engine.MaxResultBytes))
 	}
 	if err := c.stored("complete"); err != nil {
 		return err

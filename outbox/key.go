@@ -65,7 +65,8 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 		add(".MaxActive", "is %d, want 1 to %d, or 0 for 1", k.MaxActive, engine.MaxKeyActive)
 	}
 	if k.Ordered && k.MaxActive > 1 {
-		add(".MaxActive", "is %d, but jobs that run one after the other (Options.Key.Ordered) cannot run at once", k.MaxActive)
+		add(".MaxActive", "is %d, but jobs that run one after the other (Options.Key.Ordered) cannot run at once",
+			k.MaxActive)
 	}
 	if k.Sequence < 0 {
 		add(".Sequence", "is %d, want 1 or more, or 0 for the order of commits", k.Sequence)
@@ -104,7 +105,8 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 		add(".MaxQueued", "is 0, but Options.Key.WhenFull is %q", k.WhenFull)
 	}
 	if k.MaxQueued != 0 && idempotencyKey != "" {
-		errs = append(errs, invalid("Options.IdempotencyKey", "excludes Options.Key.MaxQueued: which of them is to answer a repeat?"))
+		errs = append(errs, invalid("Options.IdempotencyKey",
+			"excludes Options.Key.MaxQueued: which of them is to answer a repeat?"))
 	}
 	return errs
 }

@@ -73,10 +73,12 @@ func (o *Options) validate() []error {
 	if !o.Deadline.IsZero() && (o.Deadline.UTC().Year() < 1970 || o.Deadline.UTC().Year() > 9999) {
 		add(invalid("Options.Deadline", "is in the year %d, want 1970 to 9999", o.Deadline.UTC().Year()))
 	} else if !o.Deadline.IsZero() && !o.RunAt.IsZero() && !o.Deadline.After(o.RunAt) {
-		add(invalid("Options.Deadline", "is %s, want it after Options.RunAt, %s", o.Deadline.Format(time.RFC3339Nano), o.RunAt.Format(time.RFC3339Nano)))
+		add(invalid("Options.Deadline", "is %s, want it after Options.RunAt, %s", o.Deadline.Format(time.RFC3339Nano),
+			o.RunAt.Format(time.RFC3339Nano)))
 	}
 	if o.MaxAttempts < 0 || o.MaxAttempts > math.MaxInt16 {
-		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts, engine.DefaultMaxAttempts))
+		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts,
+			engine.DefaultMaxAttempts))
 	}
 	if o.Timeout < 0 || o.Timeout > engine.MaxDuration {
 		add(invalid("Options.Timeout", "is %s, want 0 to 100 years", o.Timeout))
@@ -99,7 +101,8 @@ func validHeaders(field string, headers map[string]string) (errs []error) {
 		if name == "" { // brokers and HTTP have no header without a name
 			errs = append(errs, invalid(field+" name", "is empty"))
 		}
-		for _, err := range []error{validText(field+" name", name), validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value)} {
+		for _, err := range []error{validText(field+" name", name),
+			validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value)} {
 			if err != nil {
 				errs = append(errs, err)
 			}

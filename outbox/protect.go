@@ -41,7 +41,9 @@ func seal(ctx context.Context, p Protector, of Part, plain Content, w wording) (
 		}
 	}
 	if n := len(sealed.Bytes); n > engine.MaxPayloadBytes {
-		return Content{}, invalid(w.value, "%s %d bytes, want at most %d; store large data elsewhere and %s a reference", w.are, n, engine.MaxPayloadBytes, w.verb)
+		return Content{}, invalid(w.value,
+			"%s %d bytes, want at most %d; store large data elsewhere and %s a reference", w.are, n,
+			engine.MaxPayloadBytes, w.verb)
 	}
 	return sealed, nil
 }

@@ -116,7 +116,8 @@ func newEvent(ctx context.Context, newID func() ID, event Event, opts *EventOpti
 		return row, fmt.Errorf("publish %q: %w", topic, err)
 	}
 	row = eventRow{
-		ID: pgvalue.UUID(id), TenantID: pgvalue.UUID(tenant), Topic: topic, ContentType: content.Type, Payload: content.Bytes, Headers: headers,
+		ID: pgvalue.UUID(id), TenantID: pgvalue.UUID(tenant), Topic: topic, ContentType: content.Type,
+		Payload: content.Bytes, Headers: headers,
 	}
 	if opts.Key != "" {
 		row.Key = new(opts.Key) // a copy, so that the row does not keep all of the options alive

@@ -180,14 +180,15 @@ func copyEvents(ctx context.Context, db DB, requests []PublishRequest, rows []ev
 	if err := holdKeys(ctx, db, requests, rows); err != nil {
 		return err
 	}
-	_, err := db.(copier).CopyFrom(ctx, eventsTable, eventsColumns, pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
-		r := &rows[i]
-		var headers any // a string rather than a pointer to one, which pgx would quote as a JSON string
-		if r.Headers != nil {
-			headers = *r.Headers
-		}
-		return []any{&r.ID, &r.TenantID, r.Topic, r.Key, r.ContentType, r.Payload, headers}, nil
-	}))
+	_, err := db.(copier).CopyFrom(ctx, eventsTable, eventsColumns,
+		pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
+			r := &rows[i]
+			var headers any // a string rather than a pointer to one, which pgx would quote as a JSON string
+			if r.Headers != nil {
+				headers = *r.Headers
+			}
+			return []any{&r.ID, &r.TenantID, r.Topic, r.Key, r.ContentType, r.Payload, headers}, nil
+		}))
 	rememberRefusal(db, err)
 	return err
 }

@@ -42,7 +42,8 @@ type QueueFullError struct {
 
 // Error states how many jobs wait.
 func (e *QueueFullError) Error() string {
-	return fmt.Sprintf("key %q of queue %s has %d jobs waiting, want fewer than %d", e.Key, e.Queue, e.Queued, e.MaxQueued)
+	return fmt.Sprintf("key %q of queue %s has %d jobs waiting, want fewer than %d", e.Key, e.Queue, e.Queued,
+		e.MaxQueued)
 }
 
 // Submit stores a job if fewer than opts.Key.MaxQueued jobs of its key wait; otherwise it applies opts.Key.WhenFull. It
@@ -91,7 +92,8 @@ func submitOne(ctx context.Context, db DB, args Args, opts *Options, notify bool
 
 func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, opts Options) (Submitted, error) {
 	room, err := q.MakeRoom(ctx, sqlgen.MakeRoomParams{
-		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key.Name, Kind: job.Kind, MaxQueued: int32(opts.Key.MaxQueued), WhenFull: string(opts.Key.WhenFull),
+		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key.Name, Kind: job.Kind,
+		MaxQueued: int32(opts.Key.MaxQueued), WhenFull: string(opts.Key.WhenFull),
 		Notify: job.Notify,
 	})
 	if err != nil {
@@ -108,7 +110,8 @@ func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobPara
 	case "rejected":
 		return done, nil
 	}
-	return Submitted{}, invalid("Options.Key.MaxQueued", "needs a READ COMMITTED transaction: another's snapshot is too old to count")
+	return Submitted{}, invalid("Options.Key.MaxQueued",
+		"needs a READ COMMITTED transaction: another's snapshot is too old to count")
 }
 
 // enqueueIfRoom is Enqueue with MaxQueued.
@@ -119,7 +122,8 @@ func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify b
 		if queue == "" {
 			queue = engine.DefaultQueue
 		}
-		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key.Name, Queued: done.Queued, MaxQueued: opts.Key.MaxQueued})
+		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key.Name,
+			Queued: done.Queued, MaxQueued: opts.Key.MaxQueued})
 	}
 	return done.ID, err
 }

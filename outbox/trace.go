@@ -15,7 +15,8 @@ import (
 func traceEnqueue(ctx context.Context, t engine.Tracer, args Args, opts *Options) (context.Context, engine.Span) {
 	ctx, span := t.Start(ctx, engine.SpanStart{
 		Operation: engine.OpEnqueue, Name: args.Kind(), Destination: queueOf(opts), Count: 1,
-		Headers: []map[string]string{opts.Headers}, Correlation: opts.Caller.CorrelationID, Tenant: tenantOf(opts.Tenant),
+		Headers: []map[string]string{opts.Headers}, Correlation: opts.Caller.CorrelationID,
+		Tenant: tenantOf(opts.Tenant),
 	})
 	opts.Headers = span.Inject(opts.Headers)
 	return ctx, span
@@ -26,7 +27,8 @@ func traceEnqueue(ctx context.Context, t engine.Tracer, args Args, opts *Options
 func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (context.Context, engine.Span, []Request) {
 	first := &requests[0].Options
 	s := engine.SpanStart{
-		Operation: engine.OpEnqueue, Destination: queueOf(first), Count: len(requests), Headers: []map[string]string{first.Headers},
+		Operation: engine.OpEnqueue, Destination: queueOf(first), Count: len(requests),
+		Headers:     []map[string]string{first.Headers},
 		Correlation: first.Caller.CorrelationID, Tenant: tenantOf(first.Tenant),
 	}
 	if args := requests[0].Args; args != nil {
@@ -54,7 +56,8 @@ func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (contex
 
 // tracePublish is traceEnqueue for events. It changes their options; the headers of the first determine the span's
 // parent.
-func tracePublish(ctx context.Context, t engine.Tracer, topic string, all ...*EventOptions) (context.Context, engine.Span) {
+func tracePublish(ctx context.Context, t engine.Tracer, topic string,
+	all ...*EventOptions) (context.Context, engine.Span) {
 	ctx, span := t.Start(ctx, engine.SpanStart{
 		Operation: engine.OpPublish, Name: topic, Destination: topic, Count: len(all),
 		Headers: []map[string]string{all[0].Headers}, Tenant: tenantOf(all[0].Tenant),

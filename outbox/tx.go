@@ -257,7 +257,8 @@ func (f failed) Scan(...any) error             { return f.err }
 func (f failed) Values() ([]any, error)        { return nil, f.err }
 func (f failed) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
 
-func (t *producerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *producerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	rows pgx.CopyFromSource) (int64, error) {
 	if err := t.send(ctx); err != nil {
 		return 0, err
 	}

@@ -115,7 +115,8 @@ func (w *Worker) moveColumns() (statements []string) {
 		path := strings.Split(column, ".")
 		name := pgx.Identifier(path[len(path)-1:]).Sanitize()
 		table := pgx.Identifier(path[:len(path)-1]).Sanitize()
-		statements = append(statements, fmt.Sprintf(`UPDATE %s SET %s = %[2]s - $1::interval WHERE %[2]s IS NOT NULL`, table, name))
+		statements = append(statements, fmt.Sprintf(`UPDATE %s SET %s = %[2]s - $1::interval WHERE %[2]s IS NOT NULL`,
+			table, name))
 	}
 	return statements
 }

@@ -65,7 +65,8 @@ func (c *connection) control(ctx context.Context, sql string) error {
 // forAllTenants makes a savepoint that acts for all tenants, and returns the tenant that the surrounding transaction is
 // bound to.
 func (c *connection) forAllTenants(ctx context.Context) (tenant string, err error) {
-	results, err := c.root.Conn().PgConn().Exec(ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
+	results, err := c.root.Conn().PgConn().Exec(
+		ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
 	if err != nil {
 		return "", err
 	}

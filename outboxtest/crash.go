@@ -82,7 +82,9 @@ type crashTest struct {
 // savepoint makes a savepoint and returns the function that rolls back to it.
 func (c *crashTest) savepoint(name string) (undo func()) {
 	control := func(sql string) {
-		if err := c.db.conn.one(context.Background(), func(ctx context.Context) error { return c.db.conn.control(ctx, sql) }); err != nil {
+		if err := c.db.conn.one(context.Background(), func(ctx context.Context) error {
+			return c.db.conn.control(ctx, sql)
+		}); err != nil {
 			c.t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -172,7 +174,8 @@ func (c *crashTest) flow() (f dispatcher.InlineFlow, due bool) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	err = engineDB{c.db, nil}.QueryRow(c.ctx, `SELECT queue, kind, tenant_id, priority, key IS NOT NULL FROM outbox.jobs WHERE id = $1`, c.id).
+	err = engineDB{c.db, nil}.QueryRow(c.ctx,
+		`SELECT queue, kind, tenant_id, priority, key IS NOT NULL FROM outbox.jobs WHERE id = $1`, c.id).
 		Scan(&f.Queue, &f.Kind, (*[16]byte)(&f.Tenant), &f.Priority, &f.Keyed)
 	return f, err == nil && slices.Contains(flows, f)
 }
@@ -183,7 +186,8 @@ func (c *crashTest) finish(where string) {
 	c.t.Helper()
 	if where != "" {
 		err := c.inTx(func(tx pgx.Tx) error {
-			_, err := tx.Exec(c.ctx, `UPDATE outbox.jobs SET lease_expires_at = statement_timestamp() - interval '1 second' WHERE id = $1 AND status = 'running'`, c.id)
+			_, err := tx.Exec(c.ctx,
+				`UPDATE outbox.jobs SET lease_expires_at = statement_timestamp() - interval '1 second' WHERE id = $1 AND status = 'running'`, c.id)
 			return err
 		})
 		if err == nil {

@@ -48,8 +48,9 @@ var (
 
 var (
 	errOver   = errors.New("outboxtest: the test is over")
-	errBeside = errors.New("outboxtest: this needs a second connection, because a transaction is open, and a test's transaction has one: " +
-		"use the open transaction, or end it first")
+	errBeside = errors.New(
+		"outboxtest: this needs a second connection, because a transaction is open, and a test's transaction has one: " +
+			"use the open transaction, or end it first")
 )
 
 // New begins a test's transaction on a pool or connection, and rolls it back when the test ends. The database must have
@@ -71,7 +72,8 @@ func Within(t testing.TB, root pgx.Tx) *DB {
 	if root.Conn() == nil {
 		t.Fatal("outboxtest: the transaction has no connection")
 	}
-	if err := root.QueryRow(context.Background(), `SELECT coalesce(current_setting('app.tenant_id', true), '')`).Scan(&d.tenant); err != nil {
+	if err := root.QueryRow(context.Background(), `SELECT coalesce(current_setting('app.tenant_id', true), '')`).Scan(
+		&d.tenant); err != nil {
 		t.Fatalf("look at the test's transaction: %v", err)
 	}
 	t.Cleanup(func() { // before the rollback
@@ -110,7 +112,9 @@ func (d *DB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Comm
 // Query executes a query as a transaction of its own. It reads all rows before it returns.
 func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
-	rows.err = d.alone(ctx, sql, func(ctx context.Context) error { return rows.read(d.conn.root.Query(ctx, sql, args...)) })
+	rows.err = d.alone(ctx, sql, func(ctx context.Context) error {
+		return rows.read(d.conn.root.Query(ctx, sql, args...))
+	})
 	return rows, rows.err
 }
 
@@ -121,7 +125,8 @@ func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 }
 
 // CopyFrom copies rows into a table, as a transaction of its own.
-func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (n int64, err error) {
+func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	from pgx.CopyFromSource) (n int64, err error) {
 	err = d.alone(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
 		n, err = d.conn.root.CopyFrom(ctx, table, columns, from)
 		return err
@@ -132,7 +137,9 @@ func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 // SendBatch executes a batch as a transaction of its own, before it returns.
 func (d *DB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	results := &batchResults{}
-	results.err = d.alone(ctx, batchName(b), func(ctx context.Context) error { return results.read(d.conn.root.SendBatch(ctx, b), b) })
+	results.err = d.alone(ctx, batchName(b), func(ctx context.Context) error {
+		return results.read(d.conn.root.SendBatch(ctx, b), b)
+	})
 	return results
 }
 

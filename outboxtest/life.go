@@ -127,12 +127,15 @@ func (e engineDB) do(ctx context.Context, sql string, args []any, do func(contex
 			return err
 		}
 		if err := do(ctx); err != nil { // the rollback restores the tenant
-			return errors.Join(err, e.db.conn.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
+			return errors.Join(err,
+				e.db.conn.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
 		}
 		if len(e.db.open) > 0 {
 			e.db.beside = append(e.db.beside, statement{sql, args})
 		}
-		return e.db.conn.control(ctx, fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true); RELEASE SAVEPOINT outboxtest`, strings.ReplaceAll(tenant, `'`, `''`)))
+		return e.db.conn.control(
+			ctx, fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true); RELEASE SAVEPOINT outboxtest`,
+				strings.ReplaceAll(tenant, `'`, `''`)))
 	})
 }
 
@@ -146,7 +149,9 @@ func (e engineDB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn
 
 func (e engineDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
-	rows.err = e.do(ctx, sql, args, func(ctx context.Context) error { return rows.read(e.db.conn.root.Query(ctx, sql, args...)) })
+	rows.err = e.do(ctx, sql, args, func(ctx context.Context) error {
+		return rows.read(e.db.conn.root.Query(ctx, sql, args...))
+	})
 	return rows, rows.err
 }
 

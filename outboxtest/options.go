@@ -26,13 +26,16 @@ func valuesOf(fields []field, value func(field) string) (lines []string) {
 func optionFields(o outbox.Options) (fields []field) {
 	add := func(set bool, name string, want any, got func(storedJob) any) {
 		if set {
-			fields = append(fields, field{name, fmt.Sprint(want), func(s storedJob) string { return fmt.Sprint(got(s)) }})
+			fields = append(fields,
+				field{name, fmt.Sprint(want), func(s storedJob) string { return fmt.Sprint(got(s)) }})
 		}
 	}
 	second := func(at time.Time) string { return at.UTC().Round(time.Second).Format(time.RFC3339) }
 	add(o.Queue != "", "Queue", o.Queue, func(s storedJob) any { return s.queue })
 	add(o.Priority != 0, "Priority", o.Priority, func(s storedJob) any { return s.priority })
-	add(o.Delay != 0, "Delay", o.Delay.Round(time.Second), func(s storedJob) any { return s.runAt.Sub(s.created).Round(time.Second) })
+	add(o.Delay != 0, "Delay", o.Delay.Round(time.Second), func(s storedJob) any {
+		return s.runAt.Sub(s.created).Round(time.Second)
+	})
 	add(!o.RunAt.IsZero(), "RunAt", second(o.RunAt), func(s storedJob) any { return second(s.runAt) })
 	add(o.MaxAttempts != 0, "MaxAttempts", o.MaxAttempts, func(s storedJob) any { return s.maxAttempts })
 	add(o.Timeout != 0, "Timeout", o.Timeout, func(s storedJob) any { return s.timeout })
@@ -47,7 +50,8 @@ func optionFields(o outbox.Options) (fields []field) {
 	})
 	add(o.Hold, "Hold", true, func(s storedJob) any { return s.status == outbox.Created })
 	add(o.Streamed, "Streamed", true, func(s storedJob) any { return s.streamed })
-	headers := map[string]string{"caller-service": o.Caller.Service, "caller-user": o.Caller.User, "correlation-id": o.Caller.CorrelationID}
+	headers := map[string]string{"caller-service": o.Caller.Service, "caller-user": o.Caller.User,
+		"correlation-id": o.Caller.CorrelationID}
 	maps.DeleteFunc(headers, func(_, value string) bool { return value == "" })
 	maps.Copy(headers, o.Headers)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {

@@ -51,7 +51,8 @@ func RequirePublished[E outbox.Event](t testing.TB, db outbox.DB, want E, opts .
 	for _, e := range others {
 		fmt.Fprintf(&b, "  %s: %s\n", e.topic, oneLine(e.contentType, e.payload))
 	}
-	t.Fatalf("no event of topic %s was published; in this transaction there are:\n%s", want.Topic(), cmp.Or(b.String(), "  no events\n"))
+	t.Fatalf("no event of topic %s was published; in this transaction there are:\n%s", want.Topic(),
+		cmp.Or(b.String(), "  no events\n"))
 	panic("unreachable")
 }
 
@@ -64,7 +65,8 @@ func RequireNotPublished(t testing.TB, db outbox.DB, topic string) {
 	}
 	for _, e := range stored {
 		if e.topic == topic {
-			t.Fatalf("an event of topic %s was published, and should not have been: %s", topic, oneLine(e.contentType, e.payload))
+			t.Fatalf("an event of topic %s was published, and should not have been: %s", topic,
+				oneLine(e.contentType, e.payload))
 		}
 	}
 }
@@ -72,7 +74,8 @@ func RequireNotPublished(t testing.TB, db outbox.DB, topic string) {
 func wantedEvent(t testing.TB, event outbox.Event, o outbox.EventOptions) []string {
 	t.Helper()
 	content := plain(t, "event", event)
-	wanted := storedEvent{contentType: content.Type, payload: content.Bytes, key: o.Key, headers: o.Headers, tenant: o.Tenant, id: o.ID}
+	wanted := storedEvent{contentType: content.Type, payload: content.Bytes, key: o.Key, headers: o.Headers,
+		tenant: o.Tenant, id: o.ID}
 	return wanted.lines(o)
 }
 
@@ -115,7 +118,8 @@ func storedEvents(ctx context.Context, db outbox.DB) ([]storedEvent, error) {
 	}
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e storedEvent, err error) {
 		var headers string
-		err = row.Scan((*[16]byte)(&e.id), (*[16]byte)(&e.tenant), &e.topic, &e.key, &e.contentType, &e.payload, &headers)
+		err = row.Scan((*[16]byte)(&e.id), (*[16]byte)(&e.tenant), &e.topic, &e.key, &e.contentType, &e.payload,
+			&headers)
 		if err == nil {
 			_ = json.Unmarshal([]byte(headers), &e.headers)
 		}

@@ -80,7 +80,8 @@ func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...
 	var all []Job[T]
 	if raw, ok := any(want).(outbox.Raw); ok {
 		for _, s := range mustStored(t, db, raw.KindName) {
-			all = append(all, Job[T]{ID: s.id, Args: want, Queue: s.queue, Priority: s.priority, Key: s.key, Headers: s.headers, Status: s.status, RunAt: s.runAt, created: s.created, stored: s})
+			all = append(all, Job[T]{ID: s.id, Args: want, Queue: s.queue, Priority: s.priority, Key: s.key,
+				Headers: s.headers, Status: s.status, RunAt: s.runAt, created: s.created, stored: s})
 		}
 	} else {
 		all = Enqueued[T](t, db)
@@ -91,7 +92,8 @@ func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...
 		}
 	}
 	if len(all) == 0 {
-		t.Fatalf("no job of kind %s was enqueued; in this transaction there are:\n%s", want.Kind(), listed(mustStored(t, db, "")))
+		t.Fatalf("no job of kind %s was enqueued; in this transaction there are:\n%s", want.Kind(),
+			listed(mustStored(t, db, "")))
 	}
 	var b strings.Builder
 	for n, job := range all {
@@ -267,13 +269,16 @@ func storedJobs(ctx context.Context, db outbox.DB, kind string) ([]storedJob, er
 		var headers string
 		var timeout, parkAfter int64
 		var waits []int64
-		err = row.Scan((*[16]byte)(&j.id), (*[16]byte)(&j.tenant), &j.kind, &j.queue, &j.key, &j.priority, &j.maxAttempts, &j.payload, &j.contentType,
+		err = row.Scan((*[16]byte)(&j.id), (*[16]byte)(&j.tenant), &j.kind, &j.queue, &j.key, &j.priority,
+			&j.maxAttempts, &j.payload, &j.contentType,
 			&headers, &j.runAt, &j.created, &j.deadline, (*string)(&j.status), &timeout, &waits, &j.streamed, &j.closed,
-			&j.rules.MaxActive, &j.rules.Ordered, &j.rules.Sequence, (*string)(&j.rules.OnDeath), &parkAfter, (*string)(&j.rules.OnLapse), &j.idempotencyKey)
+			&j.rules.MaxActive, &j.rules.Ordered, &j.rules.Sequence, (*string)(&j.rules.OnDeath), &parkAfter,
+			(*string)(&j.rules.OnLapse), &j.idempotencyKey)
 		if err == nil {
 			_ = json.Unmarshal([]byte(headers), &j.headers) // outbox.enqueue may have stored other types; skip them
 		}
-		j.timeout, j.rules.ParkAfter = time.Duration(timeout)*time.Microsecond, time.Duration(parkAfter)*time.Microsecond
+		j.timeout, j.rules.ParkAfter = time.Duration(timeout)*time.Microsecond, time.Duration(
+			parkAfter)*time.Microsecond
 		for _, wait := range waits {
 			j.backoff = append(j.backoff, time.Duration(wait)*time.Microsecond)
 		}
@@ -297,7 +302,8 @@ func listed(jobs []storedJob) string {
 	}
 	var b strings.Builder
 	for _, j := range jobs {
-		fmt.Fprintf(&b, "  %s in queue %s, %s, due %s: %s\n", j.kind, j.queue, j.status, j.runAt.UTC().Format(time.RFC3339), oneLine(j.contentType, j.payload))
+		fmt.Fprintf(&b, "  %s in queue %s, %s, due %s: %s\n", j.kind, j.queue, j.status,
+			j.runAt.UTC().Format(time.RFC3339), oneLine(j.contentType, j.payload))
 	}
 	return b.String()
 }

@@ -144,7 +144,9 @@ func (t *tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Comm
 
 func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &rows{}
-	rows.err = t.do(ctx, sql, func(ctx context.Context) error { return rows.read(t.db.conn.root.Query(ctx, sql, args...)) })
+	rows.err = t.do(ctx, sql, func(ctx context.Context) error {
+		return rows.read(t.db.conn.root.Query(ctx, sql, args...))
+	})
 	return rows, rows.err
 }
 
@@ -153,7 +155,8 @@ func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return row{found}
 }
 
-func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (n int64, err error) {
+func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	from pgx.CopyFromSource) (n int64, err error) {
 	err = t.do(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
 		n, err = t.db.conn.root.CopyFrom(ctx, table, columns, from)
 		return err
@@ -163,7 +166,9 @@ func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 
 func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	results := &batchResults{}
-	results.err = t.do(ctx, batchName(b), func(ctx context.Context) error { return results.read(t.db.conn.root.SendBatch(ctx, b), b) })
+	results.err = t.do(ctx, batchName(b), func(ctx context.Context) error {
+		return results.read(t.db.conn.root.SendBatch(ctx, b), b)
+	})
 	return results
 }
 

@@ -77,7 +77,9 @@ func NewWorker(t testing.TB, db *DB, mux *dispatcher.Mux, config Config) *Worker
 		t.Fatalf("make a worker: %v", err)
 	}
 	if len(config.Schedules) > 0 {
-		if err := w.inTx(func(tx pgx.Tx) error { return schedule.DeclareIn(ctx, tx, 0, config.Schedules...) }); err != nil {
+		if err := w.inTx(func(tx pgx.Tx) error {
+			return schedule.DeclareIn(ctx, tx, 0, config.Schedules...)
+		}); err != nil {
 			t.Fatalf("declare schedules: %v", err)
 		}
 	}
@@ -91,7 +93,8 @@ const longLease = time.Hour
 // start makes the engine of a process.
 func (w *Worker) start(ctx context.Context, l *life) (*dispatcher.Inline, error) {
 	return dispatcher.NewInline(ctx, engineDB{w.db, l}, w.db, w.mux, dispatcher.Config{
-		Worker: "outboxtest", LeaseTTL: longLease, Timeout: w.config.Timeout, Backoff: w.config.Backoff, Logger: w.config.Logger,
+		Worker: "outboxtest", LeaseTTL: longLease, Timeout: w.config.Timeout, Backoff: w.config.Backoff,
+		Logger: w.config.Logger,
 	})
 }
 
@@ -178,7 +181,9 @@ const commitOrder = `SET CONSTRAINTS outbox.jobs_take_position, outbox.freed_key
 
 // dueFlows returns the flows with due jobs, the most urgent first.
 func (w *Worker) dueFlows(ctx context.Context) ([]dispatcher.InlineFlow, error) {
-	if err := w.db.conn.one(ctx, func(ctx context.Context) error { return w.db.conn.control(ctx, commitOrder) }); err != nil {
+	if err := w.db.conn.one(ctx, func(ctx context.Context) error {
+		return w.db.conn.control(ctx, commitOrder)
+	}); err != nil {
 		return nil, err
 	}
 	rows, err := engineDB{w.db, nil}.Query(ctx, `

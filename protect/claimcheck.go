@@ -68,7 +68,8 @@ func (c *ClaimCheck) Seal(ctx context.Context, of outbox.Part, content outbox.Co
 		return content, nil
 	}
 	sum := sha256.Sum256(content.Bytes)
-	r := reference{Name: place(of) + hex.EncodeToString(sum[:8]), Bytes: len(content.Bytes), SHA256: hex.EncodeToString(sum[:]), Type: content.Type}
+	r := reference{Name: place(of) + hex.EncodeToString(sum[:8]), Bytes: len(content.Bytes),
+		SHA256: hex.EncodeToString(sum[:]), Type: content.Type}
 	if err := c.Store.Put(ctx, r.Name, content.Bytes); err != nil {
 		return outbox.Content{}, fmt.Errorf("claim check: store %s: %w", r.Name, err)
 	}
@@ -103,7 +104,8 @@ func (c *ClaimCheck) fetch(ctx context.Context, of outbox.Part, text []byte) (ou
 		return outbox.Content{}, fmt.Errorf("%w: the reference is no JSON: %w", ErrUnreadable, err)
 	}
 	if len(r.SHA256) != 2*sha256.Size || r.Name != place(of)+r.SHA256[:16] {
-		return outbox.Content{}, fmt.Errorf("%w: %q is not a name of the %s of this job", ErrUnreadable, r.Name, of.Column)
+		return outbox.Content{}, fmt.Errorf("%w: %q is not a name of the %s of this job", ErrUnreadable, r.Name,
+			of.Column)
 	}
 	found, err := c.Store.Get(ctx, r.Name)
 	if err != nil {

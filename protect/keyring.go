@@ -104,7 +104,8 @@ func (r *Keyring) Seal(_ context.Context, of outbox.Part, plain outbox.Content) 
 	rand.Read(nonce)
 	about := associated(of, r.current)
 
-	sealed := make([]byte, 0, len(magic)+1+len(r.current)+nonceSize+keySize+tagSize+binary.MaxVarintLen64+len(plain.Type)+len(plain.Bytes)+tagSize)
+	sealed := make([]byte, 0, len(magic)+1+len(r.current)+nonceSize+keySize+tagSize+binary.MaxVarintLen64+len(
+		plain.Type)+len(plain.Bytes)+tagSize)
 	sealed = append(sealed, magic...)
 	sealed = append(sealed, byte(len(r.current)))
 	sealed = append(sealed, r.current...)
@@ -136,7 +137,8 @@ func (r *Keyring) Open(_ context.Context, of outbox.Part, sealed outbox.Content)
 	about := associated(of, id)
 	key, err := ring.Open(nil, nonce, wrapped, about)
 	if err != nil {
-		return outbox.Content{}, fmt.Errorf("%w: it was not sealed for the %s of this job by key %q, or was changed", ErrUnreadable, of.Column, id)
+		return outbox.Content{}, fmt.Errorf("%w: it was not sealed for the %s of this job by key %q, or was changed",
+			ErrUnreadable, of.Column, id)
 	}
 	content, err := gcm(key).Open(nil, make([]byte, nonceSize), body, about)
 	if err != nil {
@@ -160,7 +162,8 @@ func parse(sealed []byte) (id string, nonce, wrapped, body []byte, err error) {
 		return "", nil, nil, nil, fmt.Errorf("%w: it is cut off", ErrUnreadable)
 	}
 	rest := sealed[head+n:]
-	return string(sealed[head : head+n]), rest[:nonceSize], rest[nonceSize : nonceSize+keySize+tagSize], rest[nonceSize+keySize+tagSize:], nil
+	return string(sealed[head : head+n]), rest[:nonceSize], rest[nonceSize : nonceSize+keySize+tagSize],
+		rest[nonceSize+keySize+tagSize:], nil
 }
 
 // associated returns the data that is authenticated with the content. The fields before the ID have a fixed length,

@@ -22,7 +22,8 @@ type SealedError struct {
 }
 
 func (e *SealedError) Error() string {
-	return fmt.Sprintf("the result of job %s is sealed (%s): it needs await.Config.Protect, or protect.OpenResult", e.ID, e.ContentType)
+	return fmt.Sprintf("the result of job %s is sealed (%s): it needs await.Config.Protect, or protect.OpenResult",
+		e.ID, e.ContentType)
 }
 
 // SealResult seals the result of a job with p, as dispatcher.Protect does when a handler returns. A result that p
@@ -31,7 +32,8 @@ func SealResult(ctx context.Context, p outbox.Protector, tenant, job outbox.ID, 
 	if len(result) == 0 || bytes.HasPrefix(result, []byte(engine.FrameMagic)) {
 		return result, nil
 	}
-	sealed, err := p.Seal(ctx, outbox.Part{Tenant: tenant, Job: job, Column: "result"}, outbox.Content{Type: engine.ContentJSON, Bytes: result})
+	sealed, err := p.Seal(ctx, outbox.Part{Tenant: tenant, Job: job, Column: "result"},
+		outbox.Content{Type: engine.ContentJSON, Bytes: result})
 	if err != nil {
 		return nil, fmt.Errorf("seal the result of job %s: %w", job, err)
 	}
@@ -58,7 +60,8 @@ func OpenResult(ctx context.Context, p outbox.Protector, tenant, job outbox.ID, 
 	if contentType == "" {
 		return nil, fmt.Errorf("open the result of job %s: it is cut off", job)
 	}
-	plain, err := p.Open(ctx, outbox.Part{Tenant: tenant, Job: job, Column: "result"}, outbox.Content{Type: contentType, Bytes: content})
+	plain, err := p.Open(ctx, outbox.Part{Tenant: tenant, Job: job, Column: "result"},
+		outbox.Content{Type: contentType, Bytes: content})
 	if err != nil {
 		return nil, fmt.Errorf("open the result of job %s: %w", job, err)
 	}

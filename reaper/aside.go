@@ -44,6 +44,7 @@ func (r *refusals) add(err error, what ...any) {
 // log writes one line, however many are refused: a trigger may refuse all of them.
 func (r *refusals) log(ctx context.Context, log *slog.Logger, message string) {
 	if r.refused > 0 {
-		log.ErrorContext(ctx, message, append([]any{slog.Int("refused", r.refused), slog.Duration("again_in", asideFor)}, r.first...)...)
+		log.ErrorContext(ctx, message,
+			append([]any{slog.Int("refused", r.refused), slog.Duration("again_in", asideFor)}, r.first...)...)
 	}
 }

@@ -57,7 +57,8 @@ func (s *sight) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
 	}
 	params.Patience = pgvalue.Interval(blindPatience)
 	params.Seen, params.BlindSince = pgtype.Timestamptz{}, pgtype.Timestamptz{}
-	params.OutageFrom, params.OutageUntil, params.OutageEnd = pgtype.Timestamptz{}, pgtype.Timestamptz{}, pgtype.Timestamptz{}
+	params.OutageFrom, params.OutageUntil, params.OutageEnd = pgtype.Timestamptz{}, pgtype.Timestamptz{},
+		pgtype.Timestamptz{}
 	switch {
 	case !s.seen.IsZero():
 		params.Seen, params.BlindSince = instant(s.seen), instant(s.blindSince())

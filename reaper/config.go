@@ -71,7 +71,8 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	byStatus := map[outbox.Status]time.Duration{outbox.Failed: defaultKeepDeadLetters, outbox.Dead: defaultKeepDeadLetters}
+	byStatus := map[outbox.Status]time.Duration{outbox.Failed: defaultKeepDeadLetters,
+		outbox.Dead: defaultKeepDeadLetters}
 	if c.Keep == 0 {
 		byStatus[outbox.Succeeded] = defaultKeepSucceeded
 	}
@@ -106,11 +107,13 @@ func (c Config) validate() error {
 		errs = append(errs, invalid.Field("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
 	}
 	if c.KeepEvents < minKeep {
-		errs = append(errs, invalid.Field("Config.KeepEvents", "is %s, want at least 24h, or 0 for %s", c.KeepEvents, defaultKeepEvents))
+		errs = append(errs, invalid.Field("Config.KeepEvents", "is %s, want at least 24h, or 0 for %s", c.KeepEvents,
+			defaultKeepEvents))
 	}
 	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
 	if c.KeepAudit < minKeepAudit {
-		errs = append(errs, invalid.Field("Config.KeepAudit", "is %s, want at least %s, or 0 for %s", c.KeepAudit, minKeepAudit, defaultKeepAudit))
+		errs = append(errs, invalid.Field("Config.KeepAudit", "is %s, want at least %s, or 0 for %s", c.KeepAudit,
+			minKeepAudit, defaultKeepAudit))
 	}
 	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
 	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
@@ -120,10 +123,12 @@ func (c Config) validate() error {
 		errs = append(errs, validKeeps(fmt.Sprintf("Config.KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
 	}
 	if c.HistoryAhead < 1 || c.HistoryAhead > maxAhead {
-		errs = append(errs, invalid.Field("Config.HistoryAhead", "is %d, want 1 to %d, or 0 for %d", c.HistoryAhead, maxAhead, defaultAhead))
+		errs = append(errs, invalid.Field("Config.HistoryAhead", "is %d, want 1 to %d, or 0 for %d", c.HistoryAhead,
+			maxAhead, defaultAhead))
 	}
 	if c.DepthInterval < time.Second {
-		errs = append(errs, invalid.Field("Config.DepthInterval", "is %s, want at least 1s, or 0 for 30s", c.DepthInterval))
+		errs = append(errs, invalid.Field("Config.DepthInterval", "is %s, want at least 1s, or 0 for 30s",
+			c.DepthInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -131,9 +136,11 @@ func (c Config) validate() error {
 func validKeeps(field string, keeps map[outbox.Status]time.Duration) (errs []error) {
 	for _, status := range slices.Sorted(maps.Keys(keeps)) {
 		if !status.Closed() && !isDeadLetter(status) {
-			errs = append(errs, invalid.Field(field, "has %q, want only outcomes: %v, failed, dead", status, closedStatuses()))
+			errs = append(errs, invalid.Field(field, "has %q, want only outcomes: %v, failed, dead", status,
+				closedStatuses()))
 		} else if keep := keeps[status]; keep != 0 && keep < minKeep {
-			errs = append(errs, invalid.Field(fmt.Sprintf("%s[%s]", field, status), "is %s, want at least 24h, or 0 to keep none", keep))
+			errs = append(errs, invalid.Field(fmt.Sprintf("%s[%s]", field, status),
+				"is %s, want at least 24h, or 0 to keep none", keep))
 		}
 	}
 	return errs

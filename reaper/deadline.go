@@ -150,7 +150,8 @@ func (c *closer) pass(ctx context.Context) error {
 // the last statement.
 func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
 	params := sqlgen.ExpireDeadlinesParams{
-		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap), Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: c.batch,
+		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap),
+		Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: c.batch,
 	}
 	began := time.Now()
 	for {
@@ -175,7 +176,8 @@ func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sql
 
 // close executes one statement, and moves on the keys of the jobs that it closed. It also returns how long the
 // statement took.
-func (c *closer) close(ctx context.Context, params sqlgen.ExpireDeadlinesParams) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
+func (c *closer) close(ctx context.Context,
+	params sqlgen.ExpireDeadlinesParams) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
 	row, err = c.db.ExpireDeadlines(bound, params)
@@ -198,8 +200,9 @@ func (c *closer) close(ctx context.Context, params sqlgen.ExpireDeadlinesParams)
 func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams, cause error) error {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	found, err := c.db.FindLateJobs(bound, sqlgen.FindLateJobsParams{
-		FromDeadline: params.FromDeadline, BeforeDeadline: params.BeforeDeadline, Overlap: params.Overlap, Patience: params.Patience,
-		Aside: params.Aside, MaxJobs: params.MaxJobs,
+		FromDeadline: params.FromDeadline, BeforeDeadline: params.BeforeDeadline, Overlap: params.Overlap,
+		Patience: params.Patience,
+		Aside:    params.Aside, MaxJobs: params.MaxJobs,
 	})
 	cancel()
 	switch {

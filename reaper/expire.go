@@ -132,7 +132,8 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 
 // take executes one statement. It returns the jobs that it took away, those that it left for the next one, the
 // database's time, and how long the statement took.
-func (e *expirer) take(ctx context.Context, params sqlgen.ExpireLeasesParams) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
+func (e *expirer) take(ctx context.Context,
+	params sqlgen.ExpireLeasesParams) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
 	e.sight.ask(sent, &params)
@@ -145,7 +146,8 @@ func (e *expirer) take(ctx context.Context, params sqlgen.ExpireLeasesParams) (r
 	}
 	now = rows[0].Now.Time // there is always a row
 	if away := e.sight.answer(sent, now); away > 0 {
-		e.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts", slog.Duration("for", away))
+		e.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts",
+			slog.Duration("for", away))
 	}
 	e.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
 	e.sweeper.keyed.Store(rows[0].Keyed)
@@ -164,7 +166,8 @@ func (e *expirer) take(ctx context.Context, params sqlgen.ExpireLeasesParams) (r
 func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, cause error) error {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	found, err := e.db.FindLapsedLeases(bound, sqlgen.FindLapsedLeasesParams{
-		FromLease: params.FromLease, BeforeLease: params.BeforeLease, Overlap: params.Overlap, Aside: params.Aside, MaxJobs: params.MaxJobs,
+		FromLease: params.FromLease, BeforeLease: params.BeforeLease, Overlap: params.Overlap, Aside: params.Aside,
+		MaxJobs: params.MaxJobs,
 	})
 	cancel()
 	switch {

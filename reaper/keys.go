@@ -35,7 +35,8 @@ type keys struct {
 }
 
 func (k *keys) add(tenant pgtype.UUID, queue, name string, count int32) {
-	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name), append(k.counts, count)
+	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name),
+		append(k.counts, count)
 }
 
 // keyName names a key.
@@ -115,7 +116,8 @@ func (s *sweeper) forget(ctx context.Context, k keys) error {
 	for len(k.names) > 0 {
 		n := min(len(k.names), sweepPage)
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		_, err := s.db.ForgetKeys(bound, sqlgen.ForgetKeysParams{TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n]})
+		_, err := s.db.ForgetKeys(bound, sqlgen.ForgetKeysParams{TenantIds: k.tenants[:n], Queues: k.queues[:n],
+			Keys: k.names[:n]})
 		cancel()
 		if err != nil {
 			return fmt.Errorf("forget keys without jobs: %w", err)
@@ -147,7 +149,8 @@ func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted 
 			p.mu.Lock()
 			p.aside.add(k.name(i))
 			p.mu.Unlock()
-			tally.add(err, slog.String("tenant_id", k.tenants[i].String()), slog.String("queue", k.queues[i]), slog.String("key", k.names[i]))
+			tally.add(err, slog.String("tenant_id", k.tenants[i].String()), slog.String("queue", k.queues[i]),
+				slog.String("key", k.names[i]))
 		})
 		if err != nil {
 			err = fmt.Errorf("move keys on: %w", err)

@@ -18,7 +18,8 @@ type repeater struct {
 }
 
 // repeat runs a chore until ctx ends, waiting each time as long as the chore asks.
-func (r *repeater) repeat(ctx context.Context, name string, chore func(context.Context) (time.Duration, error), retry backoff.Backoff) {
+func (r *repeater) repeat(ctx context.Context, name string, chore func(context.Context) (time.Duration, error),
+	retry backoff.Backoff) {
 	for ctx.Err() == nil {
 		wait, err := chore(ctx)
 		switch {
@@ -27,7 +28,8 @@ func (r *repeater) repeat(ctx context.Context, name string, chore func(context.C
 		case err != nil:
 			r.leave(err)
 			if missed, due := r.complaints.Due(complaint(name, err), time.Now()); due {
-				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Int("since_last_line", missed), slog.Any("err", err))
+				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name),
+					slog.Int("since_last_line", missed), slog.Any("err", err))
 			}
 			wait = retry.Next()
 		default:

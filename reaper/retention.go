@@ -21,9 +21,12 @@ type rules struct {
 
 func (c Config) rules(concerned func(outbox.Status) bool) (r rules) {
 	add := func(status outbox.Status, queue string, keep time.Duration) {
-		r.statuses, r.queues, r.keeps = append(r.statuses, string(status)), append(r.queues, queue), append(r.keeps, pgvalue.Interval(keep))
+		r.statuses, r.queues, r.keeps = append(r.statuses, string(status)), append(r.queues, queue), append(r.keeps,
+			pgvalue.Interval(keep))
 	}
-	for _, status := range slices.DeleteFunc(engine.Statuses[outbox.Status](), func(s outbox.Status) bool { return !concerned(s) }) {
+	for _, status := range slices.DeleteFunc(engine.Statuses[outbox.Status](), func(s outbox.Status) bool {
+		return !concerned(s)
+	}) {
 		add(status, "", c.retention(status))
 		for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
 			if keep, ok := c.KeepByQueue[queue][status]; ok {

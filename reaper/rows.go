@@ -25,27 +25,31 @@ type rowTrimmer struct {
 }
 
 func (t rowTrimmer) trim(ctx context.Context) error {
-	return errors.Join(t.deadLetters(ctx), t.attempts(ctx), t.inbox(ctx), t.reports(ctx), t.workers(ctx), t.leaseExtensions(ctx), t.audit(ctx), t.measures(ctx), t.operations(ctx))
+	return errors.Join(t.deadLetters(ctx), t.attempts(ctx), t.inbox(ctx), t.reports(ctx), t.workers(ctx),
+		t.leaseExtensions(ctx), t.audit(ctx), t.measures(ctx), t.operations(ctx))
 }
 
 // deadLetters removes the dead letters that nobody has dealt with.
 func (t rowTrimmer) deadLetters(ctx context.Context) error {
 	rules := t.config.rules(isDeadLetter)
 	params := sqlgen.TrimDeadLettersParams{
-		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, After: pgtype.UUID{Valid: true}, MaxRows: trimBatch,
+		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, After: pgtype.UUID{Valid: true},
+		MaxRows: trimBatch,
 	}
 	var failed, dead int64
-	err := t.batches.all(ctx, "dead_letters", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimDeadLetters(ctx, params)
-		params.After = row.Last
-		failed, dead = failed+row.Failed, dead+row.Dead
-		t.metrics.jobsTrimmed[string(outbox.Failed)].Add(float64(row.Failed))
-		t.metrics.jobsTrimmed[string(outbox.Dead)].Add(float64(row.Dead))
-		t.metrics.trimmed["idempotency_keys"].Add(float64(row.Keys))
-		return row.Failed + row.Dead, row.LookedAt, err
-	})
+	err := t.batches.all(ctx, "dead_letters", int64(trimBatch),
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			row, err := q.TrimDeadLetters(ctx, params)
+			params.After = row.Last
+			failed, dead = failed+row.Failed, dead+row.Dead
+			t.metrics.jobsTrimmed[string(outbox.Failed)].Add(float64(row.Failed))
+			t.metrics.jobsTrimmed[string(outbox.Dead)].Add(float64(row.Dead))
+			t.metrics.trimmed["idempotency_keys"].Add(float64(row.Keys))
+			return row.Failed + row.Dead, row.LookedAt, err
+		})
 	if failed+dead > 0 {
-		t.log.LogAttrs(ctx, slog.LevelWarn, "dead letters removed: nobody retried or dismissed them within their retention",
+		t.log.LogAttrs(ctx, slog.LevelWarn,
+			"dead letters removed: nobody retried or dismissed them within their retention",
 			slog.Int64("failed", failed), slog.Int64("dead", dead))
 	}
 	if err != nil {
@@ -59,20 +63,23 @@ func (t rowTrimmer) attempts(ctx context.Context) error {
 		AfterFinishedAt: always, AfterJobID: pgtype.UUID{Valid: true},
 		Keep: pgvalue.Interval(t.config.longestRetention()), MaxRows: trimBatch,
 	}
-	return t.batches.all(ctx, "attempts", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimAttempts(ctx, params)
-		params.AfterFinishedAt, params.AfterJobID, params.AfterEpoch = row.FinishedAt, row.JobID, row.Epoch
-		return row.Trimmed, row.LookedAt, err
-	})
+	return t.batches.all(ctx, "attempts", int64(trimBatch),
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			row, err := q.TrimAttempts(ctx, params)
+			params.AfterFinishedAt, params.AfterJobID, params.AfterEpoch = row.FinishedAt, row.JobID, row.Epoch
+			return row.Trimmed, row.LookedAt, err
+		})
 }
 
 func (t rowTrimmer) inbox(ctx context.Context) error {
-	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: pgvalue.Interval(t.config.KeepInbox), MaxRows: trimBatch}
-	return t.batches.all(ctx, "inbox", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimInbox(ctx, params)
-		params.FromReceivedAt = row.ReceivedAt
-		return row.Trimmed, row.LookedAt, err
-	})
+	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: pgvalue.Interval(t.config.KeepInbox),
+		MaxRows: trimBatch}
+	return t.batches.all(ctx, "inbox", int64(trimBatch),
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			row, err := q.TrimInbox(ctx, params)
+			params.FromReceivedAt = row.ReceivedAt
+			return row.Trimmed, row.LookedAt, err
+		})
 }
 
 // keepWorkers is how long the row of a killed dispatcher stays visible.
@@ -88,17 +95,19 @@ func (t rowTrimmer) workers(ctx context.Context) error {
 const keepLeaseExtensions = time.Hour
 
 func (t rowTrimmer) leaseExtensions(ctx context.Context) error {
-	return t.batches.one(ctx, "lease_extensions", func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
-		return q.TrimLeaseExtensions(ctx, pgvalue.Interval(keepLeaseExtensions))
-	})
+	return t.batches.one(ctx, "lease_extensions",
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
+			return q.TrimLeaseExtensions(ctx, pgvalue.Interval(keepLeaseExtensions))
+		})
 }
 
 func (t rowTrimmer) audit(ctx context.Context) error {
 	// Delete the oldest first, while whole batches are old.
-	return t.batches.all(ctx, "audit", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		trimmed, err = q.TrimAudit(ctx, pgvalue.Interval(t.config.KeepAudit), trimBatch)
-		return trimmed, trimmed, err
-	})
+	return t.batches.all(ctx, "audit", int64(trimBatch),
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			trimmed, err = q.TrimAudit(ctx, pgvalue.Interval(t.config.KeepAudit), trimBatch)
+			return trimmed, trimmed, err
+		})
 }
 
 // reportsBatch is smaller than trimBatch: each of these jobs may have 200 lines and as many steps.
@@ -111,11 +120,12 @@ func (t rowTrimmer) reports(ctx context.Context) error {
 		AfterCreatedAt: always, AfterJobID: pgtype.UUID{Valid: true},
 		Keep: pgvalue.Interval(t.config.longestRetention()), MaxRows: reportsBatch,
 	}
-	return t.batches.all(ctx, "progress", reportsBatch, func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimReports(ctx, params)
-		params.AfterCreatedAt, params.AfterJobID = row.CreatedAt, row.JobID
-		return row.Trimmed, row.LookedAt, err
-	})
+	return t.batches.all(ctx, "progress", reportsBatch,
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			row, err := q.TrimReports(ctx, params)
+			params.AfterCreatedAt, params.AfterJobID = row.CreatedAt, row.JobID
+			return row.Trimmed, row.LookedAt, err
+		})
 }
 
 const keepOperations = 90 * day
@@ -123,13 +133,14 @@ const keepOperations = 90 * day
 // operations forgets those that ended long ago, or were stopped and never resumed, and then the jobs that these were
 // still to act on.
 func (t rowTrimmer) operations(ctx context.Context) error {
-	return t.batches.all(ctx, "operations", int64(trimBatch), func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		row, err := q.TrimOperations(ctx, pgvalue.Interval(keepOperations), trimBatch)
-		if row.Operations > 0 {
-			return row.Operations + row.Jobs, int64(trimBatch), err // their jobs are the next statement's
-		}
-		return row.Jobs, row.Jobs, err
-	})
+	return t.batches.all(ctx, "operations", int64(trimBatch),
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			row, err := q.TrimOperations(ctx, pgvalue.Interval(keepOperations), trimBatch)
+			if row.Operations > 0 {
+				return row.Operations + row.Jobs, int64(trimBatch), err // their jobs are the next statement's
+			}
+			return row.Jobs, row.Jobs, err
+		})
 }
 
 const (
@@ -138,8 +149,9 @@ const (
 )
 
 func (t rowTrimmer) measures(ctx context.Context) error {
-	return t.batches.all(ctx, "measures", trimMinutes, func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		minutes, err := q.TrimMeasures(ctx, pgvalue.Interval(keepMeasures), trimMinutes)
-		return minutes, minutes, err
-	})
+	return t.batches.all(ctx, "measures", trimMinutes,
+		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			minutes, err := q.TrimMeasures(ctx, pgvalue.Interval(keepMeasures), trimMinutes)
+			return minutes, minutes, err
+		})
 }

@@ -23,7 +23,8 @@ const (
 // end of a long history: a plan for any minute reads all of it), but with no more processes than the one whose time we
 // measure.
 func openPools(ctx context.Context, user *pgxpool.Pool) (leases *pgxpool.Pool, on chores, err error) {
-	leases, err = pgsession.Open(ctx, user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second, ByIndex: true})
+	leases, err = pgsession.Open(ctx, user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second,
+		ByIndex: true})
 	if err != nil {
 		return nil, on, err
 	}
@@ -42,7 +43,9 @@ type chores struct{ pool *pgxpool.Pool }
 
 // do runs statements, which have timeout from their turn on.
 func (c chores) do(ctx context.Context, timeout time.Duration, do func(context.Context, *sqlgen.Queries) error) error {
-	return c.turn(ctx, timeout, func(ctx context.Context, conn *pgxpool.Conn) error { return do(ctx, sqlgen.New(conn)) })
+	return c.turn(ctx, timeout, func(ctx context.Context, conn *pgxpool.Conn) error {
+		return do(ctx, sqlgen.New(conn))
+	})
 }
 
 // inTx runs statements in a transaction.

@@ -56,7 +56,8 @@ func (w *watchdog) watch(ctx context.Context) (time.Duration, error) {
 
 func (w *watchdog) terminate(ctx context.Context, wedged, vanished time.Duration) error {
 	params := sqlgen.TerminateStuckSessionsParams{
-		Wedged: pgvalue.Interval(wedged), Idle: pgvalue.Interval(vanished), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{},
+		Wedged: pgvalue.Interval(wedged), Idle: pgvalue.Interval(vanished), Suspects: []int32{},
+		SuspectStarts: []pgtype.Timestamptz{},
 	}
 	seen := map[int32]suspect{}
 	for _, s := range w.suspects {
@@ -78,7 +79,8 @@ func (w *watchdog) terminate(ctx context.Context, wedged, vanished time.Duration
 	w.suspects = w.suspects[:0]
 	for _, found := range stuck {
 		if found.JobID.Valid {
-			w.log.LogAttrs(ctx, slog.LevelWarn, "session terminated: its transaction was idle and kept a job whose lease had lapsed",
+			w.log.LogAttrs(ctx, slog.LevelWarn,
+				"session terminated: its transaction was idle and kept a job whose lease had lapsed",
 				slog.Int("pid", int(found.Pid)), slog.String("application_name", found.ApplicationName),
 				slog.String("job_id", outbox.ID(found.JobID.Bytes).String()), slog.Bool("terminated", found.Terminated))
 			continue

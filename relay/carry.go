@@ -72,7 +72,8 @@ func (c *carrier) lingers(ctx context.Context) bool {
 func (c *carrier) dispatch(ctx context.Context) error {
 	kind := engine.HeldKind(c.name)
 	mux := new(dispatcher.Mux)
-	mux.HandleRaw(kind, c.publishHeld, dispatcher.KindConfig{Timeout: heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
+	mux.HandleRaw(kind, c.publishHeld,
+		dispatcher.KindConfig{Timeout: heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
 	d, err := dispatcher.New(c.user, mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{kind: {Concurrency: heldConcurrency}},
 		Worker: c.owner, Wake: c.heldWake, GracePeriod: heldGrace, Logger: c.log,
@@ -142,20 +143,24 @@ func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	case err != nil:
 		return dispatcher.Unavailable(fmt.Errorf("look whether the job is a message: %w", err), 0)
 	case !is:
-		return dispatcher.Discard(dispatcher.WithCode(CodeForbidden, fmt.Errorf("it was not made of a message that sink %s has refused", c.name)))
+		return dispatcher.Discard(
+			dispatcher.WithCode(CodeForbidden, fmt.Errorf("it was not made of a message that sink %s has refused",
+				c.name)))
 	}
 	return nil
 }
 
 // messageOfJob returns the message from which hold made a job, and its route.
 func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
-	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload, Headers: job.Headers()}
+	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload,
+		Headers: job.Headers()}
 	about, err := engine.ParseHeldEvent(e.Headers[engine.HeaderHeld])
 	if err == nil {
 		e.ID, err = outbox.ParseID(about.ID)
 	}
 	if err != nil {
-		return Message{}, nil, dispatcher.Discard(dispatcher.WithCode(CodeRefused, fmt.Errorf("header %s: %w", engine.HeaderHeld, err)))
+		return Message{}, nil,
+			dispatcher.Discard(dispatcher.WithCode(CodeRefused, fmt.Errorf("header %s: %w", engine.HeaderHeld, err)))
 	}
 	delete(e.Headers, engine.HeaderHeld)
 	e.Topic, e.Position, e.At = about.Topic, about.Position, about.At
@@ -164,7 +169,9 @@ func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
 	}
 	r := routeOf(c.routes, e.Topic)
 	if r == nil {
-		return Message{}, nil, dispatcher.Discard(dispatcher.WithCode(CodeBadDestination, fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
+		return Message{}, nil,
+			dispatcher.Discard(dispatcher.WithCode(CodeBadDestination,
+				fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
 	}
 	m, err := messageOf(&e, r, c.config.Source)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {

@@ -121,7 +121,8 @@ func (c Config) validate() error {
 		}
 		names[s.Name] = true
 		if s.MaxHeld < 0 {
-			errs = append(errs, invalid.Field("MaxHeld", "of sink %q is %d, want at least 1, or 0 for that of all sinks", s.Name, s.MaxHeld))
+			errs = append(errs, invalid.Field("MaxHeld",
+				"of sink %q is %d, want at least 1, or 0 for that of all sinks", s.Name, s.MaxHeld))
 		}
 		if _, err := compileAll(s.Routes); err != nil {
 			errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, err))

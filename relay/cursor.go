@@ -91,7 +91,9 @@ func without(holes []hole, filled []int64) []hole {
 	if len(filled) == 0 {
 		return slices.Clip(holes)
 	}
-	first, _ := slices.BinarySearchFunc(holes, filled[0], func(h hole, position int64) int { return cmp.Compare(h.high, position) })
+	first, _ := slices.BinarySearchFunc(holes, filled[0], func(h hole, position int64) int {
+		return cmp.Compare(h.high, position)
+	})
 	left := append(make([]hole, 0, len(holes)+1), holes[:first]...)
 	for _, h := range holes[first:] {
 		for len(filled) > 0 && filled[0] <= h.high {

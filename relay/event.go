@@ -206,7 +206,8 @@ func events(rows pgx.Rows) (all []Event, err error) {
 		var id, tenant [16]byte
 		var key *string
 		var headers []byte
-		if err := rows.Scan(&e.Position, &e.At, &id, &tenant, &e.Topic, &key, &e.ContentType, &e.Payload, &headers, &e.bytes); err != nil {
+		if err := rows.Scan(&e.Position, &e.At, &id, &tenant, &e.Topic, &key, &e.ContentType, &e.Payload, &headers,
+			&e.bytes); err != nil {
 			return nil, err
 		}
 		e.ID, e.Tenant = id, tenant

@@ -134,8 +134,9 @@ func (e *heldEvent) job(kind string) (sqlgen.EnqueueJobParams, error) {
 		return sqlgen.EnqueueJobParams{}, err
 	}
 	row := sqlgen.EnqueueJobParams{
-		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(e.Tenant), Kind: kind, Queue: kind, MaxAttempts: heldAttempts,
-		Payload: e.Payload, ContentType: e.ContentType, Headers: new(string(all)),
+		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(e.Tenant), Kind: kind, Queue: kind,
+		MaxAttempts: heldAttempts,
+		Payload:     e.Payload, ContentType: e.ContentType, Headers: new(string(all)),
 	}
 	if e.Key != "" {
 		row.Key, row.Ordered, row.Position, row.OnDeath = &e.Key, new(true), &e.Position, e.route.OnRefused.onDeath()
@@ -219,7 +220,8 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	}
 	for i := range events {
 		if e := events[i].Event; !slices.Contains(open, e.Position) {
-			p.complain(ctx, "message passed by: the job that it was is closed", named(e, errors.New("it has been refused, or held, before")))
+			p.complain(ctx, "message passed by: the job that it was is closed",
+				named(e, errors.New("it has been refused, or held, before")))
 		}
 	}
 	o.noteHeld(c, s, made)

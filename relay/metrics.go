@@ -29,20 +29,33 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"sink"})
 	}
 	return &metrics{
-		published:    counter("outbox_relay_published_total", "Messages that the sink has accepted; after a crash some count twice."),
-		failures:     counter("outbox_relay_failures_total", "Batches of which the sink has not accepted all, by the code of the first message that it did not accept.", "code"),
-		refused:      counter("outbox_relay_refused_total", "Messages that the sink has refused, by code; after a crash some count twice. But for those that are dropped they are jobs then.", "code"),
-		dropped:      counter("outbox_relay_dropped_total", "Messages that the sink has refused and whose route has onRefused: drop; after a crash some count twice."),
-		rewinds:      counter("outbox_relay_rewinds_total", "Times that the sink began again with earlier events, because positions came from another timeline."),
-		replayed:     counter("outbox_relay_replayed_total", "Messages of replays that the sink has accepted; after a crash some count twice."),
-		duplicates:   counter("outbox_relay_duplicates_total", "Messages that the broker has dropped because it remembered their ids, as far as it reports them."),
-		owned:        gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
-		lagEvents:    gauge("outbox_relay_lag_events", "Positions between the sink's and the end of the log; some have no event."),
-		lagSeconds:   gauge("outbox_relay_lag_seconds", "Age of the oldest event that is not published, 0 if there is none."),
-		away:         gauge("outbox_relay_away_seconds", "For how long the sink has stood still because the broker takes nothing, 0 if it does not."),
-		holes:        gauge("outbox_relay_holes", "Positions that are passed by and may yet have an event, of transactions that run."),
-		heldMessages: gauge("outbox_relay_held_messages", "Open jobs of the sink, dead letters too: messages that it has refused, and those behind them of the same key."),
-		heldKeys:     gauge("outbox_relay_held_keys", "Keys of which later messages wait behind such jobs."),
+		published: counter("outbox_relay_published_total",
+			"Messages that the sink has accepted; after a crash some count twice."),
+		failures: counter("outbox_relay_failures_total",
+			"Batches of which the sink has not accepted all, by the code of the first message that it did not accept.",
+			"code"),
+		refused: counter("outbox_relay_refused_total",
+			"Messages that the sink has refused, by code; after a crash some count twice. But for those that are dropped they are jobs then.", "code"),
+		dropped: counter("outbox_relay_dropped_total",
+			"Messages that the sink has refused and whose route has onRefused: drop; after a crash some count twice."),
+		rewinds: counter("outbox_relay_rewinds_total",
+			"Times that the sink began again with earlier events, because positions came from another timeline."),
+		replayed: counter("outbox_relay_replayed_total",
+			"Messages of replays that the sink has accepted; after a crash some count twice."),
+		duplicates: counter("outbox_relay_duplicates_total",
+			"Messages that the broker has dropped because it remembered their ids, as far as it reports them."),
+		owned: gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
+		lagEvents: gauge("outbox_relay_lag_events",
+			"Positions between the sink's and the end of the log; some have no event."),
+		lagSeconds: gauge("outbox_relay_lag_seconds",
+			"Age of the oldest event that is not published, 0 if there is none."),
+		away: gauge("outbox_relay_away_seconds",
+			"For how long the sink has stood still because the broker takes nothing, 0 if it does not."),
+		holes: gauge("outbox_relay_holes",
+			"Positions that are passed by and may yet have an event, of transactions that run."),
+		heldMessages: gauge("outbox_relay_held_messages",
+			"Open jobs of the sink, dead letters too: messages that it has refused, and those behind them of the same key."),
+		heldKeys: gauge("outbox_relay_held_keys", "Keys of which later messages wait behind such jobs."),
 		publishSeconds: histogram("outbox_relay_publish_seconds", "How long the sink took for a batch.",
 			prometheus.ExponentialBuckets(0.0005, 2, 15)),
 		batchSize: histogram("outbox_relay_batch_size", "Messages in a batch.", prometheus.ExponentialBuckets(1, 4, 6)),
@@ -61,12 +74,15 @@ type sinkMetrics struct {
 
 func (m *metrics) of(sink string) *sinkMetrics {
 	return &sinkMetrics{
-		published: m.published.WithLabelValues(sink), dropped: m.dropped.WithLabelValues(sink), rewinds: m.rewinds.WithLabelValues(sink),
-		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}), refused: m.refused.MustCurryWith(prometheus.Labels{"sink": sink}),
+		published: m.published.WithLabelValues(sink), dropped: m.dropped.WithLabelValues(sink),
+		rewinds:  m.rewinds.WithLabelValues(sink),
+		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}),
+		refused:  m.refused.MustCurryWith(prometheus.Labels{"sink": sink}),
 		replayed: m.replayed.WithLabelValues(sink), duplicates: m.duplicates.WithLabelValues(sink),
 		heldMessages: m.heldMessages.WithLabelValues(sink), heldKeys: m.heldKeys.WithLabelValues(sink),
-		owned: m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink), lagSeconds: m.lagSeconds.WithLabelValues(sink),
-		away: m.away.WithLabelValues(sink), holes: m.holes.WithLabelValues(sink),
+		owned: m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink),
+		lagSeconds: m.lagSeconds.WithLabelValues(sink),
+		away:       m.away.WithLabelValues(sink), holes: m.holes.WithLabelValues(sink),
 		publishSeconds: m.publishSeconds.WithLabelValues(sink), batchSize: m.batchSize.WithLabelValues(sink),
 	}
 }
@@ -108,7 +124,8 @@ func (m *sinkMetrics) held(h *held) {
 
 // forget resets the gauges in a process that no longer owns the sink.
 func (m *sinkMetrics) forget() {
-	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages, m.heldKeys} {
+	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages,
+		m.heldKeys} {
 		g.Set(0)
 	}
 }

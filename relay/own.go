@@ -104,7 +104,8 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 			conn.Release()
 		}
 	}()
-	rows, err := sqlgen.New(conn).OwnSink(bound, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
+	rows, err := sqlgen.New(conn).OwnSink(bound, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner,
+		LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("own sink: %w", err)
@@ -114,24 +115,29 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 	row := rows[0]
 	if row.Top < row.Was {
 		p.metrics.rewinds.Inc()
-		p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
+		p.log.LogAttrs(ctx, slog.LevelWarn,
+			"sink rewound: positions come from another timeline, as after a failover or a restore",
 			slog.Int64("from", row.Was), slog.Int64("to", row.Top))
 	}
 	if row.Behind > 0 {
-		return nil, fmt.Errorf("the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
-			"Run: SELECT setval('outbox.events_position_seq', %[1]d). Then events that were stored since are published, and those of the day of the copy once more",
+		return nil, fmt.Errorf(
+			"the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
+				"Run: SELECT setval('outbox.events_position_seq', %[1]d). Then events that were stored since are published, and those of the day of the copy once more",
 			row.Behind)
 	}
 	o := &ownership{
-		publisher: p, conn: conn, epoch: row.Epoch, timeline: row.Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
-		cursor: cursorOf(row.Top, row.Lows, row.Highs), kept: row.Top, until: sent.Add(p.config.LeaseTTL), paused: row.Paused, alone: row.Alone,
+		publisher: p, conn: conn, epoch: row.Epoch, timeline: row.Timeline, changed: make(chan struct{}, 1),
+		replays: make(chan *replayPage), turned: make(chan struct{}),
+		cursor: cursorOf(row.Top, row.Lows, row.Highs), kept: row.Top, until: sent.Add(p.config.LeaseTTL),
+		paused: row.Paused, alone: row.Alone,
 		suspicions: suspicions{now: p.config.now},
 		held:       held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
 	}
 	switch row.AwayCode {
 	case "", CodeGaps, CodeReplay: // the broker has no part in it; this owner finds out for itself
 	default:
-		o.away = &away{time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode, row.AwayMessage}
+		o.away = &away{time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode,
+			row.AwayMessage}
 	}
 	if err := o.suspicions.load(row.Missing); err != nil {
 		return nil, err
@@ -400,10 +406,11 @@ func (o *ownership) step() (_ *step, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.publisher
-	s := &step{published: o.published, away: o.away, looks: time.Since(o.looked) > lookInterval, params: sqlgen.AdvanceSinkParams{
-		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
-		Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,
-	}}
+	s := &step{published: o.published, away: o.away, looks: time.Since(o.looked) > lookInterval,
+		params: sqlgen.AdvanceSinkParams{
+			Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
+			Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,
+		}}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
 		s.params.AwayFor = pgvalue.Interval(time.Since(why.since))
@@ -513,6 +520,7 @@ func (o *ownership) leave() {
 		err = sqlgen.New(o.conn).LeaveSink(ctx, sqlgen.LeaveSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch})
 	}
 	if err != nil && !errors.Is(err, errNotOurs) {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "sink not left: another process has it when the lease has lapsed", slog.Any("err", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "sink not left: another process has it when the lease has lapsed",
+			slog.Any("err", err))
 	}
 }

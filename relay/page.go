@@ -41,7 +41,8 @@ type delivery struct {
 // refused, it and the later messages of its key become jobs; everything else that was not tried goes into the next
 // pass. So no message that becomes a job is behind one of its key whose outcome is unknown.
 func send(ctx context.Context, p *publisher, o *ownership, read page) error {
-	d := &delivery{publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)), rest: make([]int, len(read.events))}
+	d := &delivery{publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),
+		rest: make([]int, len(read.events))}
 	for i := range d.rest {
 		d.rest[i] = i
 	}
@@ -97,7 +98,8 @@ func (d *delivery) store(ctx context.Context, read page) error {
 		for _, i := range d.held {
 			d.done[i] = false
 		}
-		d.failure = &failure{code: CodeStuck, err: fmt.Errorf("no jobs can be made of messages that the sink refuses: %w", err)}
+		d.failure = &failure{code: CodeStuck,
+			err: fmt.Errorf("no jobs can be made of messages that the sink refuses: %w", err)}
 		d.metrics.failed(CodeStuck)
 	}
 	d.o.move(d.cursor(read), d.published)
@@ -284,7 +286,8 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 		return true
 	}
 	if d.failure == nil {
-		err := fmt.Errorf("%d messages that it has refused, or that are behind them, are jobs, and more may not be", d.maxHeld)
+		err := fmt.Errorf("%d messages that it has refused, or that are behind them, are jobs, and more may not be",
+			d.maxHeld)
 		if cause != nil {
 			err = fmt.Errorf("%w: %w", err, named(e, cause))
 		}

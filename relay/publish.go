@@ -55,7 +55,8 @@ func (p *publisher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		o, err := p.own(ctx)
 		if err == nil {
-			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch), slog.Int64("top", o.cursor.top))
+			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch),
+				slog.Int64("top", o.cursor.top))
 			began := time.Now()
 			err = p.publish(ctx, o)
 			o.conn.Release()
@@ -179,7 +180,8 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 			return
 		case alone != said:
 			said = alone
-			o.stand(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new", alone)})
+			o.stand(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new",
+				alone)})
 		}
 		select {
 		case <-ctx.Done():
@@ -195,7 +197,8 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 // the stored outage passes to the next owner.
 func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
-	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
+	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code),
+		slog.Any("err", failure.err))
 	_, _ = p.complaints.Due("sink stands still", began)
 	retry := p.config.outage
 	wait := retry.Next()
@@ -238,7 +241,8 @@ func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failu
 			return nil
 		case <-tick.C:
 			if _, due := p.complaints.Due("sink stands still", time.Now()); due {
-				p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
+				p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code),
+					slog.Any("err", failure.err))
 			}
 		}
 	}
@@ -306,7 +310,9 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 		return first, nil
 	}
 	// Events that share a position are taken or left together, because the cursor passes positions.
-	beside := slices.DeleteFunc(slices.Clone(first.events), func(e Event) bool { return e.Position != unknown.Position })
+	beside := slices.DeleteFunc(slices.Clone(first.events), func(e Event) bool {
+		return e.Position != unknown.Position
+	})
 	for read := first; read.full && time.Since(began) < anotherTime; {
 		if read, err = events.read(ctx, read.after, p.inTime); err != nil {
 			return page{}, err

@@ -55,7 +55,8 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		routes, _ := compileAll(s.Routes) // validate has checked them
 		r.publishers = append(r.publishers, &publisher{
 			caller: newCaller(s.Name, s.Sink, all.of(s.Name)),
-			routes: routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner, config: &r.config, shared: r.shared,
+			routes: routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner,
+			config: &r.config, shared: r.shared,
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
 			wake: make(chan struct{}, 1), heldWake: make(chan struct{}, 1), released: make(chan struct{}, 1),
 		})

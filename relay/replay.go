@@ -190,7 +190,8 @@ func (p *replayer) look(ctx context.Context) error {
 	q := sqlgen.New(p.pool)
 	if d, ok := p.sink.(Deduplicator); ok && d.Remembers() != p.remembers {
 		remembers := d.Remembers()
-		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: p.o.epoch, Remembers: pgvalue.Interval(remembers)}); err != nil {
+		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: p.o.epoch,
+			Remembers: pgvalue.Interval(remembers)}); err != nil {
 			return fmt.Errorf("store for how long the broker remembers ids: %w", err)
 		}
 		p.remembers = remembers
@@ -207,11 +208,13 @@ func (p *replayer) look(ctx context.Context) error {
 			continue
 		}
 		p.running[id] = &replay{
-			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again, stopLive: row.StopLive,
-			begun: row.StopLive && p.o.hasKept(row.LastPosition),
-			most:  replayPageEvents, gone: map[string]bool{}, due: time.Now(), retry: p.config.outage,
+			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again,
+			stopLive: row.StopLive,
+			begun:    row.StopLive && p.o.hasKept(row.LastPosition),
+			most:     replayPageEvents, gone: map[string]bool{}, due: time.Now(), retry: p.config.outage,
 		}
-		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
+		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()),
+			slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
 	}
 	maps.DeleteFunc(p.running, func(id outbox.ID, _ *replay) bool { return !open[id] })
 	return nil
@@ -326,7 +329,8 @@ func (p *replayer) read(ctx context.Context, r *replay) (page *replayPage, exami
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	rows, err := p.pool.Query(ctx, sqlgen.EventsToReplay, pgvalue.UUID(r.id), r.position, examined, most, replayPageBytes)
+	rows, err := p.pool.Query(ctx, sqlgen.EventsToReplay, pgvalue.UUID(r.id), r.position, examined, most,
+		replayPageBytes)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the events of a replay: %w", err)
 	}

@@ -89,7 +89,8 @@ func compile(r Route) (route, error) {
 		r.CloudEvents = Binary
 	case Binary, Structured, Off:
 	default:
-		errs = append(errs, invalid.Field("CloudEvents", "is %q, want binary, structured or off", string(r.CloudEvents)))
+		errs = append(errs, invalid.Field("CloudEvents", "is %q, want binary, structured or off",
+			string(r.CloudEvents)))
 	}
 	switch r.OnRefused {
 	case "":
@@ -119,7 +120,8 @@ func checkPattern(pattern string) error {
 // has reports whether the route matches the topic.
 func (r *route) has(topic string) bool {
 	for _, pattern := range r.Topics {
-		if prefix, open := strings.CutSuffix(pattern, "*"); pattern == topic || open && strings.HasPrefix(topic, prefix) {
+		if prefix, open := strings.CutSuffix(pattern, "*"); pattern == topic ||
+			open && strings.HasPrefix(topic, prefix) {
 			return true
 		}
 	}

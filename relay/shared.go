@@ -73,7 +73,8 @@ type look struct {
 // newer returns the events of a timeline after a position, at most maxBatch, and whether there may be more. If no look
 // has them, it calls read, which returns all events or a full page. The events are shared with other sinks and must not
 // be changed.
-func (s *shared) newer(ctx context.Context, timeline string, top int64, read func() ([]Event, error)) ([]Event, bool, error) {
+func (s *shared) newer(ctx context.Context, timeline string, top int64, read func() ([]Event, error)) ([]Event,
+	bool, error) {
 	for {
 		l, isOurs := s.find(timeline, top)
 		if isOurs {
@@ -130,7 +131,9 @@ func (l *look) has(top int64) bool {
 
 // behind returns the index of the first event after a position.
 func (l *look) behind(top int64) int {
-	n, _ := slices.BinarySearchFunc(l.events, top+1, func(e Event, position int64) int { return int(e.Position - position) })
+	n, _ := slices.BinarySearchFunc(l.events, top+1, func(e Event, position int64) int {
+		return int(e.Position - position)
+	})
 	return n
 }
 

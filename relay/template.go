@@ -32,7 +32,8 @@ func parseTemplate(text string) (template, error) {
 	for {
 		before, after, found := strings.Cut(rest, "{")
 		if strings.Contains(before, "}") {
-			return t, fmt.Errorf("template %q: a } at byte %d closes nothing", text, len(text)-len(rest)+strings.Index(before, "}"))
+			return t, fmt.Errorf("template %q: a } at byte %d closes nothing", text,
+				len(text)-len(rest)+strings.Index(before, "}"))
 		}
 		if !found {
 			t.parts = append(t.parts, part{text: before})
@@ -69,7 +70,8 @@ func parsePlaceholder(text string) (p part, err error) {
 	default:
 		header, is := strings.CutPrefix(name, "header.")
 		if !is || header == "" {
-			return p, fmt.Errorf("{%s} is no placeholder: there are {topic}, {tenant}, {key}, {id} and {header.NAME}, and of jobs {queue}, {kind} and {event}", text)
+			return p, fmt.Errorf(
+				"{%s} is no placeholder: there are {topic}, {tenant}, {key}, {id} and {header.NAME}, and of jobs {queue}, {kind} and {event}", text)
 		}
 		p.value = func(e *Event) (string, error) {
 			value, ok := e.Headers[header]
@@ -138,7 +140,8 @@ func kafkaName(s string) string {
 // spells reports whether a filter encodes the value of a placeholder. |hash does not count: it is there to map many
 // values to one.
 func (t *template) spells(placeholder string) bool {
-	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil && !p.hashes })
+	return slices.ContainsFunc(t.parts,
+		func(p part) bool { return p.name == placeholder && p.filter != nil && !p.hashes })
 }
 
 // pathSegment returns s as one segment of a URL's path. It never contains %2F, because some servers read that as a
@@ -163,7 +166,8 @@ func (r Route) Unfiltered() (all []string) {
 		return nil
 	}
 	for i, p := range t.parts {
-		if any := p.name == "key" || strings.HasPrefix(p.name, "header."); any && p.filter == nil && (i > 0 || p.text != "") {
+		if any := p.name == "key" || strings.HasPrefix(p.name, "header."); any && p.filter == nil && (i > 0 ||
+			p.text != "") {
 			all = append(all, "{"+p.name+"}")
 		}
 	}

@@ -34,14 +34,17 @@ func CheckTopics(topics []string, sinks map[string][]Route) (mistakes []TopicErr
 				continue // depends on a header or its hash, or deliberately maps several topics to one destination
 			}
 			if other, taken := first[name]; taken && other != topic {
-				mistakes = append(mistakes, TopicError{i, fmt.Sprintf("%s and %s have the same destination in sink %s, %s", other, topic, sink, name)})
+				mistakes = append(mistakes,
+					TopicError{i, fmt.Sprintf("%s and %s have the same destination in sink %s, %s", other, topic, sink,
+						name)})
 			}
 			first[name] = topic
 		}
 	}
 	for i, topic := range topics {
 		if !routed[topic] {
-			mistakes = append(mistakes, TopicError{i, fmt.Sprintf("no route has %s: it would be published nowhere", topic)})
+			mistakes = append(mistakes,
+				TopicError{i, fmt.Sprintf("no route has %s: it would be published nowhere", topic)})
 		}
 	}
 	return mistakes

@@ -64,7 +64,8 @@ func (d *declarer) declare(ctx context.Context) error {
 	for _, c := range changed {
 		d.noteTakeover(ctx, c, rows)
 		d.log.LogAttrs(ctx, slog.LevelInfo, "schedule declared", slog.String("schedule", c.declared.params.Name),
-			slog.String("timing", c.declared.schedule.timing.String()), slog.Int64("generation", c.stored.Generation), slog.Time("next_at", c.stored.NextAt.Time))
+			slog.String("timing", c.declared.schedule.timing.String()), slog.Int64("generation", c.stored.Generation),
+			slog.Time("next_at", c.stored.NextAt.Time))
 	}
 	return nil
 }
@@ -73,7 +74,8 @@ func (d *declarer) declare(ctx context.Context) error {
 func (d *declarer) noteTakeover(ctx context.Context, c change, before []row) {
 	for _, r := range before {
 		if r.SetBy != nil && r.TenantID == c.declared.params.TenantID && r.Name == c.declared.params.Name {
-			d.log.LogAttrs(ctx, slog.LevelWarn, "this program declares a schedule that somebody else had made, and replaces it",
+			d.log.LogAttrs(ctx, slog.LevelWarn,
+				"this program declares a schedule that somebody else had made, and replaces it",
 				slog.String("schedule", r.Name), slog.String("made_by", *r.SetBy))
 		}
 	}
@@ -113,7 +115,8 @@ func (d *declarer) lock(ctx context.Context, tx pgx.Tx) (now time.Time, rows []r
 	return clock.Time, rows, nil
 }
 
-func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Time, rows []row) (firings []firing, err error) {
+func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Time,
+	rows []row) (firings []firing, err error) {
 	for _, r := range rows {
 		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !d.movesTicks(r) {
 			continue
@@ -196,14 +199,18 @@ func accept(schedules []Schedule) (declared []declaration, errs []error) {
 			errs = append(errs, s.named(err))
 			continue
 		}
-		if slices.ContainsFunc(declared, func(d declaration) bool { return d.params.Name == p.Name && d.params.TenantID == p.TenantID }) {
-			errs = append(errs, fmt.Errorf("schedule %q: %w", s.name, invalid.Field("name", "is that of two schedules")))
+		if slices.ContainsFunc(declared, func(d declaration) bool {
+			return d.params.Name == p.Name && d.params.TenantID == p.TenantID
+		}) {
+			errs = append(errs, fmt.Errorf("schedule %q: %w", s.name,
+				invalid.Field("name", "is that of two schedules")))
 			continue
 		}
 		declared = append(declared, declaration{s, p})
 	}
 	slices.SortFunc(declared, func(a, b declaration) int {
-		return cmp.Or(bytes.Compare(a.params.TenantID.Bytes[:], b.params.TenantID.Bytes[:]), cmp.Compare(a.params.Name, b.params.Name))
+		return cmp.Or(bytes.Compare(a.params.TenantID.Bytes[:], b.params.TenantID.Bytes[:]),
+			cmp.Compare(a.params.Name, b.params.Name))
 	})
 	return declared, errs
 }

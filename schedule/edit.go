@@ -92,7 +92,8 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 // timing is to change and a tick is due that no process has begun to fire, ChangeIn fires it first, because it came
 // under the old timing. If the database refuses the tick's job, the tick is lost. Firings that begin meanwhile skip the
 // row and later find the stored change.
-func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error) {
+func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID,
+	name, by string) (next time.Time, found bool, err error) {
 	q := sqlgen.New(tx)
 	locked, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
 	switch {
@@ -114,7 +115,8 @@ func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, b
 		return next, true, fmt.Errorf("read the clock: %w", err)
 	}
 	now := clock.Time
-	if stored, err := timingOf(r); err == nil && !stored.equal(s.timing) && !r.PausedAt.Valid && !r.NextAt.Time.After(now) {
+	if stored, err := timingOf(r); err == nil && !stored.equal(s.timing) && !r.PausedAt.Valid &&
+		!r.NextAt.Time.After(now) {
 		if _, _, err := fireBefore(ctx, tx, r, now); err != nil {
 			return next, true, fmt.Errorf("fire it before it changes: %w", err)
 		}
@@ -125,7 +127,8 @@ func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, b
 
 // storeFor stores a schedule as belonging to by and returns its next tick. If there is nothing to change, it returns
 // the error that the caller passed as unchanged.
-func (s Schedule) storeFor(ctx context.Context, tx pgx.Tx, p sqlgen.DeclareScheduleParams, by string, now time.Time, unchanged error) (next time.Time, err error) {
+func (s Schedule) storeFor(ctx context.Context, tx pgx.Tx, p sqlgen.DeclareScheduleParams, by string, now time.Time,
+	unchanged error) (next time.Time, err error) {
 	if next, err = s.timing.next(now); err != nil {
 		return next, err
 	}
@@ -150,15 +153,20 @@ type definition struct {
 }
 
 func definitionOf(r row) definition {
-	d := definition{expression: pgvalue.OrZero(r.Expression), zone: pgvalue.OrZero(r.TimeZone), every: pgvalue.Duration(r.Every)}
+	d := definition{expression: pgvalue.OrZero(r.Expression), zone: pgvalue.OrZero(r.TimeZone),
+		every: pgvalue.Duration(r.Every)}
 	d.args = outbox.Raw{KindName: r.Kind, Payload: r.Payload, ContentType: r.ContentType}
 	d.opts = Options{
-		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts), Timeout: pgvalue.Duration(r.Timeout), Backoff: pgvalue.Durations(r.Backoff),
-		Tenant: r.TenantID.Bytes, Hold: pgvalue.OrZero(r.Hold), Streamed: pgvalue.OrZero(r.Streamed), Deadline: pgvalue.Duration(r.Deadline),
-		Missed: Missed(r.Missed), MissedLimit: int(r.MissedLimit),
+		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts),
+		Timeout: pgvalue.Duration(r.Timeout), Backoff: pgvalue.Durations(r.Backoff),
+		Tenant: r.TenantID.Bytes, Hold: pgvalue.OrZero(r.Hold), Streamed: pgvalue.OrZero(r.Streamed),
+		Deadline: pgvalue.Duration(r.Deadline),
+		Missed:   Missed(r.Missed), MissedLimit: int(r.MissedLimit),
 		Key: outbox.KeyRules{
-			Name: pgvalue.OrZero(r.Key), MaxActive: int(pgvalue.OrZero(r.MaxActive)), Ordered: pgvalue.OrZero(r.Ordered),
-			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(r.OnDeath)), ParkAfter: pgvalue.Duration(r.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(r.OnLapse)),
+			Name: pgvalue.OrZero(r.Key), MaxActive: int(pgvalue.OrZero(r.MaxActive)),
+			Ordered: pgvalue.OrZero(r.Ordered),
+			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(r.OnDeath)), ParkAfter: pgvalue.Duration(r.ParkAfter),
+			OnLapse: outbox.LapsePolicy(pgvalue.OrZero(r.OnLapse)),
 		},
 	}
 	_ = json.Unmarshal(r.Headers, &d.opts.Headers) // SQL may have stored values of other types; they are skipped

@@ -23,7 +23,8 @@ var cronFields = [...]field{
 	{name: "expression.minute", max: 59},
 	{name: "expression.hour", max: 23},
 	{name: "expression.day-of-month", min: 1, max: 31},
-	{name: "expression.month", min: 1, max: 12, names: strings.Fields("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC")},
+	{name: "expression.month", min: 1, max: 12,
+		names: strings.Fields("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC")},
 	{name: "expression.day-of-week", max: 7, names: strings.Fields("SUN MON TUE WED THU FRI SAT")},
 }
 
@@ -59,7 +60,8 @@ func parseFields(expression string) (string, error) {
 	}
 	texts := strings.Fields(strings.ToUpper(expression))
 	if len(texts) != len(cronFields) {
-		return "", invalid.Field("expression", "is %q, want five fields: minute, hour, day of month, month, day of week; or one of @hourly, @daily, @weekly, @monthly, @yearly", expression)
+		return "", invalid.Field("expression",
+			"is %q, want five fields: minute, hour, day of month, month, day of week; or one of @hourly, @daily, @weekly, @monthly, @yearly", expression)
 	}
 	var errs []error
 	for i, f := range cronFields {

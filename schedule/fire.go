@@ -91,11 +91,14 @@ func (f firing) requests() (requests []outbox.Request) {
 	var headers map[string]string
 	_ = json.Unmarshal(f.row.Headers, &headers) // SQL may have stored values of other types; they are skipped
 	opts := outbox.Options{
-		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: pgvalue.Duration(f.row.Timeout), Backoff: pgvalue.Durations(f.row.Backoff),
+		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts),
+		Timeout: pgvalue.Duration(f.row.Timeout), Backoff: pgvalue.Durations(f.row.Backoff),
 		Tenant: f.row.TenantID.Bytes, Hold: pgvalue.OrZero(f.row.Hold), Streamed: pgvalue.OrZero(f.row.Streamed),
 		Key: outbox.KeyRules{
-			Name: pgvalue.OrZero(f.row.Key), MaxActive: int(pgvalue.OrZero(f.row.MaxActive)), Ordered: pgvalue.OrZero(f.row.Ordered),
-			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(f.row.OnDeath)), ParkAfter: pgvalue.Duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(pgvalue.OrZero(f.row.OnLapse)),
+			Name: pgvalue.OrZero(f.row.Key), MaxActive: int(pgvalue.OrZero(f.row.MaxActive)),
+			Ordered: pgvalue.OrZero(f.row.Ordered),
+			OnDeath: outbox.DeathPolicy(pgvalue.OrZero(f.row.OnDeath)), ParkAfter: pgvalue.Duration(f.row.ParkAfter),
+			OnLapse: outbox.LapsePolicy(pgvalue.OrZero(f.row.OnLapse)),
 		},
 	}
 	args := outbox.Raw{KindName: f.row.Kind, Payload: f.row.Payload, ContentType: f.row.ContentType}
@@ -149,7 +152,8 @@ func (f *firer) fire(ctx context.Context) (fired int, err error) {
 	for {
 		n, crowd, err := f.page(ctx, passed)
 		fired += n
-		if err != nil || len(crowd) == 0 || len(passed) >= maxPassed || len(passed) == 0 && time.Since(f.turned) < turnEvery {
+		if err != nil || len(crowd) == 0 || len(passed) >= maxPassed ||
+			len(passed) == 0 && time.Since(f.turned) < turnEvery {
 			return fired, err
 		}
 		if len(passed) == 0 {
@@ -204,11 +208,13 @@ func crowdOf(firings []firing) (tenants []string) {
 }
 
 // some runs one transaction. It returns what it fired, whether more may be due, and the first schedule that it locked.
-func (f *firer) some(ctx context.Context, most int32, passed []string) (firings []firing, more bool, first *row, err error) {
+func (f *firer) some(ctx context.Context, most int32,
+	passed []string) (firings []firing, more bool, first *row, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	err = transact(bound, f.pool, func(tx pgx.Tx) error {
-		rows, err := sqlgen.New(tx).LockDueSchedules(bound, sqlgen.LockDueSchedulesParams{SetAside: f.aside(), Passed: passed, MaxSchedules: most})
+		rows, err := sqlgen.New(tx).LockDueSchedules(bound, sqlgen.LockDueSchedulesParams{SetAside: f.aside(),
+			Passed: passed, MaxSchedules: most})
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
 		}
@@ -259,7 +265,8 @@ func (f *firer) report(ctx context.Context, done firing) {
 	if len(done.ticks) > 0 {
 		f.metrics.delay.Observe(max(done.row.Now.Time.Sub(done.ticks[len(done.ticks)-1]), 0).Seconds())
 	}
-	f.log.LogAttrs(ctx, slog.LevelInfo, "schedule fired", slog.String("schedule", done.row.Name), slog.String("kind", done.row.Kind),
+	f.log.LogAttrs(ctx, slog.LevelInfo, "schedule fired", slog.String("schedule", done.row.Name),
+		slog.String("kind", done.row.Kind),
 		slog.Int("jobs", len(done.ticks)), slog.Time("next_at", done.next))
 }
 
@@ -279,7 +286,8 @@ func (f *firer) setAside(ctx context.Context, r row, err error) {
 
 func (f *firer) reportRefused(ctx context.Context, r row, err error) {
 	f.metrics.refused.Inc()
-	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
+	f.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name),
+		slog.String("kind", r.Kind), slog.Any("err", err))
 }
 
 // aside is a paused schedule.

@@ -150,7 +150,8 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 		TenantID: pgvalue.UUID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
 		Kind: args.KindName, Queue: cmp.Or(o.Queue, engine.DefaultQueue), Priority: int16(o.Priority),
-		MaxAttempts: int32(cmp.Or(o.MaxAttempts, engine.DefaultMaxAttempts)), Timeout: pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
+		MaxAttempts: int32(cmp.Or(o.MaxAttempts, engine.DefaultMaxAttempts)),
+		Timeout:     pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
 		Payload: args.Payload, ContentType: args.ContentType,
 		Every: pgvalue.IntervalOrNull(s.timing.every),
 	}
@@ -185,7 +186,8 @@ func (o Options) job() outbox.Options {
 		o.Tenant = outbox.RootTenant
 	}
 	return outbox.Options{
-		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, Key: o.Key,
+		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff,
+		Key:     o.Key,
 		Headers: o.Headers, Tenant: o.Tenant, Hold: o.Hold, Streamed: o.Streamed,
 	}
 }
@@ -201,7 +203,8 @@ func storable(o outbox.Options) error {
 	var errs []error
 	refuse := func(set bool, field string) {
 		if set {
-			errs = append(errs, invalid.Field("Options."+field, "is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
+			errs = append(errs, invalid.Field("Options."+field,
+				"is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
 		}
 	}
 	refuse(!o.Deadline.IsZero(), "Deadline")
@@ -209,12 +212,14 @@ func storable(o outbox.Options) error {
 	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued")
 	for _, name := range []string{headerSchedule, headerScheduledFor} {
 		if _, taken := o.Headers[name]; taken {
-			errs = append(errs, invalid.Field("Options.Headers", "have %q, which every job of a schedule carries already", name))
+			errs = append(errs, invalid.Field("Options.Headers",
+				"have %q, which every job of a schedule carries already", name))
 		}
 	}
 	all, _ := json.Marshal(engine.Caller(o.Caller).AddTo(o.Headers)) // cannot fail for a map of strings
 	if n := len(all); n > maxHeadersBytes && n <= engine.MaxHeadersBytes {
-		errs = append(errs, invalid.Field("Options.Headers", "are %d bytes as JSON, want at most %d: each tick adds its own", n, maxHeadersBytes))
+		errs = append(errs, invalid.Field("Options.Headers",
+			"are %d bytes as JSON, want at most %d: each tick adds its own", n, maxHeadersBytes))
 	}
 	return errors.Join(errs...)
 }
@@ -227,10 +232,12 @@ func (o Options) validate() error {
 		errs = append(errs, invalid.Field("Options.Missed", "is %q, want once, skip or all", o.Missed))
 	}
 	if o.MissedLimit < 0 || o.MissedLimit > maxMissedLimit {
-		errs = append(errs, invalid.Field("Options.MissedLimit", "is %d, want 1 to %d, or 0 for %d", o.MissedLimit, maxMissedLimit, defaultMissedLimit))
+		errs = append(errs, invalid.Field("Options.MissedLimit", "is %d, want 1 to %d, or 0 for %d", o.MissedLimit,
+			maxMissedLimit, defaultMissedLimit))
 	}
 	if o.Deadline < 0 || o.Deadline > maxDeadline || o.Deadline%time.Microsecond != 0 {
-		errs = append(errs, invalid.Field("Options.Deadline", "is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
+		errs = append(errs, invalid.Field("Options.Deadline",
+			"is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
 	}
 	return errors.Join(errs...)
 }

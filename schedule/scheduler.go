@@ -170,7 +170,8 @@ func (s *Scheduler) note(ctx context.Context, err error) {
 	}
 	pgsession.LeaveReadOnly(err, s.pool, s.user)
 	if missed, due := s.complaints.Due("round", time.Now()); due {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "schedules not fired", slog.Int("since_last_line", missed), slog.Any("err", err))
+		s.log.LogAttrs(ctx, slog.LevelWarn, "schedules not fired", slog.Int("since_last_line", missed),
+			slog.Any("err", err))
 	}
 }
 

@@ -58,7 +58,8 @@ func newCron(expression, zone string) (timing, error) {
 func loadZone(zone string) (*time.Location, error) {
 	location, err := time.LoadLocation(zone)
 	if err != nil || zone == "" || strings.EqualFold(zone, "Local") {
-		return nil, invalid.Field("zone", `is %q, want the name of an IANA time zone like "Europe/Berlin" or "UTC"`, zone)
+		return nil, invalid.Field("zone", `is %q, want the name of an IANA time zone like "Europe/Berlin" or "UTC"`,
+			zone)
 	}
 	return location, nil
 }
@@ -181,7 +182,8 @@ func (t timing) firstReached(wall time.Time) time.Time {
 func (t timing) nextWall(after time.Time) (time.Time, error) {
 	next, err := gronx.NextTickAfter(t.fields, after, false)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("cron expression %q after %s: %w", t.expression, after.Format(time.DateTime), err)
+		return time.Time{}, fmt.Errorf("cron expression %q after %s: %w", t.expression, after.Format(time.DateTime),
+			err)
 	}
 	return next, nil
 }

@@ -30,7 +30,8 @@ type boundedListener struct {
 }
 
 func boundConnections(ln net.Listener, most int, endIdle func(), log *slog.Logger) *boundedListener {
-	b := &boundedListener{Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), idle: endIdle, log: log}
+	b := &boundedListener{Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), idle: endIdle,
+		log: log}
 	b.close = sync.OnceFunc(func() { close(b.closed) })
 	return b
 }
@@ -42,7 +43,8 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	default:
 		if now := time.Now(); now.Sub(b.logged) > tellEvery {
 			b.logged = now
-			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API connection limit reached, new connections wait", slog.Int("connections", cap(b.places)))
+			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API connection limit reached, new connections wait",
+				slog.Int("connections", cap(b.places)))
 		}
 		if err := b.await(); err != nil {
 			return nil, err

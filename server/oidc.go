@@ -68,7 +68,8 @@ func (l *lateOIDC) discover(ctx context.Context) {
 			return
 		}
 		l.failure.Store(&err)
-		l.config.Logger.LogAttrs(ctx, slog.LevelWarn, "OIDC provider not discovered", slog.String("issuer", l.config.Issuer), slog.String("err", err.Error()))
+		l.config.Logger.LogAttrs(ctx, slog.LevelWarn, "OIDC provider not discovered",
+			slog.String("issuer", l.config.Issuer), slog.String("err", err.Error()))
 		if retry.Wait(ctx) != nil {
 			return
 		}

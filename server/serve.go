@@ -92,7 +92,8 @@ func complainer(log *slog.Logger) func(context.Context, error) {
 	complaints := outage.Complaints{Most: 16}
 	return func(ctx context.Context, err error) {
 		if missed, due := complaints.Due(err.Error(), time.Now()); due {
-			log.LogAttrs(ctx, slog.LevelWarn, "look for changes failed", slog.String("err", err.Error()), slog.Int("since_last_line", missed))
+			log.LogAttrs(ctx, slog.LevelWarn, "look for changes failed", slog.String("err", err.Error()),
+				slog.Int("since_last_line", missed))
 		}
 	}
 }
@@ -119,9 +120,10 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	config.Logger = log
 	config.CountAtOnce = true
 	if c.Console != nil && config.Watch == nil {
-		config.Watch = watch.New(config.Pool, watch.Config{CountAtOnce: true, Stopping: stopping, Changes: watch.ChangesConfig{
-			Complain: complainer(log),
-		}})
+		config.Watch = watch.New(config.Pool, watch.Config{CountAtOnce: true, Stopping: stopping,
+			Changes: watch.ChangesConfig{
+				Complain: complainer(log),
+			}})
 	}
 	a := &apiServer{
 		name: "api", operations: true, producer: config.Producer, pool: pool, log: log, provider: provider, login: own,
@@ -161,7 +163,8 @@ func (a *apiServer) place(c Config, pages http.Handler, log *slog.Logger) {
 		a.name, a.addr, a.handler, a.log = "console", c.ConsoleAddr, pages, log
 	default:
 		beside := *a
-		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
+		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages,
+			nil, nil
 		beside.log, beside.operations = log, false // a does them
 		a.beside = &beside
 	}
@@ -177,7 +180,8 @@ func (a *apiServer) listen(optional bool) (err error) {
 		if one.listener, err = net.Listen("tcp", one.addr); err != nil {
 			name := map[string]string{"api": "API", "console": "console"}[one.name]
 			if optional && errors.Is(err, syscall.EADDRINUSE) {
-				one.log.LogAttrs(background, slog.LevelWarn, "no "+name+": its address is taken", slog.String("addr", one.addr))
+				one.log.LogAttrs(background, slog.LevelWarn, "no "+name+": its address is taken",
+					slog.String("addr", one.addr))
 				if one == a.beside {
 					a.beside = nil
 					return nil
@@ -321,7 +325,8 @@ func (a *apiServer) runOperations(ctx context.Context) (stop func()) {
 				return // the process waits for the schema, and logs that
 			}
 			if missed, due := complaints.Due("", time.Now()); due {
-				a.log.LogAttrs(ctx, slog.LevelWarn, "a step of an operation failed, and is tried again", slog.Any("err", err), slog.Int("times", missed+1))
+				a.log.LogAttrs(ctx, slog.LevelWarn, "a step of an operation failed, and is tried again",
+					slog.Any("err", err), slog.Int("times", missed+1))
 			}
 		})
 	})
@@ -355,7 +360,8 @@ func (a *apiServer) run(ctx context.Context) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
-	a.log.LogAttrs(ctx, slog.LevelInfo, map[string]string{"api": "API listens", "console": "console listens"}[a.name], slog.String("addr", a.addr))
+	a.log.LogAttrs(ctx, slog.LevelInfo, map[string]string{"api": "API listens", "console": "console listens"}[a.name],
+		slog.String("addr", a.addr))
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		bound, cancel := context.WithTimeout(background, a.bound)

@@ -71,7 +71,8 @@ type tracer struct {
 
 // Start begins a span.
 func (t *tracer) Start(ctx context.Context, s engine.SpanStart) (context.Context, engine.Span) {
-	options := []trace.SpanStartOption{trace.WithSpanKind(kindOf(s.Operation)), trace.WithAttributes(t.attributes(s)...)}
+	options := []trace.SpanStartOption{trace.WithSpanKind(kindOf(s.Operation)),
+		trace.WithAttributes(t.attributes(s)...)}
 	made := t.madeIn(s.Headers)
 	around := trace.SpanContextFromContext(ctx)
 	switch s.Operation {
@@ -134,7 +135,8 @@ func (t *tracer) madeIn(headers []map[string]string) (made []trace.SpanContext) 
 
 // read returns the span context of headers.
 func read(headers map[string]string) trace.SpanContext {
-	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(headers)))
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(),
+		propagation.MapCarrier(headers)))
 }
 
 // failed links a span to those of earlier attempts and adds each attempt's number.
@@ -143,7 +145,8 @@ func failed(before []engine.FailedSpan, most int) trace.SpanStartOption {
 	made := make([]trace.Link, 0, len(before))
 	for _, b := range before {
 		if c := read(map[string]string{engine.HeaderTraceParent: b.TraceParent}); c.IsValid() {
-			made = append(made, trace.Link{SpanContext: c, Attributes: []attribute.KeyValue{attribute.Int("posthaste.attempt", b.Attempt)}})
+			made = append(made, trace.Link{SpanContext: c,
+				Attributes: []attribute.KeyValue{attribute.Int("posthaste.attempt", b.Attempt)}})
 		}
 	}
 	return trace.WithLinks(made...)
@@ -172,7 +175,8 @@ func kindOf(operation string) trace.SpanKind {
 func (t *tracer) attributes(s engine.SpanStart) []attribute.KeyValue {
 	if s.Operation == engine.OpServe { // as the conventions for HTTP require
 		method, route, _ := strings.Cut(s.Name, " ")
-		return []attribute.KeyValue{attribute.String("http.request.method", method), attribute.String("http.route", route)}
+		return []attribute.KeyValue{attribute.String("http.request.method", method),
+			attribute.String("http.route", route)}
 	}
 	kind := "send"
 	if s.Operation == engine.OpProcess {
@@ -202,7 +206,8 @@ func (t *tracer) attributes(s engine.SpanStart) []attribute.KeyValue {
 		attributes = append(attributes, attribute.Int("messaging.batch.message_count", s.Count))
 	}
 	if s.Attempt > 0 {
-		attributes = append(attributes, attribute.Int("posthaste.attempt", s.Attempt), attribute.Int64("posthaste.epoch", s.Epoch))
+		attributes = append(attributes, attribute.Int("posthaste.attempt", s.Attempt),
+			attribute.Int64("posthaste.epoch", s.Epoch))
 	}
 	return attributes
 }

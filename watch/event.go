@@ -87,7 +87,8 @@ func encoded(tenant outbox.ID, changes []changefeed.Change) []change {
 	all := make([]change, len(changes))
 	for i, c := range changes {
 		e := JobChange{
-			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: string(c.Status), Epoch: c.Epoch, Attempt: c.Attempt, FinishedAt: operator.Presentable(c.FinishedAt),
+			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: string(c.Status), Epoch: c.Epoch,
+			Attempt: c.Attempt, FinishedAt: operator.Presentable(c.FinishedAt),
 		}
 		if tenant.IsZero() {
 			e.Tenant = c.Tenant.String()

@@ -86,7 +86,8 @@ type ChangesConfig struct {
 // reader's tenant: see [access.InTx].
 func NewChanges(pool outbox.Beginner, c ChangesConfig) *Changes {
 	h := &Changes{
-		pool: pool, every: cmp.Or(c.LookEvery, lookEvery), deafAfter: cmp.Or(c.DeafAfter, deafAfter), rest: c.Rest, complain: c.Complain,
+		pool: pool, every: cmp.Or(c.LookEvery, lookEvery), deafAfter: cmp.Or(c.DeafAfter, deafAfter), rest: c.Rest,
+		complain:   c.Complain,
 		maxChanges: cmp.Or(c.MaxChanges, maxChanges), maxWaiting: int64(cmp.Or(c.MaxWaiting, maxWaiting)),
 		restBurst: restAfterBurst, burstLook: burstLook, feeds: map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
 	}
@@ -130,7 +131,8 @@ func (r *Reader) Close() { r.of.leave(r.tenant, r) }
 // join adds a reader. Its first batch has its position. A reader without a position begins where the feed is, at once
 // if the feed has begun, because that needs no look.
 func (h *Changes) join(tenant outbox.ID, w Filter, from Position) *Reader {
-	r := &Reader{of: h, tenant: tenant, from: from, filter: w, begun: make(chan error, 1), batches: make(chan *Batch, maxBatches), ended: make(chan struct{})}
+	r := &Reader{of: h, tenant: tenant, from: from, filter: w, begun: make(chan error, 1),
+		batches: make(chan *Batch, maxBatches), ended: make(chan struct{})}
 	h.mu.Lock()
 	f := h.feeds[tenant]
 	if f == nil {
@@ -406,7 +408,8 @@ func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapsh
 		return nil, nil
 	}
 	// The statistics count the changes of all tenants: for the feed of one, a look has to have found its burst.
-	counted := (burst || f.tenant.IsZero() && limit < h.maxChanges) && now.WrittenSince(f.snapshot) > burstWrites*int64(limit)
+	counted := (burst || f.tenant.IsZero() && limit < h.maxChanges) && now.WrittenSince(f.snapshot) > burstWrites*int64(
+		limit)
 	if counted && begun.Sub(f.looked) < h.burstLook {
 		if after, err := f.position.At(now); err == nil {
 			f.moved, f.snapshot, f.burst = begun, now, true

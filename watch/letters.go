@@ -35,11 +35,12 @@ func NewLetterGroups(o *operator.Operator) *LetterGroups { return &LetterGroups{
 // Look returns the groups of a filter as [operator.Operator.DeadLetterGroups] does, thirty seconds old at most. The
 // caller may see the jobs of the filter's tenant or, if it is zero, those of all.
 func (g *LetterGroups) Look(ctx context.Context, f operator.DeadLetterFilter, limit int) (GroupedLetters, error) {
-	return g.shared.look(ctx, groupsOf{f, limit}, overviewFor, maxLetterGroups, func(ctx context.Context) (GroupedLetters, error) {
-		asOf := time.Now().UTC()
-		groups, err := g.operator.DeadLetterGroups(operator.TiedTo(ctx, f.Tenant), f, limit)
-		return GroupedLetters{asOf, groups}, err
-	})
+	return g.shared.look(ctx, groupsOf{f, limit}, overviewFor, maxLetterGroups,
+		func(ctx context.Context) (GroupedLetters, error) {
+			asOf := time.Now().UTC()
+			groups, err := g.operator.DeadLetterGroups(operator.TiedTo(ctx, f.Tenant), f, limit)
+			return GroupedLetters{asOf, groups}, err
+		})
 }
 
 // Outdate drops all groups, because something was done that may have changed them: the next caller looks again.

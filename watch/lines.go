@@ -37,11 +37,12 @@ func NewLines(o *operator.Operator) *Lines { return &Lines{operator: o} }
 // Look returns the lines of a tenant or, if it is zero, of all, over so long a time until now. They are shared: do not
 // change them.
 func (l *Lines) Look(ctx context.Context, tenant outbox.ID, byKind bool, of, step time.Duration) (Drawn, error) {
-	return l.shared.look(ctx, linesOf{tenant, byKind, of, step}, linesFor, maxTenants, func(ctx context.Context) (d Drawn, err error) {
-		d.Until = time.Now().UTC()
-		d.Since = d.Until.Add(-of).Truncate(step)
-		f := operator.SeriesFilter{Tenant: tenant, Since: d.Since, Until: d.Until, Step: step}
-		d.Open, d.Measured, err = l.operator.Sparks(operator.TiedTo(ctx, tenant), f, byKind)
-		return d, err
-	})
+	return l.shared.look(ctx, linesOf{tenant, byKind, of, step}, linesFor, maxTenants,
+		func(ctx context.Context) (d Drawn, err error) {
+			d.Until = time.Now().UTC()
+			d.Since = d.Until.Add(-of).Truncate(step)
+			f := operator.SeriesFilter{Tenant: tenant, Since: d.Since, Until: d.Until, Step: step}
+			d.Open, d.Measured, err = l.operator.Sparks(operator.TiedTo(ctx, tenant), f, byKind)
+			return d, err
+		})
 }

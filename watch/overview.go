@@ -59,7 +59,9 @@ type Examinations struct {
 // NewExaminations returns Examinations of the installation that pool connects to.
 func NewExaminations(pool *pgxpool.Pool) *Examinations {
 	of := func(p doctor.Patient) *Examinations {
-		return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) { return doctor.Examine(ctx, p) }}
+		return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) {
+			return doctor.Examine(ctx, p)
+		}}
 	}
 	e := of(doctor.Patient{Pool: pool})
 	e.brief = of(doctor.Patient{Pool: pool, Except: []string{"workers", "jobs"}})

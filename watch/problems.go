@@ -101,7 +101,9 @@ func NewProblems(o *operator.Operator, e *Examinations, complain func(context.Co
 // Look returns the problems of a tenant's jobs or, if it is zero, of all jobs and of the installation. They are at most
 // 30 seconds old.
 func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error) {
-	return p.shared.look(ctx, tenant, foundFor, maxTenants, func(ctx context.Context) (Findings, error) { return p.search(ctx, tenant) })
+	return p.shared.look(ctx, tenant, foundFor, maxTenants, func(ctx context.Context) (Findings, error) {
+		return p.search(ctx, tenant)
+	})
 }
 
 // search asks each question. An unanswered question is a problem itself; if none is answered, search returns an error.
@@ -127,9 +129,11 @@ func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, erro
 		if err := q.ask(ctx); err != nil {
 			failed = append(failed, err)
 			p.complain(ctx, fmt.Errorf("what is wrong with %s: %w", q.name, err))
-			unanswered := Problem{Kind: Unanswered, Severity: doctor.Problem, Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)}
+			unanswered := Problem{Kind: Unanswered, Severity: doctor.Problem,
+				Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)}
 			if !tenant.IsZero() { // it must not see the database's names and addresses
-				unanswered.Sentence = fmt.Sprintf("What is wrong with %s is not known; the server's log says why.", q.name)
+				unanswered.Sentence = fmt.Sprintf("What is wrong with %s is not known; the server's log says why.",
+					q.name)
 			}
 			l.find(unanswered)
 		}
@@ -219,8 +223,10 @@ func (l *look) kind(k operator.OpenKind, q *queue, workers []operator.Worker) {
 	case k.Due > 0 && !handled && q.PausedSince.IsZero():
 		l.find(Problem{
 			Kind: NoHandler, Severity: doctor.Problem, Since: k.OldestDue, Evidence: about,
-			Sentence: fmt.Sprintf("%s of kind %s in queue %s due, and no present dispatcher of the queue has a handler.", doctor.Count(k.Due, "job"), k.Kind, k.Queue),
-			Do:       "Start a program that has a handler for the kind and works the queue.",
+			Sentence: fmt.Sprintf(
+				"%s of kind %s in queue %s due, and no present dispatcher of the queue has a handler.",
+				doctor.Count(k.Due, "job"), k.Kind, k.Queue),
+			Do: "Start a program that has a handler for the kind and works the queue.",
 		})
 	case k.Due > 0 && (q.oldest.IsZero() || k.OldestDue.Before(q.oldest)):
 		q.oldest = k.OldestDue
@@ -230,16 +236,20 @@ func (l *look) kind(k operator.OpenKind, q *queue, workers []operator.Worker) {
 		about.Jobs = k.Waiting
 		l.find(Problem{
 			Kind: DependencyAway, Severity: doctor.Warning, Since: k.UnavailableSince, Evidence: about,
-			Sentence: fmt.Sprintf("What kind %s of queue %s needs is unavailable: its jobs wait, and spend no attempts.", k.Kind, k.Queue),
-			Do:       "Look at what its handler needs: the log has the error. The jobs start by themselves when it is back.",
+			Sentence: fmt.Sprintf(
+				"What kind %s of queue %s needs is unavailable: its jobs wait, and spend no attempts.", k.Kind,
+				k.Queue),
+			Do: "Look at what its handler needs: the log has the error. The jobs start by themselves when it is back.",
 		})
 	}
 	if k.Lapsed > 0 && l.tenant.IsZero() {
 		about.Jobs = k.Lapsed
 		l.find(Problem{
 			Kind: LeaseLapsed, Severity: doctor.Problem, Since: k.OldestLease, Evidence: about,
-			Sentence: fmt.Sprintf("The leases of %s of kind %s in queue %s have lapsed, and nobody has taken the jobs back.", doctor.Count(k.Lapsed, "running job"), k.Kind, k.Queue),
-			Do:       "Run a reaper: OUTBOX_REAP=on in at least one process.",
+			Sentence: fmt.Sprintf(
+				"The leases of %s of kind %s in queue %s have lapsed, and nobody has taken the jobs back.",
+				doctor.Count(k.Lapsed, "running job"), k.Kind, k.Queue),
+			Do: "Run a reaper: OUTBOX_REAP=on in at least one process.",
 		})
 	}
 }
@@ -250,7 +260,8 @@ func (l *look) queue(q *queue) {
 	switch {
 	case !q.PausedSince.IsZero() && q.waiting > 0:
 		l.find(Problem{
-			Kind: QueuePaused, Severity: doctor.Warning, Since: q.PausedSince, Evidence: about, Act: operator.ResumeAct(q.Name),
+			Kind: QueuePaused, Severity: doctor.Warning, Since: q.PausedSince, Evidence: about,
+			Act:      operator.ResumeAct(q.Name),
 			Sentence: fmt.Sprintf("Queue %s is paused, and %s in it wait.", q.Name, doctor.Count(q.waiting, "job")),
 		})
 	case !q.PausedSince.IsZero():
@@ -258,14 +269,16 @@ func (l *look) queue(q *queue) {
 		about.Jobs = q.due
 		l.find(Problem{
 			Kind: QueueFull, Severity: doctor.Warning, Since: q.oldest, Evidence: about, Act: operator.LimitAct(q.Name),
-			Sentence: fmt.Sprintf("Queue %s is at its limit, %d of %d running, and %s are due.", q.Name, q.running, q.MaxRunning, doctor.Count(q.due, "job")),
+			Sentence: fmt.Sprintf("Queue %s is at its limit, %d of %d running, and %s are due.", q.Name, q.running,
+				q.MaxRunning, doctor.Count(q.due, "job")),
 		})
 	case late:
 		about.Jobs = q.due
 		l.find(Problem{
 			Kind: Late, Severity: doctor.Warning, Since: q.oldest, Evidence: about,
-			Sentence: fmt.Sprintf("%s of queue %s are due, the first for more than a minute.", doctor.Count(q.due, "job"), q.Name),
-			Do:       "Add dispatchers or concurrency, or see what they wait for.",
+			Sentence: fmt.Sprintf("%s of queue %s are due, the first for more than a minute.",
+				doctor.Count(q.due, "job"), q.Name),
+			Do: "Add dispatchers or concurrency, or see what they wait for.",
 		})
 	}
 }
@@ -276,13 +289,15 @@ func (l *look) workers(workers []operator.Worker) {
 		switch {
 		case w.Missing:
 			l.find(Problem{
-				Kind: WorkerMissing, Severity: doctor.Warning, Since: w.SeenAt, Evidence: about, Sentence: fmt.Sprintf("Dispatcher %s (%s) is silent.", w.Name, w.Version),
-				Do: "See whether it was killed or cannot reach the database; its jobs run elsewhere.",
+				Kind: WorkerMissing, Severity: doctor.Warning, Since: w.SeenAt, Evidence: about,
+				Sentence: fmt.Sprintf("Dispatcher %s (%s) is silent.", w.Name, w.Version),
+				Do:       "See whether it was killed or cannot reach the database; its jobs run elsewhere.",
 			})
 		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
 			l.find(Problem{
-				Kind: WorkerDeaf, Severity: doctor.Warning, Evidence: about, Sentence: fmt.Sprintf("Wake-ups do not reach dispatcher %s: it polls.", w.Name),
-				Do: "See what posthaste doctor finds of wake-ups, and the dispatcher's /readyz.",
+				Kind: WorkerDeaf, Severity: doctor.Warning, Evidence: about,
+				Sentence: fmt.Sprintf("Wake-ups do not reach dispatcher %s: it polls.", w.Name),
+				Do:       "See what posthaste doctor finds of wake-ups, and the dispatcher's /readyz.",
 			})
 		}
 	}
@@ -290,15 +305,19 @@ func (l *look) workers(workers []operator.Worker) {
 
 // deadLetters finds dead letters.
 func (l *look) deadLetters(ctx context.Context) error {
-	groups, err := l.operator.GrowingDeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, growing, mostOfAKind)
+	groups, err := l.operator.GrowingDeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, growing,
+		mostOfAKind)
 	if err != nil {
 		return err
 	}
 	for _, g := range groups {
 		p := Problem{
-			Kind: DeadLetters, Severity: doctor.Warning, Since: g.Oldest, Sentence: fmt.Sprintf("%s of kind %s failed alike", doctor.Count(g.Jobs, "job"), g.Kind),
-			Evidence: Evidence{JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message, Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant},
-			Act:      operator.Act{Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST", Path: "/dead-letters/replay"},
+			Kind: DeadLetters, Severity: doctor.Warning, Since: g.Oldest,
+			Sentence: fmt.Sprintf("%s of kind %s failed alike", doctor.Count(g.Jobs, "job"), g.Kind),
+			Evidence: Evidence{JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message,
+				Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant},
+			Act: operator.Act{Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST",
+				Path: "/dead-letters/replay"},
 		}
 		switch {
 		case g.Fingerprint == "":
@@ -324,9 +343,12 @@ func (l *look) keys(ctx context.Context) error {
 	}
 	for _, k := range keys {
 		l.find(Problem{
-			Kind: KeyParked, Severity: doctor.Warning, Since: k.ParkedSince, Sentence: fmt.Sprintf("Key %q of queue %s is parked, and %s of it wait.", k.Key, k.Queue, doctor.Count(k.Blocked+k.Waiting, "job")),
-			Evidence: Evidence{Tenant: k.Tenant, Queue: k.Queue, Key: k.Key, Job: k.ParkedFor, Jobs: k.Blocked + k.Waiting},
-			Act:      operator.UnblockAct(k.KeyName),
+			Kind: KeyParked, Severity: doctor.Warning, Since: k.ParkedSince,
+			Sentence: fmt.Sprintf("Key %q of queue %s is parked, and %s of it wait.", k.Key, k.Queue,
+				doctor.Count(k.Blocked+k.Waiting, "job")),
+			Evidence: Evidence{Tenant: k.Tenant, Queue: k.Queue, Key: k.Key, Job: k.ParkedFor,
+				Jobs: k.Blocked + k.Waiting},
+			Act: operator.UnblockAct(k.KeyName),
 		})
 	}
 	return nil
@@ -340,8 +362,10 @@ func (l *look) schedules(ctx context.Context) error {
 	}
 	for _, s := range schedules {
 		l.find(Problem{
-			Kind: ScheduleOverdue, Severity: doctor.Problem, Since: s.NextAt, Evidence: Evidence{Tenant: s.Tenant, Schedule: s.Name, JobKind: s.Kind, Queue: s.Queue},
-			Sentence: fmt.Sprintf("Schedule %s has not fired.", s.Name), Do: "Run a scheduler, and see its log: a declaration that is refused does not fire.",
+			Kind: ScheduleOverdue, Severity: doctor.Problem, Since: s.NextAt,
+			Evidence: Evidence{Tenant: s.Tenant, Schedule: s.Name, JobKind: s.Kind, Queue: s.Queue},
+			Sentence: fmt.Sprintf("Schedule %s has not fired.", s.Name),
+			Do:       "Run a scheduler, and see its log: a declaration that is refused does not fire.",
 		})
 	}
 	return nil

@@ -29,7 +29,8 @@ type Config struct {
 func New(pool *pgxpool.Pool, c Config) *State {
 	o, examinations := operator.New(pool), NewExaminations(pool)
 	return &State{
-		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes), Overviews: NewOverviews(o), Marks: NewMarks(o),
+		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes),
+		Overviews: NewOverviews(o), Marks: NewMarks(o),
 		Problems: NewProblems(o, examinations, c.Changes.Complain), Examinations: examinations,
 		LetterGroups: NewLetterGroups(o), Lines: NewLines(o),
 	}

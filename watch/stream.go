@@ -25,7 +25,8 @@ type Stream struct {
 // handler around does not support deadlines, because a client that does not read could then not be dropped.
 func NewStream(w http.ResponseWriter, patience time.Duration) (*Stream, error) {
 	connection := http.NewResponseController(w)
-	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(patience))); err != nil {
+	if err := errors.Join(connection.SetReadDeadline(time.Time{}),
+		connection.SetWriteDeadline(time.Now().Add(patience))); err != nil {
 		return nil, fmt.Errorf("stream: the handler around does not support deadlines: %w", err)
 	}
 	return &Stream{w: w, patience: patience}, nil
@@ -90,7 +91,8 @@ func StillHere(position string) []byte {
 
 // WhileAllowed returns a context with the values of a request's that ends with the connection, when stopping is closed,
 // and when the reader may no longer read, which it asks every second.
-func WhileAllowed(request, connection context.Context, stopping <-chan struct{}, may func(context.Context) bool) (context.Context, context.CancelFunc) {
+func WhileAllowed(request, connection context.Context, stopping <-chan struct{},
+	may func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(request))
 	gone := context.AfterFunc(connection, cancel)
 	go func() {

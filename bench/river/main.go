@@ -69,7 +69,9 @@ func hold(ctx context.Context, s settings, databaseURL, ledgerPath string) error
 		return err
 	}
 	defer pool.Close()
-	stop, err := (&system{settings: s, pool: pool}).Work(ctx, func(ctx context.Context, _ int) { _ = bench.Hold(ctx, ledger) })
+	stop, err := (&system{settings: s, pool: pool}).Work(ctx, func(ctx context.Context, _ int) {
+		_ = bench.Hold(ctx, ledger)
+	})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ func withVerb(root *cli.Command, args []string) []string {
 	if group == nil || !lists(group) {
 		return args
 	}
-	if len(args) > 2 && (!strings.HasPrefix(args[2], "-") || slices.Contains([]string{"-h", "--help", "--generate-shell-completion"}, args[2])) {
+	if len(args) > 2 && (!strings.HasPrefix(args[2], "-") ||
+		slices.Contains([]string{"-h", "--help", "--generate-shell-completion"}, args[2])) {
 		return args
 	}
 	return slices.Concat(args[:2], []string{"list"}, args[2:])
@@ -114,7 +115,8 @@ func refuseMisplaced(c *cli.Command) error {
 				continue // which the environment may have set
 			}
 			if flag.IsSet() {
-				return usagef("--%s is before %s, which does not look at it: flags of %s go behind its name", flag.Names()[0], c.Name, c.FullName())
+				return usagef("--%s is before %s, which does not look at it: flags of %s go behind its name",
+					flag.Names()[0], c.Name, c.FullName())
 			}
 		}
 	}
@@ -124,7 +126,8 @@ func refuseMisplaced(c *cli.Command) error {
 // chooseSubcommand is the action of a command that only groups others.
 func chooseSubcommand(_ context.Context, c *cli.Command) error {
 	if first := c.Args().First(); first != "" {
-		return usagef("%s has no command %q%s (see %s --help)", c.FullName(), first, didYouMean(first, commandNames(c)), c.FullName())
+		return usagef("%s has no command %q%s (see %s --help)", c.FullName(), first, didYouMean(first, commandNames(c)),
+			c.FullName())
 	}
 	if c.Root() == c {
 		return cli.ShowRootCommandHelp(c)

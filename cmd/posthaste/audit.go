@@ -67,7 +67,8 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o auditor) error {
 		l := listing{
-			header:   []string{"id", "at", "actor", "act", "job", "queue", "target", "reason", "before", "after", "request", "tenant"},
+			header: []string{"id", "at", "actor", "act", "job", "queue", "target", "reason", "before", "after",
+				"request", "tenant"},
 			onScreen: 8,
 		}
 		for len(l.rows) < limit {
@@ -77,7 +78,8 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 				return err
 			}
 			for _, e := range page {
-				l.add(e.ID, instant(e.At), e.Actor, e.Act, optional(e.JobID), e.Queue, e.Target, e.Reason, rawJSON(e.Before), rawJSON(e.After), e.RequestID, optional(e.Tenant))
+				l.add(e.ID, instant(e.At), e.Actor, e.Act, optional(e.JobID), e.Queue, e.Target, e.Reason,
+					rawJSON(e.Before), rawJSON(e.After), e.RequestID, optional(e.Tenant))
 				f.Before = e.ID
 			}
 			if len(page) < f.Limit {

@@ -45,20 +45,29 @@ func benchCommand() *cli.Command {
 			jsonOrText(),
 			&cli.BoolFlag{Name: "json", Usage: "the same as -o json"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
-			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: how many keys the jobs share (default none)"},
+			&cli.IntFlag{Name: "keys",
+				Usage: "keys: how many keys (default 10000); tenants: how many keys the jobs share (default none)"},
 			&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
-			&cli.StringFlag{Name: "sink", Usage: "relay, relay-latency: null, nats, nats-sync-always, kafka, amqp or redis", Value: "null"},
-			&cli.StringFlag{Name: "broker", Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials; the command creates its own stream, topic or queue there"},
-			&cli.IntFlag{Name: "sinks", Usage: "relay: publish to this many sinks at once that accept everything, and then to one alone"},
+			&cli.StringFlag{Name: "sink",
+				Usage: "relay, relay-latency: null, nats, nats-sync-always, kafka, amqp or redis", Value: "null"},
+			&cli.StringFlag{Name: "broker",
+				Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials; the command creates its own stream, topic or queue there"},
+			&cli.IntFlag{Name: "sinks",
+				Usage: "relay: publish to this many sinks at once that accept everything, and then to one alone"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
-			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32); console: viewers (default 50)"},
-			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, alongside the API at work, and alongside ten times its clients"},
+			&cli.IntFlag{Name: "clients",
+				Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32); console: viewers (default 50)"},
+			&cli.BoolFlag{Name: "overload",
+				Usage: "api: measure dispatch alone, alongside the API at work, and alongside ten times its clients"},
 			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
-			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until stopped"},
+			&cli.BoolFlag{Name: "work",
+				Usage: "processes: be one of them, for the jobs of --database-url, until stopped"},
 			&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
-			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants next to a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
-			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
+			&cli.BoolFlag{Name: "hold-snapshot",
+				Usage: "tenants: lone jobs of new tenants next to a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
+			&cli.StringFlag{Name: "notify",
+				Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
 		Commands: []*cli.Command{benchWorkerCommand()},
 		Action:   runBench,
@@ -121,8 +130,10 @@ func runBench(ctx context.Context, c *cli.Command) error {
 func benchOptions(c *cli.Command) (options bench.Options, err error) {
 	options = bench.Options{
 		DatabaseURL: c.String("database-url"),
-		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
-		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")), Sinks: int(c.Int("sinks")),
+		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"),
+		Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
+		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")),
+		Sinks:  int(c.Int("sinks")),
 		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
@@ -146,7 +157,8 @@ func benchOptions(c *cli.Command) (options bench.Options, err error) {
 // benchAPI returns the API as it runs in production, and a token of the root tenant.
 func benchAPI(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, string, error) {
 	token, _, err := access.NewTokens(owner, access.TokensConfig{}).Create(ctx, access.Grant{
-		Name: "bench", CreatedBy: "bench", Tenant: outbox.RootTenant, Capabilities: []access.Capability{access.JobsEnqueue, access.JobsRead},
+		Name: "bench", CreatedBy: "bench", Tenant: outbox.RootTenant,
+		Capabilities: []access.Capability{access.JobsEnqueue, access.JobsRead},
 	})
 	if err != nil {
 		return nil, "", err
@@ -163,7 +175,8 @@ func benchConsole(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler,
 	if err != nil {
 		return nil, "", err
 	}
-	handler, err := console.New(console.Config{Pool: pool, Authenticator: access.NewTokens(pool, access.TokensConfig{})})
+	handler, err := console.New(
+		console.Config{Pool: pool, Authenticator: access.NewTokens(pool, access.TokensConfig{})})
 	return handler, token.Reveal(), err
 }
 
@@ -198,7 +211,9 @@ func benchWorkerCommand() *cli.Command {
 			}
 			defer func() { _ = ledger.Close() }()
 			var mux dispatcher.Mux
-			dispatcher.Handle(&mux, func(ctx context.Context, _ *outbox.Job[bench.Noop]) error { return bench.Hold(ctx, ledger) })
+			dispatcher.Handle(&mux, func(ctx context.Context, _ *outbox.Job[bench.Noop]) error {
+				return bench.Hold(ctx, ledger)
+			})
 			return app.Run(ctx, &mux, app.Config{DatabaseURL: c.Args().Get(0)})
 		},
 	}

@@ -65,7 +65,8 @@ func benchSink(ctx context.Context, c *cli.Command, o *bench.Options) (end func(
 }
 
 // take returns a function that keeps a sink, or removes what was created for it.
-func take[S relay.Sink](ctx context.Context, o *bench.Options, remove func(context.Context)) func(S, error) (func(context.Context), error) {
+func take[S relay.Sink](ctx context.Context, o *bench.Options,
+	remove func(context.Context)) func(S, error) (func(context.Context), error) {
 	return func(sink S, err error) (func(context.Context), error) {
 		if err != nil {
 			remove(ctx)
@@ -84,7 +85,8 @@ func benchNATS(ctx context.Context, at *url.URL, o *bench.Options) (func(context
 	js, err := jetstream.New(conn)
 	if err == nil {
 		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
-			Name: benchStream, Subjects: []string{"posthaste.bench.>"}, AllowAtomicPublish: true, AllowBatchPublish: true,
+			Name: benchStream, Subjects: []string{"posthaste.bench.>"}, AllowAtomicPublish: true,
+			AllowBatchPublish: true,
 		})
 	}
 	if err != nil {
@@ -132,7 +134,8 @@ func benchAMQP(ctx context.Context, at *url.URL, o *bench.Options) (func(context
 	}
 	channel, err := conn.Channel()
 	if err == nil {
-		_, err = channel.QueueDeclare(benchTopic, true, false, false, false, amqpgo.Table{amqpgo.QueueTypeArg: amqpgo.QueueTypeQuorum})
+		_, err = channel.QueueDeclare(benchTopic, true, false, false, false,
+			amqpgo.Table{amqpgo.QueueTypeArg: amqpgo.QueueTypeQuorum})
 	}
 	if err != nil {
 		_ = conn.Close()

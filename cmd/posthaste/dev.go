@@ -28,7 +28,9 @@ const (
 // devSettings are the settings of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "keep-inbox", "keep-audit", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs", "trace", "log-level", "log-format",
+	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "keep-inbox", "keep-audit",
+	"unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs",
+	"trace", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {
@@ -39,7 +41,8 @@ func (p *program) devCommand() *cli.Command {
 prints the URL, and serves until Ctrl-C. The data are kept for the next start.
 Every connection from this machine is a superuser: not for production.`,
 		Flags: append(flags(devSettings...),
-			&cli.StringFlag{Name: "data", Usage: "`FOLDER` of the database (default: posthaste/dev in your cache folder)"},
+			&cli.StringFlag{Name: "data",
+				Usage: "`FOLDER` of the database (default: posthaste/dev in your cache folder)"},
 			&cli.IntFlag{Name: "port", Usage: "`PORT` of Postgres (default: 54329, or another if that is taken)"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {

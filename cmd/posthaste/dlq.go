@@ -25,7 +25,8 @@ func (p *program) dlqCommand() *cli.Command {
 			},
 			{
 				Name: "groups", Usage: "count dead letters by error, the largest group first",
-				Flags:  append(letterFlags(), outputFlag(), limitFlag(fmt.Sprintf("groups, %d at most", operator.MaxLimit))),
+				Flags: append(letterFlags(), outputFlag(),
+					limitFlag(fmt.Sprintf("groups, %d at most", operator.MaxLimit))),
 				Action: p.listGroups,
 			},
 			{
@@ -37,8 +38,10 @@ func (p *program) dlqCommand() *cli.Command {
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
 					rateFlag("jobs"),
-					&cli.StringFlag{Name: "payload", Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"},
-					&cli.BoolFlag{Name: "forget", Usage: "with --payload: drop the checkpoint and the results of steps, so that every step runs again (default: they are kept)"}),
+					&cli.StringFlag{Name: "payload",
+						Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"},
+					&cli.BoolFlag{Name: "forget",
+						Usage: "with --payload: drop the checkpoint and the results of steps, so that every step runs again (default: they are kept)"}),
 				Action: p.replayLetters,
 			},
 			{
@@ -50,7 +53,8 @@ func (p *program) dlqCommand() *cli.Command {
 }
 
 type letterList interface {
-	DeadLetters(ctx context.Context, f operator.DeadLetterFilter, before outbox.ID, limit int) ([]operator.DeadLetter, error)
+	DeadLetters(ctx context.Context, f operator.DeadLetterFilter, before outbox.ID, limit int) ([]operator.DeadLetter,
+		error)
 	DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter, limit int) ([]operator.DeadLetterGroup, error)
 }
 
@@ -73,7 +77,8 @@ func letterFlags() []cli.Flag {
 
 func letterFilter(c *cli.Command) (operator.DeadLetterFilter, error) {
 	f := operator.DeadLetterFilter{
-		Kind: c.String("kind"), Queue: c.String("queue"), Status: outbox.Status(c.String("status")), ErrorCode: c.String("error-code"),
+		Kind: c.String("kind"), Queue: c.String("queue"), Status: outbox.Status(c.String("status")),
+		ErrorCode:   c.String("error-code"),
 		Fingerprint: c.String("fingerprint"), Key: c.String("key"),
 	}
 	var errs []error
@@ -82,7 +87,8 @@ func letterFilter(c *cli.Command) (operator.DeadLetterFilter, error) {
 	}
 	errs = append(errs, readTenant(c, &f.Tenant))
 	for flag, to := range map[string]*time.Time{
-		"created-since": &f.CreatedSince, "created-until": &f.CreatedUntil, "failed-since": &f.FailedSince, "failed-until": &f.FailedUntil,
+		"created-since": &f.CreatedSince, "created-until": &f.CreatedUntil, "failed-since": &f.FailedSince,
+		"failed-until": &f.FailedUntil,
 	} {
 		errs = append(errs, readMoment(c, flag, to))
 	}
@@ -126,7 +132,8 @@ func readMoment(c *cli.Command, flag string, to *time.Time) (err error) {
 
 var letterColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "failed_at", "error_code", "fingerprint",
-	"error_message", "created_at", "started_at", "max_attempts", "lost_leases", "priority", "key", "epoch", "tenant", "content_type", "payload_bytes",
+	"error_message", "created_at", "started_at", "max_attempts", "lost_leases", "priority", "key", "epoch", "tenant",
+	"content_type", "payload_bytes",
 	"deadline", "parent",
 }
 
@@ -150,7 +157,8 @@ func (p *program) listLetters(ctx context.Context, c *cli.Command) error {
 			}
 			for _, j := range page {
 				l.add(j.ID, j.Status, j.Kind, j.Queue, j.Attempt, instant(j.FailedAt), j.ErrorCode, j.Fingerprint,
-					j.ErrorMessage, instant(j.CreatedAt), instant(j.StartedAt), j.MaxAttempts, j.LostLeases, j.Priority, j.Key, j.Epoch, j.Tenant, textOrNull(j.ContentType), j.PayloadBytes,
+					j.ErrorMessage, instant(j.CreatedAt), instant(j.StartedAt), j.MaxAttempts, j.LostLeases, j.Priority,
+					j.Key, j.Epoch, j.Tenant, textOrNull(j.ContentType), j.PayloadBytes,
 					instant(j.Deadline), parentOf(j.Job))
 				before = j.ID
 			}
@@ -176,7 +184,8 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"fingerprint", "jobs", "kind", "error_code", "oldest", "newest", "message", "example"}, onScreen: 7}
+		l := listing{header: []string{"fingerprint", "jobs", "kind", "error_code", "oldest", "newest", "message",
+			"example"}, onScreen: 7}
 		for _, g := range groups {
 			message := g.Message
 			if c.String("output") == "table" {

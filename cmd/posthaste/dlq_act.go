@@ -25,7 +25,8 @@ func actOnLettersFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters"},
 		reasonFlag(),
 		dryRunFlag("list the dead letters it would act on, or count them by filter, as they are now"),
-		&cli.BoolFlag{Name: "detach", Usage: "by filter, or --all: let the processes that serve the API do it, and print the operation's id (see posthaste operations)"},
+		&cli.BoolFlag{Name: "detach",
+			Usage: "by filter, or --all: let the processes that serve the API do it, and print the operation's id (see posthaste operations)"},
 		yesFlag(),
 	)
 }
@@ -73,9 +74,10 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 	if c.Bool("forget") {
 		return usagef("--forget is for --payload: without one, a job goes on with what it remembers")
 	}
-	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.ReplayDeadLetters(ctx, f, rate)
-	}, letterActs.Retry)
+	return p.actOnLetters(ctx, c, "replay", which,
+		func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+			return o.ReplayDeadLetters(ctx, f, rate)
+		}, letterActs.Retry)
 }
 
 func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
@@ -83,9 +85,10 @@ func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	return p.actOnLetters(ctx, c, "dismiss", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
-		return o.DismissDeadLetters(ctx, f)
-	}, letterActs.Dismiss)
+	return p.actOnLetters(ctx, c, "dismiss", which,
+		func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+			return o.DismissDeadLetters(ctx, f)
+		}, letterActs.Dismiss)
 }
 
 func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letters) error {
@@ -135,7 +138,8 @@ type (
 	letterActs interface {
 		jobActs
 		MatchDeadLetters(context.Context, operator.DeadLetterFilter) (operator.BulkProgress, error)
-		ReplayDeadLetters(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
+		ReplayDeadLetters(ctx context.Context, f operator.DeadLetterFilter,
+			rate float64) iter.Seq2[operator.BulkProgress, error]
 		DismissDeadLetters(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
 	}
 	letterEditor interface {
@@ -151,7 +155,8 @@ var (
 
 // actOnLetters acts on the dead letters that were named or filtered. With a filter, these are the ones that exist when
 // they are counted, so that nobody confirms less than what happens.
-func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
+func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll,
+	one actOnOne) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		if len(which.ids) > 0 {
 			return p.actOnEach(ctx, c, o, verb, which.ids, one)
@@ -175,7 +180,8 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 }
 
 // detach leaves the act to the processes that serve the API.
-func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act operator.OperationAct, f operator.DeadLetterFilter) (err error) {
+func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act operator.OperationAct,
+	f operator.DeadLetterFilter) (err error) {
 	n := operator.NewOperation{Act: act, Filter: f}
 	if err := readRate(c, "jobs", &n.PerSecond); err != nil {
 		return err // replayLetters has checked it
@@ -194,7 +200,8 @@ func (p *program) dryRun(verb string, n int64) error {
 }
 
 // actOnEach acts on the jobs that were named. A failure does not keep it from the other jobs.
-func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
+func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID,
+	act actOnOne) error {
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
 			err := wantDeadLetter(ctx, o, verb, id)
@@ -240,7 +247,8 @@ func (p *program) follow(verb string, steps iter.Seq2[operator.BulkProgress, err
 	}
 	fmt.Fprintf(p.stdout, "%s: %d done, %d passed over\n", verb, last.Done, last.Passed)
 	if failed != nil && !last.FailedUntil.IsZero() {
-		return fmt.Errorf("%w; to go on, repeat it with --failed-until %s", failed, last.FailedUntil.UTC().Format(time.RFC3339Nano))
+		return fmt.Errorf("%w; to go on, repeat it with --failed-until %s", failed,
+			last.FailedUntil.UTC().Format(time.RFC3339Nano))
 	}
 	return failed
 }
@@ -252,7 +260,8 @@ func progressBar(p operator.BulkProgress) string {
 		part = min(1, float64(p.Done+p.Passed)/float64(p.Matched))
 	}
 	full := int(part * width)
-	return fmt.Sprintf("[%s%s] %3.0f %% %d of %d", strings.Repeat("#", full), strings.Repeat(".", width-full), part*100, p.Done+p.Passed, p.Matched)
+	return fmt.Sprintf("[%s%s] %3.0f %% %d of %d", strings.Repeat("#", full), strings.Repeat(".", width-full), part*100,
+		p.Done+p.Passed, p.Matched)
 }
 
 // sure asks before an act on more than one. Without a terminal it refuses: a script must pass --yes.

@@ -25,7 +25,8 @@ func (s settings) checkDuties() error {
 		return usagef("all that the roles %s do is off: there is nothing to do", strings.Join(s.roles, ","))
 	}
 	_, port, _ := net.SplitHostPort(s.app.AdminAddr)
-	if s.app.AdminAddr != "" && port != "0" && serves && slices.Contains([]string{s.server.Addr, s.server.ConsoleAddr}, s.app.AdminAddr) {
+	if s.app.AdminAddr != "" && port != "0" && serves && slices.Contains([]string{s.server.Addr, s.server.ConsoleAddr},
+		s.app.AdminAddr) {
 		return usagef("--admin-addr is %s, and so is --api-addr or --console-addr: want another", s.app.AdminAddr)
 	}
 	return nil
@@ -49,8 +50,9 @@ func (p *program) checkProvider(c *cli.Command, s settings) error {
 func (s settings) idle(c *cli.Command) (flags []string) {
 	api, console := s.server.Addr != "" && !s.server.NoAPI, s.server.Console != nil
 	for prefix, used := range map[string]bool{
-		"webhook": !s.app.NoDispatch, "queues": !s.app.NoDispatch, "job-timeout": !s.app.NoDispatch, "log-jobs": !s.app.NoDispatch,
-		"keep": !s.app.NoReap, "unread-events": !s.app.NoReap, "listen-url": !s.noListen,
+		"webhook": !s.app.NoDispatch, "queues": !s.app.NoDispatch, "job-timeout": !s.app.NoDispatch,
+		"log-jobs": !s.app.NoDispatch,
+		"keep":     !s.app.NoReap, "unread-events": !s.app.NoReap, "listen-url": !s.noListen,
 		"api-addr": api || console, "api-rate": api, "api-schemas": api, "oidc-": api || console, "console-": console,
 	} {
 		for _, flag := range allSettings {

@@ -40,22 +40,28 @@ Through the API (--api) the job belongs to the token's tenant, and its payload i
 			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
 			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
-			&cli.StringFlag{Name: "deadline", Usage: "expires unless it is done by this `TIME`, like 2027-01-31T09:00:00Z"},
+			&cli.StringFlag{Name: "deadline",
+				Usage: "expires unless it is done by this `TIME`, like 2027-01-31T09:00:00Z"},
 			&cli.BoolFlag{Name: "hold", Usage: "do not run it before it is released (posthaste jobs release)"},
 			&cli.BoolFlag{Name: "streamed", Usage: "store each change of it as an event, for relays to publish"},
 			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
-			&cli.StringFlag{Name: "backoff", Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
+			&cli.StringFlag{Name: "backoff",
+				Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
 			&cli.StringFlag{Name: "key", Usage: "`KEY` whose jobs are ordered or limited"},
 			&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
 			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
 			&cli.Int64Flag{Name: "sequence", Usage: "position `N` in that order, from 1 (default: by commit)"},
-			&cli.StringFlag{Name: "on-death", Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)"},
+			&cli.StringFlag{Name: "on-death",
+				Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)"},
 			&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
-			&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
+			&cli.StringFlag{Name: "on-lapse",
+				Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
 			&cli.IntFlag{Name: "max-queued", Usage: "store it only if fewer than `N` jobs of the key are waiting"},
-			&cli.StringFlag{Name: "when-full", Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)"},
-			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
+			&cli.StringFlag{Name: "when-full",
+				Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)"},
+			&cli.StringFlag{Name: "idempotency-key",
+				Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			tenantFlag(),
 			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
@@ -135,7 +141,8 @@ func unworkedNote(workers []operator.Worker, kind, queue string) string {
 	case len(queues) == 0:
 		return fmt.Sprintf("no dispatcher that is running handles the kind %s%s", kind, didYouMean(kind, kinds))
 	case !slices.Contains(queues, queue):
-		return fmt.Sprintf("no dispatcher that is running handles the kind %s in queue %s%s", kind, queue, didYouMean(queue, queues))
+		return fmt.Sprintf("no dispatcher that is running handles the kind %s in queue %s%s", kind, queue,
+			didYouMean(queue, queues))
 	}
 	return ""
 }
@@ -156,10 +163,13 @@ func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) 
 		backoff = append(backoff, wait.Seconds())
 	}
 	accepted, err := r.api.Enqueue(ctx, client.NewJob{
-		Kind: job.KindName, Payload: json.RawMessage(job.Payload), Queue: o.Queue, Priority: o.Priority, DelaySeconds: o.Delay.Seconds(), RunAt: o.RunAt,
-		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline, Hold: o.Hold, Streamed: o.Streamed, Key: o.Key.Name, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
+		Kind: job.KindName, Payload: json.RawMessage(job.Payload), Queue: o.Queue, Priority: o.Priority,
+		DelaySeconds: o.Delay.Seconds(), RunAt: o.RunAt,
+		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline,
+		Hold: o.Hold, Streamed: o.Streamed, Key: o.Key.Name, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
 		KeyRules: client.KeyRules{
-			MaxActive: o.Key.MaxActive, Ordered: o.Key.Ordered, Sequence: o.Key.Sequence, OnDeath: string(o.Key.OnDeath), ParkAfterSeconds: o.Key.ParkAfter.Seconds(),
+			MaxActive: o.Key.MaxActive, Ordered: o.Key.Ordered, Sequence: o.Key.Sequence,
+			OnDeath: string(o.Key.OnDeath), ParkAfterSeconds: o.Key.ParkAfter.Seconds(),
 			OnLapse: string(o.Key.OnLapse), MaxQueued: o.Key.MaxQueued, WhenFull: string(o.Key.WhenFull),
 		},
 	})
@@ -171,8 +181,9 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 		Queue: c.String("queue"), Priority: c.Int("priority"), MaxAttempts: c.Int("max-attempts"),
 		IdempotencyKey: c.String("idempotency-key"), Hold: c.Bool("hold"), Streamed: c.Bool("streamed"),
 		Key: outbox.KeyRules{
-			Name: c.String("key"), MaxActive: c.Int("max-active"), Ordered: c.Bool("ordered"), Sequence: c.Int64("sequence"),
-			OnDeath: outbox.DeathPolicy(c.String("on-death")), OnLapse: outbox.LapsePolicy(c.String("on-lapse")),
+			Name: c.String("key"), MaxActive: c.Int("max-active"), Ordered: c.Bool("ordered"),
+			Sequence: c.Int64("sequence"),
+			OnDeath:  outbox.DeathPolicy(c.String("on-death")), OnLapse: outbox.LapsePolicy(c.String("on-lapse")),
 			MaxQueued: c.Int("max-queued"), WhenFull: outbox.DepthPolicy(c.String("when-full")),
 		},
 	}
@@ -180,7 +191,8 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	if c.IsSet("max-attempts") && o.MaxAttempts == 0 { // it means the default in the options
 		errs = append(errs, errors.New("--max-attempts is 0: want at least 1"))
 	}
-	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout, "park-after": &o.Key.ParkAfter} {
+	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout,
+		"park-after": &o.Key.ParkAfter} {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseDuration(v, 0, 100*365*24*time.Hour); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
@@ -243,12 +255,17 @@ func (p *program) payload(argument string) ([]byte, error) {
 
 // flagWords maps fields in the errors of package outbox to our flags.
 var flagWords = strings.NewReplacer(
-	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is", "Args/", "PAYLOAD/",
-	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
+	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is",
+	"Args/", "PAYLOAD/",
+	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt",
+	"--run-at",
 	"Options.Deadline", "--deadline", "Options.Hold", "--hold",
-	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff", "Options.IdempotencyKey", "--idempotency-key",
-	"Options.Key.MaxActive", "--max-active", "Options.Key.Ordered", "--ordered", "Options.Key.Sequence", "--sequence", "Options.Key.OnDeath", "--on-death",
-	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key.MaxQueued", "--max-queued", "Options.Key.WhenFull", "--when-full",
+	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff",
+	"Options.IdempotencyKey", "--idempotency-key",
+	"Options.Key.MaxActive", "--max-active", "Options.Key.Ordered", "--ordered", "Options.Key.Sequence", "--sequence",
+	"Options.Key.OnDeath", "--on-death",
+	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key.MaxQueued",
+	"--max-queued", "Options.Key.WhenFull", "--when-full",
 	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant", keyRules, keyRuleFlags,
 	"Filter.IDPrefix", "--id-prefix", "Filter.MinAttempt", "--min-attempt", "Filter.Worker", "--worker",
 	"Filter.Kind", "--kind", "Filter.Queue", "--queue", "Filter.Key", "--key",

@@ -47,7 +47,8 @@ func tenantFlag() cli.Flag {
 func queueFlag() cli.Flag { return &cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"} }
 
 func fingerprintFlag() cli.Flag {
-	return &cli.StringFlag{Name: "fingerprint", Usage: "only dead letters of this group: a `FINGERPRINT` from \"dlq groups\""}
+	return &cli.StringFlag{Name: "fingerprint",
+		Usage: "only dead letters of this group: a `FINGERPRINT` from \"dlq groups\""}
 }
 
 func errorCodeFlag() cli.Flag {
@@ -55,7 +56,8 @@ func errorCodeFlag() cli.Flag {
 }
 
 func topicFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"}
+	return &cli.StringSliceFlag{Name: "topic",
+		Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"}
 }
 
 func reasonFlag() cli.Flag {
@@ -63,7 +65,8 @@ func reasonFlag() cli.Flag {
 }
 
 func yesFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts must pass it"}
+	return &cli.BoolFlag{Name: "yes", Aliases: []string{"y"},
+		Usage: "do not ask before acting on more than one; scripts must pass it"}
 }
 
 // dryRunFlag describes what a command does instead of acting.
@@ -72,12 +75,14 @@ func dryRunFlag(what string) cli.Flag {
 }
 
 func rateFlag(things string) cli.Flag {
-	return &cli.StringFlag{Name: "rate", Usage: "at most `N` " + things + " per second, like 500 or 500/s (default: no limit)"}
+	return &cli.StringFlag{Name: "rate", Usage: "at most `N` " + things +
+		" per second, like 500 or 500/s (default: no limit)"}
 }
 
 // replayFlags are the flags of all replays of what is past.
 func replayFlags(things, event string) []cli.Flag {
-	return append(operatorFlags(), reasonFlag(), sinceFlag("since", event), untilFlag("until", event), onlyKeyFlag(), onlyTenantFlag(), rateFlag(things), yesFlag())
+	return append(operatorFlags(), reasonFlag(), sinceFlag("since", event), untilFlag("until", event), onlyKeyFlag(),
+		onlyTenantFlag(), rateFlag(things), yesFlag())
 }
 
 // readReplay reads the flags of replayFlags that select and pace what is replayed.
@@ -86,7 +91,8 @@ func readReplay(c *cli.Command, things string) (r operator.ReplayEvents, err err
 	if !c.IsSet("since") {
 		err = errors.New("--since is required")
 	}
-	return r, errors.Join(err, readMoment(c, "since", &r.Since), readMoment(c, "until", &r.Until), readTenant(c, &r.Tenant), readRate(c, things, &r.PerSecond))
+	return r, errors.Join(err, readMoment(c, "since", &r.Since), readMoment(c, "until", &r.Until),
+		readTenant(c, &r.Tenant), readRate(c, things, &r.PerSecond))
 }
 
 // readRate reads a rate in things per second.
@@ -119,5 +125,6 @@ func readLimit(c *cli.Command, most int) (int, error) {
 }
 
 func beforeFlag(thing string) cli.Flag {
-	return &cli.StringFlag{Name: "before", Usage: "only older ones than the " + thing + " with this `ID`: the next page begins with the last id of this one"}
+	return &cli.StringFlag{Name: "before", Usage: "only older ones than the " + thing +
+		" with this `ID`: the next page begins with the last id of this one"}
 }

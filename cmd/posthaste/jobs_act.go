@@ -34,16 +34,19 @@ var (
 			return became == operator.CancelRequested, err
 		},
 	}
-	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
-	retryAct   = jobAct{
+	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created},
+		[]outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
+	retryAct = jobAct{
 		"retry", "run dead letters again with all their attempts, and waiting jobs at once",
 		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, true, outright(jobActs.Retry),
 	}
-	dismissAct = jobAct{"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
+	dismissAct = jobAct{"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false,
+		outright(jobActs.Dismiss)}
 )
 
 // outright returns a job act for an act that is done when it returns.
-func outright(do func(jobActs, context.Context, outbox.ID) error) func(jobActs, context.Context, outbox.ID) (bool, error) {
+func outright(do func(jobActs, context.Context, outbox.ID) error) func(jobActs, context.Context,
+	outbox.ID) (bool, error) {
 	return func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) { return false, do(o, ctx, id) }
 }
 
@@ -88,7 +91,8 @@ func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, er
 	if err != nil {
 		return nil, f, &usageError{err}
 	}
-	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" || len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero()
+	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" ||
+		len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero()
 	switch {
 	case c.NArg() > 0 && filtered:
 		return nil, f, usagef("want IDs or filters, not both")
@@ -200,7 +204,8 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 const actPart = 100 // jobs per step of the progress; one request through the API
 
 // inParts acts on jobs, one after the other, and counts those that were only asked.
-func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int, do func(context.Context, jobActs, []outbox.ID) (partDone, error)) iter.Seq2[operator.BulkProgress, error] {
+func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int,
+	do func(context.Context, jobActs, []outbox.ID) (partDone, error)) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		progress := operator.BulkProgress{Matched: int64(len(ids))}
 		for part := range slices.Chunk(ids, actPart) {

@@ -75,7 +75,8 @@ func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobC
 		return nil
 	}
 	j := operator.Job{
-		ID: idOf(e.ID), Tenant: idOf(e.Tenant), Kind: e.Kind, Queue: e.Queue, Status: now.status, Epoch: e.Epoch, Attempt: e.Attempt, FinishedAt: e.FinishedAt,
+		ID: idOf(e.ID), Tenant: idOf(e.Tenant), Kind: e.Kind, Queue: e.Queue, Status: now.status, Epoch: e.Epoch,
+		Attempt: e.Attempt, FinishedAt: e.FinishedAt,
 	}
 	if e.Error != nil {
 		j.ErrorCode = e.Error.Code

@@ -20,7 +20,8 @@ func (p *program) jobLogsCommand() *cli.Command {
 		Usage:     "print the newest lines that a job has logged, oldest first",
 		ArgsUsage: "ID",
 		Flags: append(operatorFlags(), jsonOrText(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "print new lines as they arrive, until the job has ended or is a dead letter"}),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"},
+				Usage: "print new lines as they arrive, until the job has ended or is a dead letter"}),
 		Action: p.jobLogs,
 	}
 }
@@ -95,14 +96,16 @@ func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
 
 func (p *program) printLogLine(c *cli.Command, l operator.LogLine) error {
 	if c.String("output") == "json" {
-		object, err := listing{header: []string{"at", "level", "message", "epoch", "line"}}.object([]any{instant(l.At), l.Level.String(), l.Message, known(l.Epoch), l.Line})
+		object, err := listing{header: []string{"at", "level", "message", "epoch", "line"}}.object(
+			[]any{instant(l.At), l.Level.String(), l.Message, known(l.Epoch), l.Line})
 		if err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(p.stdout, string(object))
 		return err
 	}
-	_, err := fmt.Fprintln(p.stdout, l.At.Local().Format("2006-01-02 15:04:05.000"), fmt.Sprintf("%-5s", l.Level), oneLine(l.Message))
+	_, err := fmt.Fprintln(p.stdout, l.At.Local().Format("2006-01-02 15:04:05.000"), fmt.Sprintf("%-5s", l.Level),
+		oneLine(l.Message))
 	return err
 }
 
@@ -135,7 +138,8 @@ var reportColumns = []string{"progress", "checkpoint", "steps"}
 func (r jobReports) objects() []any {
 	var progress, checkpoint any
 	if p := r.progress; !p.ReportedAt.IsZero() {
-		progress = map[string]any{"current": p.Current, "total": p.Total, "message": p.Message, "reported_at": instant(p.ReportedAt)}
+		progress = map[string]any{"current": p.Current, "total": p.Total, "message": p.Message,
+			"reported_at": instant(p.ReportedAt)}
 	}
 	if c := r.checkpoint; c.Data != nil {
 		checkpoint = map[string]any{"data": content("", c.Data), "saved_at": instant(c.SavedAt), "epoch": c.Epoch}
@@ -143,7 +147,8 @@ func (r jobReports) objects() []any {
 	steps := []map[string]any{}
 	for _, s := range r.steps {
 		steps = append(steps, map[string]any{
-			"name": s.Name, "epoch": s.Epoch, "finished_at": instant(s.FinishedAt), "took": s.Took.String(), "result": content("", s.Result),
+			"name": s.Name, "epoch": s.Epoch, "finished_at": instant(s.FinishedAt), "took": s.Took.String(),
+			"result": content("", s.Result),
 		})
 	}
 	return []any{progress, checkpoint, steps}

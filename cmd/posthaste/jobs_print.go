@@ -17,7 +17,8 @@ import (
 // jobColumns are the columns of a job in a listing; the first of them fit on a screen.
 var jobColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "max_attempts", "created_at", "run_at", "error_code",
-	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout", "backoff",
+	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant",
+	"timeout", "backoff",
 	"error_message", "content_type", "payload_bytes", "deadline", "cancel_requested_at", "parent", "streamed",
 }
 
@@ -32,9 +33,12 @@ func jobValues(j operator.Job) []any {
 	}
 	known := func(v any) any { return orNull(j.MaxAttempts != 0, v) }
 	return []any{
-		j.ID, j.Status, j.Kind, j.Queue, known(j.Attempt), known(j.MaxAttempts), instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
-		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), known(j.Worker), j.Priority, j.Key, known(j.LostLeases), known(j.Epoch), known(j.Tenant), known(timeout), known(backoffText(j.Backoff)),
-		known(j.ErrorMessage), textOrNull(j.ContentType), known(j.PayloadBytes), instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j), known(j.Streamed),
+		j.ID, j.Status, j.Kind, j.Queue, known(j.Attempt), known(j.MaxAttempts), instant(j.CreatedAt), instant(j.RunAt),
+		j.ErrorCode,
+		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), known(j.Worker), j.Priority, j.Key,
+		known(j.LostLeases), known(j.Epoch), known(j.Tenant), known(timeout), known(backoffText(j.Backoff)),
+		known(j.ErrorMessage), textOrNull(j.ContentType), known(j.PayloadBytes), instant(j.Deadline),
+		instant(j.CancelRequestedAt), parentOf(j), known(j.Streamed),
 	}
 }
 
@@ -87,7 +91,8 @@ func (p *program) printJob(c *cli.Command, j operator.Job, r jobReports) error {
 	names := append(append([]string{}, jobColumns...), "headers", "payload", "result", "attempts")
 	names = append(names, reportColumns...)
 	if c.String("output") == "json" {
-		values := append(jobValues(j), rawJSON(j.Headers), content(j.ContentType, j.Payload), resultObject(j.Result), attemptObjects(j.Attempts))
+		values := append(jobValues(j), rawJSON(j.Headers), content(j.ContentType, j.Payload), resultObject(j.Result),
+			attemptObjects(j.Attempts))
 		values = append(values, r.objects()...)
 		object, err := listing{header: names}.object(values)
 		if err != nil {
@@ -106,7 +111,9 @@ func (p *program) printJob(c *cli.Command, j operator.Job, r jobReports) error {
 		l.add(name, values[i])
 	}
 	for _, a := range j.Attempts {
-		l.add(fmt.Sprintf("attempt %d", a.Attempt), fmt.Sprintf("%s by %s: %s: %s", a.FinishedAt.Local().Format(time.RFC3339), a.Worker, a.ErrorCode, a.ErrorMessage))
+		l.add(fmt.Sprintf("attempt %d", a.Attempt),
+			fmt.Sprintf("%s by %s: %s: %s", a.FinishedAt.Local().Format(time.RFC3339), a.Worker, a.ErrorCode,
+				a.ErrorMessage))
 	}
 	for _, s := range r.steps {
 		l.add("step "+s.Name, fmt.Sprintf("%s in %s: %s", s.FinishedAt.Local().Format(time.RFC3339), s.Took, s.Result))
@@ -118,8 +125,9 @@ func attemptObjects(attempts []operator.Attempt) []map[string]any {
 	objects := []map[string]any{}
 	for _, a := range attempts {
 		objects = append(objects, map[string]any{
-			"attempt": a.Attempt, "epoch": a.Epoch, "worker": a.Worker, "started_at": instant(a.StartedAt), "finished_at": instant(a.FinishedAt),
-			"error_code": a.ErrorCode, "error_message": a.ErrorMessage, "stack": a.Stack,
+			"attempt": a.Attempt, "epoch": a.Epoch, "worker": a.Worker, "started_at": instant(a.StartedAt),
+			"finished_at": instant(a.FinishedAt),
+			"error_code":  a.ErrorCode, "error_message": a.ErrorMessage, "stack": a.Stack,
 		})
 	}
 	return objects
@@ -180,9 +188,11 @@ func (p *program) printChange(c *cli.Command, from string, j operator.Job) error
 	if c.String("output") == "json" {
 		known := j.MaxAttempts == 0
 		object, err := listing{header: []string{
-			"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code", "run_at", "finished_at", "epoch", "tenant",
+			"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code",
+			"run_at", "finished_at", "epoch", "tenant",
 		}}.object([]any{
-			instant(seen), j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!known, j.MaxAttempts), orNull(!known, j.Worker),
+			instant(seen), j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt,
+			orNull(!known, j.MaxAttempts), orNull(!known, j.Worker),
 			j.ErrorCode, instant(j.RunAt), instant(j.FinishedAt), j.Epoch, orNull(!j.Tenant.IsZero(), j.Tenant),
 		})
 		if err != nil {
@@ -195,7 +205,8 @@ func (p *program) printChange(c *cli.Command, from string, j operator.Job) error
 	if from != "" {
 		change = from + " " + change
 	}
-	line := fmt.Sprintf("%s  %s  %-22s %s in %s, attempt %d", seen.Format("15:04:05.000"), j.ID, change, j.Kind, j.Queue, j.Attempt)
+	line := fmt.Sprintf("%s  %s  %-22s %s in %s, attempt %d", seen.Format("15:04:05.000"), j.ID, change, j.Kind,
+		j.Queue, j.Attempt)
 	if j.MaxAttempts > 0 {
 		line += fmt.Sprintf(" of %d", j.MaxAttempts)
 	}

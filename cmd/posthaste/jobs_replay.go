@@ -50,7 +50,8 @@ func (p *program) replayHistory(ctx context.Context, c *cli.Command) error {
 		return &usageError{err}
 	}
 	r := operator.HistoryReplay{
-		Kind: c.String("kind"), Since: e.Since, Until: e.Until, Key: e.Key, Tenant: e.Tenant, PerSecond: e.PerSecond, Again: e.Again,
+		Kind: c.String("kind"), Since: e.Since, Until: e.Until, Key: e.Key, Tenant: e.Tenant, PerSecond: e.PerSecond,
+		Again: e.Again,
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o historyReplays) error {
 		plan, err := o.WouldReplayHistory(ctx, r)
@@ -78,7 +79,8 @@ func historyPlanText(plan operator.HistoryPlan) string {
 	if plan.Jobs == 0 {
 		return "would enqueue 0 jobs\n"
 	}
-	text := fmt.Sprintf("would enqueue %d jobs, which succeeded from %s to %s", plan.Jobs, plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
+	text := fmt.Sprintf("would enqueue %d jobs, which succeeded from %s to %s", plan.Jobs,
+		plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
 	if plan.Takes > 0 {
 		text += fmt.Sprintf("; the last is due in about %s", short(plan.Takes.Round(time.Second)))
 	}

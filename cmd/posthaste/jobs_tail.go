@@ -45,9 +45,12 @@ func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
 		Name: "tail", Usage: "print new jobs and changes of status as they happen", Description: tailDescription,
 		Flags: append(append(operatorFlags(), onlyFlags()...), jsonOrText(),
-			&cli.StringSliceFlag{Name: "status", Usage: "only changes to this `STATUS`, repeated or separated by commas"},
-			&cli.StringSliceFlag{Name: "job", Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
-			&cli.DurationFlag{Name: "interval", Value: followInterval, Usage: "`DURATION` between two polls, at least"}),
+			&cli.StringSliceFlag{Name: "status",
+				Usage: "only changes to this `STATUS`, repeated or separated by commas"},
+			&cli.StringSliceFlag{Name: "job",
+				Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
+			&cli.DurationFlag{Name: "interval", Value: followInterval,
+				Usage: "`DURATION` between two polls, at least"}),
 		Action: p.tailJobs,
 	}
 }
@@ -239,7 +242,8 @@ func (t *tail) named(ctx context.Context, o found) ([]operator.Job, error) {
 	t.jobs = open
 	return slices.DeleteFunc(jobs, func(j operator.Job) bool {
 		f := t.filter
-		return j.ID.IsZero() || f.Kind != "" && f.Kind != j.Kind || f.Queue != "" && f.Queue != j.Queue || f.Key != "" && f.Key != j.Key
+		return j.ID.IsZero() || f.Kind != "" && f.Kind != j.Kind || f.Queue != "" && f.Queue != j.Queue ||
+			f.Key != "" && f.Key != j.Key
 	}), nil
 }
 

@@ -51,7 +51,8 @@ func (p *program) explainJob(ctx context.Context, c *cli.Command) error {
 			if err != nil {
 				return err
 			}
-			l.add(r.Code, r.Sentence, instant(r.Since), instant(r.Until), textOrNull(r.Act.Command), json.RawMessage(evidence))
+			l.add(r.Code, r.Sentence, instant(r.Since), instant(r.Until), textOrNull(r.Act.Command),
+				json.RawMessage(evidence))
 		}
 		return p.print(c, l)
 	})
@@ -95,7 +96,8 @@ func evidenceOf(r operator.Reason) map[string]any {
 	put("error_message", r.ErrorMessage != "", r.ErrorMessage)
 	var workers []map[string]any
 	for _, w := range r.Workers {
-		workers = append(workers, map[string]any{"name": w.Name, "version": w.Version, "seen_at": instant(w.SeenAt), "present": !w.Missing})
+		workers = append(workers, map[string]any{"name": w.Name, "version": w.Version, "seen_at": instant(w.SeenAt),
+			"present": !w.Missing})
 	}
 	put("workers", len(workers) > 0, workers)
 	return object
@@ -114,16 +116,19 @@ func (r *remote) Explain(ctx context.Context, id outbox.ID) (operator.Explanatio
 		to := operator.Reason{
 			Code: operator.ReasonCode(from.Code), Sentence: from.Sentence, Since: from.Since, Until: from.Until,
 			Evidence: operator.Evidence{
-				Job: idOf(from.Job), JobStatus: outbox.Status(from.JobStatus), Key: from.Key, Worker: from.Worker, By: from.By, Because: from.Because,
+				Job: idOf(from.Job), JobStatus: outbox.Status(from.JobStatus), Key: from.Key, Worker: from.Worker,
+				By: from.By, Because: from.Because,
 				Running: from.Running, Limit: from.Limit, Ahead: from.Ahead, PerSecond: from.PerSecond,
 				Attempt: from.Attempt, ErrorCode: from.ErrorCode, ErrorMessage: from.ErrorMessage,
 			},
 		}
 		for _, w := range from.Workers {
-			to.Workers = append(to.Workers, operator.Dispatcher{Name: w.Name, Version: w.Version, SeenAt: w.SeenAt, Missing: !w.Present})
+			to.Workers = append(to.Workers, operator.Dispatcher{Name: w.Name, Version: w.Version, SeenAt: w.SeenAt,
+				Missing: !w.Present})
 		}
 		if from.Rate != nil {
-			to.Rate = operator.Rate{Starts: from.Rate.Starts, Interval: time.Duration(from.Rate.IntervalSeconds * float64(time.Second))}
+			to.Rate = operator.Rate{Starts: from.Rate.Starts,
+				Interval: time.Duration(from.Rate.IntervalSeconds * float64(time.Second))}
 		}
 		to.Act = actOf(from.Act)
 		e.Reasons = append(e.Reasons, to)

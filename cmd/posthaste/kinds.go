@@ -62,12 +62,14 @@ func listKinds(workers []operator.Worker, recent []operator.Recent) listing {
 			closed[r.Kind] = r
 		}
 	}
-	l := listing{header: []string{"kind", "dispatchers", "queues", "recently_closed", "recently_unsuccessful", "wait_p50", "wait_p99", "run_p50", "run_p99"}}
+	l := listing{header: []string{"kind", "dispatchers", "queues", "recently_closed", "recently_unsuccessful",
+		"wait_p50", "wait_p99", "run_p50", "run_p99"}}
 	for _, kind := range slices.Sorted(maps.Keys(present)) {
 		slices.Sort(queues[kind])
 		r, ended := closed[kind]
 		l.add(kind, present[kind], strings.Join(queues[kind], " "), r.Jobs, r.Unsuccessful,
-			orNull(ended, millis(r.WaitP50)), orNull(ended, millis(r.WaitP99)), orNull(ended, millis(r.RunP50)), orNull(ended, millis(r.RunP99)))
+			orNull(ended, millis(r.WaitP50)), orNull(ended, millis(r.WaitP99)), orNull(ended, millis(r.RunP50)),
+			orNull(ended, millis(r.RunP99)))
 	}
 	return l
 }

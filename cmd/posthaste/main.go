@@ -34,7 +34,8 @@ func main() {
 }
 
 // run is the whole program except for the process around it.
-func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader,
+	stdout, stderr io.Writer) int {
 	out := &checked{Writer: stdout}
 	p := &program{getenv: getenv, stdin: stdin, stdout: out, stderr: stderr}
 	root := p.root()
@@ -120,8 +121,12 @@ func (p *program) root() *cli.Command {
 		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
-			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(), p.jobsCommand(), p.dlqCommand(), p.operationsCommand(), p.queuesCommand(), p.workersCommand(), p.kindsCommand(), p.problemsCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
-			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.docsCommand(), p.versionCommand(), benchCommand(),
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(),
+			p.jobsCommand(), p.dlqCommand(), p.operationsCommand(), p.queuesCommand(), p.workersCommand(),
+			p.kindsCommand(), p.problemsCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(),
+			p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
+			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.docsCommand(), p.versionCommand(),
+			benchCommand(),
 		},
 	}
 	return root

@@ -30,11 +30,14 @@ func (p *program) migrateCommand() *cli.Command {
 		}
 		return c
 	}
-	status := onDatabase("status", "list the files of the schema and whether the database is behind, ahead or edited", p.migrateStatus)
+	status := onDatabase("status", "list the files of the schema and whether the database is behind, ahead or edited",
+		p.migrateStatus)
 	status.Flags = append(status.Flags, outputFlag())
 	status.Description = "Exit status: 0 if this build works with the schema (current, ahead), 1 if not: it is missing, behind,\nedited or too new."
-	up := onDatabase("up", "apply missing migrations and re-create all functions, or do nothing if none is missing; safe to run concurrently", p.migrateUp)
-	up.Flags = append(up.Flags, &cli.DurationFlag{Name: "wait", Usage: "`DURATION` to wait for a database that is unavailable or read-only"})
+	up := onDatabase("up",
+		"apply missing migrations and re-create all functions, or do nothing if none is missing; safe to run concurrently", p.migrateUp)
+	up.Flags = append(up.Flags,
+		&cli.DurationFlag{Name: "wait", Usage: "`DURATION` to wait for a database that is unavailable or read-only"})
 	return &cli.Command{
 		Name:  "migrate",
 		Usage: "apply the migrations of the schema \"outbox\", or show their status",

@@ -87,7 +87,8 @@ func plainly(err error) string {
 	for i, address := range addresses {
 		addresses[i] += causes[address]
 	}
-	return strings.Replace(err.Error(), connect.Error(), "cannot reach postgres as "+connect.Config.User+": "+strings.Join(addresses, "; "), 1)
+	return strings.Replace(err.Error(), connect.Error(), "cannot reach postgres as "+connect.Config.User+": "+
+		strings.Join(addresses, "; "), 1)
 }
 
 // dialed matches the driver's message about an address: 127.0.0.1:5432 (localhost): CAUSE.

@@ -54,12 +54,14 @@ func withNATS(s settings, servesAPI bool) (app.Config, error) {
 	}
 	if c.Presence != nil && !s.app.NoDispatch {
 		reporter, err := presence.New(presence.Config{
-			NATS: c.Presence.NATS.config(), SubjectPrefix: string(c.Presence.SubjectPrefix), Logger: s.app.Logger.With(slog.String("component", "presence")),
+			NATS: c.Presence.NATS.config(), SubjectPrefix: string(c.Presence.SubjectPrefix),
+			Logger: s.app.Logger.With(slog.String("component", "presence")),
 		})
 		if err != nil {
 			return s.app, err
 		}
-		s.app.Components = append(s.app.Components, app.Component{Name: "presence", Run: reporter.Run, Dispatching: reporter.Report})
+		s.app.Components = append(s.app.Components, app.Component{Name: "presence", Run: reporter.Run,
+			Dispatching: reporter.Report})
 	}
 	return s.app, nil
 }

@@ -52,7 +52,8 @@ func distance(a, b string) int {
 
 // ofKubernetes matches the variables that Kubernetes sets in each container for a Service whose name begins with
 // outbox.
-var ofKubernetes = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var ofKubernetes = regexp.MustCompile(
+	`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // warnOfVariables logs the notes of strangeVariables once, at the start of a process that takes all settings.
 func warnOfVariables(s settings) {
@@ -74,7 +75,8 @@ func strangeVariables(environ []string, relayConfig *relayConfig) (notes []strin
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
 		if strings.HasPrefix(name, "OUTBOX_") && !slices.Contains(known, name) && !ofKubernetes.MatchString(name) {
-			notes = append(notes, fmt.Sprintf("the environment variable %s is no setting, and does nothing%s", name, didYouMean(name, known)))
+			notes = append(notes, fmt.Sprintf("the environment variable %s is no setting, and does nothing%s", name,
+				didYouMean(name, known)))
 		}
 	}
 	slices.Sort(notes)

@@ -25,7 +25,9 @@ var (
 )
 
 func (p *program) operationsCommand() *cli.Command {
-	one := func(name, usage string, do func(operationActs, context.Context, outbox.ID, outbox.ID) (operator.Operation, error), more ...cli.Flag) *cli.Command {
+	one := func(name, usage string,
+		do func(operationActs, context.Context, outbox.ID, outbox.ID) (operator.Operation, error),
+		more ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: "ID", Flags: append(append(operatorFlags(), outputFlag()), more...),
 			Action: func(ctx context.Context, c *cli.Command) error {
@@ -53,10 +55,12 @@ func (p *program) operationsCommand() *cli.Command {
 			p.startCommand(),
 			{
 				Name: "list", Usage: "list operations, newest first", Action: p.listOperations,
-				Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag(), limitFlag("operations"), beforeFlag("operation")),
+				Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag(), limitFlag("operations"),
+					beforeFlag("operation")),
 			},
 			one("show", "show the progress of an operation", operationActs.Operation),
-			one("stop", "stop an operation; it has stopped when the command returns", operationActs.StopOperation, reasonFlag()),
+			one("stop", "stop an operation; it has stopped when the command returns", operationActs.StopOperation,
+				reasonFlag()),
 			one("resume", "continue a stopped operation", operationActs.ResumeOperation, reasonFlag()),
 		},
 	}
@@ -91,7 +95,8 @@ func (p *program) listOperations(ctx context.Context, c *cli.Command) error {
 
 func listOperations(list []operator.Operation) listing {
 	l := listing{
-		header:   []string{"id", "act", "state", "matched", "done", "passed", "per_second", "started_at", "finished_at", "actor", "reason", "kind", "queue", "fingerprint", "tenant", "stopped_at", "failure", "edit"},
+		header: []string{"id", "act", "state", "matched", "done", "passed", "per_second", "started_at", "finished_at",
+			"actor", "reason", "kind", "queue", "fingerprint", "tenant", "stopped_at", "failure", "edit"},
 		onScreen: 11,
 	}
 	for _, o := range list {
@@ -102,8 +107,10 @@ func listOperations(list []operator.Operation) listing {
 		case !o.StoppedAt.IsZero():
 			state = "stopped"
 		}
-		l.add(o.ID, o.Act, state, o.Matched, o.Done, o.Passed, o.PerSecond, instant(o.StartedAt), instant(o.FinishedAt), o.Actor, o.Reason,
-			o.Filter.Kind+o.Jobs.Kind, o.Filter.Queue+o.Jobs.Queue, o.Filter.Fingerprint, textOf(o.Tenant), instant(o.StoppedAt), o.Failure, o.Edit)
+		l.add(o.ID, o.Act, state, o.Matched, o.Done, o.Passed, o.PerSecond, instant(o.StartedAt), instant(o.FinishedAt),
+			o.Actor, o.Reason,
+			o.Filter.Kind+o.Jobs.Kind, o.Filter.Queue+o.Jobs.Queue, o.Filter.Fingerprint, textOf(o.Tenant),
+			instant(o.StoppedAt), o.Failure, o.Edit)
 	}
 	return l
 }

@@ -36,20 +36,24 @@ func (p *program) startCommand() *cli.Command {
 				if err != nil {
 					return err
 				}
-				return operate(ctx, p, c, func(ctx context.Context, o operationActs) error { return p.startOperation(ctx, c, o, n) })
+				return operate(ctx, p, c, func(ctx context.Context, o operationActs) error {
+					return p.startOperation(ctx, c, o, n)
+				})
 			},
 		}
 	}
 	return &cli.Command{
 		Name: "start", Usage: "start an act on all open jobs that match",
 		Commands: []*cli.Command{
-			start(operator.CancelJobs, "cancel jobs: waiting ones at once, running ones by asking their handlers to stop"),
+			start(operator.CancelJobs,
+				"cancel jobs: waiting ones at once, running ones by asking their handlers to stop"),
 			start(operator.ReleaseJobs, "let held jobs run"),
 			start(operator.RetryJobs, "run waiting jobs at once"),
 			start(operator.EditJobs, "give waiting jobs another queue, priority or time",
 				&cli.StringFlag{Name: "set-queue", Usage: "move them to this `QUEUE`; jobs with a key are left alone"},
 				&cli.StringFlag{Name: "set-priority", Usage: "`N`, -32768 to 32767; higher is more urgent"},
-				&cli.StringFlag{Name: "set-run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z; one that has passed means now"}),
+				&cli.StringFlag{Name: "set-run-at",
+					Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z; one that has passed means now"}),
 		},
 	}
 }
@@ -61,11 +65,13 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 	f, err := jobConditions(c)
 	for _, s := range f.Statuses {
 		if !slices.Contains(act.Possible(), s) {
-			err = errors.Join(err, fmt.Errorf("--status is %s: want %s, or there is nothing to %s", s, oneOf(act.Possible()), act))
+			err = errors.Join(err, fmt.Errorf("--status is %s: want %s, or there is nothing to %s", s,
+				oneOf(act.Possible()), act))
 		}
 	}
 	n = operator.NewOperation{Act: act, Jobs: operator.OpenFilter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: f.Tenant, Statuses: f.Statuses, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: c.String("as-of"),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: f.Tenant, Statuses: f.Statuses, CreatedSince: f.CreatedSince,
+		CreatedUntil: f.CreatedUntil, AsOf: c.String("as-of"),
 	}}
 	err = errors.Join(err, readRate(c, "jobs", &n.PerSecond))
 	if act == operator.EditJobs {
@@ -73,7 +79,8 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 		n.Edit, bad = jobEdit(c)
 		err = errors.Join(err, bad)
 	}
-	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero()
+	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 ||
+		!f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero()
 	if err == nil && filtered == c.Bool("all") {
 		err = fmt.Errorf("no jobs selected: want filters, or --all (see %s --help)", c.FullName())
 	}

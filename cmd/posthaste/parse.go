@@ -81,10 +81,12 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 		name, value, named := strings.Cut(strings.TrimSpace(part), "=")
 		if !named {
 			if keep != 0 {
-				return 0, nil, nil, errors.New("want one duration for all outcomes, then outcome=duration for those that differ")
+				return 0, nil, nil, errors.New(
+					"want one duration for all outcomes, then outcome=duration for those that differ")
 			}
 			if keep, err = parseDuration(name, least, most); err != nil {
-				return 0, nil, nil, fmt.Errorf("%w; an outcome of which nothing is to be kept says so by itself: succeeded=0", err)
+				return 0, nil, nil, fmt.Errorf(
+					"%w; an outcome of which nothing is to be kept says so by itself: succeeded=0", err)
 			}
 			continue
 		}
@@ -106,8 +108,10 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 		if _, twice := keeps[status]; twice {
 			return 0, nil, nil, fmt.Errorf("%q is listed twice", strings.TrimSpace(part))
 		}
-		if keeps[status], err = parseDuration(value, 0, most); err != nil || keeps[status] != 0 && keeps[status] < least {
-			return 0, nil, nil, fmt.Errorf("%s: want a duration of %s to %s, or 0 to keep none", name, short(least), short(most))
+		if keeps[status], err = parseDuration(value, 0, most); err != nil ||
+			keeps[status] != 0 && keeps[status] < least {
+			return 0, nil, nil, fmt.Errorf("%s: want a duration of %s to %s, or 0 to keep none", name, short(least),
+				short(most))
 		}
 	}
 	return keep, byStatus, byQueue, nil
@@ -327,7 +331,8 @@ func parseConsoleKeys(v string) (keys [][]byte, err error) {
 	for part := range strings.SplitSeq(v, ",") {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(part))
 		if err != nil || len(key) != 32 {
-			return nil, errors.New("want base64 of 32 bytes, as \"openssl rand -base64 32\" makes it, or two of them, separated by a comma")
+			return nil, errors.New(
+				"want base64 of 32 bytes, as \"openssl rand -base64 32\" makes it, or two of them, separated by a comma")
 		}
 		keys = append(keys, key)
 	}
@@ -339,7 +344,8 @@ func parseConsoleKeys(v string) (keys [][]byte, err error) {
 
 func parseConsoleURL(v string) (string, error) {
 	u, err := url.Parse(v)
-	if v != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+	if v != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
+		u.RawQuery != "" || u.Fragment != "") {
 		return "", errors.New("want something like https://host/path/, without user and query")
 	}
 	return v, nil

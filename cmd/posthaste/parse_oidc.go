@@ -46,7 +46,8 @@ func parseCapabilities(v string) (map[string][]access.Capability, error) {
 func parseScopes(v string) ([]string, error) {
 	scopes := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 	for _, scope := range scopes {
-		if strings.ContainsAny(scope, "\"\\") || strings.ContainsFunc(scope, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		if strings.ContainsAny(scope, "\"\\") ||
+			strings.ContainsFunc(scope, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
 			return nil, fmt.Errorf("%.80q is no scope", scope)
 		}
 	}

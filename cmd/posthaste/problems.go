@@ -59,7 +59,8 @@ func (p *program) listProblems(ctx context.Context, c *cli.Command) error {
 }
 
 // findProblems asks the API for what it has found in the last seconds, or searches the database.
-func (p *program) findProblems(ctx context.Context, c *cli.Command, tenant outbox.ID) (found watch.Findings, err error) {
+func (p *program) findProblems(ctx context.Context, c *cli.Command,
+	tenant outbox.ID) (found watch.Findings, err error) {
 	s, err := p.load(c, "database-url", "api", "token")
 	if err != nil {
 		return found, err
@@ -100,12 +101,15 @@ func (p *program) tellProblems(problems []watch.Problem) {
 
 func listProblems(problems []watch.Problem) listing {
 	l := listing{header: []string{
-		"severity", "kind", "sentence", "since", "what_to_do", "act", "jobs", "job_kind", "queue", "key", "fingerprint", "error_code", "error_message",
+		"severity", "kind", "sentence", "since", "what_to_do", "act", "jobs", "job_kind", "queue", "key", "fingerprint",
+		"error_code", "error_message",
 		"job", "schedule", "worker", "tenant",
 	}}
 	for _, f := range problems {
-		l.add(string(f.Severity), f.Kind, f.Sentence, instant(f.Since), textOrNull(f.Do), textOrNull(f.Act.Command), f.Jobs, textOrNull(f.JobKind),
-			textOrNull(f.Queue), textOrNull(f.Key), textOrNull(f.Fingerprint), textOrNull(f.ErrorCode), textOrNull(f.Message),
+		l.add(string(f.Severity), f.Kind, f.Sentence, instant(f.Since), textOrNull(f.Do), textOrNull(f.Act.Command),
+			f.Jobs, textOrNull(f.JobKind),
+			textOrNull(f.Queue), textOrNull(f.Key), textOrNull(f.Fingerprint), textOrNull(f.ErrorCode),
+			textOrNull(f.Message),
 			optional(f.Job), textOrNull(f.Schedule), textOrNull(f.Worker), optional(f.Tenant))
 	}
 	return l
@@ -121,9 +125,11 @@ func (r *remote) problems(ctx context.Context, tenant outbox.ID) (watch.Findings
 	f := watch.Findings{AsOf: found.AsOf, Problems: make([]watch.Problem, len(found.Problems))}
 	for i, p := range found.Problems {
 		f.Problems[i] = watch.Problem{
-			Kind: p.Kind, Severity: doctor.Severity(p.Severity), Sentence: p.Sentence, Since: p.Since, Do: p.Do, Act: actOf(p.Act),
+			Kind: p.Kind, Severity: doctor.Severity(p.Severity), Sentence: p.Sentence, Since: p.Since, Do: p.Do,
+			Act: actOf(p.Act),
 			Evidence: watch.Evidence{
-				Tenant: idOf(p.Tenant), Queue: p.Queue, JobKind: p.JobKind, Key: p.Key, Fingerprint: p.Fingerprint, ErrorCode: p.ErrorCode, Message: p.Message,
+				Tenant: idOf(p.Tenant), Queue: p.Queue, JobKind: p.JobKind, Key: p.Key, Fingerprint: p.Fingerprint,
+				ErrorCode: p.ErrorCode, Message: p.Message,
 				Job: idOf(p.Job), Schedule: p.Schedule, Worker: p.Worker, Jobs: p.Jobs,
 			},
 		}

@@ -62,7 +62,8 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 			l.header = append(l.header, string(s))
 		}
 		for _, q := range queues {
-			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate), kindsText(q.Unavailable)}
+			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate),
+				kindsText(q.Unavailable)}
 			for _, s := range openStatuses() {
 				row = append(row, q.Jobs[s])
 			}
@@ -114,7 +115,8 @@ func unusedQueue(ctx context.Context, o queueActs, queue string) string {
 	if err != nil || slices.Contains(names, queue) {
 		return ""
 	}
-	return fmt.Sprintf("no open job is in queue %s, and it was neither paused nor limited%s", queue, didYouMean(queue, names))
+	return fmt.Sprintf("no open job is in queue %s, and it was neither paused nor limited%s", queue,
+		didYouMean(queue, names))
 }
 
 func (p *program) limitCommand() *cli.Command {

@@ -20,13 +20,15 @@ func showDSN(dsn string) string {
 		return redacted
 	}
 	if strings.HasPrefix(config.Host, "/") {
-		text := "host=" + config.Host + " port=" + strconv.Itoa(int(config.Port)) + " user=" + config.User + " dbname=" + config.Database
+		text := "host=" + config.Host + " port=" + strconv.Itoa(int(config.Port)) + " user=" + config.User +
+			" dbname=" + config.Database
 		if config.Password != "" {
 			text += " password=" + redacted
 		}
 		return text
 	}
-	u := url.URL{Scheme: "postgres", Host: config.Host + ":" + strconv.Itoa(int(config.Port)), Path: "/" + config.Database}
+	u := url.URL{Scheme: "postgres", Host: config.Host + ":" + strconv.Itoa(int(config.Port)), Path: "/" +
+		config.Database}
 	if strings.Contains(config.Host, ":") {
 		u.Host = "[" + config.Host + "]:" + strconv.Itoa(int(config.Port))
 	}

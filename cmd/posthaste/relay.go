@@ -40,12 +40,14 @@ func withRelay(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	config := relay.Config{Sinks: sinks, Source: string(s.relayConfig.Source), Logger: s.app.Logger, Registerer: s.app.Registry}
+	config := relay.Config{Sinks: sinks, Source: string(s.relayConfig.Source), Logger: s.app.Logger,
+		Registerer: s.app.Registry}
 	heard := func(context.Context) error { return nil }
 	if !s.noListen {
 		wake := listener.NewSignal()
 		l, err := listener.New(cmp.Or(s.app.ListenURL, s.app.DatabaseURL), relay.Channel, wake, listener.Config{
-			AppName: "posthaste-relay", Pool: pool, Canary: pool, Logger: s.app.Logger.With(slog.String("component", "relay listener")),
+			AppName: "posthaste-relay", Pool: pool, Canary: pool,
+			Logger: s.app.Logger.With(slog.String("component", "relay listener")),
 		})
 		if err != nil {
 			return s.app, err
@@ -56,14 +58,15 @@ func withRelay(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	s.app.Components = append(s.app.Components, app.Component{Name: "relay", Ready: r.Ready, Pool: pool, NeedsSchema: true, Run: func(ctx context.Context) error {
-		var listening sync.WaitGroup
-		defer listening.Wait()
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		listening.Go(func() { _ = heard(ctx) }) // without it the relay polls
-		return r.Run(ctx)
-	}})
+	s.app.Components = append(s.app.Components, app.Component{Name: "relay", Ready: r.Ready, Pool: pool,
+		NeedsSchema: true, Run: func(ctx context.Context) error {
+			var listening sync.WaitGroup
+			defer listening.Wait()
+			ctx, stop := context.WithCancel(ctx)
+			defer stop()
+			listening.Go(func() { _ = heard(ctx) }) // without it the relay polls
+			return r.Run(ctx)
+		}})
 	return s.app, nil
 }
 
@@ -112,7 +115,8 @@ func (p *program) relayCommand() *cli.Command {
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listBridges,
 			},
-			p.sinkCommand("pause", "publish nothing to a sink, in all processes, until it is resumed", sinkActs.PauseSink),
+			p.sinkCommand("pause", "publish nothing to a sink, in all processes, until it is resumed",
+				sinkActs.PauseSink),
 			p.sinkCommand("resume", "resume a sink", sinkActs.ResumeSink),
 			{
 				Name: "skip", Usage: "never publish an event that is waiting for a sink, such as one that its broker refuses", ArgsUsage: "SINK EVENT-ID",
@@ -122,8 +126,9 @@ func (p *program) relayCommand() *cli.Command {
 			{
 				Name: "held", Usage: "list messages that a sink has refused, and those behind them of the same key, in the order of the log", ArgsUsage: "SINK",
 				Description: heldDescription,
-				Flags:       append(operatorFlags(), outputFlag(), limitFlag(fmt.Sprintf("messages, %d at most", operator.MaxLimit))),
-				Action:      p.listHeld,
+				Flags: append(operatorFlags(), outputFlag(),
+					limitFlag(fmt.Sprintf("messages, %d at most", operator.MaxLimit))),
+				Action: p.listHeld,
 			},
 			p.tailEventsCommand(),
 			p.seekCommand(),
@@ -149,9 +154,11 @@ func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner", "code", "reason"}}
+		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner",
+			"code", "reason"}}
 		for _, s := range sinks {
-			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.HeldMessages, s.Owner, s.AwayCode, s.AwayReason)
+			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.HeldMessages,
+				s.Owner, s.AwayCode, s.AwayReason)
 		}
 		return p.print(c, l)
 	})
@@ -203,9 +210,11 @@ func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"position", "topic", "key", "status", "attempt", "error_code", "job", "event", "tenant", "at", "error_message"}, onScreen: 8}
+		l := listing{header: []string{"position", "topic", "key", "status", "attempt", "error_code", "job", "event",
+			"tenant", "at", "error_message"}, onScreen: 8}
 		for _, m := range messages {
-			l.add(m.Position, m.Topic, textOrNull(m.Key), string(m.Status), m.Attempt, textOrNull(m.ErrorCode), m.Job.ID, optional(m.Event), m.Tenant, instant(m.At), textOrNull(m.ErrorMessage))
+			l.add(m.Position, m.Topic, textOrNull(m.Key), string(m.Status), m.Attempt, textOrNull(m.ErrorCode),
+				m.Job.ID, optional(m.Event), m.Tenant, instant(m.At), textOrNull(m.ErrorMessage))
 		}
 		return p.print(c, l)
 	})
@@ -310,7 +319,8 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 	}
 	err = errors.Join(err, s.Sink.Close())
 	if err != nil {
-		findings = append(findings, relay.Finding{Severity: relay.Problem, What: err.Error(), Remedy: "check address, credentials and network"})
+		findings = append(findings, relay.Finding{Severity: relay.Problem, What: err.Error(),
+			Remedy: "check address, credentials and network"})
 	}
 	if len(findings) == 0 {
 		findings = []relay.Finding{{Severity: relay.Note, What: "it can be published to"}}

@@ -52,15 +52,18 @@ func (b bridgeSpec) open(name string) (probed, error) {
 		return nil, errors.New("stream, consumer and subjects are fields of nats; kafka has topic and group")
 	case b.NATS != nil:
 		return nats.OpenSource(b.NATS.config(), nats.SourceConfig{
-			Stream: string(b.Stream), Consumer: string(cmp.Or(b.Consumer, ours)), Subjects: b.Subjects, Ordered: b.Ordered,
+			Stream: string(b.Stream), Consumer: string(cmp.Or(b.Consumer, ours)), Subjects: b.Subjects,
+			Ordered: b.Ordered,
 		})
 	}
-	return kafka.OpenSource(b.Kafka.config(), kafka.SourceConfig{Topic: string(b.Topic), Group: string(cmp.Or(b.Group, ours))})
+	return kafka.OpenSource(b.Kafka.config(),
+		kafka.SourceConfig{Topic: string(b.Topic), Group: string(cmp.Or(b.Group, ours))})
 }
 
 // config returns the bridge without its source.
 func (b bridgeSpec) config(name string) (bridge.BridgeConfig, error) {
-	c := bridge.BridgeConfig{Name: name, Kind: b.Kind, Options: outbox.Options{Queue: b.Queue}, Ordered: b.Ordered, MaxQueued: b.MaxQueued}
+	c := bridge.BridgeConfig{Name: name, Kind: b.Kind, Options: outbox.Options{Queue: b.Queue}, Ordered: b.Ordered,
+		MaxQueued: b.MaxQueued}
 	if b.Tenant != "" {
 		tenant, err := outbox.ParseID(b.Tenant)
 		if err != nil {
@@ -100,7 +103,8 @@ func withBridges(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	s.app.Components = append(s.app.Components, app.Component{Name: "bridge", Ready: r.Ready, Pool: pool, NeedsSchema: true, Run: r.Run})
+	s.app.Components = append(s.app.Components, app.Component{Name: "bridge", Ready: r.Ready, Pool: pool,
+		NeedsSchema: true, Run: r.Run})
 	return s.app, nil
 }
 
@@ -110,7 +114,9 @@ func checkBridge(ctx context.Context, b bridge.BridgeConfig) []relay.Finding {
 	defer cancel()
 	source := b.Source.(probed)
 	if err := errors.Join(source.Probe(ctx), source.Close()); err != nil {
-		return []relay.Finding{{Severity: relay.Problem, What: err.Error(), Remedy: "check address, credentials, network, and the names in relay.yaml"}}
+		return []relay.Finding{
+			{Severity: relay.Problem, What: err.Error(),
+				Remedy: "check address, credentials, network, and the names in relay.yaml"}}
 	}
 	return []relay.Finding{{Severity: relay.Note, What: "it can fetch"}}
 }

@@ -140,7 +140,8 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 	for i, r := range c.Routes {
 		path := []any{"routes", i}
 		if _, ok := c.Sinks[r.To]; !ok {
-			fault(append(path, "to"), "routes[%d].to: no sink is called %q; there is %s", i, r.To, strings.Join(slices.Sorted(maps.Keys(c.Sinks)), ", "))
+			fault(append(path, "to"), "routes[%d].to: no sink is called %q; there is %s", i, r.To,
+				strings.Join(slices.Sorted(maps.Keys(c.Sinks)), ", "))
 		}
 		led[r.To] = true
 		routes[r.To] = append(routes[r.To], r.route())
@@ -225,7 +226,8 @@ func child(node *yaml.Node, step any) *yaml.Node {
 }
 
 func (r routeSpec) route() relay.Route {
-	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused, Preset: r.Preset}
+	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused,
+		Preset: r.Preset}
 }
 
 // sinks opens the sinks with their routes, by name.

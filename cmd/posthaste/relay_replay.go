@@ -39,7 +39,8 @@ progress; Ctrl-C ends the command, not the replay: see "relay replays".`
 
 func (p *program) replayCommand() *cli.Command {
 	return &cli.Command{
-		Name: "replay", Usage: "publish events of the past to a sink again", ArgsUsage: "SINK", Description: replayEventsDescription,
+		Name: "replay", Usage: "publish events of the past to a sink again", ArgsUsage: "SINK",
+		Description: replayEventsDescription,
 		Flags: append(replayFlags("events", "stored"), topicFlag(), dryRunFlag("show what it would publish"),
 			&cli.BoolFlag{Name: "again", Usage: "under new ids, which are not dropped as repeats"},
 			&cli.BoolFlag{Name: "stop-live", Usage: "publish no new events to the sink while the replay runs"},
@@ -91,7 +92,8 @@ func planText(plan operator.ReplayPlan) string {
 	if plan.Events == 0 {
 		return "would publish 0 events\n"
 	}
-	text := fmt.Sprintf("would publish %d events, stored from %s to %s", plan.Events, plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
+	text := fmt.Sprintf("would publish %d events, stored from %s to %s", plan.Events,
+		plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
 	if plan.Takes > 0 {
 		text += fmt.Sprintf(", in about %s", short(plan.Takes.Round(time.Second)))
 	}
@@ -112,10 +114,13 @@ const replayLook = 500 * time.Millisecond
 func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Replay) error {
 	bar := isTerminal(p.stderr)
 	said := ""
-	goesOn := fmt.Errorf("replay %s goes on; posthaste relay replays %s shows it, and relay replays stop %[2]s %[1]s ends it", r.ID, r.Sink)
+	goesOn := fmt.Errorf(
+		"replay %s goes on; posthaste relay replays %s shows it, and relay replays stop %[2]s %[1]s ends it", r.ID,
+		r.Sink)
 	for r.EndedAt.IsZero() {
 		if bar {
-			fmt.Fprintf(p.stderr, "\r%s", progressBar(operator.BulkProgress{Matched: r.Events, Done: r.Published, Passed: r.Refused}))
+			fmt.Fprintf(p.stderr, "\r%s",
+				progressBar(operator.BulkProgress{Matched: r.Events, Done: r.Published, Passed: r.Refused}))
 		}
 		if r.Failure != "" && r.Failure != said {
 			said = r.Failure
@@ -136,7 +141,9 @@ func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Rep
 	if bar {
 		fmt.Fprintln(p.stderr)
 	}
-	_, err := fmt.Fprintf(p.stdout, "%s: %d published, of which the broker dropped %d as repeats; %d refused and passed by\n", r.State(), r.Published, r.Repeated, r.Refused)
+	_, err := fmt.Fprintf(p.stdout,
+		"%s: %d published, of which the broker dropped %d as repeats; %d refused and passed by\n", r.State(),
+		r.Published, r.Repeated, r.Refused)
 	if err == nil && r.Stopped {
 		return cli.Exit("the replay was stopped", exitFailed)
 	}
@@ -148,7 +155,8 @@ func (p *program) replaysCommand() *cli.Command {
 		Name: "replays", Usage: "list the replays of a sink, newest first", ArgsUsage: "SINK",
 		Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag()),
 		Commands: []*cli.Command{{
-			Name: "stop", Usage: "end a running replay", ArgsUsage: "SINK REPLAY-ID", Flags: append(operatorFlags(), reasonFlag()),
+			Name: "stop", Usage: "end a running replay", ArgsUsage: "SINK REPLAY-ID",
+			Flags:  append(operatorFlags(), reasonFlag()),
 			Action: p.stopReplay,
 		}},
 		Action: p.listReplays,
@@ -169,12 +177,16 @@ func (p *program) listReplays(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{
-			header:   []string{"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at", "waits_for", "actor", "reason", "topics", "key", "tenant", "since", "until", "rate", "again", "stop_live"},
+			header: []string{"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at",
+				"waits_for", "actor", "reason", "topics", "key", "tenant", "since", "until", "rate", "again",
+				"stop_live"},
 			onScreen: 9,
 		}
 		for _, r := range replays {
-			l.add(r.ID, r.State(), r.Events, r.Published, r.Repeated, r.Refused, instant(r.StartedAt), instant(r.EndedAt), textOrNull(r.Failure), r.Actor, r.Reason,
-				strings.Join(r.Topics, ","), textOrNull(r.Key), optional(r.Tenant), instant(r.Since), instant(r.Until), r.PerSecond, r.Again, r.StopLive)
+			l.add(r.ID, r.State(), r.Events, r.Published, r.Repeated, r.Refused, instant(r.StartedAt),
+				instant(r.EndedAt), textOrNull(r.Failure), r.Actor, r.Reason,
+				strings.Join(r.Topics, ","), textOrNull(r.Key), optional(r.Tenant), instant(r.Since), instant(r.Until),
+				r.PerSecond, r.Again, r.StopLive)
 		}
 		return p.print(c, l)
 	})

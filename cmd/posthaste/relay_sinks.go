@@ -134,8 +134,9 @@ func (k *kafkaSpec) open() (relay.Sink, error) { return opened(kafka.Open(k.conf
 
 func (k *kafkaSpec) config() kafka.Config {
 	return kafka.Config{
-		Brokers: texts(k.Brokers), Name: sinkName, Mechanism: string(k.Mechanism), MaxBytes: k.MaxBytes, TransactionalID: string(k.TransactionalID),
-		User: string(k.User), Password: string(k.Password), PasswordFile: string(k.PasswordFile),
+		Brokers: texts(k.Brokers), Name: sinkName, Mechanism: string(k.Mechanism), MaxBytes: k.MaxBytes,
+		TransactionalID: string(k.TransactionalID),
+		User:            string(k.User), Password: string(k.Password), PasswordFile: string(k.PasswordFile),
 		TLS: k.TLS, CAFile: string(k.CAFile), CertificateFile: string(k.CertificateFile), KeyFile: string(k.KeyFile),
 	}
 }
@@ -167,7 +168,8 @@ func (w *webhookSpec) open() (relay.Sink, error) {
 	}
 	return opened(webhook.Open(webhook.SinkConfig{
 		URL: string(w.URL), Hosts: texts(w.Hosts), Allow: allow, Concurrency: w.Concurrency, Timeout: w.Timeout,
-		Signing: webhook.Signing{Secrets: texts(w.Secrets), File: string(w.SecretFile)}, UserAgent: "posthaste/" + buildVersion(),
+		Signing: webhook.Signing{Secrets: texts(w.Secrets), File: string(w.SecretFile)}, UserAgent: "posthaste/" +
+			buildVersion(),
 		CAFile: string(w.CAFile), CertificateFile: string(w.CertificateFile), KeyFile: string(w.KeyFile),
 	}))
 }

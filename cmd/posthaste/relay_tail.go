@@ -34,7 +34,8 @@ object per line, in which a payload that is not JSON is a string, base64 if it i
 
 func (p *program) tailEventsCommand() *cli.Command {
 	return &cli.Command{
-		Name: "tail", Usage: "print events as they are published", Description: tailEventsDescription, ArgsUsage: "[SINK]",
+		Name: "tail", Usage: "print events as they are published", Description: tailEventsDescription,
+		ArgsUsage: "[SINK]",
 		Flags: append(flags("database-url", "listen-url"), jsonOrText(),
 			topicFlag(), onlyKeyFlag(), onlyTenantFlag(), sinceFlag("since", "stored"),
 			&cli.BoolFlag{Name: "payloads", Usage: "print payloads as well"}),
@@ -127,7 +128,8 @@ func (p *program) printEvent(c *cli.Command, e *relay.Event) error {
 		_, err = fmt.Fprintf(p.stdout, "%s\n", object)
 		return err
 	}
-	line := fmt.Sprintf("%s  %d  %s  %s  %s  %s", e.At.Local().Format(time.RFC3339Nano), e.Position, e.Topic, cmp.Or(e.Key, "-"), e.Tenant, e.ID)
+	line := fmt.Sprintf("%s  %d  %s  %s  %s  %s", e.At.Local().Format(time.RFC3339Nano), e.Position, e.Topic,
+		cmp.Or(e.Key, "-"), e.Tenant, e.ID)
 	if c.Bool("payloads") {
 		line += "  " + string(e.Payload)
 	}

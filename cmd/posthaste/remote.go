@@ -56,7 +56,8 @@ func wantsAPI(c *cli.Command, s settings) (bool, error) {
 	return s.apiURL != "" && !c.IsSet("database-url"), nil
 }
 
-func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, act func(context.Context, *remote) error) error {
+func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings,
+	act func(context.Context, *remote) error) error {
 	way := &line{}
 	api, err := client.New(s.apiURL, client.Config{Token: s.apiToken, HTTP: &http.Client{Transport: way}})
 	if err != nil {
@@ -65,7 +66,8 @@ func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, ac
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	reason := c.String("reason")
-	err = act(client.WithReason(ctx, reason), &remote{api: api, line: way, reason: reason, cursors: map[string]string{}})
+	err = act(client.WithReason(ctx, reason),
+		&remote{api: api, line: way, reason: reason, cursors: map[string]string{}})
 	if isProblem(err, client.CodeInvalidInput) || isProblem(err, client.CodeMalformedRequest) {
 		return &usageError{err}
 	}
@@ -139,9 +141,11 @@ func isProblem(err error, code client.Code) bool {
 
 func jobOf(j client.Job) operator.Job {
 	job := operator.Job{
-		ID: idOf(j.ID), Parent: idOf(j.Parent), Queue: j.Queue, Kind: j.Kind, Status: outbox.Status(j.Status), Priority: j.Priority, Key: j.Key,
-		CreatedAt: j.CreatedAt, RunAt: j.RunAt, Deadline: j.Deadline, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt, CancelRequestedAt: j.CancelRequestedAt,
-		ContentType: j.PayloadContentType, Payload: j.Payload,
+		ID: idOf(j.ID), Parent: idOf(j.Parent), Queue: j.Queue, Kind: j.Kind, Status: outbox.Status(j.Status),
+		Priority: j.Priority, Key: j.Key,
+		CreatedAt: j.CreatedAt, RunAt: j.RunAt, Deadline: j.Deadline, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
+		CancelRequestedAt: j.CancelRequestedAt,
+		ContentType:       j.PayloadContentType, Payload: j.Payload,
 	}
 	if j.PayloadBase64 != nil {
 		job.Payload = j.PayloadBase64
@@ -150,7 +154,8 @@ func jobOf(j client.Job) operator.Job {
 		job.ErrorCode, job.ErrorMessage = j.Error.Code, j.Error.Message
 	}
 	if in := j.Internals; in != nil {
-		job.Tenant, job.Attempt, job.MaxAttempts, job.LostLeases, job.Epoch = idOf(in.Tenant), in.Attempt, in.MaxAttempts, in.LostLeases, in.Epoch
+		job.Tenant, job.Attempt, job.MaxAttempts, job.LostLeases, job.Epoch = idOf(in.Tenant), in.Attempt,
+			in.MaxAttempts, in.LostLeases, in.Epoch
 		job.Timeout, job.Worker, job.LeaseExpiresAt = seconds(in.TimeoutSeconds), in.Worker, in.LeaseExpiresAt
 		for _, wait := range in.BackoffSeconds {
 			job.Backoff = append(job.Backoff, seconds(wait))
@@ -166,12 +171,13 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 // not been listed yet, it reads through all newer ones.
 func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, error) {
 	filter := jobFilterOf(f)
-	found, err := before(r.cursors, textOf(f.Before), f.Limit, func(limit int, cursor string) ([]client.Job, string, error) {
-		ctx, cancel := patient(ctx)
-		defer cancel()
-		page, err := r.api.JobPage(ctx, filter, client.Page{Limit: limit, Cursor: cursor})
-		return page.Jobs, page.Next, err
-	}, func(j client.Job) string { return j.ID })
+	found, err := before(r.cursors, textOf(f.Before), f.Limit,
+		func(limit int, cursor string) ([]client.Job, string, error) {
+			ctx, cancel := patient(ctx)
+			defer cancel()
+			page, err := r.api.JobPage(ctx, filter, client.Page{Limit: limit, Cursor: cursor})
+			return page.Jobs, page.Next, err
+		}, func(j client.Job) string { return j.ID })
 	jobs := make([]operator.Job, len(found))
 	for i, j := range found {
 		jobs[i] = jobOf(j)
@@ -212,8 +218,10 @@ func (r *remote) All(ctx context.Context, f operator.Filter) iter.Seq2[operator.
 
 func jobFilterOf(f operator.Filter) client.JobFilter {
 	filter := client.JobFilter{
-		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil,
-		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, Parent: textOf(f.Parent), IDPrefix: f.IDPrefix, Contains: f.Contains,
+		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil,
+		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, Parent: textOf(f.Parent),
+		IDPrefix: f.IDPrefix, Contains: f.Contains,
 		FinishedSince: f.FinishedSince, FinishedUntil: f.FinishedUntil,
 	}
 	for _, s := range f.Statuses {
@@ -224,7 +232,8 @@ func jobFilterOf(f operator.Filter) client.JobFilter {
 
 // before reads the page that begins after the item with the given id: with the cursor that is remembered for it, or
 // else by reading from the first page on. Ids sort as their items do, newest first.
-func before[T any](cursors map[string]string, id string, limit int, read func(limit int, cursor string) ([]T, string, error), idOf func(T) string) (page []T, err error) {
+func before[T any](cursors map[string]string, id string, limit int,
+	read func(limit int, cursor string) ([]T, string, error), idOf func(T) string) (page []T, err error) {
 	cursor, known := cursors[id]
 	for {
 		items, next, err := read(limit-len(page), cursor)
@@ -284,7 +293,8 @@ func (r *remote) Steps(ctx context.Context, id outbox.ID) ([]operator.Step, erro
 	}
 	steps := make([]operator.Step, len(found))
 	for i, s := range found {
-		steps[i] = operator.Step{Name: s.Name, Epoch: s.Epoch, FinishedAt: s.FinishedAt, Took: seconds(s.TookSeconds), Result: s.Result}
+		steps[i] = operator.Step{Name: s.Name, Epoch: s.Epoch, FinishedAt: s.FinishedAt, Took: seconds(s.TookSeconds),
+			Result: s.Result}
 	}
 	return steps, err
 }

@@ -17,7 +17,8 @@ func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
 	found, err := r.api.Queues(ctx, "")
 	queues := make([]operator.Queue, len(found.Queues))
 	for i, q := range found.Queues {
-		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning, Rate: operatorsRate(q.Rate), Jobs: jobsByStatus(q.Jobs)}
+		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning,
+			Rate: operatorsRate(q.Rate), Jobs: jobsByStatus(q.Jobs)}
 	}
 	return queues, err
 }
@@ -35,14 +36,18 @@ func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := r.api.Overview(ctx, "")
-	v := operator.Overview{AsOf: found.AsOf, Estimated: found.Estimated, NoOldest: found.OldestUnknown, Enqueued: found.Enqueued, Closed: found.Closed}
+	v := operator.Overview{AsOf: found.AsOf, Estimated: found.Estimated, NoOldest: found.OldestUnknown,
+		Enqueued: found.Enqueued, Closed: found.Closed}
 	for _, q := range found.Queues {
-		v.Queues = append(v.Queues, operator.QueueOverview{Queue: operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs)}})
+		v.Queues = append(v.Queues,
+			operator.QueueOverview{Queue: operator.Queue{Name: q.Queue, PausedSince: q.PausedSince,
+				OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs)}})
 	}
 	for _, k := range found.Recent {
 		v.Recent = append(v.Recent, operator.Recent{
 			Kind: k.Kind, Jobs: k.Jobs, Unsuccessful: k.Unsuccessful, Since: k.Since,
-			WaitP50: seconds(k.WaitP50Seconds), WaitP99: seconds(k.WaitP99Seconds), RunP50: seconds(k.RunP50Seconds), RunP99: seconds(k.RunP99Seconds),
+			WaitP50: seconds(k.WaitP50Seconds), WaitP99: seconds(k.WaitP99Seconds), RunP50: seconds(k.RunP50Seconds),
+			RunP99: seconds(k.RunP99Seconds),
 		})
 	}
 	return v, err
@@ -97,8 +102,10 @@ func (r *remote) Workers(ctx context.Context) ([]operator.Worker, error) {
 
 func letterFilterOf(f operator.DeadLetterFilter) client.DeadLetterFilter {
 	filter := client.DeadLetterFilter{
-		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
-		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
+		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode,
+		Fingerprint:  f.Fingerprint,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince,
+		FailedUntil: f.FailedUntil,
 	}
 	if f.Status != "" {
 		filter.Status = []string{string(f.Status)}
@@ -106,14 +113,16 @@ func letterFilterOf(f operator.DeadLetterFilter) client.DeadLetterFilter {
 	return filter
 }
 
-func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, older outbox.ID, limit int) ([]operator.DeadLetter, error) {
+func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, older outbox.ID,
+	limit int) ([]operator.DeadLetter, error) {
 	filter := letterFilterOf(f)
-	found, err := before(r.cursors, textOf(older), limit, func(limit int, cursor string) ([]client.DeadLetter, string, error) {
-		ctx, cancel := patient(ctx)
-		defer cancel()
-		page, err := r.api.DeadLetterPage(ctx, filter, limit, cursor)
-		return page.DeadLetters, page.Next, err
-	}, func(l client.DeadLetter) string { return l.ID })
+	found, err := before(r.cursors, textOf(older), limit,
+		func(limit int, cursor string) ([]client.DeadLetter, string, error) {
+			ctx, cancel := patient(ctx)
+			defer cancel()
+			page, err := r.api.DeadLetterPage(ctx, filter, limit, cursor)
+			return page.DeadLetters, page.Next, err
+		}, func(l client.DeadLetter) string { return l.ID })
 	letters := make([]operator.DeadLetter, len(found))
 	for i, l := range found {
 		letters[i] = operator.DeadLetter{Job: jobOf(l.Job), FailedAt: l.FailedAt, Fingerprint: l.Fingerprint}
@@ -121,15 +130,17 @@ func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, o
 	return letters, err
 }
 
-func (r *remote) DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter, limit int) ([]operator.DeadLetterGroup, error) {
+func (r *remote) DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter,
+	limit int) ([]operator.DeadLetterGroup, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := r.api.DeadLetterGroups(ctx, letterFilterOf(f), limit)
 	groups := make([]operator.DeadLetterGroup, len(found))
 	for i, g := range found {
 		groups[i] = operator.DeadLetterGroup{
-			Fingerprint: g.Fingerprint, Kind: g.Kind, ErrorCode: g.ErrorCode, Message: g.Message, Example: idOf(g.Example),
-			Jobs: g.Jobs, Oldest: g.Oldest, Newest: g.Newest,
+			Fingerprint: g.Fingerprint, Kind: g.Kind, ErrorCode: g.ErrorCode, Message: g.Message,
+			Example: idOf(g.Example),
+			Jobs:    g.Jobs, Oldest: g.Oldest, Newest: g.Newest,
 		}
 	}
 	return groups, err
@@ -145,7 +156,8 @@ func (r *remote) Keys(ctx context.Context, f operator.KeyFilter) ([]operator.Key
 	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	page, err := r.api.KeyPage(ctx, client.KeyFilter{Tenant: textOf(f.Tenant), Queue: f.Queue, Parked: f.Parked}, f.Limit, cursor)
+	page, err := r.api.KeyPage(ctx, client.KeyFilter{Tenant: textOf(f.Tenant), Queue: f.Queue, Parked: f.Parked},
+		f.Limit, cursor)
 	keys := make([]operator.Key, len(page.Keys))
 	for i, k := range page.Keys {
 		keys[i] = keyOf(k)
@@ -193,7 +205,8 @@ func (r *remote) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]operator.
 		schedules[i] = operator.Schedule{
 			Name: s.Name, Tenant: idOf(s.Tenant), Expression: s.Cron, Zone: s.TimeZone, Every: seconds(s.EverySeconds),
 			Missed: s.Missed, MissedLimit: s.MissedLimit, Kind: s.Kind, Queue: s.Queue, Streamed: s.Streamed,
-			NextAt: s.NextAt, LastAt: s.LastAt, PausedSince: s.PausedSince, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, SetBy: s.SetBy,
+			NextAt: s.NextAt, LastAt: s.LastAt, PausedSince: s.PausedSince, CreatedAt: s.CreatedAt,
+			UpdatedAt: s.UpdatedAt, SetBy: s.SetBy,
 		}
 	}
 	return schedules, err
@@ -245,7 +258,8 @@ func (r *remote) Audit(ctx context.Context, f operator.AuditFilter) ([]operator.
 	entries := make([]operator.AuditEntry, 0, len(found))
 	for a := range slices.Values(found) {
 		entries = append(entries, operator.AuditEntry{
-			ID: a.ID, At: a.At, Actor: a.Actor, Act: a.Act, Tenant: idOf(a.Tenant), JobID: idOf(a.JobID), Queue: a.Queue, Target: a.Target,
+			ID: a.ID, At: a.At, Actor: a.Actor, Act: a.Act, Tenant: idOf(a.Tenant), JobID: idOf(a.JobID),
+			Queue: a.Queue, Target: a.Target,
 			Before: a.Before, After: a.After, Reason: a.Reason, RequestID: a.RequestID,
 		})
 	}

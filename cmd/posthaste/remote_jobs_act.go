@@ -36,7 +36,8 @@ func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
 	return r.act(ctx, "dismiss", id, r.api.DismissJob)
 }
 
-func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(context.Context, string) (client.Job, error)) error {
+func (r *remote) act(ctx context.Context, verb string, id outbox.ID,
+	do func(context.Context, string) (client.Job, error)) error {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	if _, err := do(ctx, id.String()); err != nil {
@@ -62,7 +63,8 @@ func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry
 		which.IDs[i] = id.String()
 	}
 	do := map[string]func(context.Context, client.Bulk) (client.BulkResult, error){
-		cancelAct.name: r.api.CancelJobs, releaseAct.name: r.api.ReleaseJobs, retryAct.name: r.api.RetryJobs, dismissAct.name: r.api.DismissJobs,
+		cancelAct.name: r.api.CancelJobs, releaseAct.name: r.api.ReleaseJobs, retryAct.name: r.api.RetryJobs,
+		dismissAct.name: r.api.DismissJobs,
 	}[act]
 	patiently := func(ctx context.Context, which client.Bulk) (client.BulkResult, error) {
 		ctx, cancel := patient(ctx)

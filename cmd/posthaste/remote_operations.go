@@ -28,14 +28,16 @@ func (r *remote) StartOperation(ctx context.Context, n operator.NewOperation) (o
 	return operationOf(started), nil
 }
 
-func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct, f operator.OpenFilter) (operator.OpenMatch, error) {
+func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct,
+	f operator.OpenFilter) (operator.OpenMatch, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	counted, err := r.api.PreviewOperation(ctx, client.NewOperation{Act: string(act), Jobs: openJobsOf(act, f)})
 	if err != nil {
 		return operator.OpenMatch{}, fmt.Errorf("count open jobs: %w", err)
 	}
-	match := operator.OpenMatch{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf, ByStatus: map[outbox.Status]int64{}}
+	match := operator.OpenMatch{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf,
+		ByStatus: map[outbox.Status]int64{}}
 	for status, n := range counted.ByStatus {
 		match.ByStatus[outbox.Status(status)] = n
 	}
@@ -44,7 +46,8 @@ func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct, f
 
 // openJobsOf returns a filter for the API, which refuses one without any condition; --all means each status.
 func openJobsOf(act operator.OperationAct, f operator.OpenFilter) client.OpenJobsFilter {
-	of := client.OpenJobsFilter{Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
+	of := client.OpenJobsFilter{Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
 	statuses := f.Statuses
 	if len(statuses) == 0 {
 		statuses = act.Possible()
@@ -56,12 +59,13 @@ func openJobsOf(act operator.OperationAct, f operator.OpenFilter) client.OpenJob
 }
 
 func (r *remote) Operations(ctx context.Context, tenant, older outbox.ID, limit int) ([]operator.Operation, error) {
-	found, err := before(r.cursors, textOf(older), limit, func(limit int, cursor string) ([]client.Operation, string, error) {
-		ctx, cancel := patient(ctx)
-		defer cancel()
-		page, err := r.api.OperationPage(ctx, textOf(tenant), limit, cursor)
-		return page.Operations, page.Next, err
-	}, func(o client.Operation) string { return o.ID })
+	found, err := before(r.cursors, textOf(older), limit,
+		func(limit int, cursor string) ([]client.Operation, string, error) {
+			ctx, cancel := patient(ctx)
+			defer cancel()
+			page, err := r.api.OperationPage(ctx, textOf(tenant), limit, cursor)
+			return page.Operations, page.Next, err
+		}, func(o client.Operation) string { return o.ID })
 	if err != nil {
 		return nil, fmt.Errorf("list operations: %w", err)
 	}
@@ -87,7 +91,8 @@ func (r *remote) ResumeOperation(ctx context.Context, _, id outbox.ID) (operator
 	return r.onOperation(ctx, id, r.api.ResumeOperation)
 }
 
-func (r *remote) onOperation(ctx context.Context, id outbox.ID, do func(context.Context, string) (client.Operation, error)) (operator.Operation, error) {
+func (r *remote) onOperation(ctx context.Context, id outbox.ID,
+	do func(context.Context, string) (client.Operation, error)) (operator.Operation, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := do(ctx, id.String())
@@ -100,11 +105,15 @@ func (r *remote) onOperation(ctx context.Context, id outbox.ID, do func(context.
 func operationOf(o client.Operation) operator.Operation {
 	f := o.Filter
 	op := operator.Operation{
-		ID: idOf(o.ID), Tenant: idOf(o.Tenant), Act: operator.OperationAct(o.Act), PerSecond: o.RatePerSecond, Matched: o.Matched, Done: o.Done, Passed: o.Passed,
-		Actor: o.Actor, Reason: o.Reason, RequestID: o.AuditID, StartedAt: o.StartedAt, StoppedAt: o.StoppedAt, FinishedAt: o.FinishedAt, Failure: o.Failure,
+		ID: idOf(o.ID), Tenant: idOf(o.Tenant), Act: operator.OperationAct(o.Act), PerSecond: o.RatePerSecond,
+		Matched: o.Matched, Done: o.Done, Passed: o.Passed,
+		Actor: o.Actor, Reason: o.Reason, RequestID: o.AuditID, StartedAt: o.StartedAt, StoppedAt: o.StoppedAt,
+		FinishedAt: o.FinishedAt, Failure: o.Failure,
 		Filter: operator.DeadLetterFilter{
-			Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Tenant: idOf(f.Tenant),
-			CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
+			Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
+			Tenant:       idOf(f.Tenant),
+			CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince,
+			FailedUntil: f.FailedUntil,
 		},
 	}
 	if len(f.Status) == 1 {
@@ -112,7 +121,8 @@ func operationOf(o client.Operation) operator.Operation {
 	}
 	op.Edit = operator.JobEdit{Queue: o.Edit.Queue, Priority: o.Edit.Priority, RunAt: o.Edit.RunAt}
 	j := o.Jobs
-	op.Jobs = operator.OpenFilter{Kind: j.Kind, Queue: j.Queue, Key: j.Key, Tenant: idOf(j.Tenant), CreatedSince: j.CreatedSince, CreatedUntil: j.CreatedUntil}
+	op.Jobs = operator.OpenFilter{Kind: j.Kind, Queue: j.Queue, Key: j.Key, Tenant: idOf(j.Tenant),
+		CreatedSince: j.CreatedSince, CreatedUntil: j.CreatedUntil}
 	for _, s := range j.Status {
 		op.Jobs.Statuses = append(op.Jobs.Statuses, outbox.Status(s))
 	}

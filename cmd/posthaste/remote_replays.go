@@ -11,11 +11,13 @@ import (
 
 func (r *remote) newReplay(e operator.ReplayEvents) client.NewReplay {
 	return client.NewReplay{
-		Tenant: textOf(e.Tenant), Since: e.Since, Until: e.Until, Topics: e.Topics, Key: e.Key, RatePerSecond: e.PerSecond, Again: e.Again, StopLive: e.StopLive, Reason: r.reason,
+		Tenant: textOf(e.Tenant), Since: e.Since, Until: e.Until, Topics: e.Topics, Key: e.Key,
+		RatePerSecond: e.PerSecond, Again: e.Again, StopLive: e.StopLive, Reason: r.reason,
 	}
 }
 
-func (r *remote) WouldReplayEvents(ctx context.Context, sink string, e operator.ReplayEvents) (operator.ReplayPlan, error) {
+func (r *remote) WouldReplayEvents(ctx context.Context, sink string,
+	e operator.ReplayEvents) (operator.ReplayPlan, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	which := r.newReplay(e)
@@ -73,22 +75,26 @@ func operatorsReplay(r client.Replay) operator.Replay {
 	return operator.Replay{
 		ID: idOf(r.ID), Sink: r.Sink,
 		ReplayEvents: operator.ReplayEvents{
-			EventFilter: operator.EventFilter{Since: r.Since, Until: r.Until, Topics: r.Topics, Key: r.Key, Tenant: idOf(r.Tenant)},
-			PerSecond:   r.RatePerSecond, Again: r.Again, StopLive: r.StopLive,
+			EventFilter: operator.EventFilter{Since: r.Since, Until: r.Until, Topics: r.Topics, Key: r.Key,
+				Tenant: idOf(r.Tenant)},
+			PerSecond: r.RatePerSecond, Again: r.Again, StopLive: r.StopLive,
 		},
-		Events: r.Events, Published: r.Published, Refused: r.Refused, Repeated: r.Repeated, Failure: r.WaitsFor, Actor: r.Actor, Reason: r.Reason,
+		Events: r.Events, Published: r.Published, Refused: r.Refused, Repeated: r.Repeated, Failure: r.WaitsFor,
+		Actor: r.Actor, Reason: r.Reason,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Stopped: r.State == "stopped",
 	}
 }
 
 func (r *remote) newJobReplay(h operator.HistoryReplay) client.NewHistoryReplay {
 	return client.NewHistoryReplay{
-		Tenant: textOf(h.Tenant), Kind: h.Kind, Since: h.Since, Until: h.Until, Key: h.Key, RatePerSecond: h.PerSecond, Again: h.Again, Reason: r.reason,
+		Tenant: textOf(h.Tenant), Kind: h.Kind, Since: h.Since, Until: h.Until, Key: h.Key, RatePerSecond: h.PerSecond,
+		Again: h.Again, Reason: r.reason,
 	}
 }
 
 func historyPlan(a client.HistoryReplay) operator.HistoryPlan {
-	return operator.HistoryPlan{Jobs: a.Jobs, Bytes: a.Bytes, Oldest: a.OldestAt, Newest: a.NewestAt, Until: a.Until, Takes: seconds(a.TakesSeconds)}
+	return operator.HistoryPlan{Jobs: a.Jobs, Bytes: a.Bytes, Oldest: a.OldestAt, Newest: a.NewestAt, Until: a.Until,
+		Takes: seconds(a.TakesSeconds)}
 }
 
 func (r *remote) WouldReplayHistory(ctx context.Context, h operator.HistoryReplay) (operator.HistoryPlan, error) {

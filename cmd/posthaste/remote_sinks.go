@@ -15,8 +15,9 @@ func (r *remote) Sinks(ctx context.Context) ([]operator.Sink, error) {
 	sinks := make([]operator.Sink, len(found))
 	for i, s := range found {
 		sinks[i] = operator.Sink{
-			Name: s.Sink, Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes, HeldMessages: s.Held, HeldKeys: s.HeldKeys,
-			Oldest: s.OldestAt, MovedAt: s.MovedAt, PausedAt: s.PausedSince,
+			Name: s.Sink, Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes, HeldMessages: s.Held,
+			HeldKeys: s.HeldKeys,
+			Oldest:   s.OldestAt, MovedAt: s.MovedAt, PausedAt: s.PausedSince,
 		}
 		if s.Away != nil {
 			sinks[i].AwaySince, sinks[i].AwayCode, sinks[i].AwayReason = s.Away.Since, s.Away.Code, s.Away.Message
@@ -47,13 +48,15 @@ func (r *remote) SkipEvent(ctx context.Context, sink string, event outbox.ID) er
 }
 
 // Held lists the first of them: a page of the API begins with a cursor rather than a place.
-func (r *remote) Held(ctx context.Context, sink string, _ operator.HeldPlace, limit int) ([]operator.HeldMessage, error) {
+func (r *remote) Held(ctx context.Context, sink string, _ operator.HeldPlace,
+	limit int) ([]operator.HeldMessage, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	page, err := r.api.HeldPage(ctx, sink, limit, "")
 	all := make([]operator.HeldMessage, len(page.Messages))
 	for i, m := range page.Messages {
-		all[i] = operator.HeldMessage{Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At, Event: idOf(m.Event)}
+		all[i] = operator.HeldMessage{Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At,
+			Event: idOf(m.Event)}
 	}
 	return all, err
 }
@@ -65,7 +68,8 @@ func (r *remote) Bridges(ctx context.Context) ([]operator.Bridge, error) {
 	bridges := make([]operator.Bridge, len(found))
 	for i, b := range found {
 		bridges[i] = operator.Bridge{
-			Name: b.Bridge, Fetching: b.State != "waiting", Stored: b.Stored, MovedAt: b.MovedAt, Lag: b.Lag, AwaySince: b.AwaySince, AwayReason: b.AwayFor,
+			Name: b.Bridge, Fetching: b.State != "waiting", Stored: b.Stored, MovedAt: b.MovedAt, Lag: b.Lag,
+			AwaySince: b.AwaySince, AwayReason: b.AwayFor,
 		}
 	}
 	return bridges, err

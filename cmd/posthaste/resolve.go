@@ -39,7 +39,9 @@ func selected(names []string) []setting {
 	if len(names) == 0 {
 		return allSettings
 	}
-	return slices.DeleteFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return !slices.Contains(names, s.flag) })
+	return slices.DeleteFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool {
+		return !slices.Contains(names, s.flag)
+	})
 }
 
 // load reads the named settings; without names, all. Its error names every mistake.

@@ -21,7 +21,8 @@ type scheduleActs interface {
 	RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
 	DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
 	CreateSchedule(ctx context.Context, s operator.NewSchedule) (next time.Time, err error)
-	ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e operator.ScheduleEdit) (next time.Time, err error)
+	ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e operator.ScheduleEdit) (next time.Time,
+		err error)
 }
 
 var _ scheduleActs = (*operator.Operator)(nil)
@@ -39,8 +40,10 @@ func (p *program) schedulesCommand() *cli.Command {
 			},
 			p.createScheduleCommand(),
 			p.changeScheduleCommand(),
-			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs continue", "paused: ", scheduleActs.PauseSchedule),
-			scheduleCommand(p, "resume", "resume a schedule with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
+			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs continue", "paused: ",
+				scheduleActs.PauseSchedule),
+			scheduleCommand(p, "resume", "resume a schedule with its next tick", "resumed: ",
+				scheduleActs.ResumeSchedule),
 			p.deleteScheduleCommand(),
 			{
 				Name:      "run",
@@ -48,14 +51,15 @@ func (p *program) schedulesCommand() *cli.Command {
 				ArgsUsage: "NAME",
 				Flags:     append(operatorFlags(), tenantFlag(), reasonFlag()),
 				Action: func(ctx context.Context, c *cli.Command) error {
-					return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
-						id, _, err := o.RunSchedule(ctx, tenant, name)
-						if err != nil {
+					return onSchedule(ctx, p, c,
+						func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
+							id, _, err := o.RunSchedule(ctx, tenant, name)
+							if err != nil {
+								return err
+							}
+							_, err = fmt.Fprintln(p.stdout, id)
 							return err
-						}
-						_, err = fmt.Fprintln(p.stdout, id)
-						return err
-					})
+						})
 				},
 			},
 		},
@@ -72,7 +76,8 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{
-			header:   []string{"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since", "streamed", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant", "set_by"},
+			header: []string{"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since",
+				"streamed", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant", "set_by"},
 			onScreen: 9,
 		}
 		for _, s := range schedules {
@@ -81,7 +86,8 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 				timing = "every " + short(s.Every)
 			}
 			l.add(s.Name, timing, s.Zone, s.Kind, s.Queue, instant(s.NextAt), instant(s.LastAt), instant(s.PausedSince),
-				s.Streamed, s.Missed, s.MissedLimit, known(s.Generation), instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant, orNull(s.SetBy != "", s.SetBy))
+				s.Streamed, s.Missed, s.MissedLimit, known(s.Generation), instant(s.UpdatedAt), instant(s.CreatedAt),
+				s.Tenant, orNull(s.SetBy != "", s.SetBy))
 		}
 		return p.print(c, l)
 	})
@@ -90,23 +96,27 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 // known returns nil for an unknown number: the API omits generations of schedules and epochs of lines.
 func known(n int64) any { return orNull(n != 0, n) }
 
-func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs, context.Context, outbox.ID, string) error) *cli.Command {
+func scheduleCommand(p *program, name, usage, done string,
+	act func(scheduleActs, context.Context, outbox.ID, string) error) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag(), reasonFlag()),
 		Action: func(ctx context.Context, c *cli.Command) error {
-			return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
-				if err := act(o, ctx, tenant, name); err != nil {
+			return onSchedule(ctx, p, c,
+				func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
+					if err := act(o, ctx, tenant, name); err != nil {
+						return err
+					}
+					_, err := fmt.Fprintf(p.stdout, "%s%s\n", done, name)
 					return err
-				}
-				_, err := fmt.Fprintf(p.stdout, "%s%s\n", done, name)
-				return err
-			})
+				})
 		},
 	}
 }
 
 func (p *program) deleteScheduleCommand() *cli.Command {
-	command := scheduleCommand(p, "delete", "delete a schedule; a program that declares it creates it again when it starts", "deleted: ", scheduleActs.DeleteSchedule)
+	command := scheduleCommand(p, "delete",
+		"delete a schedule; a program that declares it creates it again when it starts", "deleted: ",
+		scheduleActs.DeleteSchedule)
 	command.Flags = append(command.Flags, dryRunFlag("report whether it exists"))
 	remove := command.Action
 	command.Action = func(ctx context.Context, c *cli.Command) error {
@@ -142,7 +152,8 @@ func findSchedule(ctx context.Context, o scheduleActs, tenant outbox.ID, name st
 }
 
 // onSchedule runs a command's act on the schedule that it names.
-func onSchedule(ctx context.Context, p *program, c *cli.Command, act func(context.Context, scheduleActs, outbox.ID, string) error) error {
+func onSchedule(ctx context.Context, p *program, c *cli.Command,
+	act func(context.Context, scheduleActs, outbox.ID, string) error) error {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}

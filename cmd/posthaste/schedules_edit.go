@@ -26,9 +26,11 @@ program declares a schedule of the same name, which replaces it.`,
 		Flags:                     scheduleFields(),
 		DisableSliceFlagSeparator: true, // a header's value may contain commas
 		Action: func(ctx context.Context, c *cli.Command) error {
-			return p.editSchedule(ctx, c, "created", func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string, e schedule.Edit) (time.Time, error) {
-				return o.CreateSchedule(ctx, newSchedule{e.New(tenant, name), tenant, e})
-			})
+			return p.editSchedule(ctx, c, "created",
+				func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string,
+					e schedule.Edit) (time.Time, error) {
+					return o.CreateSchedule(ctx, newSchedule{e.New(tenant, name), tenant, e})
+				})
 		},
 	}
 }
@@ -49,12 +51,15 @@ func (p *program) changeScheduleCommand() *cli.Command {
 default, and so does --unset. A new timing counts from now, every other change from the
 next tick.`,
 		Flags: append(scheduleFields(),
-			&cli.StringSliceFlag{Name: "unset", Usage: "restore the default of this `FLAG`'s field, like key or header; may be repeated"}),
+			&cli.StringSliceFlag{Name: "unset",
+				Usage: "restore the default of this `FLAG`'s field, like key or header; may be repeated"}),
 		DisableSliceFlagSeparator: true,
 		Action: func(ctx context.Context, c *cli.Command) error {
-			return p.editSchedule(ctx, c, "changed", func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string, e schedule.Edit) (time.Time, error) {
-				return o.ChangeSchedule(ctx, tenant, name, e)
-			})
+			return p.editSchedule(ctx, c, "changed",
+				func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string,
+					e schedule.Edit) (time.Time, error) {
+					return o.ChangeSchedule(ctx, tenant, name, e)
+				})
 		},
 	}
 }
@@ -64,7 +69,8 @@ func scheduleFields() []cli.Flag {
 		&cli.StringFlag{Name: "cron", Usage: "ticks at this `EXPRESSION`, like \"0 7 * * 1-5\""},
 		&cli.StringFlag{Name: "zone", Usage: "`NAME` of the expression's time zone, like Europe/Berlin (default: UTC)"},
 		&cli.StringFlag{Name: "every", Usage: "ticks at the multiples of this `DURATION` since 1970"},
-		&cli.StringFlag{Name: "missed", Usage: "which missed ticks get a job: once (the latest), skip (none) or all (default: once)"},
+		&cli.StringFlag{Name: "missed",
+			Usage: "which missed ticks get a job: once (the latest), skip (none) or all (default: once)"},
 		&cli.IntFlag{Name: "missed-limit", Usage: "with --missed all: how many of the latest, `N` (default: 10)"},
 		&cli.StringFlag{Name: "kind", Usage: "`KIND` of its jobs"},
 		&cli.StringFlag{Name: "payload", Usage: "`PAYLOAD` of its jobs, @FILE, or - for standard input (default: {})"},
@@ -73,14 +79,16 @@ func scheduleFields() []cli.Flag {
 		&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 		&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
-		&cli.StringFlag{Name: "backoff", Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
+		&cli.StringFlag{Name: "backoff",
+			Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
 		&cli.StringFlag{Name: "deadline", Usage: "a job expires this `DURATION` after its tick (default: never)"},
 		&cli.BoolFlag{Name: "hold", Usage: "do not run its jobs before they are released"},
 		&cli.BoolFlag{Name: "streamed", Usage: "store each change of its jobs as an event, for relays to publish"},
 		&cli.StringFlag{Name: "key", Usage: "`KEY` whose jobs are ordered or limited"},
 		&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
 		&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
-		&cli.StringFlag{Name: "on-death", Usage: "if one fails permanently, skip it or park the key (default: the jobs behind it wait)"},
+		&cli.StringFlag{Name: "on-death",
+			Usage: "if one fails permanently, skip it or park the key (default: the jobs behind it wait)"},
 		&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
 		&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
 		&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated: all of them"},
@@ -124,25 +132,33 @@ func (p *program) editSchedule(ctx context.Context, c *cli.Command, done string,
 
 // scheduleWords maps fields in the errors of package schedule to our flags.
 var scheduleWords = strings.NewReplacer(
-	"Args.Kind()", "--kind", "Raw.Payload", "--payload", "Raw.ContentType", "--content-type", "Args are", "--payload is",
-	"expression.", "--cron ", "expression is", "--cron is", "zone is", "--zone is", "interval is", "--every is", "Options.Missed is", "--missed is",
-	"Options.MissedLimit", "--missed-limit", "Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Deadline", "--deadline",
+	"Args.Kind()", "--kind", "Raw.Payload", "--payload", "Raw.ContentType", "--content-type", "Args are",
+	"--payload is",
+	"expression.", "--cron ", "expression is", "--cron is", "zone is", "--zone is", "interval is", "--every is",
+	"Options.Missed is", "--missed is",
+	"Options.MissedLimit", "--missed-limit", "Options.Queue", "--queue", "Options.Priority", "--priority",
+	"Options.Deadline", "--deadline",
 	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff",
 	"Options.Key.MaxActive", "--max-active", "Options.Key.Ordered", "--ordered", "Options.Key.OnDeath", "--on-death",
-	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key", "--key", "Options.Headers", "--header", keyRules, keyRuleFlags,
+	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key", "--key",
+	"Options.Headers", "--header", keyRules, keyRuleFlags,
 	"and so is an interval", "and so is --every", `enqueue "": `, "",
 )
 
 func readEdit(c *cli.Command) (e schedule.Edit, err error) {
 	e = schedule.Edit{
-		Cron: textFlag[string](c, "cron"), Zone: textFlag[string](c, "zone"), Missed: textFlag[schedule.Missed](c, "missed"), MissedLimit: number(c, "missed-limit"),
-		Kind: textFlag[string](c, "kind"), ContentType: textFlag[string](c, "content-type"), Queue: textFlag[string](c, "queue"),
-		Priority: number(c, "priority"), MaxAttempts: number(c, "max-attempts"), Hold: truth(c, "hold"), Streamed: truth(c, "streamed"),
-		Key: textFlag[string](c, "key"), MaxActive: number(c, "max-active"), Ordered: truth(c, "ordered"),
+		Cron: textFlag[string](c, "cron"), Zone: textFlag[string](c, "zone"),
+		Missed: textFlag[schedule.Missed](c, "missed"), MissedLimit: number(c, "missed-limit"),
+		Kind: textFlag[string](c, "kind"), ContentType: textFlag[string](c, "content-type"),
+		Queue:    textFlag[string](c, "queue"),
+		Priority: number(c, "priority"), MaxAttempts: number(c, "max-attempts"), Hold: truth(c, "hold"),
+		Streamed: truth(c, "streamed"),
+		Key:      textFlag[string](c, "key"), MaxActive: number(c, "max-active"), Ordered: truth(c, "ordered"),
 		OnDeath: textFlag[outbox.DeathPolicy](c, "on-death"), OnLapse: textFlag[outbox.LapsePolicy](c, "on-lapse"),
 	}
 	var errs []error
-	for flag, to := range map[string]**time.Duration{"every": &e.Every, "timeout": &e.Timeout, "deadline": &e.Deadline, "park-after": &e.ParkAfter} {
+	for flag, to := range map[string]**time.Duration{"every": &e.Every, "timeout": &e.Timeout, "deadline": &e.Deadline,
+		"park-after": &e.ParkAfter} {
 		if !c.IsSet(flag) {
 			continue
 		}
@@ -224,7 +240,8 @@ func (r *remote) CreateSchedule(ctx context.Context, s operator.NewSchedule) (ti
 	return next.NextAt, err
 }
 
-func (r *remote) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e operator.ScheduleEdit) (time.Time, error) {
+func (r *remote) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
+	e operator.ScheduleEdit) (time.Time, error) {
 	fields, err := fieldsOf(e.(schedule.Edit)) // changeScheduleCommand
 	if err != nil {
 		return time.Time{}, err
@@ -240,11 +257,14 @@ func fieldsOf(e schedule.Edit) (f client.ScheduleFields, err error) {
 		return f, usagef("--content-type: the API takes JSON")
 	}
 	f = client.ScheduleFields{
-		Cron: e.Cron, TimeZone: e.Zone, EverySeconds: secondsOf(e.Every), Missed: (*string)(e.Missed), MissedLimit: e.MissedLimit,
-		Kind: e.Kind, Payload: e.Payload, Queue: e.Queue, Priority: e.Priority, MaxAttempts: e.MaxAttempts, TimeoutSeconds: secondsOf(e.Timeout),
+		Cron: e.Cron, TimeZone: e.Zone, EverySeconds: secondsOf(e.Every), Missed: (*string)(e.Missed),
+		MissedLimit: e.MissedLimit,
+		Kind:        e.Kind, Payload: e.Payload, Queue: e.Queue, Priority: e.Priority, MaxAttempts: e.MaxAttempts,
+		TimeoutSeconds:  secondsOf(e.Timeout),
 		DeadlineSeconds: secondsOf(e.Deadline), Hold: e.Hold, Streamed: e.Streamed, Headers: e.Headers,
-		Key: e.Key, MaxActive: e.MaxActive, Ordered: e.Ordered, OnDeath: (*string)(e.OnDeath), ParkAfterSeconds: secondsOf(e.ParkAfter),
-		OnLapse: (*string)(e.OnLapse),
+		Key: e.Key, MaxActive: e.MaxActive, Ordered: e.Ordered, OnDeath: (*string)(e.OnDeath),
+		ParkAfterSeconds: secondsOf(e.ParkAfter),
+		OnLapse:          (*string)(e.OnLapse),
 	}
 	if e.Backoff != nil {
 		f.BackoffSeconds = []float64{}

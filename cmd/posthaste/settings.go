@@ -149,7 +149,8 @@ var allSettings = []setting{
 	{
 		"queues",
 		[]string{"OUTBOX_QUEUES"},
-		engine.DefaultQueue, "queues to work, each with the number of jobs that may run at once: `default=64,mail=8`", nil,
+		engine.DefaultQueue, "queues to work, each with the number of jobs that may run at once: `default=64,mail=8`",
+		nil,
 		func(s *settings, v string) (err error) { s.app.Queues, err = parseQueues(v); return err },
 	},
 	{
@@ -185,11 +186,13 @@ var allSettings = []setting{
 			return err
 		},
 	},
-	{"grace-period", []string{"OUTBOX_GRACE_PERIOD"}, "20s", "`DURATION` that running jobs get at shutdown; 0s interrupts them at once", nil, parseGracePeriod},
+	{"grace-period", []string{"OUTBOX_GRACE_PERIOD"}, "20s",
+		"`DURATION` that running jobs get at shutdown; 0s interrupts them at once", nil, parseGracePeriod},
 	{
 		"keep",
 		[]string{"OUTBOX_KEEP"},
-		"30d,succeeded=14d,failed=90d,dead=90d", "`DURATION` that closed jobs are kept; outcomes and queues may differ, and 0 keeps none: 7d,cancelled=2d,mail:succeeded=0", nil,
+		"30d,succeeded=14d,failed=90d,dead=90d",
+		"`DURATION` that closed jobs are kept; outcomes and queues may differ, and 0 keeps none: 7d,cancelled=2d,mail:succeeded=0", nil,
 		func(s *settings, v string) (err error) {
 			s.app.Keep, s.app.KeepByStatus, s.app.KeepByQueue, err = parseKeep(v)
 			return err
@@ -231,7 +234,8 @@ var allSettings = []setting{
 	{
 		"notify",
 		[]string{"OUTBOX_NOTIFY"},
-		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`", nil,
+		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`",
+		nil,
 		func(s *settings, v string) (err error) { s.notify, err = parseNotify(v); return err },
 	},
 	{
@@ -401,7 +405,8 @@ var allSettings = []setting{
 	{
 		"admin-addr",
 		[]string{"OUTBOX_ADMIN_ADDR"},
-		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it requires no login", nil,
+		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it requires no login",
+		nil,
 		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddr(v); return err },
 	},
 	{
@@ -424,7 +429,8 @@ var allSettings = []setting{
 		[]string{"OUTBOX_LOG_JOBS"},
 		string(dispatcher.LogAll), "which lines about jobs are logged: `all|failures|off`", nil,
 		func(s *settings, v string) error {
-			mode, err := parseOneOf(v, string(dispatcher.LogAll), string(dispatcher.LogFailures), string(dispatcher.LogNone))
+			mode, err := parseOneOf(v, string(dispatcher.LogAll), string(dispatcher.LogFailures),
+				string(dispatcher.LogNone))
 			s.app.LogJobs = dispatcher.LogJobs(mode)
 			return err
 		},
@@ -432,7 +438,8 @@ var allSettings = []setting{
 	{
 		"trace",
 		[]string{"OUTBOX_TRACE"},
-		string(tracing.Auto), "relation of attempts' spans to producers' spans, if OTEL_EXPORTER_OTLP_ENDPOINT is set: `auto|link|parent|off`", nil,
+		string(tracing.Auto),
+		"relation of attempts' spans to producers' spans, if OTEL_EXPORTER_OTLP_ENDPOINT is set: `auto|link|parent|off`", nil,
 		func(s *settings, v string) (err error) {
 			s.trace, err = parseOneOf(v, string(tracing.Auto), string(tracing.Link), string(tracing.Parent), "off")
 			return err
@@ -466,7 +473,9 @@ var apiSettings = []setting{
 	{
 		"token",
 		[]string{"OUTBOX_API_TOKEN"},
-		"", "bearer `TOKEN` for the API; the variable hides it from other users of this machine", func(string) string { return redacted },
+		"", "bearer `TOKEN` for the API; the variable hides it from other users of this machine", func(string) string {
+			return redacted
+		},
 		func(s *settings, v string) (err error) { s.apiToken, err = parseToken(v); return err },
 	},
 }

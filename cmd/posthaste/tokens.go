@@ -33,11 +33,13 @@ func (p *program) tokensCommand() *cli.Command {
 				Flags: append(flags("database-url"),
 					&cli.StringSliceFlag{
 						Name: "capability", Aliases: []string{"c"},
-						Usage: "a `CAPABILITY` of the token, repeated or separated by commas: " + strings.Join(capabilityNames(), ", "),
+						Usage: "a `CAPABILITY` of the token, repeated or separated by commas: " +
+							strings.Join(capabilityNames(), ", "),
 					},
 					tenantFlag(),
 					&cli.BoolFlag{Name: "all-tenants", Usage: "it sees and acts on the jobs of every tenant"},
-					&cli.StringFlag{Name: "lifetime", Value: defaultLifetime, Usage: "`DURATION` until it expires, or forever"},
+					&cli.StringFlag{Name: "lifetime", Value: defaultLifetime,
+						Usage: "`DURATION` until it expires, or forever"},
 					byFlag(),
 				),
 				Action: p.createToken,
@@ -76,7 +78,8 @@ func capabilityNames() (names []string) {
 }
 
 // withTokens runs a command's act on the tokens of its database.
-func (p *program) withTokens(ctx context.Context, c *cli.Command, act func(context.Context, *access.Tokens) error) error {
+func (p *program) withTokens(ctx context.Context, c *cli.Command,
+	act func(context.Context, *access.Tokens) error) error {
 	s, err := p.load(c, "database-url")
 	if err != nil {
 		return err
@@ -103,7 +106,8 @@ func (p *program) createToken(ctx context.Context, c *cli.Command) error {
 			_, revoked := tokens.Revoke(context.WithoutCancel(ctx), info.ID, grant.CreatedBy)
 			return errors.Join(fmt.Errorf("print the token, which nobody can use now: %w", err), revoked)
 		}
-		fmt.Fprintf(p.stderr, "posthaste: token %s of %s; it is not stored and cannot be shown again\n", info.ID, info.Name)
+		fmt.Fprintf(p.stderr, "posthaste: token %s of %s; it is not stored and cannot be shown again\n", info.ID,
+			info.Name)
 		return nil
 	})
 }
@@ -121,7 +125,8 @@ func (p *program) tokenGrant(c *cli.Command) (access.Grant, error) {
 		}
 	}
 	if len(grant.Capabilities) == 0 {
-		errs = append(errs, fmt.Errorf("--capability is missing, want at least one of %s", strings.Join(capabilityNames(), ", ")))
+		errs = append(errs, fmt.Errorf("--capability is missing, want at least one of %s",
+			strings.Join(capabilityNames(), ", ")))
 	}
 	errs = append(errs, readTenant(c, &grant.Tenant))
 	if v := c.String("lifetime"); v != "forever" {
@@ -143,9 +148,11 @@ func (p *program) listTokens(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"id", "name", "tenant", "all_tenants", "capabilities", "expires_at", "last_used_at", "revoked_at", "created_at", "created_by"}}
+		l := listing{header: []string{"id", "name", "tenant", "all_tenants", "capabilities", "expires_at",
+			"last_used_at", "revoked_at", "created_at", "created_by"}}
 		for _, t := range list {
-			l.add(t.ID, t.Name, t.Tenant, t.AllTenants, strings.Join(t.Capabilities, ","), instant(t.ExpiresAt), instant(t.LastUsedAt),
+			l.add(t.ID, t.Name, t.Tenant, t.AllTenants, strings.Join(t.Capabilities, ","), instant(t.ExpiresAt),
+				instant(t.LastUsedAt),
 				instant(t.RevokedAt), instant(t.CreatedAt), t.CreatedBy)
 		}
 		return p.print(c, l)

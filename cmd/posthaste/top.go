@@ -26,10 +26,13 @@ time at the top, and the dispatchers if the token is one of all tenants.`
 
 func (p *program) topCommand() *cli.Command {
 	return &cli.Command{
-		Name: "top", Usage: "watch queue depth, throughput, latency, workers and dead letters", Description: topDescription,
+		Name: "top", Usage: "watch queue depth, throughput, latency, workers and dead letters",
+		Description: topDescription,
 		Flags: append(operatorFlags(),
-			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second, Usage: "`DURATION` between frames"},
-			&cli.IntFlag{Name: "frames", Aliases: []string{"n"}, Usage: "print `N` frames and end; without a terminal: 1"}),
+			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second,
+				Usage: "`DURATION` between frames"},
+			&cli.IntFlag{Name: "frames", Aliases: []string{"n"},
+				Usage: "print `N` frames and end; without a terminal: 1"}),
 		Action: p.top,
 	}
 }

@@ -67,15 +67,18 @@ func (w *lookout) head() []string {
 		rates = onlyForAll
 	}
 	lines := []string{
-		fmt.Sprintf("posthaste   %s%s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), counted, v.took.Round(time.Millisecond)),
+		fmt.Sprintf("posthaste   %s%s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), counted,
+			v.took.Round(time.Millisecond)),
 		fmt.Sprintf("open        %s%d: %s", about, v.Jobs(openStatuses()...), statusWords(v.Overview)),
 		fmt.Sprintf("oldest due  %s", v.oldestWords()),
 		fmt.Sprintf("rates       %s", rates),
 	}
 	if len(v.Recent) > 0 {
 		r := v.Recent[0]
-		lines = append(lines, fmt.Sprintf("times       waited p50 %s p99 %s, ran p50 %s p99 %s; the last %d closed since %s, %d of them without success",
-			brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99), r.Jobs, r.Since.Local().Format("15:04:05"), r.Unsuccessful))
+		lines = append(lines,
+			fmt.Sprintf("times       waited p50 %s p99 %s, ran p50 %s p99 %s; the last %d closed since %s, %d of them without success",
+				brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99), r.Jobs,
+				r.Since.Local().Format("15:04:05"), r.Unsuccessful))
 	}
 	return append(lines,
 		fmt.Sprintf("dispatchers %s", v.workerWords()),
@@ -153,14 +156,16 @@ func brief(d time.Duration) string {
 func (w *lookout) queueLines() []string {
 	queues := slices.Clone(w.latest.Queues)
 	slices.SortStableFunc(queues, func(a, b operator.QueueOverview) int { return cmp.Compare(total(b), total(a)) })
-	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %10s", "QUEUE", "WAITING", "RUNNING", "RETRYING", "BLOCKED", "DEAD", "OLDEST DUE")}
+	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %10s", "QUEUE", "WAITING", "RUNNING", "RETRYING",
+		"BLOCKED", "DEAD", "OLDEST DUE")}
 	for _, q := range queues {
 		jobs := q.Queue.Jobs
 		oldest := "-"
 		if !q.OldestDue.IsZero() {
 			oldest = brief(w.latest.AsOf.Sub(q.OldestDue))
 		}
-		line := fmt.Sprintf("%-24s %9d %9d %9d %9d %9d %10s", q.Name, jobs[outbox.Pending]+jobs[outbox.Created], jobs[outbox.Running],
+		line := fmt.Sprintf("%-24s %9d %9d %9d %9d %9d %10s", q.Name, jobs[outbox.Pending]+jobs[outbox.Created],
+			jobs[outbox.Running],
 			jobs[outbox.Retrying], jobs[outbox.Blocked], jobs[outbox.Failed]+jobs[outbox.Dead], oldest)
 		if !q.PausedSince.IsZero() {
 			line += "  paused since " + q.PausedSince.Local().Format("2006-01-02 15:04:05")
@@ -182,7 +187,8 @@ func (w *lookout) kindLines() []string {
 	if len(w.latest.Recent) < 2 {
 		return nil
 	}
-	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %9s", "KIND", "CLOSED", "FAILED", "WAIT P50", "WAIT P99", "RUN P50", "RUN P99")}
+	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %9s", "KIND", "CLOSED", "FAILED", "WAIT P50", "WAIT P99",
+		"RUN P50", "RUN P99")}
 	for _, r := range w.latest.Recent[1:] {
 		lines = append(lines, fmt.Sprintf("%-24s %9d %9d %9s %9s %9s %9s", r.Kind, r.Jobs, r.Unsuccessful,
 			brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99)))

@@ -14,7 +14,8 @@ func (p *program) showScreen(ctx context.Context, w *lookout, interval time.Dura
 	looks, stop := context.WithCancel(ctx)
 	defer stop() // a look in progress does not delay the end
 	_, err := tea.NewProgram(screen{ctx: looks, watch: w, interval: interval},
-		tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout.screen()), tea.WithoutSignalHandler()).Run()
+		tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout.screen()),
+		tea.WithoutSignalHandler()).Run()
 	if err != nil && ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("draw on the terminal: %w", err)
 	}

@@ -35,7 +35,8 @@ func (p *program) startTracing(ctx context.Context, mode string, log *slog.Logge
 		return nil, usagef("OTEL_TRACES_EXPORTER is %q, want otlp or none", exporter)
 	}
 	var spans trace.SpanExporter
-	protocol := cmp.Or(p.getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), p.getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+	protocol := cmp.Or(p.getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), p.getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		"http/protobuf")
 	switch protocol {
 	case "http/protobuf":
 		spans, err = otlptracehttp.New(ctx)
@@ -49,26 +50,30 @@ func (p *program) startTracing(ctx context.Context, mode string, log *slog.Logge
 	}
 	about, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attribute.String("service.name", "posthaste"), attribute.String("service.version", buildVersion())),
+		resource.WithAttributes(attribute.String("service.name", "posthaste"),
+			attribute.String("service.version", buildVersion())),
 		resource.WithFromEnv()) // the last one counts
 	if err != nil {
 		return nil, fmt.Errorf("export traces: %w", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.LogAttrs(ctx, slog.LevelWarn, "spans not exported", slog.String("component", "tracing"), slog.Any("err", err))
+		log.LogAttrs(ctx, slog.LevelWarn, "spans not exported", slog.String("component", "tracing"),
+			slog.Any("err", err))
 	}))
 	provider := trace.NewTracerProvider(trace.WithBatcher(spans), trace.WithResource(about))
 	remove, err := tracing.Install(tracing.Config{Provider: provider, Mode: tracing.Mode(mode)})
 	if err != nil {
 		return nil, err
 	}
-	log.LogAttrs(ctx, slog.LevelInfo, "traces are exported", slog.String("component", "tracing"), slog.String("mode", mode), slog.String("protocol", protocol))
+	log.LogAttrs(ctx, slog.LevelInfo, "traces are exported", slog.String("component", "tracing"),
+		slog.String("mode", mode), slog.String("protocol", protocol))
 	return func() {
 		remove()
 		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceEnds)
 		defer cancel()
 		if err := provider.Shutdown(bound); err != nil {
-			log.LogAttrs(bound, slog.LevelWarn, "the last spans were not exported", slog.String("component", "tracing"), slog.Any("err", err))
+			log.LogAttrs(bound, slog.LevelWarn, "the last spans were not exported", slog.String("component", "tracing"),
+				slog.Any("err", err))
 		}
 	}, nil
 }

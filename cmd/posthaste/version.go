@@ -42,7 +42,8 @@ func (p *program) versionCommand() *cli.Command {
 			if revision != "" {
 				about = fmt.Sprintf(" (%.12s%s)", revision, map[bool]string{true: ", modified"}[modified])
 			}
-			fmt.Fprintf(p.stdout, "posthaste %s%s, %s %s/%s\n", buildVersion(), about, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintf(p.stdout, "posthaste %s%s, %s %s/%s\n", buildVersion(), about, runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
 			return nil
 		},
 	}

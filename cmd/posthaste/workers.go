@@ -42,7 +42,8 @@ func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"worker", "state", "version", "running", "hearing", "queues", "kinds", "started_at", "seen_at"}}
+		l := listing{header: []string{"worker", "state", "version", "running", "hearing", "queues", "kinds",
+			"started_at", "seen_at"}}
 		for _, w := range workers {
 			state := "there"
 			if w.Missing {
@@ -52,7 +53,8 @@ func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
 			for _, name := range slices.Sorted(maps.Keys(w.Queues)) {
 				queues = append(queues, fmt.Sprintf("%s:%d", name, w.Queues[name]))
 			}
-			l.add(w.Name, state, w.Version, w.Running, w.Hearing, strings.Join(queues, " "), strings.Join(w.Kinds, " "), instant(w.StartedAt), instant(w.SeenAt))
+			l.add(w.Name, state, w.Version, w.Running, w.Hearing, strings.Join(queues, " "), strings.Join(w.Kinds, " "),
+				instant(w.StartedAt), instant(w.SeenAt))
 		}
 		return p.print(c, l)
 	})

@@ -211,7 +211,8 @@ func newBoard(uid, title, description string, labels []variable, rows ...[]panel
 		Tags: []string{"posthaste"}, Timezone: "browser", Editable: true, GraphTooltip: 1,
 		Time: timeRange{From: "now-3h", To: "now"}, Refresh: "30s",
 		Links: []link{{
-			Title: "Boards", Type: "dashboards", Icon: "external link", Tags: []string{"posthaste"}, KeepTime: true, IncludeVars: true,
+			Title: "Boards", Type: "dashboards", Icon: "external link", Tags: []string{"posthaste"}, KeepTime: true,
+			IncludeVars: true,
 		}},
 		Annotations: annotations{List: []struct{}{}},
 	}
@@ -239,8 +240,10 @@ func newBoard(uid, title, description string, labels []variable, rows ...[]panel
 func labelVariable(name, label, metric, of string) variable {
 	query := "label_values(" + metric + ", " + of + ")"
 	return variable{
-		Type: "query", Name: name, Label: label, Query: labelQuery{Query: query, RefID: "labels"}, Definition: query, Datasource: prometheus,
-		Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: choice{Selected: true, Text: "All", Value: "$__all"},
+		Type: "query", Name: name, Label: label, Query: labelQuery{Query: query, RefID: "labels"}, Definition: query,
+		Datasource: prometheus,
+		Refresh:    2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*",
+		Current: choice{Selected: true, Text: "All", Value: "$__all"},
 	}
 }
 
@@ -257,7 +260,8 @@ func chart(title, unit string, expressions ...string) panel {
 	p.FieldConfig.Defaults.Min = new(float64)
 	p.FieldConfig.Defaults.Color.Mode = "palette-classic"
 	p.FieldConfig.Defaults.Custom = &curves{
-		DrawStyle: "line", LineWidth: 1, FillOpacity: 10, ShowPoints: "never", ThresholdsStyle: thresholdStyle{Mode: "off"},
+		DrawStyle: "line", LineWidth: 1, FillOpacity: 10, ShowPoints: "never",
+		ThresholdsStyle: thresholdStyle{Mode: "off"},
 	}
 	p.Options = seriesOptions{
 		Legend:  legendOptions{ShowLegend: true, DisplayMode: "list", Placement: "bottom", Calcs: []string{}},
@@ -272,7 +276,8 @@ func figure(title, unit, expression string) panel {
 	p.FieldConfig.Defaults.Color.Mode = "thresholds"
 	p.Options = statOptions{
 		ColorMode: "value", GraphMode: "area", JustifyMode: "auto", Orientation: "auto", TextMode: "value",
-		ReduceOptions: reduceOptions{Calcs: []string{"lastNotNull"}}, WideLayout: true, PercentChangeColorMode: "standard",
+		ReduceOptions: reduceOptions{Calcs: []string{"lastNotNull"}}, WideLayout: true,
+		PercentChangeColorMode: "standard",
 	}
 	return p
 }
@@ -285,7 +290,8 @@ func newPanel(kind, title, unit string, size gridPos, expressions []string) pane
 	for i, e := range expressions {
 		legend, expr, _ := strings.Cut(e, ": ")
 		p.Targets = append(p.Targets, target{
-			RefID: string(rune('A' + i)), Datasource: prometheus, EditorMode: "code", Expr: expr, LegendFormat: legend, Range: true,
+			RefID: string(rune('A' + i)), Datasource: prometheus, EditorMode: "code", Expr: expr, LegendFormat: legend,
+			Range: true,
 		})
 	}
 	return p

@@ -40,7 +40,8 @@ func startBroker(ctx context.Context, dir string) (*broker, error) {
 	port := l.Addr().(*net.TCPAddr).Port
 	_ = l.Close() // the server takes it
 	b.url = fmt.Sprintf("nats://127.0.0.1:%d", port)
-	settings := fmt.Sprintf("host: 127.0.0.1\nport: %d\njetstream { store_dir: %q, sync_interval: always }\n", port, filepath.Join(dir, "store"))
+	settings := fmt.Sprintf("host: 127.0.0.1\nport: %d\njetstream { store_dir: %q, sync_interval: always }\n", port,
+		filepath.Join(dir, "store"))
 	if err := os.WriteFile(b.config, []byte(settings), 0o600); err != nil {
 		return nil, err
 	}
@@ -67,7 +68,10 @@ func (b *broker) start(ctx context.Context) error {
 	}
 	var err error
 	for range 200 {
-		if err = b.use(ctx, func(js jetstream.JetStream) error { _, err := js.AccountInfo(ctx); return err }); err == nil {
+		if err = b.use(ctx, func(js jetstream.JetStream) error {
+			_, err := js.AccountInfo(ctx)
+			return err
+		}); err == nil {
 			return nil
 		}
 		if sleep(ctx, 50*time.Millisecond) != nil {
@@ -114,7 +118,8 @@ func (b *broker) publishAgain(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return err
 		}
-		if _, err := js.UpdateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"shop.>"}, Duplicates: 100 * time.Millisecond}); err != nil {
+		if _, err := js.UpdateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"shop.>"},
+			Duplicates: 100 * time.Millisecond}); err != nil {
 			return err
 		}
 		if err := sleep(ctx, time.Second); err != nil {
@@ -129,7 +134,9 @@ func (b *broker) publishAgain(ctx context.Context) (n int, err error) {
 			if err != nil {
 				return err
 			}
-			if _, err := js.PublishMsg(ctx, &nats.Msg{Subject: m.Subject, Header: nats.Header{"Nats-Msg-Id": m.Header["Nats-Msg-Id"]}, Data: m.Data}); err != nil {
+			if _, err := js.PublishMsg(
+				ctx, &nats.Msg{Subject: m.Subject, Header: nats.Header{"Nats-Msg-Id": m.Header["Nats-Msg-Id"]},
+					Data: m.Data}); err != nil {
 				return err
 			}
 			n++

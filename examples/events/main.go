@@ -53,7 +53,8 @@ func run(ctx context.Context, orders int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	postgres, err := pgdev.Start(ctx, pgdev.Options{DatabaseURL: os.Getenv("DATABASE_URL"), Major: os.Getenv("PG"), Container: true, Log: os.Stdout})
+	postgres, err := pgdev.Start(ctx, pgdev.Options{DatabaseURL: os.Getenv("DATABASE_URL"), Major: os.Getenv("PG"),
+		Container: true, Log: os.Stdout})
 	if err != nil {
 		return err
 	}
@@ -92,8 +93,10 @@ func run(ctx context.Context, orders int) (err error) {
 }
 
 // database makes a database, which drop drops.
-func database(ctx context.Context, postgres *pgdev.Server, name string) (db *pgxpool.Pool, drop func() error, err error) {
-	url, remove, err := pgdev.CreateDatabase(ctx, postgres.URL(), fmt.Sprintf("posthaste_events_%s_%08x", name, rand.Uint32()))
+func database(ctx context.Context, postgres *pgdev.Server,
+	name string) (db *pgxpool.Pool, drop func() error, err error) {
+	url, remove, err := pgdev.CreateDatabase(ctx, postgres.URL(), fmt.Sprintf("posthaste_events_%s_%08x", name,
+		rand.Uint32()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,7 +132,8 @@ func (d *demo) run(ctx context.Context) error {
 		defer close(consumed)
 		d.consumeThroughDeaths(ctx)
 	}()
-	err = d.awaitCount(ctx, 1, `SELECT count(*) FROM pg_tables WHERE tablename = 'points'`, "the consumer has made its tables")
+	err = d.awaitCount(ctx, 1, `SELECT count(*) FROM pg_tables WHERE tablename = 'points'`,
+		"the consumer has made its tables")
 	if err == nil {
 		err = d.payAll(ctx)
 	}
@@ -150,9 +154,12 @@ func (d *demo) startRelay(ctx context.Context) (done <-chan error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := relay.New(d.shop, relay.Config{Source: "shop", Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)), Sinks: []relay.SinkConfig{{
-		Name: "nats", Sink: sink, Routes: []relay.Route{{Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}", CloudEvents: relay.Binary}},
-	}}})
+	r, err := relay.New(d.shop, relay.Config{Source: "shop", Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+		Sinks: []relay.SinkConfig{{
+			Name: "nats", Sink: sink,
+			Routes: []relay.Route{{Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}",
+				CloudEvents: relay.Binary}},
+		}}})
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +174,8 @@ func (d *demo) consumeThroughDeaths(ctx context.Context) {
 	for ctx.Err() == nil {
 		life, end := context.WithTimeout(ctx, 200*time.Millisecond+rand.N(time.Second))
 		process := exec.CommandContext(life, d.consumer)
-		process.Env = append(os.Environ(), "POINTS_DATABASE_URL="+d.points.Config().ConnString(), "NATS_URL="+d.broker.url)
+		process.Env = append(os.Environ(), "POINTS_DATABASE_URL="+d.points.Config().ConnString(), "NATS_URL="+
+			d.broker.url)
 		_ = process.Run()
 		end()
 		d.lives.Add(1)
@@ -202,7 +210,8 @@ func (d *demo) payAll(ctx context.Context) error {
 			}
 		}
 	}
-	fmt.Printf("%d orders are paid, in %.1f s; no payment has waited for the broker\n", d.orders, time.Since(began).Seconds())
+	fmt.Printf("%d orders are paid, in %.1f s; no payment has waited for the broker\n", d.orders,
+		time.Since(began).Seconds())
 	return producer.Flush(ctx)
 }
 
@@ -254,14 +263,16 @@ func (d *demo) awaitCount(ctx context.Context, want int, query, what string) err
 // prove compares what customers have paid with the points that they have.
 func (d *demo) prove(ctx context.Context) error {
 	var paid, credited, events int
-	err := d.shop.QueryRow(ctx, `SELECT sum(cents), (SELECT count(*) FROM outbox.events) FROM orders WHERE paid`).Scan(&paid, &events)
+	err := d.shop.QueryRow(ctx, `SELECT sum(cents), (SELECT count(*) FROM outbox.events) FROM orders WHERE paid`).Scan(
+		&paid, &events)
 	if err == nil {
 		err = d.points.QueryRow(ctx, `SELECT sum(points) FROM points`).Scan(&credited)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n%d events, %d lives of the consumer; paid %d cents, credited %d points\n", events, d.lives.Load(), paid, credited)
+	fmt.Printf("\n%d events, %d lives of the consumer; paid %d cents, credited %d points\n", events, d.lives.Load(),
+		paid, credited)
 	if paid != credited || events != d.orders {
 		return fmt.Errorf("want one event for each of %d orders and a point for each cent", d.orders)
 	}

@@ -29,7 +29,8 @@ func pay(ctx context.Context, producer *outbox.Producer, order int64) error {
 	return producer.InTx(ctx, func(tx pgx.Tx) error {
 		event := OrderPaid{Order: order}
 		// The row's lock is what makes the events of an order come in their order: first the lock, then the event.
-		err := tx.QueryRow(ctx, `UPDATE orders SET paid = true WHERE id = $1 RETURNING customer, cents`, order).Scan(&event.Customer, &event.Cents)
+		err := tx.QueryRow(ctx, `UPDATE orders SET paid = true WHERE id = $1 RETURNING customer, cents`, order).Scan(
+			&event.Customer, &event.Cents)
 		if err != nil {
 			return err
 		}

@@ -96,7 +96,8 @@ func credit(ctx context.Context, db *pgxpool.Pool, m jetstream.Msg) error {
 		if err := json.Unmarshal(m.Data(), &paid); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO points VALUES ($1, $2) ON CONFLICT (customer) DO UPDATE SET points = points.points + $2`,
+		_, err = tx.Exec(ctx,
+			`INSERT INTO points VALUES ($1, $2) ON CONFLICT (customer) DO UPDATE SET points = points.points + $2`,
 			paid.Customer, paid.Cents)
 		return err
 	})

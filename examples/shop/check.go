@@ -84,7 +84,8 @@ func check(ctx context.Context, db *pgxpool.Pool, placed int, t *takeover) ([]fi
 	}
 	return append(findings, finding{
 		claim: "the dead worker's jobs ran again", holds: len(t.ids) > 0 && t.complete(),
-		detail: fmt.Sprintf("%d of %d, %s to %s after the kill", t.again, len(t.ids), seconds(t.first), seconds(t.last)),
+		detail: fmt.Sprintf("%d of %d, %s to %s after the kill", t.again, len(t.ids), seconds(t.first),
+			seconds(t.last)),
 	}), nil
 }
 

@@ -175,7 +175,8 @@ func (d *demo) explain(ctx context.Context, err error) error {
 	defer cancel()
 	f, lookErr := measure(look, d.db, pickupWindow)
 	if lookErr != nil {
-		return fmt.Errorf("%w within %s, and the database does not tell what is left: %w", err, d.over+patience, lookErr)
+		return fmt.Errorf("%w within %s, and the database does not tell what is left: %w", err, d.over+patience,
+			lookErr)
 	}
 	return fmt.Errorf("%w within %s: %d of %d orders placed, jobs waiting %d, running %s, dead %d",
 		err, d.over+patience, d.customers.placed.Load(), d.orders, f.waiting, f.whoRuns(d.killed()), f.dead)
@@ -205,7 +206,8 @@ func (d *demo) kill(ctx context.Context) (*takeover, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.event("%s", d.screen.paint(bold, fmt.Sprintf("kill -9 of worker %s, which held %d jobs; their leases last for %s", t.worker, len(t.ids), d.leaseTTL)))
+	d.event("%s", d.screen.paint(bold, fmt.Sprintf("kill -9 of worker %s, which held %d jobs; their leases last for %s",
+		t.worker, len(t.ids), d.leaseTTL)))
 	return t, nil
 }
 
@@ -242,7 +244,8 @@ func (d *demo) follow(ctx context.Context, t *takeover) error {
 			reported = true
 		}
 		if t.complete() {
-			d.event("all %d jobs of worker %s ran again, %s to %s after the kill", len(t.ids), t.worker, seconds(t.first), seconds(t.last))
+			d.event("all %d jobs of worker %s ran again, %s to %s after the kill", len(t.ids), t.worker,
+				seconds(t.first), seconds(t.last))
 		}
 		return t.complete(), nil
 	})

@@ -52,7 +52,8 @@ func (d *demo) display(f figures) {
 	placed := int(d.customers.placed.Load())
 	if !d.screen.terminal {
 		d.screen.say("%6.1f s  placed %d, waiting %d, running %s, done %d, retries %d, pickup p50 %s p99 %s",
-			time.Since(d.began).Seconds(), placed, f.waiting, f.whoRuns(d.killed()), f.done, f.retries, millis(f.p50), millis(f.p99))
+			time.Since(d.began).Seconds(), placed, f.waiting, f.whoRuns(d.killed()), f.done, f.retries, millis(f.p50),
+			millis(f.p99))
 		return
 	}
 	progress := number(placed)
@@ -66,7 +67,8 @@ func (d *demo) display(f figures) {
 	d.screen.show(
 		"",
 		fmt.Sprintf("  orders   %s", progress),
-		fmt.Sprintf("  jobs     waiting %s   running %s   done %s   retries %s%s", number(f.waiting), f.whoRuns(d.killed()), number(f.done), number(f.retries), dead),
+		fmt.Sprintf("  jobs     waiting %s   running %s   done %s   retries %s%s", number(f.waiting),
+			f.whoRuns(d.killed()), number(f.done), number(f.retries), dead),
 		fmt.Sprintf("  pickup   p50 %s   p99 %s   (last %s)", millis(f.p50), millis(f.p99), pickupWindow),
 	)
 }

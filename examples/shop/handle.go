@@ -65,7 +65,8 @@ func (s *shop) reserveStock(ctx context.Context, job *outbox.Job[ReserveStock]) 
 		if taken.RowsAffected() == 0 {
 			return dispatcher.Discard(fmt.Errorf("out of %s", order.SKU)) // trying again would not help
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO stock_reservations (order_id, sku, quantity, reserved_by) VALUES ($1, $2, $3, $4)`,
+		_, err = tx.Exec(ctx,
+			`INSERT INTO stock_reservations (order_id, sku, quantity, reserved_by) VALUES ($1, $2, $3, $4)`,
 			order.OrderID, order.SKU, order.Quantity, job.Worker)
 		if err != nil {
 			return err

@@ -32,7 +32,8 @@ const pickupWindow = 5 * time.Second
 // out, because those wait on purpose.
 func measure(ctx context.Context, db *pgxpool.Pool, window time.Duration) (figures, error) {
 	f := figures{running: map[string]int{}}
-	rows, err := db.Query(ctx, `SELECT status, split_part(coalesce(lease_owner, ''), '-', 1), count(*) FROM outbox.jobs GROUP BY 1, 2`)
+	rows, err := db.Query(
+		ctx, `SELECT status, split_part(coalesce(lease_owner, ''), '-', 1), count(*) FROM outbox.jobs GROUP BY 1, 2`)
 	if err != nil {
 		return f, fmt.Errorf("count open jobs: %w", err)
 	}

@@ -24,7 +24,8 @@ type screen struct {
 
 func newScreen(out *os.File, broken func(error)) *screen {
 	info, err := out.Stat()
-	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb"
+	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "" &&
+		os.Getenv("TERM") != "dumb"
 	return &screen{out: out, terminal: terminal, colors: terminal && os.Getenv("NO_COLOR") == "", broken: broken}
 }
 

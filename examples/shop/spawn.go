@@ -52,7 +52,8 @@ func (t *team) start(ctx context.Context, name string) (*worker, error) {
 		return nil, err
 	}
 	w := &worker{name: name, admin: admin, done: make(chan struct{})}
-	w.cmd = exec.Command(program, "worker", "--child", "--name", name, "--admin", admin, "--lease-ttl", t.leaseTTL.String())
+	w.cmd = exec.Command(program, "worker", "--child", "--name", name, "--admin", admin, "--lease-ttl",
+		t.leaseTTL.String())
 	// By PGAPPNAME its connections can be told apart in pg_stat_activity.
 	w.cmd.Env = append(os.Environ(), "DATABASE_URL="+t.databaseURL, "PGAPPNAME="+w.appName())
 	w.cmd.Stdout, w.cmd.Stderr = &w.log, &w.log
@@ -136,7 +137,8 @@ func (t *team) stop(patience time.Duration) error {
 			<-w.done
 		}
 		if w.err != nil {
-			errs = append(errs, fmt.Errorf("worker %s did not stop in good order (%v)%s", w.name, w.cmd.ProcessState, w.log.String()))
+			errs = append(errs, fmt.Errorf("worker %s did not stop in good order (%v)%s", w.name, w.cmd.ProcessState,
+				w.log.String()))
 		}
 	}
 	t.workers = nil

@@ -30,7 +30,8 @@ const minHeld = 3
 // among them that will last for some moments. The holder of a lease is the
 // worker's name with a random suffix, so that no two processes share it.
 func awaitBusy(ctx context.Context, db *pgxpool.Pool) (name string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Second, fmt.Errorf("no worker ever had %d jobs in hand", minHeld))
+	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Second, fmt.Errorf("no worker ever had %d jobs in hand",
+		minHeld))
 	defer cancel()
 	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		err := db.QueryRow(ctx, `

@@ -49,7 +49,8 @@ func Handlers(mail Mailer) *dispatcher.Mux {
 	dispatcher.Handle(&mux, Receipts{mail}.Send)
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[RemindCustomer]) error {
 		return job.Tx(ctx, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `UPDATE orders SET reminders = reminders + 1 WHERE id = $1`, job.Args.OrderID); err != nil {
+			if _, err := tx.Exec(ctx, `UPDATE orders SET reminders = reminders + 1 WHERE id = $1`,
+				job.Args.OrderID); err != nil {
 				return err
 			}
 			return job.Complete(ctx, tx)

@@ -66,7 +66,8 @@ type Downloader struct {
 // New returns a Downloader for an existing root folder, which it opens.
 func New(config Config) (*Downloader, error) {
 	if config.MaxBytes < 0 {
-		return nil, misconfigured("Config.MaxBytes", "is %d, want at least 1, or 0 for %d", config.MaxBytes, defaultMaxBytes)
+		return nil, misconfigured("Config.MaxBytes", "is %d, want at least 1, or 0 for %d", config.MaxBytes,
+			defaultMaxBytes)
 	}
 	if config.Root == "" {
 		return nil, misconfigured("Config.Root", "is empty, want a folder")
@@ -75,7 +76,8 @@ func New(config Config) (*Downloader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", misconfigured("Config.Root", "cannot be opened"), err)
 	}
-	d := &Downloader{root: root, folders: durable.Folders{Root: root}, client: config.Client, maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime}
+	d := &Downloader{root: root, folders: durable.Folders{Root: root}, client: config.Client,
+		maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime}
 	if d.client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.ResponseHeaderTimeout = stallTime
@@ -116,7 +118,8 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 		return nil, invalidArgs("Args.URL", "is malformed (it may hold a secret and is not shown)")
 	}
 	if source.Scheme != "http" && source.Scheme != "https" || source.Hostname() == "" {
-		return nil, invalidArgs("Args.URL", "has the scheme %q and the host %q, want http or https and a host", source.Scheme, source.Hostname())
+		return nil, invalidArgs("Args.URL", "has the scheme %q and the host %q, want http or https and a host",
+			source.Scheme, source.Hostname())
 	}
 	sum, err := hex.DecodeString(args.SHA256)
 	if err != nil || len(sum) != 0 && len(sum) != 32 {
@@ -129,7 +132,8 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 	if strings.HasPrefix(path.Base(name), partMark) {
 		return nil, invalidArgs("Args.Path", "is %q: files that begin with %s are ours", args.Path, partMark)
 	}
-	if args.Path == "" || name == "." || strings.HasSuffix(args.Path, "/") || strings.Contains(args.Path, "\x00") || !filepath.IsLocal(filepath.FromSlash(name)) {
+	if args.Path == "" || name == "." || strings.HasSuffix(args.Path, "/") || strings.Contains(args.Path, "\x00") ||
+		!filepath.IsLocal(filepath.FromSlash(name)) {
 		return nil, invalidArgs("Args.Path", "is %q, want a file below the root", args.Path)
 	}
 	dir, err := d.openDir(path.Dir(name))

@@ -78,7 +78,8 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 	case res.StatusCode == http.StatusRequestedRangeNotSatisfiable && t.part.size > 0:
 		// The part file may be complete: the length was not announced, and a crash followed.
 		total, ok := unsatisfied(res.Header.Get("Content-Range"))
-		whole = ok && total == t.part.size && (t.total == -1 || t.total == total) && !t.validator.contradicted(res.Header)
+		whole = ok && total == t.part.size && (t.total == -1 || t.total == total) &&
+			!t.validator.contradicted(res.Header)
 		return whole, nil
 	default:
 		return false, t.judge(res)
@@ -87,7 +88,8 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 		return false, final("too_large", fmt.Errorf("the file has %d bytes, want at most %d", t.total, t.max))
 	}
 	if t.total < 0 && len(t.sum) == 0 && !res.ProtoAtLeast(2, 0) && len(res.TransferEncoding) == 0 {
-		return false, final("length_unknown", errors.New("the server does not say where the file ends: only a SHA-256 could tell whether it is whole"))
+		return false, final("length_unknown",
+			errors.New("the server does not say where the file ends: only a SHA-256 could tell whether it is whole"))
 	}
 	return true, t.receive(ctx, res.Body, stalled)
 }
@@ -162,7 +164,8 @@ func (t *transfer) judge(res *http.Response) error {
 		return dispatcher.RetryAtLeast(wait, &Error{code: code, err: err})
 	}
 	switch {
-	case busy, res.StatusCode >= 500, res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooEarly, res.StatusCode == http.StatusPartialContent:
+	case busy, res.StatusCode >= 500, res.StatusCode == http.StatusRequestTimeout,
+		res.StatusCode == http.StatusTooEarly, res.StatusCode == http.StatusPartialContent:
 		return &Error{code: code, err: err}
 	}
 	return final(code, err)

@@ -50,13 +50,15 @@ type problem struct {
 // Of a stream it looks at the beginning.
 func Check(t testing.TB, r *http.Request, status int, h http.Header, body []byte) {
 	t.Helper()
-	if h.Get("X-Request-Id") == "" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Security-Policy") == "" {
+	if h.Get("X-Request-Id") == "" || h.Get("X-Content-Type-Options") != "nosniff" ||
+		h.Get("Content-Security-Policy") == "" {
 		t.Errorf("%s %s: headers = %v, want those of every answer", r.Method, r.URL, h)
 	}
 	var p api.Problem
 	if status >= 400 {
 		if err := json.Unmarshal(body, &p); err != nil || h.Get("Content-Type") != "application/problem+json" ||
-			p.Status != status || p.Code == "" || !isReference(p.Instance) || !strings.HasSuffix(p.Type, "#"+p.Code) || p.RequestID != h.Get("X-Request-Id") {
+			p.Status != status || p.Code == "" || !isReference(p.Instance) || !strings.HasSuffix(p.Type, "#"+p.Code) ||
+			p.RequestID != h.Get("X-Request-Id") {
 			t.Errorf("%s %s: %d %s, want a problem: %v", r.Method, r.URL, status, body, err)
 		}
 	}
@@ -78,7 +80,8 @@ func Check(t testing.TB, r *http.Request, status int, h http.Header, body []byte
 		}
 	}
 	stream := status == http.StatusOK && h.Get("Content-Type") == streams
-	if described := route.Operation.Responses.Value("200"); described != nil && status == http.StatusOK && stream != (described.Value.Content[streams] != nil) {
+	if described := route.Operation.Responses.Value("200"); described != nil && status == http.StatusOK &&
+		stream != (described.Value.Content[streams] != nil) {
 		t.Errorf("%s %s: it is a %s, which openapi.json says otherwise", r.Method, r.URL, h.Get("Content-Type"))
 	}
 	err = openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
@@ -107,7 +110,9 @@ func isPage(path string) bool {
 func Checked(t testing.TB, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked := r.Clone(r.Context())
-		c := &checked{ResponseWriter: w, status: http.StatusOK, began: func(status int, h http.Header) { Check(t, asked, status, h, nil) }}
+		c := &checked{ResponseWriter: w, status: http.StatusOK, began: func(status int, h http.Header) {
+			Check(t, asked, status, h, nil)
+		}}
 		handler.ServeHTTP(c, r)
 		if !c.stream && r.Context().Err() == nil {
 			Check(t, asked, c.status, w.Header(), c.body.Bytes())

@@ -13,7 +13,9 @@ func bulk(ctx context.Context, r *rig) ([]Figure, error) {
 	const transaction = 10_000
 	n, clients := cmp.Or(r.Jobs, 400_000), cmp.Or(r.Clients, 2)
 	share := max(n/clients/transaction, 1) * transaction
-	if err := r.atOnce(clients, func(client int) error { return r.system.EnqueueMany(ctx, client*transaction, transaction) }); err != nil {
+	if err := r.atOnce(clients, func(client int) error {
+		return r.system.EnqueueMany(ctx, client*transaction, transaction)
+	}); err != nil {
 		return nil, err // the first transaction of each connects, and has the server read its catalogues
 	}
 	if err := r.calm(ctx); err != nil {

@@ -88,7 +88,8 @@ func (r *rig) burnedInPairs(ctx context.Context, viewers func(context.Context) e
 	slices.Sort(kept)
 	var figures []Figure
 	for i, name := range []string{"burndown_alone_", "burndown_viewed_"} {
-		figures = append(figures, Figure{name + "jobs_per_s", median(rates[i])}, Figure{name + "cpu_us_per_job", median(costs[i])})
+		figures = append(figures, Figure{name + "jobs_per_s", median(rates[i])},
+			Figure{name + "cpu_us_per_job", median(costs[i])})
 	}
 	return append(figures, Figure{"burndown_kept_percent", kept[burnDowns/2]},
 		Figure{"burndown_kept_least_percent", kept[0]}, Figure{"burndown_kept_most_percent", kept[burnDowns-1]}), nil
@@ -100,7 +101,8 @@ type burnDown struct{ rate, cost float64 }
 
 // trickled dispatches jobs one by one for the duration, and returns what share of a core this process took, and when
 // changes of the jobs that nobody handles were seen.
-func (r *rig) trickled(ctx context.Context, duration time.Duration, also func(context.Context, *probes) error) (percent float64, seen []time.Duration, err error) {
+func (r *rig) trickled(ctx context.Context, duration time.Duration,
+	also func(context.Context, *probes) error) (percent float64, seen []time.Duration, err error) {
 	w, err := r.work(ctx, r.system, nil)
 	if err != nil {
 		return 0, nil, err
@@ -179,7 +181,8 @@ type probes struct {
 }
 
 func (p *probes) store(ctx context.Context, r *rig) error {
-	id, err := outbox.Enqueue(ctx, r.pool, outbox.Raw{KindName: "bench.other", Payload: []byte(`{}`)}, outbox.Options{Queue: "probes"})
+	id, err := outbox.Enqueue(ctx, r.pool, outbox.Raw{KindName: "bench.other", Payload: []byte(`{}`)},
+		outbox.Options{Queue: "probes"})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stored[id.String()] = time.Now()
@@ -228,7 +231,8 @@ type viewer struct {
 }
 
 func signedIn(ctx context.Context, base, bearer string) (v viewer, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"login", strings.NewReader(url.Values{"token": {bearer}}.Encode()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"login",
+		strings.NewReader(url.Values{"token": {bearer}}.Encode()))
 	if err != nil {
 		return v, err
 	}
@@ -258,7 +262,8 @@ func (v viewer) get(ctx context.Context, page string, header ...string) (io.Read
 	}
 }
 
-func (v viewer) getOnce(ctx context.Context, page string, header ...string) (body io.ReadCloser, status int, err error) {
+func (v viewer) getOnce(ctx context.Context, page string,
+	header ...string) (body io.ReadCloser, status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.base+page, nil)
 	if err != nil {
 		return nil, 0, err

@@ -114,6 +114,7 @@ func (r *rig) deadTuples(ctx context.Context) (float64, error) {
 		}
 	}
 	var dead float64
-	err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::float8 FROM pg_stat_user_tables`).Scan(&dead)
+	err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::float8 FROM pg_stat_user_tables`).Scan(
+		&dead)
 	return dead, err
 }

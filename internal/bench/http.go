@@ -53,18 +53,22 @@ func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	figures := append([]Figure{{"post_per_s", posted.rate}}, named("post_", posted.took)...)
 	got, err := load(ctx, addr, clients, duration, func(i int) string {
-		return "GET /jobs/" + ids[i*7919%len(ids)] + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " + bearer + "\r\n\r\n"
+		return "GET /jobs/" + ids[i*7919%len(ids)] + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " + bearer +
+			"\r\n\r\n"
 	}, http.StatusOK, func([]byte) error { return nil })
 	if err != nil {
 		return nil, err
 	}
 	figures = append(figures, Figure{"get_per_s", got.rate})
 	figures = append(figures, named("get_", got.took)...)
-	over, err := load(ctx, addr, clients*overload, duration, post, http.StatusAccepted, func([]byte) error { return nil })
+	over, err := load(ctx, addr, clients*overload, duration, post, http.StatusAccepted, func([]byte) error {
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	figures = append(figures, Figure{"overloaded_post_per_s", over.rate}, Figure{"overloaded_refused_per_s", over.refused})
+	figures = append(figures, Figure{"overloaded_post_per_s", over.rate},
+		Figure{"overloaded_refused_per_s", over.refused})
 	return append(figures, named("overloaded_post_", over.took)...), nil
 }
 
@@ -82,7 +86,8 @@ const overload = 20
 
 // posting is a request that stores a job.
 func posting(bearer, job string) func(int) string {
-	request := fmt.Sprintf("POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	request := fmt.Sprintf(
+		"POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		bearer, len(job), job)
 	return func(int) string { return request }
 }
@@ -107,7 +112,8 @@ func (r *rig) serve(ctx context.Context, of Handler) (addr, bearer string, stop 
 	if err != nil {
 		return "", "", nil, err
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		WriteTimeout: 30 * time.Second}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -126,7 +132,8 @@ func (r *rig) loginAPI(ctx context.Context) (pool *pgxpool.Pool, drop func(), er
 	config := r.pool.Config()
 	name := config.ConnConfig.Database + "_api" // there is one database of this name
 	password := rand.Text()
-	if _, err := r.pool.Exec(ctx, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE outbox_api`, name, password)); err != nil {
+	if _, err := r.pool.Exec(ctx, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE outbox_api`, name,
+		password)); err != nil {
 		return nil, nil, fmt.Errorf("make a login for the API: %w", err)
 	}
 	config.MaxConns = 8
@@ -151,7 +158,8 @@ type loaded struct {
 }
 
 // load has every client send requests, one after the other, for the duration.
-func load(ctx context.Context, addr string, clients int, duration time.Duration, request func(i int) string, want int, answered func([]byte) error) (loaded, error) {
+func load(ctx context.Context, addr string, clients int, duration time.Duration, request func(i int) string, want int,
+	answered func([]byte) error) (loaded, error) {
 	var mu sync.Mutex
 	var all loaded
 	var refused atomic.Int64

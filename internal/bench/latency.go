@@ -90,7 +90,8 @@ func percentiles(took []time.Duration) []Figure {
 // enqueue has many clients commit a business row and a job each.
 func enqueue(ctx context.Context, r *rig) ([]Figure, error) {
 	clients, duration := cmp.Or(r.Clients, 64), cmp.Or(r.Duration, 5*time.Second)
-	if _, err := r.pool.Exec(ctx, `CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, placed_at timestamptz NOT NULL DEFAULT now())`); err != nil {
+	if _, err := r.pool.Exec(
+		ctx, `CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, placed_at timestamptz NOT NULL DEFAULT now())`); err != nil {
 		return nil, err
 	}
 	if err := r.calm(ctx); err != nil {

@@ -56,9 +56,11 @@ func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	figures := []Figure{{"alone_jobs_per_s", alone.rate}}
 	figures = append(figures, named("alone_pickup_", alone.pickup)...)
 	for i, name := range []string{"served_", "overloaded_"} {
-		figures = append(figures, Figure{name + "jobs_per_s", dispatched[i].rate}, Figure{name + "jobs_kept_percent", 100 * dispatched[i].rate / alone.rate})
+		figures = append(figures, Figure{name + "jobs_per_s", dispatched[i].rate},
+			Figure{name + "jobs_kept_percent", 100 * dispatched[i].rate / alone.rate})
 		figures = append(figures, named(name+"pickup_", dispatched[i].pickup)...)
-		figures = append(figures, Figure{name + "post_per_s", asked[i].rate}, Figure{name + "refused_per_s", asked[i].refused})
+		figures = append(figures, Figure{name + "post_per_s", asked[i].rate},
+			Figure{name + "refused_per_s", asked[i].refused})
 		figures = append(figures, named(name+"post_", asked[i].took)...)
 	}
 	return figures, nil
@@ -95,7 +97,8 @@ func (r *rig) offered(ctx context.Context, duration time.Duration, also func(con
 	group.Go(func() error { return also(ctx2) })
 	for batch := range batches { // each on its own: a commit that takes long delays no other
 		group.Go(func() error {
-			if err := backoff.Sleep(ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
+			if err := backoff.Sleep(
+				ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
 				return err
 			}
 			sent[batch].Store(int64(time.Since(started)))

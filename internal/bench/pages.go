@@ -55,7 +55,8 @@ func (r *rig) timePages(ctx context.Context) ([]Figure, error) {
 		}
 		p := percentiles(took)
 		name := strings.ReplaceAll(page.name, " ", "_")
-		figures = append(figures, Figure{name + "_first_ms", float64(first.Microseconds()) / 1000}, Figure{name + "_p50_ms", p[0].Value}, Figure{name + "_p95_ms", p[1].Value})
+		figures = append(figures, Figure{name + "_first_ms", float64(first.Microseconds()) / 1000},
+			Figure{name + "_p50_ms", p[0].Value}, Figure{name + "_p95_ms", p[1].Value})
 		worst = max(worst, p[1].Value)
 		if p[1].Value > float64(pageBudget.Milliseconds()) {
 			over++
@@ -92,26 +93,35 @@ type page struct {
 
 // pages are those that people look at, of things that there are.
 func (r *rig) pages(ctx context.Context) (all []page, err error) {
-	for _, path := range strings.Fields("problems now jobs letters queues kinds keys schedules workers sinks operations audit system me") {
+	for _, path := range strings.Fields(
+		"problems now jobs letters queues kinds keys schedules workers sinks operations audit system me") {
 		all = append(all, page{path, []string{path}})
 	}
 	for name, query := range map[string]string{
-		"now 14 days": "now?range=14d", "queue": "queue?queue=mail", "queue 14 days": "queue?queue=mail&range=14d", "kind": "kind?kind=kind.3", "queue limited": "queue?queue=reports",
-		"jobs succeeded": "jobs?status=succeeded", "jobs of a kind": "jobs?kind=kind.3", "jobs of a queue and kind": "jobs?queue=mail&kind=kind.4&status=pending",
-		"jobs running": "jobs?status=running", "jobs of a key": "jobs?key=customer-77", "jobs of no kind": "jobs?kind=nothing", "jobs of no queue": "jobs?queue=nothing&status=succeeded,cancelled",
-		"jobs of a tenant": "jobs?tenant=" + url.QueryEscape("70efdf2e-c9b0-8607-9795-c442636b55fb"), "jobs dead": "jobs?status=dead", "jobs of an hour": "jobs?since=7d&until=6d",
-		"letters of a kind": "letters?kind=kind.3", "letters of an error": "letters?error=http_503+3", "audit of a person": "audit?actor=person-3", "audit of nobody": "audit?actor=nobody",
+		"now 14 days": "now?range=14d", "queue": "queue?queue=mail", "queue 14 days": "queue?queue=mail&range=14d",
+		"kind": "kind?kind=kind.3", "queue limited": "queue?queue=reports",
+		"jobs succeeded": "jobs?status=succeeded", "jobs of a kind": "jobs?kind=kind.3",
+		"jobs of a queue and kind": "jobs?queue=mail&kind=kind.4&status=pending",
+		"jobs running":             "jobs?status=running", "jobs of a key": "jobs?key=customer-77",
+		"jobs of no kind": "jobs?kind=nothing", "jobs of no queue": "jobs?queue=nothing&status=succeeded,cancelled",
+		"jobs of a tenant": "jobs?tenant=" + url.QueryEscape("70efdf2e-c9b0-8607-9795-c442636b55fb"),
+		"jobs dead":        "jobs?status=dead", "jobs of an hour": "jobs?since=7d&until=6d",
+		"letters of a kind": "letters?kind=kind.3", "letters of an error": "letters?error=http_503+3",
+		"audit of a person": "audit?actor=person-3", "audit of nobody": "audit?actor=nobody",
 		"schedule": "schedule?tenant=00000000-0000-0000-0000-000000000001&name=schedule-7", "sink": "sink?name=sink-1",
 		"cancel the jobs of a kind": "jobs-cancel?kind=kind.3", "replay the dead letters": "letters-replay",
 	} {
 		all = append(all, page{name, []string{query}})
 	}
 	for name, which := range map[string]string{
-		"job waiting": `jobs WHERE status = 'pending' AND key IS NULL AND run_at < now()`, "job with a key": `jobs WHERE status = 'pending' AND key IS NOT NULL AND run_at < now()`,
-		"job blocked": `jobs WHERE status = 'blocked'`, "job retrying": `jobs WHERE status = 'retrying'`, "job running": `jobs WHERE status = 'running'`,
-		"job dead": `jobs WHERE status = 'dead'`, "job closed": `history TABLESAMPLE SYSTEM (0.01)`,
+		"job waiting":    `jobs WHERE status = 'pending' AND key IS NULL AND run_at < now()`,
+		"job with a key": `jobs WHERE status = 'pending' AND key IS NOT NULL AND run_at < now()`,
+		"job blocked":    `jobs WHERE status = 'blocked'`, "job retrying": `jobs WHERE status = 'retrying'`,
+		"job running": `jobs WHERE status = 'running'`,
+		"job dead":    `jobs WHERE status = 'dead'`, "job closed": `history TABLESAMPLE SYSTEM (0.01)`,
 	} {
-		rows, err := r.pool.Query(ctx, `SELECT 'job?id=' || id::text FROM (SELECT id FROM outbox.`+which+` LIMIT 100000) AS found ORDER BY random() LIMIT 40`)
+		rows, err := r.pool.Query(ctx, `SELECT 'job?id=' || id::text FROM (SELECT id FROM outbox.`+which+
+			` LIMIT 100000) AS found ORDER BY random() LIMIT 40`)
 		if err != nil {
 			return nil, err
 		}

@@ -101,8 +101,9 @@ func (r *rig) seed(ctx context.Context, open, closed int) error {
 	}
 	for day := range historyDays + 1 { // those of the past, which nobody makes any more
 		at := time.Now().UTC().AddDate(0, 0, -day)
-		_, err := r.pool.Exec(ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS outbox.history_%s PARTITION OF outbox.history FOR VALUES FROM ('%s 00:00:00+00') TO ('%s 00:00:00+00')`,
-			at.Format("20060102"), at.Format(time.DateOnly), at.AddDate(0, 0, 1).Format(time.DateOnly)))
+		_, err := r.pool.Exec(
+			ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS outbox.history_%s PARTITION OF outbox.history FOR VALUES FROM ('%s 00:00:00+00') TO ('%s 00:00:00+00')`,
+				at.Format("20060102"), at.Format(time.DateOnly), at.AddDate(0, 0, 1).Format(time.DateOnly)))
 		if err != nil {
 			return err
 		}

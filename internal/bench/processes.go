@@ -33,7 +33,8 @@ func processes(ctx context.Context, r *rig) ([]Figure, error) {
 		}
 	}
 	one, all := median(rates[1]), median(rates[n])
-	return []Figure{{"one_jobs_per_s", one}, {"processes_jobs_per_s", all}, {"processes", float64(n)}, {"processes_ratio", all / one}}, nil
+	return []Figure{{"one_jobs_per_s", one}, {"processes_jobs_per_s", all}, {"processes", float64(n)},
+		{"processes_ratio", all / one}}, nil
 }
 
 // together is the rate at which n processes burn jobs down.
@@ -61,7 +62,8 @@ func (r *rig) together(ctx context.Context, n, jobs int) (rate float64, err erro
 		return 0, err
 	}
 	if time.Now().After(due) {
-		return 0, errors.New("the jobs were due before the last of them was stored: the machine is too slow for so many")
+		return 0, errors.New(
+			"the jobs were due before the last of them was stored: the machine is too slow for so many")
 	}
 	if err := backoff.Sleep(ctx, time.Until(due)); err != nil {
 		return 0, err

@@ -42,7 +42,8 @@ func relayed(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	rss := peakMiB()
 	var wal float64
-	if err := r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(&wal); err != nil {
+	if err := r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(
+		&wal); err != nil {
 		return nil, err
 	}
 	return []Figure{
@@ -141,7 +142,8 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err = forgotten.Exec(ctx, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), $1, 'late', 'text/plain', '')`, outbox.RootTenant); err == nil {
+		if _, err = forgotten.Exec(
+			ctx, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), $1, 'late', 'text/plain', '')`, outbox.RootTenant); err == nil {
 			err = r.publish(ctx, n+turn, 1, 1) // behind it, so that its position is a gap
 		}
 		if err == nil {
@@ -152,7 +154,8 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 		}
 		held = append(held, d.rate)
 	}
-	return []Figure{{"held_events_per_s", median(held)}, {"clean_events_per_s", median(clean)}, {"kept", median(held) / median(clean)}}, nil
+	return []Figure{{"held_events_per_s", median(held)}, {"clean_events_per_s", median(clean)},
+		{"kept", median(held) / median(clean)}}, nil
 }
 
 // relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that;
@@ -228,7 +231,8 @@ var payload = slices.Repeat([]byte("x"), 200)
 // relay publishes to the sink until stop is called.
 func (r *rig) relay(ctx context.Context, sink relay.Sink, change func(*relay.Config)) (stop func() error, err error) {
 	config := relay.Config{
-		Sinks:  []relay.SinkConfig{{Name: "bench", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, Destination: r.Destination}}}},
+		Sinks: []relay.SinkConfig{
+			{Name: "bench", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, Destination: r.Destination}}}},
 		Logger: r.Logger,
 	}
 	if change != nil {

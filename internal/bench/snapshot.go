@@ -54,7 +54,8 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 
-	lone := &loneJobs{producer: outbox.NewProducer(r.pool, r.Notify), began: time.Now(), starts: make(chan loneStart, 1000)}
+	lone := &loneJobs{producer: outbox.NewProducer(r.pool, r.Notify), began: time.Now(),
+		starts: make(chan loneStart, 1000)}
 	var done atomic.Int64
 	drained := make(chan time.Time, 1)
 	w, err := r.work(ctx, r.ours(r.pool, r.Notify), func(job int) {
@@ -86,7 +87,8 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 			return nil, err
 		}
 	}
-	return append(append(figures, known.figures("quiet")...), Figure{"busy_jobs_per_s", float64(backlog) / took.Seconds()}), w.stop()
+	return append(append(figures, known.figures("quiet")...),
+		Figure{"busy_jobs_per_s", float64(backlog) / took.Seconds()}), w.stop()
 }
 
 // quietTenants enqueues a job of each of n new tenants, which then have none for a while.
@@ -112,7 +114,8 @@ func (l *loneJobs) besideAndAfter(ctx context.Context, drained <-chan time.Time)
 		if err := plain.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID()})); err != nil {
 			return nil, 0, err
 		}
-		if err := keyed.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "lone"}})); err != nil {
+		if err := keyed.add(l.wait(
+			ctx, outbox.Options{Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "lone"}})); err != nil {
 			return nil, 0, err
 		}
 		select {
@@ -140,7 +143,8 @@ type waits []time.Duration
 
 func (w waits) figures(of string) []Figure {
 	p := percentiles(w)
-	return []Figure{{of + "_p50_ms", p[0].Value}, {of + "_p99_ms", p[2].Value}, {of + "_max_ms", p[3].Value}, {of + "_jobs", float64(len(w))}}
+	return []Figure{{of + "_p50_ms", p[0].Value}, {of + "_p99_ms", p[2].Value}, {of + "_max_ms", p[3].Value},
+		{of + "_jobs", float64(len(w))}}
 }
 
 func (w *waits) add(wait time.Duration, err error) error {

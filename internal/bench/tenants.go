@@ -63,7 +63,8 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 	for _, scene := range scenes {
 		all := percentiles(scene.waits)
 		p99[scene.name] = all[2].Value
-		figures = append(figures, Figure{scene.name + "_p50_ms", all[0].Value}, Figure{scene.name + "_p99_ms", all[2].Value})
+		figures = append(figures, Figure{scene.name + "_p50_ms", all[0].Value},
+			Figure{scene.name + "_p99_ms", all[2].Value})
 	}
 	return append(figures, Figure{"p99_beside_of_alone", p99["beside"] / p99["alone"]},
 		Figure{"p99_beside_root_of_alone", p99["beside_root"] / p99["alone"]}), nil
@@ -71,7 +72,8 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 
 // waits commits n jobs, one each time, and returns how long each waited from
 // before its insert until its handler started. Jobs with the number -1 are others.
-func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) string, n int, every time.Duration) ([]time.Duration, error) {
+func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) string, n int,
+	every time.Duration) ([]time.Duration, error) {
 	const warmUp = 25
 	var mu sync.Mutex
 	begun, took, left := make([]time.Time, n+warmUp), make([]time.Duration, n+warmUp), n+warmUp

@@ -38,7 +38,8 @@ func burndown(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	var wal float64
-	if err := r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(&wal); err != nil {
+	if err := r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(
+		&wal); err != nil {
 		return nil, err
 	}
 	dead, err := r.deadTuples(ctx)

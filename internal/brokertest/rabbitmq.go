@@ -33,17 +33,20 @@ func StartRabbitMQ(t testing.TB, password string, largest int) *RabbitMQ {
 	s.Address = "127.0.0.1:" + port
 	s.write(".erlang.cookie", "a cookie")
 	definitions := s.write("definitions.json", definitions(t, password))
-	config := s.write("rabbitmq.conf", fmt.Sprintf("listeners.tcp.1 = %s\nload_definitions = %s\nmax_message_size = %d\nlog.console = true\nlog.file = false\n",
-		s.Address, definitions, largest))
+	config := s.write("rabbitmq.conf",
+		fmt.Sprintf("listeners.tcp.1 = %s\nload_definitions = %s\nmax_message_size = %d\nlog.console = true\nlog.file = false\n",
+			s.Address, definitions, largest))
 	s.env = []string{
 		"HOME=" + dir, "ERL_EPMD_PORT=" + names, "ERL_EPMD_ADDRESS=127.0.0.1",
 		"RUNNING_UNDER_SYSTEMD=true", // so the script becomes the server, and does not wait for it
 		"RABBITMQ_NODENAME=test@localhost", "RABBITMQ_DIST_PORT=" + freePort(t), "RABBITMQ_CONF_ENV_FILE=/dev/null",
-		"RABBITMQ_CONFIG_FILE=" + config, "RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "db"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "logs"),
+		"RABBITMQ_CONFIG_FILE=" + config, "RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "db"), "RABBITMQ_LOG_BASE=" +
+			filepath.Join(dir, "logs"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
 	}
 	// The server would start Erlang's name server itself, and leave it running.
-	register, err := child.Start("epmd", filepath.Join(dir, "epmd.log"), installed(t, "epmd"), nil, nil, "-port", names, "-address", "127.0.0.1")
+	register, err := child.Start("epmd", filepath.Join(dir, "epmd.log"), installed(t, "epmd"), nil, nil, "-port", names,
+		"-address", "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}

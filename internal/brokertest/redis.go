@@ -23,7 +23,8 @@ func StartRedis(t testing.TB, password string, settings ...string) *Redis {
 	port := freePort(t)
 	s.Address = "127.0.0.1:" + port
 	users := s.write("users.acl", fmt.Sprintf("user default off ~* &* +@all\nuser admin on >admin ~* &* +@all\n"+
-		"user relay on >%s ~events* +xadd +multi +exec +ping +select +type +config|get +client|setname +acl|dryrun\n", password))
+		"user relay on >%s ~events* +xadd +multi +exec +ping +select +type +config|get +client|setname +acl|dryrun\n",
+		password))
 	s.args = append([]string{
 		"--bind", "127.0.0.1", "--port", port, "--dir", filepath.Clean(dir), "--aclfile", users, "--save", "",
 		"--appendonly", "yes", "--appendfsync", "always", "--proto-max-bulk-len", "1mb",

@@ -21,7 +21,8 @@ var Everybody = access.Principal{Name: "anonymous", AllTenants: true, Capabiliti
 // here: the Host says which).
 func IsLocal(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" {
+	if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" ||
+		r.Header.Get("Forwarded") != "" {
 		return false
 	}
 	host := r.Host

@@ -142,7 +142,8 @@ func TakeSnapshot(ctx context.Context, tx pgx.Tx) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the position: %w", err)
 	}
-	return Snapshot{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time, written: row.Written}, nil
+	return Snapshot{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time,
+		written: row.Written}, nil
 }
 
 // SameAs reports that nothing at all has committed between the two snapshots.
@@ -219,11 +220,13 @@ func orNone(ids []int64) []int64 {
 // more reports that there were other changes: the returned ones are then not all up to the new position.
 //
 // tx must be READ COMMITTED, because each call needs a snapshot of its own.
-func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limit int) (changes []Change, after Position, more bool, err error) {
+func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position,
+	limit int) (changes []Change, after Position, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := sqlgen.New(tx).ListChanges(ctx, sqlgen.ListChangesParams{
-		Horizon: strconv.FormatUint(since.horizon, 10), Since: pgtype.Timestamptz{Time: since.since.Add(-slowStart), Valid: true},
+		Horizon: strconv.FormatUint(since.horizon, 10), Since: pgtype.Timestamptz{Time: since.since.Add(-slowStart),
+			Valid: true},
 		Known: strconv.FormatUint(max(since.horizon, since.known.below), 10), Unsettled: orNone(since.known.open),
 		Tenant: pgvalue.UUIDOrNull(tenant), MaxRows: int32(limit) + 1,
 	})
@@ -242,8 +245,9 @@ func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limi
 			continue
 		}
 		changes = append(changes, Change{
-			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
-			Epoch: row.Epoch, Attempt: int(row.Attempt), FinishedAt: row.FinishedAt.Time, ErrorCode: row.ErrorCode,
+			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: row.Queue, Kind: row.Kind,
+			Status: outbox.Status(row.Status),
+			Epoch:  row.Epoch, Attempt: int(row.Attempt), FinishedAt: row.FinishedAt.Time, ErrorCode: row.ErrorCode,
 		})
 	}
 	return changes, after, more, nil

@@ -12,9 +12,11 @@ import (
 var (
 	errSpace     = errors.New("it begins or ends with a space, a line break or a quotation mark")
 	errNoURL     = errors.New("a URL begins with postgres:// or postgresql://, with nothing before it")
-	errAmbiguous = errors.New("it has a second @, or a / before one: in a user or a password @ is written %40, / is %2F, : is %3A, ? is %3F, # is %23 and % is %25")
-	errMalformed = errors.New("want something like postgres://user:password@host:5432/database or host=… dbname=…; in a URL's password @ is written %40, / is %2F and % is %25, " +
-		"and elsewhere a value with spaces stands between apostrophes")
+	errAmbiguous = errors.New(
+		"it has a second @, or a / before one: in a user or a password @ is written %40, / is %2F, : is %3A, ? is %3F, # is %23 and % is %25")
+	errMalformed = errors.New(
+		"want something like postgres://user:password@host:5432/database or host=… dbname=…; in a URL's password @ is written %40, / is %2F and % is %25, " +
+			"and elsewhere a value with spaces stands between apostrophes")
 )
 
 // Explain returns what is wrong with a connection string: what pgx says of it, if it

@@ -34,7 +34,8 @@ func HeldKind(sink string) string { return "relay:" + sink }
 // outbox.enqueue in SQL and the policies of outbox.secure have the same rule.
 func QueueFault(queue string) string {
 	if strings.HasPrefix(queue, HeldKind("")) {
-		return fmt.Sprintf("is %.200q: queues that begin with relay: are those of messages that a sink has refused", queue)
+		return fmt.Sprintf("is %.200q: queues that begin with relay: are those of messages that a sink has refused",
+			queue)
 	}
 	return NameFault(queue)
 }
@@ -45,7 +46,8 @@ func QueueFault(queue string) string {
 // same rule.
 func KindFault(kind string) string {
 	if strings.HasPrefix(kind, HeldKind("")) {
-		return fmt.Sprintf("is %.200q: kinds that begin with relay: are those of messages that a sink has refused", kind)
+		return fmt.Sprintf("is %.200q: kinds that begin with relay: are those of messages that a sink has refused",
+			kind)
 	}
 	return NameFault(kind)
 }

@@ -35,7 +35,8 @@ func characterAt(s string, i int) string {
 // WorkerFault returns "" if name is valid for a worker: up to 128 bytes of text without spaces and control characters.
 // Otherwise it returns what is wrong, to follow the field's name.
 func WorkerFault(name string) string {
-	if len(name) <= MaxNameBytes && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
+	if len(name) <= MaxNameBytes &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
 		return ""
 	}
 	return fmt.Sprintf("is %.200q, want up to %d characters without spaces", name, MaxNameBytes)

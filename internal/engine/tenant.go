@@ -17,7 +17,8 @@ func InTenant(ctx context.Context, db interface {
 ) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var was, is string
-		set := tx.QueryRow(ctx, `SELECT coalesce(was, ''), set_config('app.tenant_id', $1, true) FROM current_setting('app.tenant_id', true) AS was`, tenant)
+		set := tx.QueryRow(ctx,
+			`SELECT coalesce(was, ''), set_config('app.tenant_id', $1, true) FROM current_setting('app.tenant_id', true) AS was`, tenant)
 		if err := set.Scan(&was, &is); err != nil {
 			return fmt.Errorf("set the transaction's tenant: %w", err)
 		}

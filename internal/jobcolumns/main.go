@@ -163,7 +163,8 @@ func expand(name, text string) ([]byte, error) {
 // later was taken before the server's clock was set back, as a failover to a server whose clock is behind does. If its
 // owner lives, its epoch fences it.
 func lapsed(until string) string {
-	return strings.ReplaceAll("(%s IS NULL OR %s < clock_timestamp() OR %s > clock_timestamp() + interval '10 minutes')", "%s", until)
+	return strings.ReplaceAll(
+		"(%s IS NULL OR %s < clock_timestamp() OR %s > clock_timestamp() + interval '10 minutes')", "%s", until)
 }
 
 func isKept(c column) bool  { return c.history != "" }

@@ -43,12 +43,14 @@ func run() error {
 	password := flag.String("password", "", "of the user relay")
 	flag.Parse()
 
-	may := func(resource kmsg.ACLResourceType, name string, pattern kmsg.ACLResourcePatternType, op kmsg.ACLOperation) kfake.ACL {
+	may := func(resource kmsg.ACLResourceType, name string, pattern kmsg.ACLResourcePatternType,
+		op kmsg.ACLOperation) kfake.ACL {
 		return kfake.ACL{Resource: resource, Name: name, Pattern: pattern, Operation: op, Allow: true}
 	}
 	const literal, prefixed = kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLResourcePatternTypePrefixed
 	cluster, err := kfake.NewCluster(
-		kfake.NumBrokers(1), kfake.DataDir(filepath.Join(*dir, "data")), kfake.SyncWrites(), kfake.EnableSASL(), kfake.EnableACLs(),
+		kfake.NumBrokers(1), kfake.DataDir(filepath.Join(*dir, "data")), kfake.SyncWrites(), kfake.EnableSASL(),
+		kfake.EnableACLs(),
 		// The newest takes only 0 as the first number of a producer in a partition that was never written to.
 		kfake.MaxVersions(kversion.V4_0_0()),
 		kfake.Superuser("SCRAM-SHA-256", "admin", "admin"),

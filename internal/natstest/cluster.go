@@ -26,11 +26,13 @@ func Cluster(t testing.TB) (servers []*Server) {
 	}
 	for i, port := range ports {
 		servers = append(servers, Start(t, Options{Config: fmt.Sprintf(
-			"server_name: n%d\ncluster { name: C, listen: \"127.0.0.1:%d\", routes: [ %s ] }", i, port, strings.Join(routes, ", "))}))
+			"server_name: n%d\ncluster { name: C, listen: \"127.0.0.1:%d\", routes: [ %s ] }", i, port,
+			strings.Join(routes, ", "))}))
 	}
 	js := servers[0].Connect()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "READY", Subjects: []string{"ready"}, Replicas: 3})
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "READY", Subjects: []string{"ready"},
+			Replicas: 3})
 		if err == nil {
 			return servers
 		}

@@ -84,7 +84,8 @@ func (s *Server) signal(sig syscall.Signal) {
 // Connect connects as somebody who may do everything, and closes with the test.
 func (s *Server) Connect(options ...nats.Option) jetstream.JetStream {
 	s.t.Helper()
-	nc, err := nats.Connect(s.URL, append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond)}, options...)...)
+	nc, err := nats.Connect(s.URL,
+		append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond)}, options...)...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -101,7 +102,8 @@ func (s *Server) Connect(options ...nats.Option) jetstream.JetStream {
 func Drain(t testing.TB, js jetstream.JetStream, stream string) []*nats.Msg {
 	t.Helper()
 	all, err := drain(t.Context(), js, stream)
-	for began := time.Now(); err != nil && time.Since(began) < 30*time.Second; all, err = drain(t.Context(), js, stream) {
+	for began := time.Now(); err != nil && time.Since(began) < 30*time.Second; all, err = drain(t.Context(), js,
+		stream) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if err != nil {

@@ -79,8 +79,10 @@ func ES(id string) jose.JSONWebKey {
 func New(t testing.TB, key jose.JSONWebKey) *Provider {
 	t.Helper()
 	p := &Provider{
-		Client: "console", Secret: "hush & keep=it", key: key, codes: map[string]grant{}, refresh: map[string]grant{}, life: 5 * time.Minute,
-		claims: map[string]any{"sub": "u-1", "email": "ada@example.org", "email_verified": true, "roles": []string{"operator"}},
+		Client: "console", Secret: "hush & keep=it", key: key, codes: map[string]grant{}, refresh: map[string]grant{},
+		life: 5 * time.Minute,
+		claims: map[string]any{"sub": "u-1", "email": "ada@example.org", "email_verified": true,
+			"roles": []string{"operator"}},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.about)
@@ -139,8 +141,10 @@ func (p *Provider) do(f func()) {
 
 func (p *Provider) about(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]any{
-		"issuer": p.URL, "jwks_uri": p.URL + "/keys", "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
-		"end_session_endpoint": p.URL + "/end", "code_challenge_methods_supported": []string{"S256"}, "authorization_response_iss_parameter_supported": true,
+		"issuer": p.URL, "jwks_uri": p.URL + "/keys", "authorization_endpoint": p.URL + "/authorize",
+		"token_endpoint":       p.URL + "/token",
+		"end_session_endpoint": p.URL + "/end", "code_challenge_methods_supported": []string{"S256"},
+		"authorization_response_iss_parameter_supported": true,
 	})
 }
 
@@ -158,7 +162,8 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	back := url.Values{"state": {q.Get("state")}, "iss": {p.URL}, "session_state": {"x"}}
-	if q.Get("response_type") != "code" || !slices.Contains(strings.Fields(q.Get("scope")), "openid") || q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43 {
+	if q.Get("response_type") != "code" || !slices.Contains(strings.Fields(q.Get("scope")), "openid") ||
+		q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43 {
 		back.Set("error", "invalid_request")
 	} else {
 		code := rand.Text()
@@ -186,7 +191,8 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	if kind == "authorization_code" {
 		sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))
 		nonce = g.nonce
-		ok = ok && g.callback == r.PostForm.Get("redirect_uri") && g.challenge == base64.RawURLEncoding.EncodeToString(sum[:])
+		ok = ok && g.callback == r.PostForm.Get("redirect_uri") && g.challenge == base64.RawURLEncoding.EncodeToString(
+			sum[:])
 	}
 	if !ok || p.removed {
 		refuse(http.StatusBadRequest, "invalid_grant")
@@ -226,7 +232,8 @@ func (p *Provider) issue(w http.ResponseWriter, nonce string) {
 	if a.Refresh != "" {
 		p.refresh[a.Refresh] = grant{}
 	}
-	answer(w, http.StatusOK, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60, "id_token": a.IDToken, "refresh_token": a.Refresh})
+	answer(w, http.StatusOK, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60,
+		"id_token": a.IDToken, "refresh_token": a.Refresh})
 }
 
 func (p *Provider) end(w http.ResponseWriter, r *http.Request) {
@@ -241,7 +248,8 @@ func (p *Provider) end(w http.ResponseWriter, r *http.Request) {
 
 // Sign makes a JWT.
 func Sign(key jose.JSONWebKey, claims map[string]any) string {
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: key.Key}, (&jose.SignerOptions{}).WithHeader("kid", key.KeyID))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: key.Key},
+		(&jose.SignerOptions{}).WithHeader("kid", key.KeyID))
 	if err != nil {
 		panic(err)
 	}

@@ -70,9 +70,12 @@ func (p Policy) decide(job *outbox.Claimed, err, cause error) Outcome {
 	case err == nil && engine.Of(job).Completed.Load():
 		// The handler claims that its own transaction finished the job. If it did, the settlement finds no row; if it
 		// rolled back, the attempt has failed.
-		return failure(job, 0, WithCode(codes.CompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")))
+		return failure(job, 0,
+			WithCode(codes.CompleteNotCommitted,
+				errors.New("job.Complete was called, but its transaction did not commit")))
 	case err == nil && len(job.Result) > engine.MaxPayloadBytes:
-		return Discard(job, WithCode(codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), engine.MaxPayloadBytes)))
+		return Discard(job, WithCode(codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d",
+			len(job.Result), engine.MaxPayloadBytes)))
 	case err == nil:
 		return Outcome{Status: outbox.Succeeded}
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):
@@ -163,7 +166,8 @@ const (
 )
 
 func failure(job *outbox.Claimed, wait time.Duration, err error) Outcome {
-	o := Outcome{Status: outbox.Retrying, Delay: max(wait, 0), Code: codes.Error, Message: pgvalue.Text(err.Error(), maxMessage)}
+	o := Outcome{Status: outbox.Retrying, Delay: max(wait, 0), Code: codes.Error,
+		Message: pgvalue.Text(err.Error(), maxMessage)}
 	if job.Attempt >= job.MaxAttempts {
 		o.Status, o.KeepDue = outbox.Dead, true
 	}

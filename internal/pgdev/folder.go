@@ -85,7 +85,8 @@ func (f *folder) openKept() error {
 		return f.account.own(f.path)
 	}
 	if !f.account.reaches(f.path) {
-		return fmt.Errorf("%s does not belong to user %s, who must run Postgres because root may not", f.path, f.account.name)
+		return fmt.Errorf("%s does not belong to user %s, who must run Postgres because root may not", f.path,
+			f.account.name)
 	}
 	return nil
 }

@@ -29,7 +29,9 @@ func (s *Server) Standby(ctx context.Context, port int) (standby *Server, err er
 		if err := c.backup(ctx, f); err != nil {
 			return fmt.Errorf("copy the server: %w", err)
 		}
-		o := Options{Port: port, Env: c.env, Settings: map[string]string{"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres", c.port)}}
+		o := Options{Port: port, Env: c.env,
+			Settings: map[string]string{"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres",
+				c.port)}}
 		standby, err = startOwned(ctx, o, f, c.bin, "a standby")
 		return err
 	})
@@ -87,7 +89,8 @@ func (s *Server) waitForStandby(ctx context.Context) error {
 		}
 	}
 	if err := until(ctx, func() (follows bool, err error) {
-		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`).Scan(&follows)
+		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`).Scan(
+			&follows)
 		return follows, err
 	}); err != nil {
 		return fmt.Errorf("the standby does not follow: %w", err)
@@ -118,7 +121,9 @@ func (s *Server) seeACommitWait(ctx context.Context, conn *pgx.Conn) error {
 		_ = writer.Close(context.WithoutCancel(ctx))
 	}()
 	if err := until(ctx, func() (waits bool, err error) {
-		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')`, writer.PgConn().PID()).Scan(&waits)
+		err = conn.QueryRow(ctx,
+			`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')`,
+			writer.PgConn().PID()).Scan(&waits)
 		return waits, err
 	}); err != nil {
 		return fmt.Errorf("no commit waits for the standby: %w", err)

@@ -149,7 +149,8 @@ func pin(config *pgxpool.Config, more map[string]string, c Config) {
 		return prepareSession(ctx, conn, more, c)
 	}
 	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		if at, _ := conn.PgConn().CustomData()[connectedAt].(time.Time); takesNoWrites(conn) && time.Since(at) > readOnlyLife {
+		if at, _ := conn.PgConn().CustomData()[connectedAt].(time.Time); takesNoWrites(conn) &&
+			time.Since(at) > readOnlyLife {
 			return false, nil
 		}
 		if prepare != nil {
@@ -225,12 +226,15 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	var standby bool
 	var set int
 	// Unnamed, and without a Describe: every pooler accepts it.
-	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values).Scan(&standby, &set)
+	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values).Scan(&standby,
+		&set)
 	if err != nil {
 		return &sessionError{err}
 	}
 	if standby && c.Needs != "" {
-		return &sessionError{&pgconn.PgError{Severity: "ERROR", Code: ReadOnly, Message: "the server is a standby, it cannot " + c.Needs}}
+		return &sessionError{
+			&pgconn.PgError{Severity: "ERROR", Code: ReadOnly, Message: "the server is a standby, it cannot " +
+				c.Needs}}
 	}
 	if set == 0 || c.Warm == "" {
 		return nil

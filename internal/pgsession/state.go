@@ -73,14 +73,16 @@ func RefusesTheRow(err error) bool {
 // retry helps only after an administrator has changed that.
 func IsForbidden(err error) bool {
 	state := State(err)
-	return len(state) == 5 && !IsUnreachable(err) && (state[:2] == "3F" || state[:2] == "42") && state != DuplicateStatement
+	return len(state) == 5 && !IsUnreachable(err) && (state[:2] == "3F" || state[:2] == "42") &&
+		state != DuplicateStatement
 }
 
 // IsLoginRefused reports whether the server answers but does not let us in: it refuses the role or the password (28),
 // has no such database, or the role may not connect to it. A retry helps only after an administrator has changed that.
 func IsLoginRefused(err error) bool {
 	state := State(err)
-	return strings.HasPrefix(state, "28") || state == InvalidCatalogName || state == InsufficientPrivilege && IsUnreachable(err)
+	return strings.HasPrefix(state, "28") || state == InvalidCatalogName ||
+		state == InsufficientPrivilege && IsUnreachable(err)
 }
 
 // IsRefusal reports whether a statement failed because of some of its rows and will fail as long as it has them: a
@@ -133,14 +135,16 @@ func IsUnreachable(err error) bool {
 // after that, others do.
 func IsGone(err error) bool {
 	state := State(err)
-	return len(state) != 5 || IsUnreachable(err) || state == ReadOnly || state[:2] == "08" || (state[:2] == "57" && !IsLockedOut(err))
+	return len(state) != 5 || IsUnreachable(err) || state == ReadOnly || state[:2] == "08" ||
+		(state[:2] == "57" && !IsLockedOut(err))
 }
 
 // IsUnacceptable reports whether the values can never be stored: bad data (22), a constraint (23), a limit of the
 // server (54). A missing partition does not count: it will be created.
 func IsUnacceptable(err error) bool {
 	state := State(err)
-	return len(state) == 5 && !IsUnreachable(err) && !IsNoPartition(err) && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
+	return len(state) == 5 && !IsUnreachable(err) && !IsNoPartition(err) && (state[:2] == "22" || state[:2] == "23" ||
+		state[:2] == "54")
 }
 
 // IsRepeatable reports whether a transaction was rolled back because of others, and may succeed when it is repeated.
@@ -174,5 +178,6 @@ func IsAway(err error) bool {
 	}
 	// A server that dies closes the connection in the middle of its answer.
 	netErr := net.Error(nil)
-	return errors.As(err, &netErr) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || pgconn.SafeToRetry(err)
+	return errors.As(err, &netErr) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		pgconn.SafeToRetry(err)
 }

@@ -83,7 +83,8 @@ func StartServer(ctx context.Context, change ...func(*pgdev.Options)) (*pgdev.Se
 	}
 	server, err := pgdev.Start(ctx, options)
 	if err != nil {
-		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w", serverVariable, err)
+		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w",
+			serverVariable, err)
 	}
 	return server, nil
 }

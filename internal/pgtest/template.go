@@ -86,7 +86,8 @@ func (m migration) template(ctx context.Context, server string) (string, error) 
 		return "", err
 	}
 	var finished bool
-	err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", name).Scan(&finished)
+	err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", name).Scan(
+		&finished)
 	if err != nil || finished {
 		return name, err
 	}

@@ -45,7 +45,8 @@ func Duration(i pgtype.Interval) time.Duration {
 	case seconds < -limit:
 		return math.MinInt64
 	}
-	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
+	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(
+		i.Months)*30*24*time.Hour
 }
 
 // Durations converts each interval as [Duration] does.

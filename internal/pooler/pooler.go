@@ -15,7 +15,8 @@ import (
 // nothing is connected.
 func Shared(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Config) (bool, error) {
 	var pid uint32
-	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()::bigint`).Scan(&pid); err != nil || pid == conn.PgConn().PID() {
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()::bigint`).Scan(&pid); err != nil ||
+		pid == conn.PgConn().PID() {
 		return false, err
 	}
 	config := pool.ConnConfig.Copy()

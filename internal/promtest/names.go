@@ -22,7 +22,9 @@ func Documented(t testing.TB) map[string][]string {
 		t.Fatal(err)
 	}
 	known := map[string][]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (gauge|counter|histogram) \\| ([a-z_, ]*?) ?\\|").FindAllStringSubmatch(string(doc), -1) {
+	for _, m := range regexp.MustCompile(
+		"(?m)^\\| `([a-z_]+)` \\| (gauge|counter|histogram) \\| ([a-z_, ]*?) ?\\|").FindAllStringSubmatch(string(doc),
+		-1) {
 		labels := strings.FieldsFunc(m[3], func(r rune) bool { return r == ',' || r == ' ' })
 		if m[2] != "histogram" {
 			known[m[1]] = labels

@@ -32,7 +32,8 @@ func Start(t testing.TB, rules string, targets ...string) *Server {
 		t.Fatal(err)
 	}
 	config, err := json.Marshal(map[string]any{ // JSON is YAML
-		"global":     map[string]any{"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
+		"global": map[string]any{"scrape_interval": "500ms", "scrape_timeout": "500ms",
+			"evaluation_interval": "500ms"},
 		"rule_files": []string{rules},
 		"scrape_configs": []any{
 			map[string]any{"job_name": "posthaste", "static_configs": []any{map[string]any{"targets": targets}}},
@@ -49,7 +50,8 @@ func Start(t testing.TB, rules string, targets ...string) *Server {
 	addr := freeAddr(t)
 	var logs bytes.Buffer
 	ctx, kill := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(folder, "data"),
+	cmd := exec.CommandContext(ctx, program, "--config.file="+file, "--storage.tsdb.path="+
+		filepath.Join(folder, "data"),
 		"--web.listen-address="+addr, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &logs, &logs
 	if err := cmd.Start(); err != nil {

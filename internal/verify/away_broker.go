@@ -61,7 +61,8 @@ const (
 )
 
 // outage has the broker away for long, and then stopped for a while.
-func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server, relay *child.Process, backlog int) error {
+func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server, relay *child.Process,
+	backlog int) error {
 	before := span{from: time.Now()}
 	if err := backoff.Sleep(ctx, time.Duration(r.Size(5, 60))*time.Second); err != nil {
 		return err
@@ -85,7 +86,8 @@ func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server
 	alone, beside := p.p99(before), p.p99(during)
 	r.Figure("publishers_p99_before_ms", alone.Seconds()*1000)
 	r.Figure("publishers_p99_during_ms", beside.Seconds()*1000)
-	r.Expect("publishing transactions during the outage, p99 in ms", beside.Seconds()*1000, "<=", max(alone.Seconds()*1500, 20))
+	r.Expect("publishing transactions during the outage, p99 in ms", beside.Seconds()*1000, "<=",
+		max(alone.Seconds()*1500, 20))
 	if err := r.store(ctx, backlog, "after"); err != nil {
 		return err
 	}
@@ -142,7 +144,8 @@ func (r *Run) expectNextToNothing(ctx context.Context, relay *child.Process, dur
 	r.Expect("relay statements per second during the outage", float64(statements)/seconds, "<=", 1)
 	r.Expect("relay statements during the outage", float64(statements), ">=", 1) // it is there
 	r.Expect("relay log lines during the outage", float64(lines), "<=", seconds/10+1)
-	shown, err := r.Number(ctx, `SELECT count(*) FROM outbox.sinks WHERE away_since < clock_timestamp() - interval '10 s'`)
+	shown, err := r.Number(
+		ctx, `SELECT count(*) FROM outbox.sinks WHERE away_since < clock_timestamp() - interval '10 s'`)
 	r.Expect("sinks that outbox.sinks shows as away", float64(shown), "=", 1)
 	return err
 }
@@ -158,7 +161,8 @@ func (r *Run) checkOutage(ctx context.Context, p *publishing, broker *natsproc.S
 		return err
 	}
 	r.Expect("messages that the broker stored twice", float64(repeats), "=", 0)
-	jobs, err := r.Number(ctx, `SELECT count(*) FROM (SELECT FROM outbox.jobs UNION ALL SELECT FROM outbox.history) AS job`)
+	jobs, err := r.Number(
+		ctx, `SELECT count(*) FROM (SELECT FROM outbox.jobs UNION ALL SELECT FROM outbox.history) AS job`)
 	if err != nil {
 		return err
 	}
@@ -181,7 +185,8 @@ func (r *Run) checkOutage(ctx context.Context, p *publishing, broker *natsproc.S
 	if r.Tier == TierP { // a second or two
 		least = 0.5
 	}
-	r.Expect("publish rate of the backlog after the outage, divided by the rate before", rates["after"]/rates["before"], ">=", least)
+	r.Expect("publish rate of the backlog after the outage, divided by the rate before", rates["after"]/rates["before"],
+		">=", least)
 	r.atLeast(1, serverAway)
 	r.atLeast(1, serverStopped)
 	return nil

@@ -25,7 +25,8 @@ func backlog(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.Expect(fmt.Sprintf("claim p99 with %d due jobs, divided by claim p99 with %d", many, few), large.Seconds()/small.Seconds(), "<=", 2)
+	r.Expect(fmt.Sprintf("claim p99 with %d due jobs, divided by claim p99 with %d", many, few),
+		large.Seconds()/small.Seconds(), "<=", 2)
 	// A worker that is told to stop gives back what it has not begun, and one that stops a moment later may take
 	// that: a second epoch of a first attempt.
 	for what, sql := range map[string]string{

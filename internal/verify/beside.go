@@ -26,7 +26,8 @@ func (r *Run) claimBesideALock(ctx context.Context, c *claimed) (free bool, err 
 		return false, err
 	}
 	defer func() { err = errors.Join(err, holder.Rollback(context.WithoutCancel(ctx))) }()
-	if _, err := holder.Exec(ctx, `SELECT FROM outbox.jobs WHERE status = 'pending' ORDER BY priority DESC, run_at, id LIMIT 1 FOR UPDATE`); err != nil {
+	if _, err := holder.Exec(
+		ctx, `SELECT FROM outbox.jobs WHERE status = 'pending' ORDER BY priority DESC, run_at, id LIMIT 1 FOR UPDATE`); err != nil {
 		return false, err
 	}
 	config, err := pgx.ParseConfig(r.URL)

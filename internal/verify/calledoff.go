@@ -43,7 +43,8 @@ func callsOff(ctx context.Context, r *Run) error {
 		return r.beat(acts{
 			"kill":    func(ctx context.Context, p fault.Planned) error { return crew.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
-		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 30)) * time.Second})(injecting)
+		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers},
+			fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 30)) * time.Second})(injecting)
 	})
 	called := map[outbox.ID]*calledOff{}
 	group.Go(func() (err error) {
@@ -166,12 +167,14 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 	for id, is := range called {
 		end := closed[id]
 		counts[end.Status]++
-		where := fmt.Sprintf("%s: %s at %s; deadline %s, cancel answered %q at %s", id, end.Status, stamp(end.At), stamp(is.deadline), is.answer, stamp(is.answered))
+		where := fmt.Sprintf("%s: %s at %s; deadline %s, cancel answered %q at %s", id, end.Status, stamp(end.At),
+			stamp(is.deadline), is.answer, stamp(is.answered))
 		since := is.answered // from when it had to end
 		switch {
 		case !is.deadline.IsZero():
 			since = is.deadline
-			if end.Status != outbox.Expired && (end.Status != outbox.Succeeded || end.At.After(is.deadline.Add(slack))) {
+			if end.Status != outbox.Expired &&
+				(end.Status != outbox.Succeeded || end.At.After(is.deadline.Add(slack))) {
 				wrong = append(wrong, where)
 			}
 		case is.answer == operator.Cancelled && end.Status != outbox.Cancelled,
@@ -190,7 +193,8 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 		if held := tenures[id]; is.answer != "" && len(held) > 0 && held[len(held)-1].from.After(is.answered) {
 			again = append(again, where+", claimed at "+stamp(held[len(held)-1].from))
 		}
-		if more := r.excused(since, end.At, tenures[id]); end.Status != outbox.Succeeded && end.At.Sub(since) > promptly+more {
+		if more := r.excused(since, end.At, tenures[id]); end.Status != outbox.Succeeded &&
+			end.At.Sub(since) > promptly+more {
 			slow = append(slow, fmt.Sprintf("%s; excused %s", where, more))
 		}
 	}
@@ -218,7 +222,8 @@ func (r *Run) excused(since, until time.Time, held []tenure) (more time.Duration
 		case f.From.After(until):
 		case f.Kind == "kill -9 worker":
 			killed = killed || slices.ContainsFunc(held, func(t tenure) bool {
-				return strings.HasPrefix(t.owner, f.Target+"-") && t.from.Before(f.From) && t.until.After(f.From) && t.until.After(since)
+				return strings.HasPrefix(t.owner, f.Target+"-") && t.from.Before(f.From) && t.until.After(f.From) &&
+					t.until.After(since)
 			})
 		case f.Kind == "restart Postgres -m immediate" && f.Until.Add(comeBack).After(since):
 			from := f.From

@@ -84,7 +84,8 @@ func (b *books) worker(e ledger.Entry) {
 		if e.Do == "effect" {
 			b.open[lease] = true
 		}
-		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: b.names[e.Worker], Start: e.At})
+		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: b.names[e.Worker],
+			Start: e.At})
 	case ledger.End:
 		executions := b.executions[e.Job]
 		for i := range executions {
@@ -124,7 +125,8 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	r.None("unexpected jobs: completed, never enqueued", v.Unexpected)
 	for name, n := range map[string]int{
 		"attempted": v.Attempted, "acknowledged": v.Acked, "outcome unknown": v.Unknown, "completed": v.Delivered,
-		"completed after an unknown outcome": len(v.Recovered), "completed more than once": len(v.Duplicated), "executions that returned an error": b.inVain,
+		"completed after an unknown outcome": len(v.Recovered), "completed more than once": len(v.Duplicated),
+		"executions that returned an error": b.inVain,
 	} {
 		r.Count(name, n)
 	}
@@ -220,12 +222,14 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 	if err != nil {
 		return moves, fmt.Errorf("replay the moves: %w", err)
 	}
-	stored, err := r.Number(ctx, `SELECT count(*) FROM (SELECT id FROM outbox.jobs UNION ALL SELECT id FROM outbox.history) AS stored`)
+	stored, err := r.Number(
+		ctx, `SELECT count(*) FROM (SELECT id FROM outbox.jobs UNION ALL SELECT id FROM outbox.history) AS stored`)
 	if err != nil {
 		return moves, err
 	}
 	if stored > moves.Jobs { // a recording of nothing would find nothing; trimmed jobs have moves only
-		r.None("jobs without a recorded history", []string{fmt.Sprintf("%d jobs are stored, moves of %d were recorded", stored, moves.Jobs)})
+		r.None("jobs without a recorded history",
+			[]string{fmt.Sprintf("%d jobs are stored, moves of %d were recorded", stored, moves.Jobs)})
 	}
 	r.Count("jobs", moves.Jobs)
 	r.Count("recorded changes", moves.Moves)
@@ -242,7 +246,8 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 // blinding faults keep a process from learning that its lease is over.
 var blinding = map[string]bool{"SIGSTOP of a worker": true, "network partition": true}
 
-func (r *Run) checkOverlaps(ctx context.Context, b *books, givenUp map[checker.Lease]time.Time) (executions int, err error) {
+func (r *Run) checkOverlaps(ctx context.Context, b *books,
+	givenUp map[checker.Lease]time.Time) (executions int, err error) {
 	var windows []checker.Window
 	for _, f := range r.Faults.All() {
 		if blinding[f.Kind] {

@@ -23,7 +23,8 @@ const (
 const killAtClaim = "kill -9 producer at a COMMIT that claims its job"
 
 var claimCutNames = map[fault.Cut]string{
-	fault.Before: "connection cut at the claim", fault.Inside: "connection cut after a COMMIT that claims its job", fault.After: "connection cut between a COMMIT that claims its job and its response",
+	fault.Before: "connection cut at the claim", fault.Inside: "connection cut after a COMMIT that claims its job",
+	fault.After: "connection cut between a COMMIT that claims its job and its response",
 }
 
 // killsAtClaimingCommit is row A3b.
@@ -38,7 +39,8 @@ func killsAtClaimingCommit(ctx context.Context, r *Run) error {
 	stopped := make([][]string, claimingProducers)
 	var placing sync.WaitGroup
 	for i := range claimingProducers {
-		c := &claimingCommitter{run: r, name: fmt.Sprintf("p%d", i), random: fault.Random(r.Seed, fmt.Sprintf("strike %d", i))}
+		c := &claimingCommitter{run: r, name: fmt.Sprintf("p%d", i),
+			random: fault.Random(r.Seed, fmt.Sprintf("strike %d", i))}
 		placing.Go(func() { stopped[i], errs[i] = c.rounds(ctx, rounds) })
 	}
 	placing.Wait()
@@ -155,7 +157,8 @@ func (c *claimingCommitter) cut(ctx context.Context, proxy *fault.Proxy, dsn, na
 }
 
 // struck starts a process, and returns when one of its commits was struck.
-func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn, name, kind string, strike func(*child.Process) fault.Cut) (*child.Process, error) {
+func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn, name, kind string,
+	strike func(*child.Process) fault.Cut) (*child.Process, error) {
 	var mu sync.Mutex // commits are concurrent
 	var process *child.Process
 	left, struck := 1+c.random.IntN(strikeWithin), make(chan struct{})
@@ -170,8 +173,10 @@ func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn,
 		return strike(process)
 	})
 	mu.Lock()
-	p, err := c.run.Producer(name, "OUTBOX_DATABASE_URL="+dsn, "VERIFY_DISPATCH="+c.run.URL, "OUTBOX_WORKER="+claimingMark+name,
-		"OUTBOX_LEASE_TTL="+c.run.Lease.String(), "VERIFY_CONCURRENCY=4", "VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once", "VERIFY_PACE=5ms")
+	p, err := c.run.Producer(name, "OUTBOX_DATABASE_URL="+dsn, "VERIFY_DISPATCH="+c.run.URL, "OUTBOX_WORKER="+
+		claimingMark+name,
+		"OUTBOX_LEASE_TTL="+c.run.Lease.String(), "VERIFY_CONCURRENCY=4", "VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once",
+		"VERIFY_PACE=5ms")
 	process = p
 	mu.Unlock()
 	if err != nil {

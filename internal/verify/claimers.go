@@ -59,7 +59,8 @@ func claimers(ctx context.Context, r *Run) error {
 	r.Expect("jobs claimed", float64(c.n), ">=", float64(c.want))
 	r.None("claims that returned more jobs than asked for", c.over)
 	r.None("leases (job and epoch) granted twice", c.twice)
-	r.Expect("claims recorded by the database, compared with those returned to claimers", float64(r.record.Counts["claims"]), "=", float64(c.n))
+	r.Expect("claims recorded by the database, compared with those returned to claimers",
+		float64(r.record.Counts["claims"]), "=", float64(c.n))
 	return nil
 }
 
@@ -96,8 +97,10 @@ func combinations() (all []string) {
 					off = append(off, way)
 				}
 			}
-			for _, more := range [][]string{nil, {"sort"}, {"material", "hashagg"}, {"sort", "material", "memoize"}, {"tidscan", "material", "memoize"}} {
-				sql := "RESET ALL; SET jit = off; SET plan_cache_mode = " + []string{"auto", "force_generic_plan"}[len(all)%2]
+			for _, more := range [][]string{nil, {"sort"}, {"material", "hashagg"}, {"sort", "material", "memoize"},
+				{"tidscan", "material", "memoize"}} {
+				sql := "RESET ALL; SET jit = off; SET plan_cache_mode = " +
+					[]string{"auto", "force_generic_plan"}[len(all)%2]
 				for _, way := range slices.Concat(off, more) {
 					sql += fmt.Sprintf("; SET enable_%s = off", way)
 				}
@@ -171,7 +174,8 @@ func (c *claimed) claimOnce(ctx context.Context, q *sqlgen.Queries, me int, plan
 	}
 	back := sqlgen.SettleUnfinishedParams{
 		Statuses: slices.Repeat([]string{"pending"}, len(rows)), Delays: make([]pgtype.Interval, len(rows)),
-		ErrorCodes: make([]string, len(rows)), ErrorMessages: make([]string, len(rows)), Stacks: make([]string, len(rows)),
+		ErrorCodes: make([]string, len(rows)), ErrorMessages: make([]string, len(rows)),
+		Stacks: make([]string, len(rows)),
 	}
 	for _, row := range rows {
 		back.Ids, back.Epochs = append(back.Ids, row.ID), append(back.Epochs, row.Epoch)
@@ -203,8 +207,10 @@ func (c *claimed) note(me, asked int, plan string, rows []sqlgen.ClaimJobsRow) {
 func claimParams(worker string, limit int) sqlgen.ClaimJobsParams {
 	p := sqlgen.ClaimJobsParams{
 		Worker: worker, LeaseTtl: pgtype.Interval{Microseconds: time.Minute.Microseconds(), Valid: true},
-		Queue: engine.DefaultQueue, Kinds: []string{probe.Task{}.Kind()}, MaxJobs: int32(limit), Priorities: []int16{2, 1, 0},
-		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(limit)}, Firsts: []int32{1}, Lasts: []int32{3},
+		Queue: engine.DefaultQueue, Kinds: []string{probe.Task{}.Kind()}, MaxJobs: int32(limit),
+		Priorities: []int16{2, 1, 0},
+		TenantIds:  []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(limit)},
+		Firsts: []int32{1}, Lasts: []int32{3},
 	}
 	for range p.Priorities { // from the front
 		p.FromRunAt = append(p.FromRunAt, pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true})

@@ -94,15 +94,17 @@ func (r *Run) jump(ctx context.Context, name string, clock *fault.Clock) error {
 func (r *Run) underSkew(ctx context.Context, jobs int, ahead, producer *child.Process) error {
 	later := r.Size(150, 500)
 	for s := range 4 {
-		_, err := r.Enqueue(ctx, tasks(later, func(int) probe.Task { return probe.Task{Do: "once"} }), outbox.Options{Delay: time.Duration(s+1) * time.Second})
+		_, err := r.Enqueue(ctx, tasks(later, func(int) probe.Task { return probe.Task{Do: "once"} }),
+			outbox.Options{Delay: time.Duration(s+1) * time.Second})
 		if err != nil {
 			return err
 		}
 	}
-	err := r.Await(ctx, time.Duration(r.Size(1, 10))*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
-		n, err := r.closed(ctx)
-		return n > jobs/3, err
-	})
+	err := r.Await(ctx, time.Duration(r.Size(1, 10))*time.Minute, "a third of the jobs to be done",
+		func(ctx context.Context) (bool, error) {
+			n, err := r.closed(ctx)
+			return n > jobs/3, err
+		})
 	if err != nil {
 		return err
 	}
@@ -129,7 +131,8 @@ func (r *Run) checkClocks(ctx context.Context) error {
 		return err
 	}
 	r.None("jobs started before they were due", early)
-	lost, err := r.Texts(ctx, `SELECT job_id || ' by ' || worker FROM outbox.attempts WHERE error_code = 'lease_lost' AND worker NOT LIKE 'ahead-%'`)
+	lost, err := r.Texts(
+		ctx, `SELECT job_id || ' by ' || worker FROM outbox.attempts WHERE error_code = 'lease_lost' AND worker NOT LIKE 'ahead-%'`)
 	if err != nil {
 		return err
 	}
@@ -155,8 +158,10 @@ func (r *Run) checkClocks(ctx context.Context) error {
 	r.Expect("jobs of the killed worker that were run again", float64(again), ">=", 5)
 	// A handler that is stopped, or a job that goes back, for no reason but a clock.
 	vain := r.record.Counts["claims"] - r.record.Counts["jobs"] - again
-	r.Expect("claims beyond one per job, without those of the killed worker's jobs", float64(vain), "<=", float64(r.record.Counts["jobs"]/100))
-	r.Expect("seconds from the kill until its jobs were run again, worst", last, "<=", (r.Lease + 3*time.Second).Seconds())
+	r.Expect("claims beyond one per job, without those of the killed worker's jobs", float64(vain), "<=",
+		float64(r.record.Counts["jobs"]/100))
+	r.Expect("seconds from the kill until its jobs were run again, worst", last, "<=",
+		(r.Lease + 3*time.Second).Seconds())
 	r.atLeast(r.Size(10, 50), "clock jumps")
 	return nil
 }
@@ -179,6 +184,7 @@ func (r *Run) checkSkew() error {
 		least = min(least, e.Clock.Sub(e.At).Abs())
 	}
 	r.Count("ledger lines written while the clock was wrong", lines)
-	r.Expect("seconds by which the processes' clocks were wrong, least", least.Seconds(), ">=", (clockOff - 10*time.Second).Seconds())
+	r.Expect("seconds by which the processes' clocks were wrong, least", least.Seconds(), ">=",
+		(clockOff - 10*time.Second).Seconds())
 	return nil
 }

@@ -25,7 +25,8 @@ func killsAtCommit(ctx context.Context, r *Run) error {
 	for i := range producers {
 		c := &committer{
 			run: r, name: fmt.Sprintf("p%d", i), jobs: jobs / producers,
-			cuts: fault.Random(r.Seed, fmt.Sprintf("cut %d", i)), kills: fault.Random(r.Seed, fmt.Sprintf("kill %d", i)),
+			cuts:  fault.Random(r.Seed, fmt.Sprintf("cut %d", i)),
+			kills: fault.Random(r.Seed, fmt.Sprintf("kill %d", i)),
 		}
 		placing.Go(func() { errs[i] = c.place(ctx) })
 	}
@@ -53,7 +54,8 @@ func killsAtCommit(ctx context.Context, r *Run) error {
 }
 
 var cutNames = map[fault.Cut]string{
-	fault.Before: "connection cut before COMMIT", fault.Inside: "connection cut inside COMMIT", fault.After: "connection cut between COMMIT and its response",
+	fault.Before: "connection cut before COMMIT", fault.Inside: "connection cut inside COMMIT",
+	fault.After: "connection cut between COMMIT and its response",
 }
 
 // committer is a producer behind a proxy that breaks its commits, and kills it at

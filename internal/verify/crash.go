@@ -19,7 +19,8 @@ func postmasterKills(ctx context.Context, r *Run) error {
 	}
 	crashes := r.Size(4, 20)
 	var took []time.Duration
-	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
+	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16,
+		producerEnv: insisting(r.pace("20ms", "5ms"))}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		for range crashes {
 			if backoff.Sleep(ctx, 1500*time.Millisecond) != nil {
@@ -85,7 +86,8 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		kept, err := r.Number(ctx, `SELECT count(*) FROM (SELECT id FROM outbox.jobs UNION ALL SELECT id FROM outbox.history) AS stored WHERE id = $1`, job.String())
+		kept, err := r.Number(
+			ctx, `SELECT count(*) FROM (SELECT id FROM outbox.jobs UNION ALL SELECT id FROM outbox.history) AS stored WHERE id = $1`, job.String())
 		if err != nil {
 			return 0, err
 		}
@@ -133,7 +135,8 @@ func (r *Run) crashPostgres(ctx context.Context) (resumed time.Duration, err err
 func (r *Run) firstDone(ctx context.Context, accepts time.Time) (took time.Duration, err error) {
 	err = r.Await(ctx, time.Minute, "the first job to be done", func(ctx context.Context) (bool, error) {
 		var first *time.Time
-		err := r.DB.QueryRow(ctx, `SELECT min(at) FROM verify.moves WHERE became = 'succeeded' AND at >= $1`, accepts).Scan(&first)
+		err := r.DB.QueryRow(ctx, `SELECT min(at) FROM verify.moves WHERE became = 'succeeded' AND at >= $1`,
+			accepts).Scan(&first)
 		if first != nil {
 			took = first.Sub(accepts)
 		}

@@ -49,13 +49,14 @@ type deafness struct {
 // await waits until the worker has found out what was done to it, and hears again.
 func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, err error) {
 	var deaf, hears []logLine
-	err = r.Await(ctx, 90*time.Second, e.Name+" to detect that its listener is deaf, and to listen again", func(context.Context) (_ bool, err error) {
-		if deaf, err = sayings(e.Process, listenerDeaf, done); err != nil || len(deaf) == 0 {
-			return false, err
-		}
-		hears, err = sayings(e.Process, listenerHears, deaf[0].At)
-		return len(hears) > 0, err
-	})
+	err = r.Await(ctx, 90*time.Second, e.Name+" to detect that its listener is deaf, and to listen again",
+		func(context.Context) (_ bool, err error) {
+			if deaf, err = sayings(e.Process, listenerDeaf, done); err != nil || len(deaf) == 0 {
+				return false, err
+			}
+			hears, err = sayings(e.Process, listenerHears, deaf[0].At)
+			return len(hears) > 0, err
+		})
 	if err != nil {
 		return d, err
 	}
@@ -64,7 +65,8 @@ func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, er
 
 // deafen does something to every ear, each at a moment of its own within spread,
 // and waits until all hear again.
-func (r *Run) deafen(ctx context.Context, ears []*ear, kind string, spread time.Duration, random *rand.Rand, do func(*ear) error) ([]deafness, error) {
+func (r *Run) deafen(ctx context.Context, ears []*ear, kind string, spread time.Duration, random *rand.Rand,
+	do func(*ear) error) ([]deafness, error) {
 	found, errs := make([]deafness, len(ears)), make([]error, len(ears))
 	var deafened sync.WaitGroup
 	for i, e := range ears {
@@ -95,7 +97,8 @@ func (r *Run) foundOut(all []deafness, found, back time.Duration) {
 	if len(all) > 0 {
 		r.Figure("found_out_median_s", all[len(all)/2].found.Seconds())
 	}
-	r.Expect("seconds until a worker detected that its listener was deaf, worst", worst.found.Seconds(), "<=", found.Seconds())
+	r.Expect("seconds until a worker detected that its listener was deaf, worst", worst.found.Seconds(), "<=",
+		found.Seconds())
 	r.Expect("seconds from the detection until it listened again, worst", worst.back.Seconds(), "<=", back.Seconds())
 }
 
@@ -165,19 +168,22 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 	}
 	var all []deafness
 	stalled := r.stalls(ctx)
-	err = r.trickle(ctx, append(workers, pooled.Process), aJobEvery100ms("VERIFY_NOTIFY=off"), func(ctx context.Context) error {
-		for i := range rounds {
-			r.Progress("faults", i, rounds)
-			found, err := r.deafen(ctx, listening, kind, 5*time.Second, random, func(e *ear) error { return e.proxy.Inject("UNLISTEN *") })
-			if err != nil {
-				return err
+	err = r.trickle(ctx, append(workers, pooled.Process), aJobEvery100ms("VERIFY_NOTIFY=off"),
+		func(ctx context.Context) error {
+			for i := range rounds {
+				r.Progress("faults", i, rounds)
+				found, err := r.deafen(ctx, listening, kind, 5*time.Second, random, func(e *ear) error {
+					return e.proxy.Inject("UNLISTEN *")
+				})
+				if err != nil {
+					return err
+				}
+				all = append(all, found...)
 			}
-			all = append(all, found...)
-		}
-		lost, err := metric(ctx, "outbox_listener_canary_failures_total", workers...)
-		r.Expect("self-test notifications that workers counted as lost", lost, ">=", float64(rounds*ears))
-		return errors.Join(err, r.staysDeaf(ctx, pooled, began))
-	})
+			lost, err := metric(ctx, "outbox_listener_canary_failures_total", workers...)
+			r.Expect("self-test notifications that workers counted as lost", lost, ">=", float64(rounds*ears))
+			return errors.Join(err, r.staysDeaf(ctx, pooled, began))
+		})
 	stall := stalled()
 	if err != nil {
 		return err
@@ -198,7 +204,8 @@ func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 		r.Expect("the worker behind the pooler detected that it is deaf", 0, "=", 1)
 		return nil
 	}
-	r.Expect("seconds until the worker behind the pooler detected that it is deaf", deaf[0].At.Sub(began).Seconds(), "<=", 65)
+	r.Expect("seconds until the worker behind the pooler detected that it is deaf", deaf[0].At.Sub(began).Seconds(),
+		"<=", 65)
 	if err := r.awaitStatus(ctx, "degraded", e.Process); err != nil {
 		return err
 	}
@@ -207,7 +214,8 @@ func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 		return err
 	}
 	connected, err := metric(ctx, "outbox_listener_connected", e.Process)
-	r.Expect("workers behind the pooler whose /readyz says deaf", count(ready.Components["listener"].State == "deaf"), "=", 1)
+	r.Expect("workers behind the pooler whose /readyz says deaf", count(ready.Components["listener"].State == "deaf"),
+		"=", 1)
 	r.Expect("workers behind the pooler whose metrics say connected", connected, "=", 0)
 	return err
 }

@@ -37,7 +37,8 @@ func deadWorkers(ctx context.Context, r *Run) error {
 		}
 		took = append(took, fresh...)
 	}
-	untouched, err := r.Number(ctx, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' AND lease_owner = 'somebody else' AND epoch = 1`)
+	untouched, err := r.Number(
+		ctx, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' AND lease_owner = 'somebody else' AND epoch = 1`)
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,8 @@ func (r *Run) die(ctx context.Context, n int) (took []time.Duration, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.Enqueue(ctx, tasks(heldJobs, func(int) probe.Task { return probe.Task{Do: "wait"} }), outbox.Options{}); err != nil {
+	if _, err := r.Enqueue(ctx, tasks(heldJobs, func(int) probe.Task { return probe.Task{Do: "wait"} }),
+		outbox.Options{}); err != nil {
 		return nil, err
 	}
 	r.Progress("hold", 0, heldJobs)
@@ -160,7 +162,8 @@ func (r *Run) measureReaper(ctx context.Context) error {
 	if err := r.stop(ctx, p); err != nil {
 		return err
 	}
-	_, err = r.DB.Exec(ctx, `DELETE FROM verify.moves USING outbox.jobs WHERE jobs.id = moves.job AND jobs.kind = 'verify.nobody'`)
+	_, err = r.DB.Exec(ctx,
+		`DELETE FROM verify.moves USING outbox.jobs WHERE jobs.id = moves.job AND jobs.kind = 'verify.nobody'`)
 	return err
 }
 

@@ -21,8 +21,10 @@ func newDisk(name string, mib int) (*disk, error) {
 		return nil, err
 	}
 	size := fmt.Sprintf("size=%dm,mode=0755", mib)
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", size, "posthaste-verify", path).CombinedOutput(); err != nil {
-		return nil, errors.Join(notPossible(fmt.Sprintf("mounting a tmpfs: %v: %s", err, bytes.TrimSpace(out))), os.Remove(path))
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", size, "posthaste-verify",
+		path).CombinedOutput(); err != nil {
+		return nil, errors.Join(notPossible(fmt.Sprintf("mounting a tmpfs: %v: %s", err, bytes.TrimSpace(out))),
+			os.Remove(path))
 	}
 	return &disk{path}, os.Chmod(path, 0o755)
 }

@@ -21,34 +21,45 @@ import (
 func events() []Row {
 	return []Row{
 		{
-			Name: "E1", Timed: true, Title: "Relay killed before it stores its cursor", Fault: "the relay that publishes to a NATS server is killed with kill -9 between the server's acknowledgement and the store of the cursor (10 times, S: 500)", Tiers: both, run: killsAtAck, direct: true,
+			Name: "E1", Timed: true, Title: "Relay killed before it stores its cursor",
+			Fault: "the relay that publishes to a NATS server is killed with kill -9 between the server's acknowledgement and the store of the cursor (10 times, S: 500)", Tiers: both, run: killsAtAck, direct: true,
 			Workload: "8,000 events (S: 100,000) of 100 keys from 8 publishers, one transaction in ten rolled back; two relays with leases of 1 s",
-			Pass:     eventsSafe + "; the broker stores no message twice; the next owner's first message ≤ 2 s after a kill",
+			Pass: eventsSafe +
+				"; the broker stores no message twice; the next owner's first message ≤ 2 s after a kill",
 		},
 		{
-			Name: "E2", Timed: true, Title: "Broker down", Fault: "the NATS server is killed with kill -9 and down for 20 s (S: 10 min); then it is stopped (SIGSTOP) for 2 s (S: 60 s) while it has messages that it has not acknowledged", Tiers: both, run: brokerAway, direct: true,
+			Name: "E2", Timed: true, Title: "Broker down",
+			Fault: "the NATS server is killed with kill -9 and down for 20 s (S: 10 min); then it is stopped (SIGSTOP) for 2 s (S: 60 s) while it has messages that it has not acknowledged", Tiers: both, run: brokerAway, direct: true,
 			Workload: "one publisher, 100 transactions per second throughout; 100,000 events (S: 500,000) that wait before the outage, and as many when it ends",
-			Pass:     eventsSafe + "; the broker stores no message twice; no jobs created from events; during the outage at most one statement per second and one log line in ten seconds, and p99 of publishing transactions ≤ 1.5 × that before (or 20 ms); the backlog is published at ≥ 0.5 (S: 0.9) of the rate before",
+			Pass: eventsSafe +
+				"; the broker stores no message twice; no jobs created from events; during the outage at most one statement per second and one log line in ten seconds, and p99 of publishing transactions ≤ 1.5 × that before (or 20 ms); the backlog is published at ≥ 0.5 (S: 0.9) of the rate before",
 		},
 		{
-			Name: "E3", Title: "First message of a key refused", Fault: "a NATS server refuses the first message of every tenth key until its limit is raised; relays are killed with kill -9 after an acknowledgement (3 times, S: 30)", Tiers: both, run: refusedFirst, direct: true,
+			Name: "E3", Title: "First message of a key refused",
+			Fault: "a NATS server refuses the first message of every tenth key until its limit is raised; relays are killed with kill -9 after an acknowledgement (3 times, S: 30)", Tiers: both, run: refusedFirst, direct: true,
 			Workload: "20,000 events (S: 60,000) of 1,000 keys, and 4 publishers; two relays with leases of 1 s",
-			Pass:     eventsSafe + "; until then, all messages of a tenth of the keys are held as jobs; afterwards dead letters are replayed",
+			Pass: eventsSafe +
+				"; until then, all messages of a tenth of the keys are held as jobs; afterwards dead letters are replayed",
 		},
 		{
-			Name: "E4", Timed: true, Title: "Transactions that commit out of order", Fault: "transactions commit in another order than they took their positions in: they stay open for 0 to 20 ms (S: up to 100 ms) after that, one in ten is rolled back, and one stays open for 20 s (S: 10 min); before it ends, its relay is killed with kill -9", Tiers: both, run: commitOrder, direct: true,
+			Name: "E4", Timed: true, Title: "Transactions that commit out of order",
+			Fault: "transactions commit in another order than they took their positions in: they stay open for 0 to 20 ms (S: up to 100 ms) after that, one in ten is rolled back, and one stays open for 20 s (S: 10 min); before it ends, its relay is killed with kill -9", Tiers: both, run: commitOrder, direct: true,
 			Workload: "at least 20,000 events (S: 300,000) of 1,000 keys from 64 publishers; two relays with leases of 1 s",
-			Pass:     eventsSafe + "; commit to message ≤ 1 s while the transaction is open; its own event is published after the kill",
+			Pass: eventsSafe +
+				"; commit to message ≤ 1 s while the transaction is open; its own event is published after the kill",
 		},
 		{
-			Name: "E5", Title: "Broker loses acknowledged messages", Fault: "the store of a NATS server is rolled back after it has acknowledged another 5,000 messages (S: 50,000) and those that a publisher has added meanwhile", Tiers: both, run: lostTail, direct: true,
+			Name: "E5", Title: "Broker loses acknowledged messages",
+			Fault: "the store of a NATS server is rolled back after it has acknowledged another 5,000 messages (S: 50,000) and those that a publisher has added meanwhile", Tiers: both, run: lostTail, direct: true,
 			Workload: "as many events before; a replay of everything afterwards",
 			Pass:     eventsSafe + "; the broker stores no message twice",
 		},
 		{
-			Name: "E7", Title: "Failover loses commits that were relayed", Fault: "kill -9 of a server that has 500 commits, already relayed, that its standby lacks; the standby is promoted (once, S: 5 times)", Tiers: both, run: lostCommits, direct: true,
+			Name: "E7", Title: "Failover loses commits that were relayed",
+			Fault: "kill -9 of a server that has 500 commits, already relayed, that its standby lacks; the standby is promoted (once, S: 5 times)", Tiers: both, run: lostCommits, direct: true,
 			Workload: "events of 100 keys from 8 publishers, before and after; a relay, whose cursor the failover sets back too",
-			Pass:     eventsSafe + ", except for the commits that were lost; ≥ 100 positions that two events had in turn; repeated messages ≤ a batch",
+			Pass: eventsSafe +
+				", except for the commits that were lost; ≥ 100 positions that two events had in turn; repeated messages ≤ a batch",
 		},
 	}
 }
@@ -77,7 +88,9 @@ func (r *Run) brokerWith(ctx context.Context, o natsproc.Options) (*natsproc.Ser
 	js, err := jetstream.New(conn)
 	if err == nil {
 		err = r.Await(ctx, patience, "JetStream", func(ctx context.Context) (bool, error) {
-			_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: eventStream, Subjects: []string{"events.>"}, AllowBatchPublish: true, AllowAtomicPublish: true, Duplicates: time.Hour})
+			_, err := js.CreateOrUpdateStream(
+				ctx, jetstream.StreamConfig{Name: eventStream, Subjects: []string{"events.>"}, AllowBatchPublish: true,
+					AllowAtomicPublish: true, Duplicates: time.Hour})
 			return err == nil, err
 		})
 	}
@@ -102,7 +115,8 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 	hired := 0
 	hire := func(die int) (*child.Process, error) {
 		hired++
-		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL, "OUTBOX_LEASE_TTL=1s", fmt.Sprint("VERIFY_DIE=", die))
+		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL,
+			"OUTBOX_LEASE_TTL=1s", fmt.Sprint("VERIFY_DIE=", die))
 		if err == nil && die > 0 {
 			p.MayEnd()
 		}
@@ -145,7 +159,8 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 
 // killRelays keeps two relays at work, each of which kills itself at one of its next acknowledgements, until that has
 // happened so often and no more is wanted. It returns when they died.
-func (r *Run) killRelays(ctx context.Context, kills int, more func() bool, hire func(die int) (*child.Process, error)) (deaths []time.Time, err error) {
+func (r *Run) killRelays(ctx context.Context, kills int, more func() bool,
+	hire func(die int) (*child.Process, error)) (deaths []time.Time, err error) {
 	const killed = "kill -9 relay between an acknowledgement and its cursor"
 	dice := fault.Random(r.Seed, "die")
 	relays := make([]*child.Process, 2)
@@ -197,7 +212,8 @@ func commitOrder(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	p := &publishing{clients: 64, keys: 1000, open: time.Duration(r.Size(20, 100)) * time.Millisecond, rest: time.Duration(r.Size(60, 100)) * time.Millisecond}
+	p := &publishing{clients: 64, keys: 1000, open: time.Duration(r.Size(20, 100)) * time.Millisecond,
+		rest: time.Duration(r.Size(60, 100)) * time.Millisecond}
 	if err := r.publish(ctx, p); err != nil {
 		return err
 	}

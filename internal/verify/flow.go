@@ -40,7 +40,8 @@ func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if f.patience == 0 {
 		f.patience = 2*time.Minute + time.Duration(f.jobs*r.Size(2, 10))*time.Millisecond
 	}
-	crew, err := r.Crew(f.workers, append([]string{fmt.Sprint("VERIFY_CONCURRENCY=", f.concurrency)}, f.workerEnv...)...)
+	crew, err := r.Crew(f.workers, append([]string{fmt.Sprint("VERIFY_CONCURRENCY=", f.concurrency)},
+		f.workerEnv...)...)
 	if err != nil {
 		return 0, err
 	}
@@ -92,7 +93,8 @@ func (p *production) start(orders int) error {
 		if i == 0 {
 			share += orders % p.flow.producers
 		}
-		producer, err := p.run.Producer(fmt.Sprint(cmp.Or(p.names, "p"), first+i), append([]string{fmt.Sprint("VERIFY_JOBS=", share)}, p.producerEnv...)...)
+		producer, err := p.run.Producer(fmt.Sprint(cmp.Or(p.names, "p"), first+i),
+			append([]string{fmt.Sprint("VERIFY_JOBS=", share)}, p.producerEnv...)...)
 		if err != nil {
 			return err
 		}

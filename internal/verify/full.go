@@ -22,7 +22,8 @@ func fullDisks(ctx context.Context, r *Run) error {
 	}
 	// Each of a dozen chores complains once as it begins, and seldom after that.
 	lasts := time.Duration(r.Size(12, 60)) * time.Second
-	f := flow{jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16, producerEnv: insisting(r.pace("5ms", "2ms"))}
+	f := flow{jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16,
+		producerEnv: insisting(r.pace("5ms", "2ms"))}
 	f.faults = func(ctx context.Context, c *crew) error {
 		ctx = context.WithoutCancel(ctx) // what was filled is freed
 		if err := r.outOfSpace(ctx, c, "data disk full", lasts, r.data, r.provokeData); err != nil {
@@ -41,7 +42,8 @@ func fullDisks(ctx context.Context, r *Run) error {
 
 // outOfSpace fills a disk, sees to it that it hurts, frees it after a while, and
 // judges how the processes took it.
-func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.Duration, d *disk, provoke func(context.Context) error) error {
+func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.Duration, d *disk,
+	provoke func(context.Context) error) error {
 	r.Progress(kind, 0, 0)
 	began := time.Now()
 	healed := r.Faults.Begin(kind, "")
@@ -73,7 +75,8 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 		if err != nil {
 			return err
 		}
-		r.Expect(fmt.Sprintf("log lines per second of worker %s, %s", w.Name, kind), float64(lines)/freed.Sub(began).Seconds(), "<=", 1)
+		r.Expect(fmt.Sprintf("log lines per second of worker %s, %s", w.Name, kind),
+			float64(lines)/freed.Sub(began).Seconds(), "<=", 1)
 	}
 	return nil
 }
@@ -82,7 +85,8 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 func (r *Run) firstCompletion(ctx context.Context, after time.Time) (took time.Duration, err error) {
 	err = r.Await(ctx, time.Minute, "the first job to be done again", func(ctx context.Context) (bool, error) {
 		var first *time.Time
-		err := r.DB.QueryRow(ctx, `SELECT min(at) FROM verify.moves WHERE became = 'succeeded' AND at >= $1`, after).Scan(&first)
+		err := r.DB.QueryRow(ctx, `SELECT min(at) FROM verify.moves WHERE became = 'succeeded' AND at >= $1`,
+			after).Scan(&first)
 		if first != nil {
 			took = first.Sub(after)
 		}

@@ -72,7 +72,8 @@ func listenerCut(ctx context.Context, r *Run) error {
 
 // openGap cuts the listener off, commits a job, and waits until the listener is
 // back.
-func (r *Run) openGap(ctx context.Context, w *child.Process, c *clerk, cut func(context.Context) error) (g gap, err error) {
+func (r *Run) openGap(ctx context.Context, w *child.Process, c *clerk, cut func(context.Context) error) (g gap,
+	err error) {
 	g.open = time.Now()
 	if err := cut(ctx); err != nil {
 		return g, err
@@ -138,7 +139,9 @@ func (r *Run) bridged(gaps []gap) error {
 	slices.Sort(starts)
 	r.Figure("reconnect_median_s", reconnects[len(reconnects)/2].Seconds())
 	r.Expect("jobs committed while no listener was connected", float64(within), ">=", float64(len(gaps)/2))
-	r.Expect("seconds until the listener was connected again, p99", reconnects[len(reconnects)*99/100].Seconds(), "<=", 1)
-	r.Expect("seconds from the reconnection to the start of a job committed before it, worst", starts[len(starts)-1].Seconds(), "<=", pollSlack.Seconds())
+	r.Expect("seconds until the listener was connected again, p99", reconnects[len(reconnects)*99/100].Seconds(),
+		"<=", 1)
+	r.Expect("seconds from the reconnection to the start of a job committed before it, worst",
+		starts[len(starts)-1].Seconds(), "<=", pollSlack.Seconds())
 	return nil
 }

@@ -76,7 +76,8 @@ func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) erro
 		return err
 	}
 	r.Expect("lifecycle events of jobs in outbox.events", float64(len(ofJobs)), ">=", 1)
-	r.None("missing messages: lifecycle events of jobs, never published", slices.DeleteFunc(ofJobs, func(id string) bool { return relayed[id] }))
+	r.None("missing messages: lifecycle events of jobs, never published",
+		slices.DeleteFunc(ofJobs, func(id string) bool { return relayed[id] }))
 	// Bodies of our publishers are KEY/N.
 	got = slices.DeleteFunc(got, func(m published) bool { return strings.HasPrefix(m.body, "{") })
 	_, err = r.checkPublished(ctx, acked, got, nothing)
@@ -94,7 +95,8 @@ func (r *Run) moveTo(ctx context.Context, p *patroni) error {
 	if err != nil {
 		return err
 	}
-	if err := r.openDatabase(ctx, "postgres://postgres@127.0.0.1:"+leader.port+"/postgres?sslmode=disable"); err != nil {
+	if err := r.openDatabase(ctx, "postgres://postgres@127.0.0.1:"+leader.port+
+		"/postgres?sslmode=disable"); err != nil {
 		return err
 	}
 	r.DB.Close()
@@ -141,7 +143,8 @@ func (r *Run) failOverByPatroni(ctx context.Context, p *patroni, times int) (res
 	r.Figure("switchover_max_s", away[switchedOver].Seconds())
 	r.Figure("leader_kill_max_s", away[leaderKilled].Seconds())
 	if r.Tier == TierS { // beside other rows Patroni takes as long as it is given of the machine
-		r.Expect("seconds from the kill of a leader to the next leader, worst", away[leaderKilled].Seconds(), "<=", (patroniTTL + 10*time.Second).Seconds())
+		r.Expect("seconds from the kill of a leader to the next leader, worst", away[leaderKilled].Seconds(), "<=",
+			(patroniTTL + 10*time.Second).Seconds())
 	}
 	return resumed, nil
 }

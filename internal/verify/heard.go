@@ -85,7 +85,8 @@ func (r *Run) commitSlowly(ctx context.Context, c *clerk) error {
 		return err
 	}
 	started, err := r.startedWithin(ctx, job, promptly)
-	r.Expect("jobs started promptly after a slow COMMIT", count(started), "=", 1, fmt.Sprintf("%s, committed at %s", job, committed))
+	r.Expect("jobs started promptly after a slow COMMIT", count(started), "=", 1,
+		fmt.Sprintf("%s, committed at %s", job, committed))
 	return errors.Join(err, producer.Flush(ctx))
 }
 
@@ -93,7 +94,8 @@ func (r *Run) commitSlowly(ctx context.Context, c *clerk) error {
 func (r *Run) startedWithin(ctx context.Context, job outbox.ID, limit time.Duration) (started bool, err error) {
 	for deadline := time.Now().Add(limit); !started && err == nil && time.Now().Before(deadline); {
 		err = r.ask(ctx, func(ctx context.Context) error {
-			return r.DB.QueryRow(ctx, `SELECT EXISTS (SELECT FROM verify.moves WHERE job = $1 AND became = 'running')`, job.String()).Scan(&started)
+			return r.DB.QueryRow(ctx, `SELECT EXISTS (SELECT FROM verify.moves WHERE job = $1 AND became = 'running')`,
+				job.String()).Scan(&started)
 		})
 		if err == nil && !started {
 			err = backoff.Sleep(ctx, 20*time.Millisecond)

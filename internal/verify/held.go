@@ -26,7 +26,8 @@ func heldRows(ctx context.Context, r *Run) error {
 	var workers []*child.Process
 	for queue, processes := range queues {
 		for i := range processes {
-			p, err := r.Worker(fmt.Sprintf("%s-%d", queue, i), "VERIFY_QUEUE="+queue, fmt.Sprint("VERIFY_POOL=", each), fmt.Sprint("VERIFY_CONCURRENCY=", 2*each/processes))
+			p, err := r.Worker(fmt.Sprintf("%s-%d", queue, i), "VERIFY_QUEUE="+queue, fmt.Sprint("VERIFY_POOL=", each),
+				fmt.Sprint("VERIFY_CONCURRENCY=", 2*each/processes))
 			if err != nil {
 				return err
 			}
@@ -56,7 +57,8 @@ func heldRows(ctx context.Context, r *Run) error {
 	if _, err := r.Check(ctx); err != nil {
 		return err
 	}
-	r.Expect("executions, compared with one per job", float64(r.record.Counts["executions"]), "=", float64(each*len(queues)))
+	r.Expect("executions, compared with one per job", float64(r.record.Counts["executions"]), "=",
+		float64(each*len(queues)))
 	for what, sql := range map[string]string{
 		"jobs that succeeded on the first attempt, with their result stored": `SELECT count(*) FROM outbox.history WHERE status = 'succeeded' AND attempt = 1 AND lost_leases = 0 AND result = '"held"'`,
 		"jobs whose attempt took longer than the lease":                      `SELECT count(*) FROM outbox.history WHERE finished_at - started_at > interval '16 seconds'`,

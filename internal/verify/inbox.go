@@ -150,7 +150,8 @@ func (r *Run) checkReceived(ctx context.Context, messages, times int) error {
 	r.Count("messages with an effect", effects)
 	r.Expect("messages with an effect", float64(effects), "=", float64(messages))
 	r.Expect("acknowledged deliveries reported as the first of their message", float64(firsts), "<=", float64(messages))
-	r.Expect("deliveries interrupted inside their transaction", float64(r.record.Counts["deliveries"]-messages*times), ">=", 50)
+	r.Expect("deliveries interrupted inside their transaction", float64(r.record.Counts["deliveries"]-messages*times),
+		">=", 50)
 	r.atLeast(r.Size(4, 30), "kill -9 consumer")
 	r.atLeast(r.Size(4, 50), "pg_terminate_backend")
 	r.None(noCrashes, r.fates())

@@ -20,7 +20,8 @@ import (
 // badInput is the part of family H that enters by the producers.
 func badInput() []Row {
 	return []Row{{
-		Name: "H2", Title: "Unusual input", Fault: "unusual Unicode, NUL, lone surrogates, strings of 4 MiB, nesting 10,000 deep, the limits of every number and of time, through Go, outbox.enqueue and plain SQL", Tiers: both, run: oddInput,
+		Name: "H2", Title: "Unusual input",
+		Fault: "unusual Unicode, NUL, lone surrogates, strings of 4 MiB, nesting 10,000 deep, the limits of every number and of time, through Go, outbox.enqueue and plain SQL", Tiers: both, run: oddInput,
 		Workload: "each of them as payload, key, header, error message and result, between ordinary jobs; once (S: ten times)",
 		Pass:     "refused with an error that says what is wrong, or stored and delivered byte for byte; no row stops a claim; no dispatcher errors",
 	}}
@@ -78,7 +79,8 @@ func (o *odd) drain(ctx context.Context) error {
 // expect says what a handler has to be handed.
 func (o *odd) expect(id outbox.ID, q request) {
 	payload := q.args.(outbox.Raw)
-	o.expectDigest(id, q.name, probe.Digest(payload.Payload, cmp.Or(payload.ContentType, "application/json"), q.options.Key.Name, q.options.Headers))
+	o.expectDigest(id, q.name, probe.Digest(payload.Payload, cmp.Or(payload.ContentType, "application/json"),
+		q.options.Key.Name, q.options.Headers))
 }
 
 func (o *odd) expectDigest(id outbox.ID, name, digest string) {
@@ -131,7 +133,9 @@ func (o *odd) refusals(ctx context.Context) error {
 		if _, clear := errors.AsType[*outbox.InvalidError](err); !clear {
 			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly, but: %v", q.name, err))
 		}
-		_, err = outbox.EnqueueMany(ctx, o.DB, []outbox.Request{{Args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte("1")}}, {Args: q.args, Options: q.options}})
+		_, err = outbox.EnqueueMany(ctx, o.DB,
+			[]outbox.Request{{Args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte("1")}},
+				{Args: q.args, Options: q.options}})
 		if _, clear := errors.AsType[*outbox.InvalidError](err); !clear || !strings.Contains(err.Error(), "request 1") {
 			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly in a batch, but: %v", q.name, err))
 		}
@@ -150,8 +154,10 @@ func (o *odd) byFunction(ctx context.Context) error {
 		}
 		var id outbox.ID
 		var spelled string
-		err := o.DB.QueryRow(ctx, `SELECT outbox.enqueue($1, $2::text::jsonb, key => $3, headers => $4, priority => $5), $2::text::jsonb::text`,
-			probe.EchoKind, string(payload.Payload), q.options.Key.Name, q.options.Headers, q.options.Priority).Scan(&id, &spelled)
+		err := o.DB.QueryRow(
+			ctx, `SELECT outbox.enqueue($1, $2::text::jsonb, key => $3, headers => $4, priority => $5), $2::text::jsonb::text`,
+			probe.EchoKind, string(payload.Payload), q.options.Key.Name, q.options.Headers, q.options.Priority).Scan(
+			&id, &spelled)
 		if o.refused(q.name, err) {
 			continue
 		}
@@ -188,7 +194,8 @@ func (o *odd) bySQL(ctx context.Context) error {
 		if o.refused(name, err) || !due {
 			continue
 		}
-		o.expectDigest(id, name, probe.Digest(payload, contentType, key, (&outbox.Claimed{RawHeaders: headers}).Headers()))
+		o.expectDigest(id, name,
+			probe.Digest(payload, contentType, key, (&outbox.Claimed{RawHeaders: headers}).Headers()))
 	}
 	return nil
 }

@@ -27,9 +27,11 @@ func (r *Run) keyedFlow(ctx context.Context, jobs int, retry time.Duration, prod
 	const workers = 3
 	r.Lease = 3 * time.Second // until a lease lapses its key is held up
 	f := flow{
-		jobs: jobs, producers: 4, workers: workers, concurrency: 16, patience: time.Minute + time.Duration(jobs)*10*time.Millisecond,
-		producerEnv: append([]string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=200", "VERIFY_PACE=180ms"}, producerEnv...),
-		workerEnv:   []string{"VERIFY_RETRY=" + retry.String()},
+		jobs: jobs, producers: 4, workers: workers, concurrency: 16,
+		patience: time.Minute + time.Duration(jobs)*10*time.Millisecond,
+		producerEnv: append([]string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=200", "VERIFY_PACE=180ms"},
+			producerEnv...),
+		workerEnv: []string{"VERIFY_RETRY=" + retry.String()},
 	}
 	f.least = map[string]int{"kill -9 worker": 3, "restart Postgres -m immediate": 1}
 	restart := time.Duration(r.Size(3, 30)) * time.Second
@@ -37,7 +39,8 @@ func (r *Run) keyedFlow(ctx context.Context, jobs int, retry time.Duration, prod
 		return r.beat(acts{
 			"kill":    func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
-		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: restart})(ctx)
+		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers},
+			fault.Beat{Kind: "restart", Every: restart})(ctx)
 	}
 	if _, err := f.run(ctx, r); err != nil {
 		return nil, err
@@ -61,7 +64,8 @@ func (r *Run) keyedJobs(ctx context.Context) ([]keyed, error) {
 // limitedKeys is row K1.
 func limitedKeys(ctx context.Context, r *Run) error {
 	jobs := r.Size(500, 20_000)
-	limited, err := r.keyedFlow(ctx, jobs, 200*time.Millisecond, "VERIFY_KEYS=30", "VERIFY_MIX=effect,once,effect,sleep")
+	limited, err := r.keyedFlow(ctx, jobs, 200*time.Millisecond, "VERIFY_KEYS=30",
+		"VERIFY_MIX=effect,once,effect,sleep")
 	if err != nil {
 		return err
 	}
@@ -91,7 +95,9 @@ func (r *Run) checkLimits(ctx context.Context, jobs []keyed) error {
 			if at, ok := settled[leaseOf(job.ID.String(), x.Epoch)]; ok && at.Before(x.End) {
 				x.End = at
 			}
-			executed[job.Key] = append(executed[job.Key], checker.Span{From: x.Start, Until: x.End, What: fmt.Sprintf("%s at epoch %d by %s", job.ID, x.Epoch, x.Process)})
+			executed[job.Key] = append(executed[job.Key],
+				checker.Span{From: x.Start, Until: x.End, What: fmt.Sprintf("%s at epoch %d by %s", job.ID, x.Epoch,
+					x.Process)})
 		}
 	}
 	var tooManyRunning, tooManyExecuted []string
@@ -130,7 +136,9 @@ func (r *Run) leases(ctx context.Context) (running map[string][]checker.Span, se
 		case m.From != outbox.Running && m.To == outbox.Running:
 			claimed = m
 		case m.From == outbox.Running && m.To != outbox.Running:
-			running[m.Job] = append(running[m.Job], checker.Span{From: claimed.At, Until: m.At, What: fmt.Sprintf("%s at epoch %d of %s", m.Job, claimed.Epoch, claimed.Owner)})
+			running[m.Job] = append(running[m.Job],
+				checker.Span{From: claimed.At, Until: m.At, What: fmt.Sprintf("%s at epoch %d of %s", m.Job,
+					claimed.Epoch, claimed.Owner)})
 			if m.LostLeases == last.LostLeases {
 				settled[leaseOf(m.Job, claimed.Epoch)] = m.At
 			}

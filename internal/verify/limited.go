@@ -29,12 +29,14 @@ func limitedQueue(ctx context.Context, r *Run) error {
 	if _, err := r.DB.Exec(ctx, recordStarts); err != nil {
 		return err
 	}
-	if _, _, err := operator.New(r.DB).Limit(ctx, engine.DefaultQueue, operator.Limits{MaxRunning: new(maxRunning), Rate: &rate}); err != nil {
+	if _, _, err := operator.New(r.DB).Limit(ctx, engine.DefaultQueue,
+		operator.Limits{MaxRunning: new(maxRunning), Rate: &rate}); err != nil {
 		return err
 	}
 	jobs := r.Size(350, 30_000)
 	f := flow{
-		jobs: jobs, producers: 2, workers: workers, concurrency: maxRunning, patience: time.Minute + time.Duration(jobs)*50*time.Millisecond,
+		jobs: jobs, producers: 2, workers: workers, concurrency: maxRunning,
+		patience: time.Minute + time.Duration(jobs)*50*time.Millisecond,
 		producerEnv: []string{
 			"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=60", "VERIFY_PACE=" + r.pace("80ms", "60ms"),
 			"VERIFY_MIX=effect,once,effect,sleep,sleep,sleep",
@@ -80,7 +82,8 @@ func (r *Run) checkRunning(ctx context.Context, limit int) error {
 func (r *Run) checkStarts(ctx context.Context, rate operator.Rate) error {
 	const spans = `SELECT at, count(*) OVER (ORDER BY at RANGE BETWEEN CURRENT ROW AND make_interval(secs => $1) FOLLOWING) AS n FROM verify.starts`
 	within := (rate.Interval - time.Microsecond).Seconds() // the end of a span is no part of it
-	tooMany, err := r.Texts(ctx, `SELECT DISTINCT at || ': ' || n FROM (`+spans+`) AS spans WHERE n > $2`, within, rate.Starts)
+	tooMany, err := r.Texts(ctx, `SELECT DISTINCT at || ': ' || n FROM (`+spans+`) AS spans WHERE n > $2`, within,
+		rate.Starts)
 	if err != nil {
 		return err
 	}

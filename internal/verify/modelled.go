@@ -15,14 +15,18 @@ import (
 func modelled() []Row {
 	return []Row{
 		{
-			Name: "B6", Title: "The lease is linearizable", Fault: "clients are killed between a request and its response, six at a time on the same jobs", Tiers: both, run: linearizable, direct: true,
+			Name: "B6", Title: "The lease is linearizable",
+			Fault: "clients are killed between a request and its response, six at a time on the same jobs", Tiers: both,
+			run: linearizable, direct: true,
 			Workload: "200 histories (S: 2,000) of 400 operations: claim, settle, extend, expire, retry, dismiss",
 			Pass:     "every history is linearizable, none undecided",
 			Test:     "TestTheLeaseIsLinearizable",
 			Settings: map[string]string{"synchronous_commit": "off"}, // it is the clients that are killed
 		},
 		{
-			Name: "B8", Title: "The SQL statements agree with a model", Fault: "random operations, including those of workers that lost their lease", Tiers: both, run: sameAsModel, direct: true,
+			Name: "B8", Title: "The SQL statements agree with a model",
+			Fault: "random operations, including those of workers that lost their lease", Tiers: both, run: sameAsModel,
+			direct:   true,
 			Workload: "100,000 operations (S: 5,000,000) of 19 kinds; after each, the whole database is compared with a model in memory",
 			Pass:     "no differences",
 			Test:     "TestModel",

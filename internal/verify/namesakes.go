@@ -44,7 +44,8 @@ func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
 // checkNamesakes expects that the row did what it says: the leases had one name
 // while the zombie was awake, and half of the attempts one number.
 func (z *zombie) checkNamesakes(ctx context.Context, stops int) error {
-	rows, _ := z.DB.Query(ctx, `SELECT regexp_replace(worker, '-[0-9a-f]*$', ' ') || attempt, count(*)::int FROM outbox.history GROUP BY 1`)
+	rows, _ := z.DB.Query(
+		ctx, `SELECT regexp_replace(worker, '-[0-9a-f]*$', ' ') || attempt, count(*)::int FROM outbox.history GROUP BY 1`)
 	counts := map[string]int{}
 	var name string
 	var n int
@@ -53,9 +54,12 @@ func (z *zombie) checkNamesakes(ctx context.Context, stops int) error {
 	}
 	all := stops * zombieRounds * len(zombieVerbs)
 	half := all / 2
-	z.Expect("leases renamed to the other worker and back", float64(z.record.Counts["leases renamed to the other worker"]), "=", float64(2*all))
-	z.Expect("jobs completed by the replacement under the same name and attempt number", float64(counts["twin 1"]), "=", float64(half))
-	z.Expect("jobs completed by the replacement under the same name, second attempt", float64(counts["twin 2"]), "=", float64(half))
+	z.Expect("leases renamed to the other worker and back",
+		float64(z.record.Counts["leases renamed to the other worker"]), "=", float64(2*all))
+	z.Expect("jobs completed by the replacement under the same name and attempt number", float64(counts["twin 1"]), "=",
+		float64(half))
+	z.Expect("jobs completed by the replacement under the same name, second attempt", float64(counts["twin 2"]), "=",
+		float64(half))
 	z.Expect("other ways in which jobs were completed", float64(len(counts)-2), "=", 0)
 	return nil
 }

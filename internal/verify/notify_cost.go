@@ -25,11 +25,13 @@ func costOfNotify(ctx context.Context, r *Run) error {
 		for _, f := range measured.Figures {
 			perSecond[f.Name] = f.Value
 		}
-		off, coalesced, transactional := perSecond["tx_per_s_off"], perSecond["tx_per_s_coalesced"], perSecond["tx_per_s_transactional"]
+		off, coalesced, transactional := perSecond["tx_per_s_off"], perSecond["tx_per_s_coalesced"],
+			perSecond["tx_per_s_transactional"]
 		r.Figure(fmt.Sprintf("off_%d_tx_per_s", clients), off)
 		r.Figure(fmt.Sprintf("coalesced_%d_tx_per_s", clients), coalesced)
 		r.Figure(fmt.Sprintf("transactional_%d_tx_per_s", clients), transactional)
-		r.Expect(fmt.Sprintf("commits per second, the lower of off and transactional, %d clients", clients), min(off, transactional), ">=", 1)
+		r.Expect(fmt.Sprintf("commits per second, the lower of off and transactional, %d clients", clients),
+			min(off, transactional), ">=", 1)
 		if clients == most {
 			r.Expect("commits per second at 64 clients: coalesced divided by off", coalesced/off, ">=", 0.95)
 		}

@@ -14,7 +14,8 @@ import (
 func orderedKeys(ctx context.Context, r *Run) error {
 	jobs := r.Size(500, 10_000)
 	const retry = 600 * time.Millisecond // long enough for the next job of a key to come meanwhile
-	ordered, err := r.keyedFlow(ctx, jobs, retry, "VERIFY_KEYS=30", "VERIFY_ORDERED=on", "VERIFY_MIX=effect,once,effect,sleep")
+	ordered, err := r.keyedFlow(ctx, jobs, retry, "VERIFY_KEYS=30", "VERIFY_ORDERED=on",
+		"VERIFY_MIX=effect,once,effect,sleep")
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,8 @@ func (r *Run) checkOrder(ctx context.Context, lines map[string][]keyed, jobs int
 	r.None("jobs claimed before an earlier one of their key was closed", overtaken)
 	// One job in eight fails at first. Of most of them the next one of the key comes
 	// before they are tried again, of more where the machine is slow.
-	r.Expect("failed jobs that held back the later jobs of their key until their retry", float64(held), ">=", float64(jobs/100))
+	r.Expect("failed jobs that held back the later jobs of their key until their retry", float64(held), ">=",
+		float64(jobs/100))
 	return nil
 }
 
@@ -87,7 +89,8 @@ func (r *Run) checkStartsInOrder(lines map[string][]keyed, jobs int) error {
 				again += min(i, 1)
 			}
 			if !first.After(last) {
-				overtaken = append(overtaken, fmt.Sprintf("%s: number %d started at %s, an earlier one at %s", key, job.Seq,
+				overtaken = append(overtaken, fmt.Sprintf("%s: number %d started at %s, an earlier one at %s", key,
+					job.Seq,
 					first.UTC().Format(time.StampMicro), last.UTC().Format(time.StampMicro)))
 			}
 			last = latest

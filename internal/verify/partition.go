@@ -55,7 +55,8 @@ func partitions(ctx context.Context, r *Run) error {
 			return err
 		}
 		defer network.Close()
-		w, err := r.Worker(fmt.Sprintf("w%d", i), "OUTBOX_DATABASE_URL="+dsn, "VERIFY_CONCURRENCY=200", "VERIFY_POOL=16")
+		w, err := r.Worker(fmt.Sprintf("w%d", i), "OUTBOX_DATABASE_URL="+dsn, "VERIFY_CONCURRENCY=200",
+			"VERIFY_POOL=16")
 		if err != nil {
 			return err
 		}
@@ -120,7 +121,9 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 // process takes a while to begin, the longer the slower the machine.
 func (r *Run) awaitWork(ctx context.Context, worker string) error {
 	return r.Await(ctx, patience, worker+" to have jobs", func(ctx context.Context) (busy bool, err error) {
-		err = r.DB.QueryRow(ctx, `SELECT count(*) FILTER (WHERE starts_with(lease_owner, $1)) >= 100 OR count(*) < 300 FROM outbox.jobs`, worker+"-").Scan(&busy)
+		err = r.DB.QueryRow(ctx,
+			`SELECT count(*) FILTER (WHERE starts_with(lease_owner, $1)) >= 100 OR count(*) < 300 FROM outbox.jobs`,
+			worker+"-").Scan(&busy)
 		return busy, err
 	})
 }
@@ -132,8 +135,10 @@ func (r *Run) checkStops(ctx context.Context) error {
 	expiry := map[string]time.Time{}
 	var lease string
 	var until time.Time
-	rows, _ := r.DB.Query(ctx, `SELECT job || ' ' || epoch, max(expires) FROM verify.moves WHERE became = 'running' GROUP BY job, epoch`)
-	if _, err := pgx.ForEachRow(rows, []any{&lease, &until}, func() error { expiry[lease] = until; return nil }); err != nil {
+	rows, _ := r.DB.Query(
+		ctx, `SELECT job || ' ' || epoch, max(expires) FROM verify.moves WHERE became = 'running' GROUP BY job, epoch`)
+	if _, err := pgx.ForEachRow(rows, []any{&lease, &until},
+		func() error { expiry[lease] = until; return nil }); err != nil {
 		return err
 	}
 	stopped, inTime := 0, 0
@@ -153,12 +158,15 @@ func (r *Run) checkStops(ctx context.Context) error {
 		if left > 0 {
 			inTime++
 		} else {
-			late = append(late, fmt.Sprintf("%s, %s at epoch %d by %s: %s after the lease had ended", e.Do, e.Job, e.Epoch, e.Worker, -left))
+			late = append(late, fmt.Sprintf("%s, %s at epoch %d by %s: %s after the lease had ended", e.Do, e.Job,
+				e.Epoch, e.Worker, -left))
 		}
 	}
 	r.Count("handlers stopped by a lost lease, or that outlived it", stopped)
 	r.Figure("stopped_before_lease_end_min_s", margin.Seconds())
-	r.Expect("handlers stopped by a lost lease, or that outlived it", float64(stopped), ">=", float64(r.Size(100, 2000)))
-	r.Expect("share of these handlers that ended before their lease, by the database's clock", float64(inTime)/float64(max(stopped, 1)), ">=", 0.999, late...)
+	r.Expect("handlers stopped by a lost lease, or that outlived it", float64(stopped), ">=",
+		float64(r.Size(100, 2000)))
+	r.Expect("share of these handlers that ended before their lease, by the database's clock",
+		float64(inTime)/float64(max(stopped, 1)), ">=", 0.999, late...)
 	return nil
 }

@@ -109,13 +109,15 @@ func (r *Run) startPatroni(ctx context.Context) (p *patroni, err error) {
 		}
 	}
 	client, peer := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
-	if _, err := p.start("etcd", programAt("etcd"), "--data-dir", filepath.Join(p.dir, "etcd"), "--listen-client-urls", client,
+	if _, err := p.start("etcd", programAt("etcd"), "--data-dir", filepath.Join(p.dir, "etcd"), "--listen-client-urls",
+		client,
 		"--advertise-client-urls", client, "--listen-peer-urls", peer, "--unsafe-no-fsync"); err != nil {
 		return p, err
 	}
 	for i, name := range []string{"a", "b"} {
 		m := &patroniMember{name: name, port: ports[2+2*i], api: ports[3+2*i]}
-		settings := fmt.Sprintf(patroniSettings, m.name, m.port, m.api, ports[0], int(patroniTTL.Seconds()), p.dir, r.Server.Programs())
+		settings := fmt.Sprintf(patroniSettings, m.name, m.port, m.api, ports[0], int(patroniTTL.Seconds()), p.dir,
+			r.Server.Programs())
 		if err := os.WriteFile(filepath.Join(p.dir, name+".yml"), []byte(settings), 0o644); err != nil {
 			return p, err
 		}
@@ -149,7 +151,8 @@ func (p *patroni) settle() error {
 		}
 		uid, _ := strconv.Atoi(account.Uid)
 		gid, _ := strconv.Atoi(account.Gid)
-		p.as = []string{"setpriv", "--reuid=" + account.Uid, "--regid=" + account.Gid, "--clear-groups", "--pdeathsig=keep"}
+		p.as = []string{"setpriv", "--reuid=" + account.Uid, "--regid=" + account.Gid, "--clear-groups",
+			"--pdeathsig=keep"}
 		return os.Chown(p.dir, uid, gid)
 	}
 	return notPossible("Postgres does not run as root, and there is no user postgres or nobody to run it")
@@ -221,29 +224,31 @@ func (m *patroniMember) ask(ctx context.Context, method, path string, question, 
 
 // awaitStandby waits until there is a leader whose commits wait for the other.
 func (p *patroni) awaitStandby(ctx context.Context) error {
-	return p.run.Await(ctx, patroniPatience, "the cluster to have a leader and a synchronous standby", func(ctx context.Context) (bool, error) {
-		_ = backoff.Sleep(ctx, 250*time.Millisecond) // an answer costs Patroni milliseconds of a core
-		roles, err := p.state(ctx)
-		roleOf := map[string]bool{}
-		for _, role := range roles {
-			roleOf[role] = true
-		}
-		return roleOf["leader"] && roleOf["sync_standby"], err
-	})
+	return p.run.Await(ctx, patroniPatience, "the cluster to have a leader and a synchronous standby",
+		func(ctx context.Context) (bool, error) {
+			_ = backoff.Sleep(ctx, 250*time.Millisecond) // an answer costs Patroni milliseconds of a core
+			roles, err := p.state(ctx)
+			roleOf := map[string]bool{}
+			for _, role := range roles {
+				roleOf[role] = true
+			}
+			return roleOf["leader"] && roleOf["sync_standby"], err
+		})
 }
 
 // leader waits for a member that takes writes, and returns it and the other one: on a busy machine Patroni takes the
 // leadership from a member that is late, and gives it back.
 func (p *patroni) leader(ctx context.Context) (leader, other *patroniMember, err error) {
-	err = p.run.Await(ctx, patroniPatience, "a member to say that it is the leader", func(ctx context.Context) (bool, error) {
-		for i, m := range p.members {
-			if m.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
-				leader, other = m, p.members[1-i]
-				return true, nil
+	err = p.run.Await(ctx, patroniPatience, "a member to say that it is the leader",
+		func(ctx context.Context) (bool, error) {
+			for i, m := range p.members {
+				if m.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
+					leader, other = m, p.members[1-i]
+					return true, nil
+				}
 			}
-		}
-		return false, backoff.Sleep(ctx, 100*time.Millisecond)
-	})
+			return false, backoff.Sleep(ctx, 100*time.Millisecond)
+		})
 	return leader, other, err
 }
 
@@ -261,12 +266,14 @@ func (p *patroni) switchOver(ctx context.Context) (took time.Duration, err error
 	}
 	defer p.run.Faults.Begin(switchedOver, leader.name)()
 	began := time.Now()
-	err = p.run.Await(ctx, patroniPatience, "member "+other.name+" to take writes", func(ctx context.Context) (bool, error) {
-		if other.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
-			return true, nil
-		}
-		return false, leader.ask(ctx, http.MethodPost, "/switchover", map[string]string{"leader": leader.name, "candidate": other.name}, nil)
-	})
+	err = p.run.Await(ctx, patroniPatience, "member "+other.name+" to take writes",
+		func(ctx context.Context) (bool, error) {
+			if other.ask(ctx, http.MethodGet, "/primary", nil, nil) == nil {
+				return true, nil
+			}
+			return false, leader.ask(ctx, http.MethodPost, "/switchover",
+				map[string]string{"leader": leader.name, "candidate": other.name}, nil)
+		})
 	p.run.DB.Reset() // our own connections are gone, too
 	return time.Since(began), err
 }
@@ -290,11 +297,12 @@ func (p *patroni) kill(ctx context.Context) (took time.Duration, err error) {
 }
 
 func (p *patroni) awaitLeader(ctx context.Context, m *patroniMember, began time.Time) (took time.Duration, err error) {
-	err = p.run.Await(ctx, patroniPatience, "member "+m.name+" to take writes", func(ctx context.Context) (bool, error) {
-		_ = backoff.Sleep(ctx, 100*time.Millisecond)
-		err := m.ask(ctx, http.MethodGet, "/primary", nil, nil)
-		return err == nil, err
-	})
+	err = p.run.Await(ctx, patroniPatience, "member "+m.name+" to take writes",
+		func(ctx context.Context) (bool, error) {
+			_ = backoff.Sleep(ctx, 100*time.Millisecond)
+			err := m.ask(ctx, http.MethodGet, "/primary", nil, nil)
+			return err == nil, err
+		})
 	p.run.DB.Reset() // our own connections are gone, too
 	return time.Since(began), err
 }
@@ -364,6 +372,7 @@ func (p *patroni) urls() (direct, proxied string, err error) {
 	if _, err := p.start("haproxy", programAt("haproxy"), "-f", file, "-db"); err != nil {
 		return "", "", err
 	}
-	return "postgres://postgres@" + strings.Join(hosts, ",") + "/verify?sslmode=disable&target_session_attrs=read-write",
+	return "postgres://postgres@" + strings.Join(hosts, ",") +
+			"/verify?sslmode=disable&target_session_attrs=read-write",
 		"postgres://postgres@127.0.0.1:" + at + "/verify?sslmode=disable", nil
 }

@@ -22,7 +22,8 @@ type pickup struct {
 }
 
 func (p pickup) String() string {
-	return fmt.Sprintf("%s, committed at %s, started %s later", p.Key, p.Acked.UTC().Format("15:04:05.000"), p.Took.Round(time.Millisecond))
+	return fmt.Sprintf("%s, committed at %s, started %s later", p.Key, p.Acked.UTC().Format("15:04:05.000"),
+		p.Took.Round(time.Millisecond))
 }
 
 // pickups reads the ledgers. The slowest comes last.
@@ -91,7 +92,8 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // trickle has a producer place an order at a pace for as long as during lasts, and
 // then drains, stops, and checks.
-func (r *Run) trickle(ctx context.Context, workers []*child.Process, producer []string, during func(context.Context) error) error {
+func (r *Run) trickle(ctx context.Context, workers []*child.Process, producer []string,
+	during func(context.Context) error) error {
 	p, err := r.Producer("p0", producer...)
 	if err != nil {
 		return err

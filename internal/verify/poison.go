@@ -43,7 +43,8 @@ func outOfMemory(ctx context.Context, r *Run) (err error) {
 	if err != nil {
 		return err
 	}
-	producer, err := r.Producer("p0", fmt.Sprint("VERIFY_JOBS=", jobs), "VERIFY_CLIENTS=4", "VERIFY_MIX=effect,once,nothing,sleep", "VERIFY_MS=30")
+	producer, err := r.Producer("p0", fmt.Sprint("VERIFY_JOBS=", jobs), "VERIFY_CLIENTS=4",
+		"VERIFY_MIX=effect,once,nothing,sleep", "VERIFY_MS=30")
 	if err != nil {
 		return err
 	}
@@ -77,7 +78,8 @@ func (r *Run) placePoison(ctx context.Context) (ids []outbox.ID, err error) {
 			if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, key); err != nil {
 				return err
 			}
-			id, err := outbox.Enqueue(ctx, tx, probe.Task{N: i, Do: "gorge", Key: key}, outbox.Options{MaxAttempts: poisonAttempts})
+			id, err := outbox.Enqueue(ctx, tx, probe.Task{N: i, Do: "gorge", Key: key},
+				outbox.Options{MaxAttempts: poisonAttempts})
 			if err != nil {
 				return err
 			}
@@ -115,7 +117,8 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 		if err != nil {
 			return err
 		}
-		where := fmt.Sprintf("%s: claimed %d times, executed %d times, spent %d attempts, %s", id, claims, executions[id], spent, status)
+		where := fmt.Sprintf("%s: claimed %d times, executed %d times, spent %d attempts, %s", id, claims,
+			executions[id], spent, status)
 		if spent != poisonAttempts {
 			misspent = append(misspent, where)
 		}

@@ -38,10 +38,11 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		least:       map[string]int{"kill -9 worker": 2, "restart Postgres -m immediate": 1},
 	}
 	f.faults = func(ctx context.Context, c *crew) error {
-		err := r.Await(ctx, time.Duration(r.Size(2, 15))*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
-			n, err := r.closed(ctx)
-			return n > jobs/3, err
-		})
+		err := r.Await(ctx, time.Duration(r.Size(2, 15))*time.Minute, "a third of the jobs to be done",
+			func(ctx context.Context) (bool, error) {
+				n, err := r.closed(ctx)
+				return n > jobs/3, err
+			})
 		if ctx.Err() != nil { // production is over: the count of the faults will show that there were none
 			return nil
 		}
@@ -52,13 +53,15 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		return r.beat(acts{
 			"kill":    func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
-		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: 4 * time.Second})(ctx)
+		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers},
+			fault.Beat{Kind: "restart", Every: 4 * time.Second})(ctx)
 	}
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
 	r.allAcked(f.jobs)
-	again, err := r.Texts(ctx, `SELECT id::text FROM outbox.history WHERE finished_at < $1 AND (attempt <> 1 OR lost_leases > 0)`, calm)
+	again, err := r.Texts(
+		ctx, `SELECT id::text FROM outbox.history WHERE finished_at < $1 AND (attempt <> 1 OR lost_leases > 0)`, calm)
 	if err != nil {
 		return err
 	}

@@ -30,9 +30,11 @@ const (
 // again after its burst, so that no later job of it makes good what was lost.
 func inBursts(names string, jobs, burst int) flow {
 	return flow{
-		names: names, jobs: jobs, producers: 3, workers: 3, concurrency: 16, patience: time.Minute + time.Duration(jobs)*20*time.Millisecond,
+		names: names, jobs: jobs, producers: 3, workers: 3, concurrency: 16,
+		patience: time.Minute + time.Duration(jobs)*20*time.Millisecond,
 		producerEnv: []string{
-			"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", fmt.Sprint("VERIFY_BURST=", burst), "VERIFY_MS=20", "VERIFY_PACE=15ms", "VERIFY_MIX=effect,once,effect,sleep",
+			"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", fmt.Sprint("VERIFY_BURST=", burst), "VERIFY_MS=20",
+			"VERIFY_PACE=15ms", "VERIFY_MIX=effect,once,effect,sleep",
 		},
 	}
 }
@@ -68,7 +70,8 @@ func promotions(ctx context.Context, r *Run) error {
 	}
 	r.allAcked(before.jobs + f.jobs)
 	slowest := slices.Max(append(d.took, 0))
-	r.Expect("seconds from new workers until the sweep promoted the next jobs of the dead workers' keys, worst", slowest.Seconds(), "<=",
+	r.Expect("seconds from new workers until the sweep promoted the next jobs of the dead workers' keys, worst",
+		slowest.Seconds(), "<=",
 		(sweepWithin + promoteWithin + sweepStalls*stall).Seconds())
 	return r.checkSlots(ctx, parted, d.away, stall, first)
 }
@@ -78,7 +81,8 @@ func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
 	// A job that fails frees its slot, too. It comes back late, so that it does not make
 	// good what was lost then.
 	f.producerEnv = append(f.producerEnv, "VERIFY_FAILS=25")
-	crew, err := r.Crew(f.workers, fmt.Sprint("VERIFY_CONCURRENCY=", f.concurrency), "OUTBOX_REAP=off", "VERIFY_RETRY=2s")
+	crew, err := r.Crew(f.workers, fmt.Sprint("VERIFY_CONCURRENCY=", f.concurrency), "OUTBOX_REAP=off",
+		"VERIFY_RETRY=2s")
 	if err != nil {
 		return err
 	}
@@ -90,19 +94,21 @@ func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
 		return err
 	}
 	// Retries come after 2 s, polls after 1 s: where nothing has moved for ten, nothing will.
-	err = r.Await(ctx, f.patience, "all jobs to be done, or to stand still", func(ctx context.Context) (ended bool, err error) {
-		n, err := r.closed(ctx)
-		r.Progress("without sweeps", n, f.jobs)
-		if err == nil {
-			err = r.DB.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM outbox.jobs)
+	err = r.Await(ctx, f.patience, "all jobs to be done, or to stand still",
+		func(ctx context.Context) (ended bool, err error) {
+			n, err := r.closed(ctx)
+			r.Progress("without sweeps", n, f.jobs)
+			if err == nil {
+				err = r.DB.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM outbox.jobs)
 				OR (SELECT max(at) < clock_timestamp() - interval '10 s' FROM verify.moves)`).Scan(&ended)
-		}
-		return ended, err
-	})
+			}
+			return ended, err
+		})
 	if err != nil {
 		return err
 	}
-	left, err := r.Texts(ctx, `SELECT key || ': ' || string_agg(status::text, ', ') FROM outbox.jobs GROUP BY key ORDER BY key`)
+	left, err := r.Texts(
+		ctx, `SELECT key || ': ' || string_agg(status::text, ', ') FROM outbox.jobs GROUP BY key ORDER BY key`)
 	if err != nil {
 		return err
 	}

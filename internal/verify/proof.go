@@ -58,7 +58,8 @@ func (p *page) summarize() {
 	}
 	p.WriteString("\n| row | what happens | tier P | tier S |\n| --- | --- | --- | --- |\n")
 	for _, row := range Scorecard() {
-		fmt.Fprintf(p, "| [%s](#%s) | %s | %s | %s |\n", row.Name, anchor(heading(row)), cell(row.Title), p.inShort(row, TierP), p.inShort(row, TierS))
+		fmt.Fprintf(p, "| [%s](#%s) | %s | %s | %s |\n", row.Name, anchor(heading(row)), cell(row.Title),
+			p.inShort(row, TierP), p.inShort(row, TierS))
 	}
 }
 
@@ -83,7 +84,8 @@ func (p *page) inShort(row Row, tier Tier) string {
 
 // prove is the section of a row.
 func (p *page) prove(row Row) {
-	fmt.Fprintf(p, "\n## %s\n\n- Fault: %s\n- Workload: %s\n- Pass: %s\n", heading(row), row.Fault, row.Workload, row.Pass)
+	fmt.Fprintf(p, "\n## %s\n\n- Fault: %s\n- Workload: %s\n- Pass: %s\n", heading(row), row.Fault, row.Workload,
+		row.Pass)
 	for _, tier := range row.Tiers {
 		if p.newest[row.Name+string(tier)] == nil {
 			fmt.Fprintf(p, "- Tier %s: not run\n", tier)
@@ -171,7 +173,8 @@ func (r *Record) listChecks(b *strings.Builder) {
 	}
 	b.WriteString("\n| check | measured | must be | |\n| --- | ---: | ---: | --- |\n")
 	for _, e := range others {
-		fmt.Fprintf(b, "| %s | %s | %s %s | %s |\n", cell(e.What), number(e.Got), cmp.Or(map[string]string{"<=": "≤", ">=": "≥"}[e.Op], e.Op), number(e.Want),
+		fmt.Fprintf(b, "| %s | %s | %s %s | %s |\n", cell(e.What), number(e.Got),
+			cmp.Or(map[string]string{"<=": "≤", ">=": "≥"}[e.Op], e.Op), number(e.Want),
 			map[bool]string{true: "holds", false: "**violated**"}[e.OK])
 	}
 }

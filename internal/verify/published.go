@@ -91,7 +91,8 @@ func (r *Run) awaitPublished(ctx context.Context, sink string, patience time.Dur
 // checkPublished holds what a sink has accepted of our publishers' events against the log, which has every event that
 // was committed. What lost reports is not in the log, because a failover has lost it. It returns how many messages were
 // repeats.
-func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, got []published, lost func(body string) bool) (repeats int, err error) {
+func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, got []published,
+	lost func(body string) bool) (repeats int, err error) {
 	committed, err := r.checkLog(ctx, acked, lost)
 	if err != nil {
 		return 0, err
@@ -140,8 +141,10 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 }
 
 // checkLog compares what was acknowledged to publishers with the log, and returns the bodies in it by their ids.
-func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time, lost func(body string) bool) (committed map[string]string, err error) {
-	rows, err := r.Texts(ctx, `SELECT id || ' ' || convert_from(payload, 'UTF8') FROM outbox.events WHERE topic = 'order.paid'`)
+func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time,
+	lost func(body string) bool) (committed map[string]string, err error) {
+	rows, err := r.Texts(
+		ctx, `SELECT id || ' ' || convert_from(payload, 'UTF8') FROM outbox.events WHERE topic = 'order.paid'`)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +189,9 @@ func rateOf(got []published) (float64, error) {
 	if len(got) < 1000 {
 		return 0, errors.New("there are too few messages for a rate")
 	}
-	got = slices.SortedFunc(slices.Values(got), func(a, b published) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
+	got = slices.SortedFunc(slices.Values(got), func(a, b published) int {
+		return cmp.Compare(a.at.UnixNano(), b.at.UnixNano())
+	})
 	rest := got[len(got)/5:]
 	return float64(len(rest)-1) / rest[len(rest)-1].at.Sub(rest[0].at).Seconds(), nil
 }

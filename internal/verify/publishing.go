@@ -86,7 +86,8 @@ func (r *Run) prepareEvents(ctx context.Context, keys int) error {
 	if _, err := r.DB.Exec(ctx, publishingSchema); err != nil {
 		return err
 	}
-	_, err := r.DB.Exec(ctx, `INSERT INTO keys SELECT 'k' || i, 0 FROM generate_series(1, $1::integer) AS i ON CONFLICT DO NOTHING`, keys)
+	_, err := r.DB.Exec(ctx,
+		`INSERT INTO keys SELECT 'k' || i, 0 FROM generate_series(1, $1::integer) AS i ON CONFLICT DO NOTHING`, keys)
 	return err
 }
 
@@ -124,7 +125,8 @@ func publishNext(ctx context.Context, tx pgx.Tx, key string) (body string, err e
 		return "", err
 	}
 	body = fmt.Sprintf("%s/%d", key, n)
-	_, err = outbox.Publish(ctx, tx, outbox.Raw{KindName: "order.paid", Payload: []byte(body), ContentType: "text/plain"}, outbox.EventOptions{Key: key})
+	_, err = outbox.Publish(ctx, tx, outbox.Raw{KindName: "order.paid", Payload: []byte(body),
+		ContentType: "text/plain"}, outbox.EventOptions{Key: key})
 	return body, err
 }
 

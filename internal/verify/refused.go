@@ -42,7 +42,8 @@ func refusedFirst(ctx context.Context, r *Run) (err error) {
 	hired := 0
 	hire := func(die int) (*child.Process, error) {
 		hired++
-		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL, "OUTBOX_LEASE_TTL=1s", fmt.Sprint("VERIFY_DIE=", die))
+		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL,
+			"OUTBOX_LEASE_TTL=1s", fmt.Sprint("VERIFY_DIE=", die))
 		if err == nil && die > 0 {
 			p.MayEnd()
 		}

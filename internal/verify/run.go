@@ -227,7 +227,8 @@ const patience = time.Minute
 // Await looks until cond is true. A cond that returns an error is asked again: the
 // server may be away. A soak, whose tables are large, looks less often the longer a
 // look takes.
-func (r *Run) Await(ctx context.Context, patience time.Duration, what string, cond func(context.Context) (bool, error)) error {
+func (r *Run) Await(ctx context.Context, patience time.Duration, what string,
+	cond func(context.Context) (bool, error)) error {
 	var last error
 	for deadline := time.Now().Add(patience); ; {
 		asked := time.Now()

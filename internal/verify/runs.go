@@ -30,7 +30,8 @@ type RunLine struct {
 var runColumns = []string{"started", "row", "tier", "postgresql", "seed", "result", "commit", "texts"}
 
 func lineOf(r *Record) RunLine {
-	l := RunLine{Started: r.Started.UTC().Truncate(time.Second), Row: r.Row, Tier: r.Tier, Seed: r.Seed, Result: "failed", Commit: r.Commit, Texts: hashOf(r)}
+	l := RunLine{Started: r.Started.UTC().Truncate(time.Second), Row: r.Row, Tier: r.Tier, Seed: r.Seed,
+		Result: "failed", Commit: r.Commit, Texts: hashOf(r)}
 	l.PostgreSQL, _, _ = strings.Cut(r.Server.Version, " ")
 	if len(l.Commit) > 12 {
 		l.Commit = l.Commit[:12]
@@ -68,7 +69,8 @@ func AddRuns(lines []RunLine, records []*Record) []RunLine {
 		add(lineOf(r))
 	}
 	return slices.SortedFunc(maps.Values(all), func(a, b RunLine) int {
-		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Row, b.Row), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.PostgreSQL, b.PostgreSQL), cmp.Compare(a.Seed, b.Seed))
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Row, b.Row), cmp.Compare(a.Tier, b.Tier),
+			cmp.Compare(a.PostgreSQL, b.PostgreSQL), cmp.Compare(a.Seed, b.Seed))
 	})
 }
 
@@ -98,7 +100,8 @@ func ReadRuns(in io.Reader) (lines []RunLine, err error) {
 func WriteRuns(w io.Writer, lines []RunLine) error {
 	rows := [][]string{runColumns}
 	for _, l := range lines {
-		rows = append(rows, []string{l.Started.Format(time.RFC3339), l.Row, string(l.Tier), l.PostgreSQL, strconv.FormatUint(l.Seed, 10), l.Result, l.Commit, l.Texts})
+		rows = append(rows, []string{l.Started.Format(time.RFC3339), l.Row, string(l.Tier), l.PostgreSQL,
+			strconv.FormatUint(l.Seed, 10), l.Result, l.Commit, l.Texts})
 	}
 	return csv.NewWriter(w).WriteAll(rows)
 }

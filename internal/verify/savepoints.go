@@ -39,7 +39,8 @@ func savepoints(ctx context.Context, r *Run) (err error) {
 	var writing sync.WaitGroup
 	for i := range writes {
 		w := &writes[i]
-		*w = writer{Run: r, book: book, random: fault.Random(r.Seed, fmt.Sprintf("savepoints %d", i)), tenants: tenants, name: fmt.Sprintf("s%d", i)}
+		*w = writer{Run: r, book: book, random: fault.Random(r.Seed, fmt.Sprintf("savepoints %d", i)), tenants: tenants,
+			name: fmt.Sprintf("s%d", i)}
 		writing.Go(func() {
 			for n := 0; n < transactions/writers && errs[i] == nil; n++ {
 				errs[i] = w.transaction(ctx, producer)
@@ -66,8 +67,10 @@ func savepoints(ctx context.Context, r *Run) (err error) {
 		return err
 	}
 	r.Expect("jobs stored, compared with those not rolled back", float64(r.record.Counts["jobs"]), "=", float64(kept))
-	r.Expect("savepoints rolled back", float64(r.record.Counts["savepoints rolled back"]), ">=", float64(transactions/4))
-	r.Expect("jobs enqueued in savepoints that were rolled back", float64(r.record.Counts["jobs enqueued in savepoints that were rolled back"]), ">=", float64(transactions/4))
+	r.Expect("savepoints rolled back", float64(r.record.Counts["savepoints rolled back"]), ">=",
+		float64(transactions/4))
+	r.Expect("jobs enqueued in savepoints that were rolled back",
+		float64(r.record.Counts["jobs enqueued in savepoints that were rolled back"]), ">=", float64(transactions/4))
 	return nil
 }
 

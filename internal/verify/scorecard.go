@@ -10,7 +10,8 @@ var both = []Tier{TierP, TierS}
 
 // Scorecard is every row, in the order of their names.
 func Scorecard() []Row {
-	rows := slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), events(), consumers(), badInput(), semantics())
+	rows := slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), events(),
+		consumers(), badInput(), semantics())
 	slices.SortFunc(rows, func(a, b Row) int { return compareNames(a.Name, b.Name) })
 	return rows
 }
@@ -25,7 +26,8 @@ func compareNames(a, b string) int {
 	for i, name := range []string{a, b} {
 		_, _ = fmt.Sscanf(name, "%1s%d%s", &of[i].group, &of[i].number, &of[i].suffix) // most have no suffix
 	}
-	return cmp.Or(cmp.Compare(of[0].group, of[1].group), cmp.Compare(of[0].number, of[1].number), cmp.Compare(of[0].suffix, of[1].suffix))
+	return cmp.Or(cmp.Compare(of[0].group, of[1].group), cmp.Compare(of[0].number, of[1].number),
+		cmp.Compare(of[0].suffix, of[1].suffix))
 }
 
 // What most rows promise of their jobs, which Check checks, and of their events, which checkPublished checks.

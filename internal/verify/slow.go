@@ -31,7 +31,8 @@ func slowDatabase(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	producer, err := r.Producer("p0", "VERIFY_CLIENTS=2", "VERIFY_PACE="+r.pace("15ms", "12ms"), "VERIFY_MIX=nothing,effect,once")
+	producer, err := r.Producer("p0", "VERIFY_CLIENTS=2", "VERIFY_PACE="+r.pace("15ms", "12ms"),
+		"VERIFY_MIX=nothing,effect,once")
 	if err != nil {
 		return err
 	}
@@ -83,11 +84,12 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 	})
 	defer heal()
 	if err = backoff.Sleep(ctx, lasts); err == nil { // and on a machine that does less, until there was enough of it
-		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute, "responses to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
-			var placed int
-			err := r.DB.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&placed)
-			return n.Load() >= leastStalled && placed >= r.slowJobs(), err
-		})
+		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute,
+			"responses to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
+				var placed int
+				err := r.DB.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&placed)
+				return n.Load() >= leastStalled && placed >= r.slowJobs(), err
+			})
 	}
 	return n.Load(), err
 }
@@ -95,7 +97,8 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 // expectFullSpeed waits for a second in which as many jobs are done as in one of
 // those before.
 func (r *Run) expectFullSpeed(ctx context.Context, baseline span, healed time.Time) error {
-	n, err := r.Number(ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at BETWEEN $1 AND $2`, baseline.from, baseline.until)
+	n, err := r.Number(ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at BETWEEN $1 AND $2`,
+		baseline.from, baseline.until)
 	if err != nil {
 		return err
 	}
@@ -103,7 +106,8 @@ func (r *Run) expectFullSpeed(ctx context.Context, baseline span, healed time.Ti
 	r.Figure("jobs_per_s_before", full)
 	err = r.Await(ctx, time.Minute, "full speed", func(ctx context.Context) (bool, error) {
 		var n int
-		err := r.DB.QueryRow(ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at > clock_timestamp() - interval '1 s' AND at > $1`, healed).Scan(&n)
+		err := r.DB.QueryRow(
+			ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at > clock_timestamp() - interval '1 s' AND at > $1`, healed).Scan(&n)
 		return float64(n) >= full, err
 	})
 	took := time.Since(healed).Seconds()

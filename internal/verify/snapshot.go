@@ -123,32 +123,34 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 	const patience = 60 * time.Second
 	released := time.Now()
 	var before, under time.Duration
-	recovered := r.Await(ctx, patience+5*time.Second, "claims to be as fast as before", func(context.Context) (bool, error) {
-		now := time.Now() // what is claimed while this is read, which may take seconds, is not in it
-		if err := c.read(); err != nil {
-			return false, err
-		}
-		var n, m int
-		before, n = c.p99(baseline.from, baseline.until)
-		under, m = c.p99(during.from, during.until)
-		r.record.Counts["claims before the fault"], r.record.Counts["claims during the fault"] = n, m
-		after, seen := c.p99s(now.Add(-5*time.Second), now)
-		fast := 0
-		for _, p99 := range after[max(len(after)-3, 0):] {
-			// A scan over dead entries takes a hundred milliseconds; the rest is a busy machine's.
-			if p99 <= max(2*before, before+20*time.Millisecond) {
-				fast++
+	recovered := r.Await(ctx, patience+5*time.Second, "claims to be as fast as before",
+		func(context.Context) (bool, error) {
+			now := time.Now() // what is claimed while this is read, which may take seconds, is not in it
+			if err := c.read(); err != nil {
+				return false, err
 			}
-		}
-		return seen > 0 && fast >= 2, backoff.Sleep(ctx, 500*time.Millisecond)
-	})
+			var n, m int
+			before, n = c.p99(baseline.from, baseline.until)
+			under, m = c.p99(during.from, during.until)
+			r.record.Counts["claims before the fault"], r.record.Counts["claims during the fault"] = n, m
+			after, seen := c.p99s(now.Add(-5*time.Second), now)
+			fast := 0
+			for _, p99 := range after[max(len(after)-3, 0):] {
+				// A scan over dead entries takes a hundred milliseconds; the rest is a busy machine's.
+				if p99 <= max(2*before, before+20*time.Millisecond) {
+					fast++
+				}
+			}
+			return seen > 0 && fast >= 2, backoff.Sleep(ctx, 500*time.Millisecond)
+		})
 	took := time.Since(released)
 	if recovered != nil && ctx.Err() != nil {
 		return recovered
 	}
 	r.Figure("claim_p99_before_ms", milliseconds(before))
 	r.Figure("claim_p99_during_ms", milliseconds(under))
-	r.Expect("claim p99 while the snapshot is held, divided by claim p99 before", under.Seconds()/before.Seconds(), "<=", 5)
+	r.Expect("claim p99 while the snapshot is held, divided by claim p99 before", under.Seconds()/before.Seconds(),
+		"<=", 5)
 	r.Expect("seconds from the release until claims were as fast as before", took.Seconds(), "<=", patience.Seconds())
 	if err := r.figurePickups(ctx, baseline, during); err != nil {
 		return err

@@ -21,7 +21,8 @@ const (
 	stopWays
 )
 
-var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM twice", killed: "SIGTERM, then SIGKILL at the deadline"}
+var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM twice",
+	killed: "SIGTERM, then SIGKILL at the deadline"}
 
 var stopFigures = [stopWays]string{orderly: "sigterm", cut: "sigterm_twice", killed: "sigkill"}
 
@@ -46,9 +47,11 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 	const workers = 3
 	stops := stopWays * r.Size(3, 200)
 	f := flow{
-		jobs: r.Size(1_500, 60_000), patience: time.Duration(r.Size(10, 180)) * time.Minute, producers: 2, workers: workers, concurrency: 32,
-		producerEnv: []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=2", "VERIFY_MIX=linger,once" + strings.Repeat(",effect,once,sleep", 6), "VERIFY_MS=1500", "VERIFY_PACE=40ms"},
-		workerEnv:   []string{"OUTBOX_GRACE_PERIOD=" + stopGrace.String()},
+		jobs: r.Size(1_500, 60_000), patience: time.Duration(r.Size(10, 180)) * time.Minute, producers: 2,
+		workers: workers, concurrency: 32,
+		producerEnv: []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=2", "VERIFY_MIX=linger,once" +
+			strings.Repeat(",effect,once,sleep", 6), "VERIFY_MS=1500", "VERIFY_PACE=40ms"},
+		workerEnv: []string{"OUTBOX_GRACE_PERIOD=" + stopGrace.String()},
 	}
 	s := &stopper{run: r}
 	f.faults = func(ctx context.Context, c *crew) error {
@@ -77,13 +80,15 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 	}
 	r.None("stops that took too long or ended with the wrong exit status", s.bad)
 	r.None("leases still held after a graceful stop", s.owned)
-	spent, err := r.Texts(ctx, `SELECT id || ': attempt ' || attempt || ', leases lost: ' || lost_leases FROM outbox.history WHERE attempt <> 1 + lost_leases`)
+	spent, err := r.Texts(
+		ctx, `SELECT id || ': attempt ' || attempt || ', leases lost: ' || lost_leases FROM outbox.history WHERE attempt <> 1 + lost_leases`)
 	if err != nil {
 		return err
 	}
 	r.None("jobs that a graceful stop cost an attempt", spent)
 	var back int
-	if err := r.DB.QueryRow(ctx, `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became = 'pending'`).Scan(&back); err != nil {
+	if err := r.DB.QueryRow(ctx, `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became = 'pending'`).Scan(
+		&back); err != nil {
 		return err
 	}
 	r.Expect("jobs given back by graceful stops", float64(back), ">=", float64(stops/stopWays))
@@ -142,7 +147,8 @@ func (s *stopper) judge(ctx context.Context, p *child.Process, way int) error {
 	if way != orderly {
 		return nil
 	}
-	owned, err := s.run.Texts(ctx, `SELECT id || ' of ' || lease_owner FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-")
+	owned, err := s.run.Texts(
+		ctx, `SELECT id || ' of ' || lease_owner FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-")
 	s.owned = append(s.owned, owned...)
 	return err
 }

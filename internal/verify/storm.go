@@ -31,7 +31,8 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 	lasts := time.Duration(r.Size(6, 35)) * time.Second
 	forged := r.Size(10_000, 11_000) // a second; some are late, and S is to see 10,000
 	var calm, storm weather
-	err = r.trickle(ctx, crew.workers, []string{"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms", "VERIFY_MIX=effect,nothing,once"}, func(ctx context.Context) (err error) {
+	err = r.trickle(ctx, crew.workers, []string{"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms",
+		"VERIFY_MIX=effect,nothing,once"}, func(ctx context.Context) (err error) {
 		r.Progress("warm up", 0, 0)
 		if err := backoff.Sleep(ctx, 2*time.Second); err != nil {
 			return err
@@ -117,8 +118,10 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	r.Figure("pickup_p99_ms", ms(quantile(before, 0.99)))
 	r.Figure("pickup_p99_in_storm_ms", ms(quantile(during, 0.99)))
 	r.Expect("claim queries per second before the forged notifications", calm.claims, ">=", 1)
-	r.Expect("claim queries per second that the forged notifications added for each dispatcher", (storm.claims-calm.claims)/dispatchers, "<=", float64(r.Size(stormClaims, soakStormClaims)))
-	r.Expect("ms from commit to start during the forged notifications, p99", ms(quantile(during, 0.99)), "<=", max(2*ms(quantile(before, 0.99)), 50))
+	r.Expect("claim queries per second that the forged notifications added for each dispatcher",
+		(storm.claims-calm.claims)/dispatchers, "<=", float64(r.Size(stormClaims, soakStormClaims)))
+	r.Expect("ms from commit to start during the forged notifications, p99", ms(quantile(during, 0.99)), "<=",
+		max(2*ms(quantile(before, 0.99)), 50))
 	return nil
 }
 
@@ -138,7 +141,8 @@ func (r *Run) forge(ctx context.Context, aSecond int) (n int, err error) {
 	var forging sync.WaitGroup
 	for i := range strangers {
 		forging.Go(func() {
-			errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/time.Duration(aSecond), func() { sent.Add(batch) })
+			errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/time.Duration(aSecond),
+				func() { sent.Add(batch) })
 		})
 	}
 	forging.Wait()

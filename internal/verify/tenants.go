@@ -30,7 +30,8 @@ func newTenants(ctx context.Context, r *Run) error {
 	quiet := make([]outbox.ID, 30)
 	for i := range quiet {
 		quiet[i] = outbox.NewID()
-		if _, err := r.Enqueue(ctx, tasks(1, func(int) probe.Task { return probe.Task{Do: "nothing"} }), outbox.Options{Tenant: quiet[i]}); err != nil {
+		if _, err := r.Enqueue(ctx, tasks(1, func(int) probe.Task { return probe.Task{Do: "nothing"} }),
+			outbox.Options{Tenant: quiet[i]}); err != nil {
 			return err
 		}
 	}
@@ -81,7 +82,9 @@ func (r *Run) placeLone(ctx context.Context, last outbox.ID, quiet []outbox.ID) 
 		id, _, err := clerk.placeWith(ctx, producer, probe.Task{Do: "nothing"}, options)
 		lone[of][id] = true
 		if err == nil {
-			err = r.Await(ctx, patience, "a single job to be done", func(ctx context.Context) (bool, error) { return r.isDone(ctx, id) })
+			err = r.Await(ctx, patience, "a single job to be done", func(ctx context.Context) (bool, error) {
+				return r.isDone(ctx, id)
+			})
 		}
 		return errors.Join(err, backoff.Sleep(ctx, 20*time.Millisecond))
 	}
@@ -89,7 +92,8 @@ func (r *Run) placeLone(ctx context.Context, last outbox.ID, quiet []outbox.ID) 
 	var drained time.Time
 	for drained.IsZero() || time.Since(drained) < after || len(quiet) > 0 {
 		if err := errors.Join(place("new tenants", outbox.Options{Tenant: outbox.NewID()}),
-			place("new tenants, with a key", outbox.Options{Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "lone"}})); err != nil {
+			place("new tenants, with a key",
+				outbox.Options{Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "lone"}})); err != nil {
 			return nil, errors.Join(err, clerk.close())
 		}
 		if len(quiet) > 0 && time.Since(began) > quietFor {

@@ -30,7 +30,8 @@ func ticks(ctx context.Context, r *Run) error {
 		return err
 	}
 	plan := fault.Schedule(r.Seed, time.Duration(r.Size(9, 600))*time.Second,
-		fault.Beat{Kind: "kill", Every: 500 * time.Millisecond, Targets: workers}, fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 20)) * time.Second})
+		fault.Beat{Kind: "kill", Every: 500 * time.Millisecond, Targets: workers},
+		fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 20)) * time.Second})
 	if err := r.Inject(ctx, plan, acts{
 		"kill":    func(ctx context.Context, p fault.Planned) error { return crew.replace(ctx, p.Target) },
 		"restart": r.restartPostgres,
@@ -71,7 +72,8 @@ func ticks(ctx context.Context, r *Run) error {
 func (r *Run) pauseSchedules(ctx context.Context) error {
 	if err := r.Await(ctx, patience, "missed ticks to be fired", func(ctx context.Context) (bool, error) {
 		var behind int
-		err := r.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.schedules WHERE next_at < now() - interval '2 seconds'`).Scan(&behind)
+		err := r.DB.QueryRow(
+			ctx, `SELECT count(*) FROM outbox.schedules WHERE next_at < now() - interval '2 seconds'`).Scan(&behind)
 		return behind == 0, err
 	}); err != nil {
 		return err

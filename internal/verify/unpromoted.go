@@ -50,18 +50,21 @@ func (d *deaths) die(ctx context.Context, c *crew) error {
 		return err
 	}
 	began := time.Now()
-	if err := d.run.Await(ctx, patience, "the sweep to promote the next jobs of the dead workers' keys", func(ctx context.Context) (bool, error) {
-		n, err := d.run.Number(ctx, `SELECT count(*) FROM outbox.jobs WHERE id = ANY ($1::uuid[]) AND status = 'blocked'`, next)
-		return n == 0, err
-	}); err != nil {
+	if err := d.run.Await(ctx, patience, "the sweep to promote the next jobs of the dead workers' keys",
+		func(ctx context.Context) (bool, error) {
+			n, err := d.run.Number(
+				ctx, `SELECT count(*) FROM outbox.jobs WHERE id = ANY ($1::uuid[]) AND status = 'blocked'`, next)
+			return n == 0, err
+		}); err != nil {
 		return err
 	}
 	d.took = append(d.took, time.Since(began))
 	// All of them are alive until the next fault, so that their metrics tell everything.
-	return d.run.Await(ctx, patience, "the sweep to count the keys that it promoted", func(ctx context.Context) (bool, error) {
-		n, err := metric(ctx, "outbox_reaper_keys_moved_on_total", c.workers...)
-		return n > 0, err
-	})
+	return d.run.Await(ctx, patience, "the sweep to count the keys that it promoted",
+		func(ctx context.Context) (bool, error) {
+			n, err := metric(ctx, "outbox_reaper_keys_moved_on_total", c.workers...)
+			return n > 0, err
+		})
 }
 
 // strike returns the jobs that wait for a promotion when there are workers again.
@@ -92,10 +95,12 @@ func (d *deaths) strike(ctx context.Context, c *crew) (next []string, err error)
 		}
 	}
 	// A statement that waits for a lock does not notice that nobody waits for it.
-	if err := r.Await(ctx, patience, "the sessions of the killed workers to end", func(ctx context.Context) (bool, error) {
-		n, err := r.Number(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'verify-worker'`)
-		return n == 0, err
-	}); err != nil {
+	if err := r.Await(ctx, patience, "the sessions of the killed workers to end",
+		func(ctx context.Context) (bool, error) {
+			n, err := r.Number(ctx,
+				`SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'verify-worker'`)
+			return n == 0, err
+		}); err != nil {
 		return nil, err
 	}
 	if next, err = r.Texts(ctx, unpromoted); err != nil {

@@ -18,7 +18,9 @@ import (
 // this one work side by side on this one's schema.
 func Upgrade() Row {
 	return Row{
-		Name: "U1", Title: "Two releases side by side", Fault: "kill -9 of a random process every second; its replacement may be of the other build", Tiers: both, run: upgrade, direct: true,
+		Name: "U1", Title: "Two releases side by side",
+		Fault: "kill -9 of a random process every second; its replacement may be of the other build", Tiers: both,
+		run: upgrade, direct: true,
 		Workload: "4,000 jobs (S: 200,000) from 4 producers that retry to 4 workers, half of them of the previous release, which created the schema; this build migrated it",
 		Pass:     jobsSafe + "; every order acknowledged by the end; no server errors that a retry does not solve; each build claims ≥ a tenth of the jobs; the previous release refuses to run once the floor is above it",
 	}
@@ -39,10 +41,12 @@ func upgrade(ctx context.Context, r *Run) error {
 		return err
 	}
 	const workers, kills = 4, 5
-	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: workers, concurrency: 16, producerEnv: insisting(r.pace("20ms", "2ms"))}
+	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: workers, concurrency: 16,
+		producerEnv: insisting(r.pace("20ms", "2ms"))}
 	f.least = map[string]int{"kill -9 worker": kills}
 	f.faults = func(ctx context.Context, c *crew) error {
-		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}), acts{
+		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime,
+			fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}), acts{
 			"kill": func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 		})
 	}
@@ -50,10 +54,12 @@ func upgrade(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.Expect("executions without an error, beyond one per job", float64(wasted), "<=", float64(r.Faults.Count("kill -9 worker")*16))
+	r.Expect("executions without an error, beyond one per job", float64(wasted), "<=",
+		float64(r.Faults.Count("kill -9 worker")*16))
 	r.allAcked(f.jobs)
 	for build, names := range map[string]string{"the release before": "[13579]", "this build": "[02468]"} {
-		n, err := r.Number(ctx, `SELECT count(DISTINCT job) FROM verify.moves WHERE became = 'running' AND owner ~ ('^w[0-9]*' || $1 || '-')`, names)
+		n, err := r.Number(ctx,
+			`SELECT count(DISTINCT job) FROM verify.moves WHERE became = 'running' AND owner ~ ('^w[0-9]*' || $1 || '-')`, names)
 		if err != nil {
 			return err
 		}
@@ -72,7 +78,8 @@ func (r *Run) expectUsable(ctx context.Context, when string) error {
 		if err != nil {
 			return err
 		}
-		r.Expect("exit status of posthaste migrate status "+when+", build in "+filepath.Base(folder), float64(code), "=", 0, said)
+		r.Expect("exit status of posthaste migrate status "+when+", build in "+filepath.Base(folder), float64(code),
+			"=", 0, said)
 	}
 	return nil
 }

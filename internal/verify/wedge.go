@@ -55,7 +55,8 @@ func wedgedListener(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.Expect("orders whose transaction failed", float64(r.record.Counts["attempted"]-r.record.Counts["acknowledged"]), "=", 0)
+	r.Expect("orders whose transaction failed", float64(r.record.Counts["attempted"]-r.record.Counts["acknowledged"]),
+		"=", 0)
 	return nil
 }
 
@@ -71,7 +72,8 @@ func wedgedListener(ctx context.Context, r *Run) error {
 // It connects anew when it knows, so it is asked after its session is there.
 func (r *Run) listenerOf(ctx context.Context, victim *child.Process, others []string) (pid int, err error) {
 	err = r.Await(ctx, patience, victim.Name+" to connect its listener", func(ctx context.Context) (_ bool, err error) {
-		pid, err = r.Number(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE `+listeners+` AND pid <> ALL ($1::text[]::int[])`, others)
+		pid, err = r.Number(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE `+listeners+
+			` AND pid <> ALL ($1::text[]::int[])`, others)
 		return pid != 0, err
 	})
 	if err != nil {
@@ -112,19 +114,22 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 	wedged := time.Now()
 	r.Expect("share of the notification queue in use while a listener was stopped", usage, ">=", 0.0001)
 	r.Expect("snapshots held by the stopped listener's session", float64(r.held(ctx, pid)), "=", 1)
-	if err := r.Await(ctx, 3*time.Minute, "the stopped listener's snapshot to be freed", func(ctx context.Context) (bool, error) {
-		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND application_name = 'posthaste-listener'`, pid)
-		return n == 0, err
-	}); err != nil {
+	if err := r.Await(ctx, 3*time.Minute, "the stopped listener's snapshot to be freed",
+		func(ctx context.Context) (bool, error) {
+			n, err := r.Number(ctx,
+				`SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND application_name = 'posthaste-listener'`, pid)
+			return n == 0, err
+		}); err != nil {
 		return err
 	}
 	freed := time.Since(wedged)
 	r.Figure("freed_after_s", freed.Seconds())
 	r.Expect("seconds until the stopped listener's snapshot was released", freed.Seconds(), "<=", 45)
-	if err := r.Await(ctx, patience, "the other workers to read the notifications", func(ctx context.Context) (bool, error) {
-		err := r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
-		return usage <= 0.0001, err
-	}); err != nil && ctx.Err() != nil {
+	if err := r.Await(ctx, patience, "the other workers to read the notifications",
+		func(ctx context.Context) (bool, error) {
+			err := r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
+			return usage <= 0.0001, err
+		}); err != nil && ctx.Err() != nil {
 		return err
 	}
 	r.Expect("share of the notification queue in use after that", usage, "<=", 0.0001)
@@ -134,10 +139,12 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 // held is whether a session waits for its client and holds a snapshot. It may take
 // a moment until it does.
 func (r *Run) held(ctx context.Context, pid int) (n int) {
-	err := r.Await(ctx, patience, "the server to wait for the stopped listener", func(ctx context.Context) (_ bool, err error) {
-		n, err = r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'ClientWrite' AND backend_xmin IS NOT NULL`, pid)
-		return n > 0, err
-	})
+	err := r.Await(ctx, patience, "the server to wait for the stopped listener",
+		func(ctx context.Context) (_ bool, err error) {
+			n, err = r.Number(ctx,
+				`SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'ClientWrite' AND backend_xmin IS NOT NULL`, pid)
+			return n > 0, err
+		})
 	if err != nil {
 		return 0
 	}
@@ -147,7 +154,8 @@ func (r *Run) held(ctx context.Context, pid int) (n int) {
 func (r *Run) notifyMuch(ctx context.Context) error {
 	const batch = 1000
 	for n := 0; n < notifiedTimes; n += batch {
-		_, err := r.DB.Exec(ctx, `SELECT pg_notify($1, i || repeat('x', $2)) FROM generate_series(1, $3::int) AS i`, engine.Channel, notifiedBytes, batch)
+		_, err := r.DB.Exec(ctx, `SELECT pg_notify($1, i || repeat('x', $2)) FROM generate_series(1, $3::int) AS i`,
+			engine.Channel, notifiedBytes, batch)
 		if err != nil {
 			return fmt.Errorf("notify: %w", err)
 		}

@@ -60,7 +60,8 @@ func runZombies(ctx context.Context, r *Run, worker string, retried bool) error 
 
 func (z *zombie) expect(stops int) {
 	for _, v := range zombieVerbs {
-		z.Expect("refused because the lease was lost: "+v.name, float64(z.refused[v.verb]), "=", float64(stops*zombieRounds))
+		z.Expect("refused because the lease was lost: "+v.name, float64(z.refused[v.verb]), "=",
+			float64(stops*zombieRounds))
 	}
 	z.None("rows that the resumed worker changed", z.changed)
 	z.None("handlers of the resumed worker whose context did not end with ErrLeaseLost", z.unaware)
@@ -68,7 +69,8 @@ func (z *zombie) expect(stops int) {
 	z.Figure("woken_max_s", z.woken.Seconds())
 	// The machine comes to each of them twice, to wake it and to tell it of the end; to
 	// those that wait for nothing it comes once.
-	z.Expect("seconds from SIGCONT until a handler's context ended, worst, less the machine's wake-up time", max(z.slowest-2*z.woken, 0).Seconds(), "<=", (z.Lease / 3).Seconds())
+	z.Expect("seconds from SIGCONT until a handler's context ended, worst, less the machine's wake-up time",
+		max(z.slowest-2*z.woken, 0).Seconds(), "<=", (z.Lease / 3).Seconds())
 	z.atLeast(stops, "SIGSTOP of a worker")
 }
 
@@ -89,7 +91,9 @@ type zombie struct {
 
 func (z *zombie) round(ctx context.Context, n int, retried bool) error {
 	jobs := zombieRounds * len(zombieVerbs)
-	list := tasks(jobs, func(i int) probe.Task { return probe.Task{Do: "stall", Verb: zombieVerbs[i%len(zombieVerbs)].verb} })
+	list := tasks(jobs, func(i int) probe.Task {
+		return probe.Task{Do: "stall", Verb: zombieVerbs[i%len(zombieVerbs)].verb}
+	})
 	healed, err := z.stopA(ctx, n, list, retried)
 	if err != nil {
 		return err
@@ -165,10 +169,11 @@ func (z *zombie) replace(ctx context.Context, n, jobs int, retried bool) (err er
 
 func (z *zombie) retryDead(ctx context.Context, n int) error {
 	var dead []string
-	err := z.Await(ctx, patience, "the jobs with one attempt to be dead", func(ctx context.Context) (_ bool, err error) {
-		dead, err = z.Texts(ctx, `SELECT id::text FROM outbox.jobs WHERE status = 'dead'`)
-		return len(dead) == n, err
-	})
+	err := z.Await(ctx, patience, "the jobs with one attempt to be dead",
+		func(ctx context.Context) (_ bool, err error) {
+			dead, err = z.Texts(ctx, `SELECT id::text FROM outbox.jobs WHERE status = 'dead'`)
+			return len(dead) == n, err
+		})
 	for _, text := range dead {
 		if err != nil {
 			return err
@@ -298,7 +303,8 @@ func (z *zombie) readEnds(entries []ledger.Entry, resumed time.Time) map[outbox.
 			fallthrough
 		case slices.Contains([]string{"guard", "complete"}, verb):
 			if e.Cause != outbox.ErrLeaseLost.Error() {
-				z.unaware = append(z.unaware, fmt.Sprintf("%s at epoch %d: its context ended with %q", e.Job, e.Epoch, e.Cause))
+				z.unaware = append(z.unaware, fmt.Sprintf("%s at epoch %d: its context ended with %q", e.Job, e.Epoch,
+					e.Cause))
 			}
 		default:
 			z.woken = max(z.woken, e.At.Sub(resumed))
@@ -343,14 +349,15 @@ func (z *zombie) stored(ctx context.Context) (map[string]bool, error) {
 
 // awaitEntries waits until a ledger tells of an event for n different jobs.
 func (r *Run) awaitEntries(ctx context.Context, t *ledger.Tail, event string, n int) error {
-	return r.Await(ctx, patience, fmt.Sprintf("%d × %q in %s", n, event, t.Path()), func(context.Context) (bool, error) {
-		entries, err := t.Entries()
-		jobs := map[outbox.ID]bool{}
-		for _, e := range entries {
-			if e.Event == event {
-				jobs[e.Job] = true
+	return r.Await(ctx, patience, fmt.Sprintf("%d × %q in %s", n, event, t.Path()),
+		func(context.Context) (bool, error) {
+			entries, err := t.Entries()
+			jobs := map[outbox.ID]bool{}
+			for _, e := range entries {
+				if e.Event == event {
+					jobs[e.Job] = true
+				}
 			}
-		}
-		return len(jobs) >= n, err
-	})
+			return len(jobs) >= n, err
+		})
 }

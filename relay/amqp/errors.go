@@ -53,11 +53,14 @@ func away(err error) error {
 // unroutable returns the outcome of a message that the server returned.
 func unroutable(r amqp.Return) error {
 	return &relay.UnavailableError{
-		Code: relay.CodeNoDestination, Err: fmt.Errorf("exchange %q, routing key %q: %w (%d %s)", r.Exchange, r.RoutingKey, errNotRouted, r.ReplyCode, r.ReplyText),
+		Code: relay.CodeNoDestination, Err: fmt.Errorf("exchange %q, routing key %q: %w (%d %s)", r.Exchange,
+			r.RoutingKey, errNotRouted, r.ReplyCode, r.ReplyText),
 	}
 }
 
 // full returns the outcome of a message that a queue rejected.
 func full(destination string) error {
-	return &relay.UnavailableError{Code: relay.CodeFull, Err: fmt.Errorf("a queue of %q rejected it (basic.nack): it has reached its limit, or cannot write", destination)}
+	return &relay.UnavailableError{Code: relay.CodeFull,
+		Err: fmt.Errorf("a queue of %q rejected it (basic.nack): it has reached its limit, or cannot write",
+			destination)}
 }

@@ -30,9 +30,11 @@ func split(destination string) (exchange, key string, err error) {
 	exchange, key, found := strings.Cut(destination, "/")
 	switch {
 	case !found:
-		return "", "", fmt.Errorf("destination %q: want an exchange, / and a routing key, such as /queue or events/order.paid", destination)
+		return "", "", fmt.Errorf(
+			"destination %q: want an exchange, / and a routing key, such as /queue or events/order.paid", destination)
 	case len(exchange) > maxShort || len(key) > maxShort:
-		return "", "", fmt.Errorf("destination %q: the exchange or the routing key has more than %d bytes", destination, maxShort)
+		return "", "", fmt.Errorf("destination %q: the exchange or the routing key has more than %d bytes", destination,
+			maxShort)
 	case exchange == "" && key == "":
 		return "", "", fmt.Errorf("destination %q names neither an exchange nor a queue", destination)
 	}
@@ -46,7 +48,8 @@ func encode(m *relay.Message, frame int) (e encoded, err error) {
 		return e, &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
 	}
 	if len(m.ID) > maxShort || len(m.ContentType) > maxShort {
-		return e, &relay.RefusedError{Code: relay.CodeRefused, Err: fmt.Errorf("the ID or content type has more than %d bytes", maxShort)}
+		return e, &relay.RefusedError{Code: relay.CodeRefused,
+			Err: fmt.Errorf("the ID or content type has more than %d bytes", maxShort)}
 	}
 	headers := make(amqp.Table, len(m.Headers))
 	bytes := 0
@@ -65,10 +68,12 @@ func encode(m *relay.Message, frame int) (e encoded, err error) {
 		bytes += 1 + len(name) + 1 + 4 + len(h.Value) // a length, the name, a type, a length, the value
 	}
 	if bytes > frame-reserve {
-		return e, &relay.RefusedError{Code: relay.CodeTooLarge, Err: fmt.Errorf("the headers have %d bytes, and a frame takes %d", bytes, frame-reserve)}
+		return e, &relay.RefusedError{Code: relay.CodeTooLarge,
+			Err: fmt.Errorf("the headers have %d bytes, and a frame takes %d", bytes, frame-reserve)}
 	}
 	e.Publishing = amqp.Publishing{
-		MessageId: m.ID, ContentType: m.ContentType, Headers: headers, Body: m.Body, Timestamp: m.At, DeliveryMode: amqp.Persistent,
+		MessageId: m.ID, ContentType: m.ContentType, Headers: headers, Body: m.Body, Timestamp: m.At,
+		DeliveryMode: amqp.Persistent,
 	}
 	return e, nil
 }

@@ -51,14 +51,16 @@ type Mapping struct {
 // sink by which only one process at a time may publish, such as Kafka's with a TransactionalID: every worker would take
 // it away from the others.
 func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, config ...dispatcher.KindConfig) {
-	mapper, err := relay.NewMapper(relay.Route{Destination: mapping.Destination, CloudEvents: mapping.CloudEvents}, mapping.Source)
+	mapper, err := relay.NewMapper(relay.Route{Destination: mapping.Destination, CloudEvents: mapping.CloudEvents},
+		mapping.Source)
 	if err != nil {
 		panic(fmt.Errorf("jobs: %w", err))
 	}
 	if s, ok := sink.(interface{ Exclusive() bool }); ok && s.Exclusive() {
 		panic(fmt.Errorf("jobs: by the sink of kind %s one process at a time may publish: open it without a TransactionalID", kind))
 	}
-	h := &handler{sink: sink, mapper: mapper, varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{")}
+	h := &handler{sink: sink, mapper: mapper,
+		varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{")}
 	m.HandleManyRaw(kind, h.publish, mapping.Batch, config...)
 }
 
@@ -116,7 +118,8 @@ const HeaderOriginal = "posthaste-original-id"
 // event returns a job in the form from which messages are made.
 func event(c *outbox.Claimed) *relay.Event {
 	e := &relay.Event{
-		At: c.CreatedAt, ID: c.ID, Tenant: c.Tenant, Topic: c.Kind, Key: c.Key, ContentType: c.ContentType, Payload: c.Payload, Headers: c.Headers(),
+		At: c.CreatedAt, ID: c.ID, Tenant: c.Tenant, Topic: c.Kind, Key: c.Key, ContentType: c.ContentType,
+		Payload: c.Payload, Headers: c.Headers(),
 	}
 	if original, err := outbox.ParseID(e.Headers[HeaderOriginal]); err == nil {
 		e.ID = original

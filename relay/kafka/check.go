@@ -38,7 +38,9 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	if err != nil {
 		return nil, err
 	}
-	names := slices.DeleteFunc(slices.Clone(destinations), func(name string) bool { return strings.ContainsAny(name, "*>") })
+	names := slices.DeleteFunc(slices.Clone(destinations), func(name string) bool {
+		return strings.ContainsAny(name, "*>")
+	})
 	slices.Sort(names)
 	names = slices.Compact(names)
 	if len(names) == 0 {
@@ -77,20 +79,25 @@ func ofTopic(topic kadm.TopicDetail) []relay.Finding {
 	what := "topic " + topic.Topic
 	switch {
 	case errors.Is(topic.Err, kerr.UnknownTopicOrPartition):
-		return []relay.Finding{{Severity: relay.Problem, What: "there is no " + what, Remedy: "create it: until then its messages wait"}}
+		return []relay.Finding{{Severity: relay.Problem, What: "there is no " + what,
+			Remedy: "create it: until then its messages wait"}}
 	case errors.Is(topic.Err, kerr.TopicAuthorizationFailed):
-		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what, Remedy: "allow the user Describe and Write"}}
+		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what,
+			Remedy: "allow the user Describe and Write"}}
 	case topic.Err != nil:
-		return []relay.Finding{{Severity: relay.Warning, What: fmt.Sprintf("%s: %v", what, topic.Err), Remedy: "look at the brokers"}}
+		return []relay.Finding{{Severity: relay.Warning, What: fmt.Sprintf("%s: %v", what, topic.Err),
+			Remedy: "look at the brokers"}}
 	}
 	var all []relay.Finding
 	for _, p := range topic.Partitions.Sorted() {
 		if p.Err != nil || p.Leader < 0 {
-			all = append(all, relay.Finding{Severity: relay.Problem, What: fmt.Sprintf("%s: partition %d has no leader", what, p.Partition), Remedy: "look at the brokers"})
+			all = append(all, relay.Finding{Severity: relay.Problem, What: fmt.Sprintf("%s: partition %d has no leader",
+				what, p.Partition), Remedy: "look at the brokers"})
 		}
 	}
 	if topic.Partitions.NumReplicas() < 2 {
-		all = append(all, relay.Finding{Severity: relay.Note, What: what + " has one replica: a lost disk loses every message", Remedy: "use a replication factor of 3"})
+		all = append(all, relay.Finding{Severity: relay.Note, What: what +
+			" has one replica: a lost disk loses every message", Remedy: "use a replication factor of 3"})
 	}
 	return all
 }
@@ -99,7 +106,9 @@ func ofTopic(topic kadm.TopicDetail) []relay.Finding {
 func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (all []relay.Finding) {
 	what := "topic " + config.Name
 	if config.Err != nil {
-		return []relay.Finding{{Severity: relay.Note, What: fmt.Sprintf("we may not see the settings of %s: %v", what, config.Err), Remedy: "allow the user DescribeConfigs"}}
+		return []relay.Finding{
+			{Severity: relay.Note, What: fmt.Sprintf("we may not see the settings of %s: %v", what, config.Err),
+				Remedy: "allow the user DescribeConfigs"}}
 	}
 	value := map[string]string{}
 	for _, c := range config.Configs {
@@ -107,14 +116,17 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 	}
 	add := func(when bool, severity relay.Severity, what, remedy string) {
 		if when {
-			all = append(all, relay.Finding{Severity: severity, What: "topic " + config.Name + ": " + what, Remedy: remedy})
+			all = append(all, relay.Finding{Severity: severity, What: "topic " + config.Name + ": " + what,
+				Remedy: remedy})
 		}
 	}
 	insync, _ := strconv.Atoi(value["min.insync.replicas"])
 	add(insync < 2 && topic.Partitions.NumReplicas() > 1, relay.Warning,
-		fmt.Sprintf("min.insync.replicas is %d: a message is acknowledged when one broker has it", insync), "set it to 2")
+		fmt.Sprintf("min.insync.replicas is %d: a message is acknowledged when one broker has it", insync),
+		"set it to 2")
 	add(insync > topic.Partitions.NumReplicas(), relay.Problem,
-		fmt.Sprintf("min.insync.replicas is %d, and there are %d replicas: nothing is taken", insync, topic.Partitions.NumReplicas()), "set it lower")
+		fmt.Sprintf("min.insync.replicas is %d, and there are %d replicas: nothing is taken", insync,
+			topic.Partitions.NumReplicas()), "set it lower")
 	add(value["unclean.leader.election.enable"] == "true", relay.Warning,
 		"unclean.leader.election.enable is true: a broker that lacks acknowledged messages can become the leader, and they are lost", "set it to false")
 	most, err := strconv.Atoi(value["max.message.bytes"])
@@ -124,11 +136,14 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 	kept, err := strconv.ParseInt(value["retention.ms"], 10, 64)
 	age := time.Duration(kept) * time.Millisecond
 	add(err == nil && kept >= 0 && kept < shortestAge.Milliseconds(), relay.Warning,
-		fmt.Sprintf("retention.ms is %d (%s): a consumer that is away for longer misses messages", kept, age), "set it longer")
+		fmt.Sprintf("retention.ms is %d (%s): a consumer that is away for longer misses messages", kept, age),
+		"set it longer")
 	bytes, err := strconv.ParseInt(value["retention.bytes"], 10, 64)
 	add(err == nil && bytes >= 0, relay.Warning,
-		fmt.Sprintf("retention.bytes is %d: beyond that it deletes messages of a partition that no consumer has read", bytes), "set it to -1")
+		fmt.Sprintf("retention.bytes is %d: beyond that it deletes messages of a partition that no consumer has read",
+			bytes), "set it to -1")
 	add(strings.Contains(value["cleanup.policy"], "compact"), relay.Note,
-		"cleanup.policy is compact: of each key the last message is kept, and a message without a key is refused", "set it to delete, unless that is meant")
+		"cleanup.policy is compact: of each key the last message is kept, and a message without a key is refused",
+		"set it to delete, unless that is meant")
 	return all
 }

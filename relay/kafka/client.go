@@ -58,7 +58,8 @@ func open(ctx context.Context, config Config, losses *atomic.Int64) (*client, er
 	if err != nil {
 		return nil, err
 	}
-	options = append(options, kgo.WithHooks(&c.connection), kgo.ProducerOnDataLossDetected(func(string, int32) { losses.Add(1) }))
+	options = append(options, kgo.WithHooks(&c.connection),
+		kgo.ProducerOnDataLossDetected(func(string, int32) { losses.Add(1) }))
 	if c.Client, err = kgo.NewClient(options...); err != nil {
 		return nil, fmt.Errorf("make a client of Kafka: %w", err)
 	}

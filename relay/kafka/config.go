@@ -66,7 +66,8 @@ func (c Config) validate() error {
 		errs = append(errs, errors.New("there are no Brokers"))
 	}
 	for i, broker := range c.Brokers {
-		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" || strings.ContainsAny(broker, "/@") {
+		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" ||
+			strings.ContainsAny(broker, "/@") {
 			errs = append(errs, fmt.Errorf("number %d of the Brokers is not host:port", i+1))
 		}
 	}
@@ -104,7 +105,8 @@ func (c Config) options() ([]kgo.Opt, error) {
 	all := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.Name), kgo.DialTimeout(dialTimeout),
 		kgo.ManualFlushing(), kgo.MaxBufferedRecords(maxRun), kgo.ProducerBatchMaxBytes(int32(c.MaxBytes)),
-		kgo.RecordRetries(retries), kgo.UnknownTopicRetries(topicRetries), kgo.RetryBackoffFn(func(int) time.Duration { return retryWait }),
+		kgo.RecordRetries(retries), kgo.UnknownTopicRetries(topicRetries),
+		kgo.RetryBackoffFn(func(int) time.Duration { return retryWait }),
 		kgo.MetadataMinAge(retryWait), kgo.DisableClientMetrics(),
 	}
 	if c.TransactionalID != "" {

@@ -23,7 +23,8 @@ const (
 
 // encode returns a message in Kafka's form, and an upper bound of its size in a batch.
 func encode(m *relay.Message) (*kgo.Record, int) {
-	r := &kgo.Record{Topic: m.Destination, Value: m.Body, Timestamp: m.At, Headers: make([]kgo.RecordHeader, 0, len(m.Headers)+2)}
+	r := &kgo.Record{Topic: m.Destination, Value: m.Body, Timestamp: m.At,
+		Headers: make([]kgo.RecordHeader, 0, len(m.Headers)+2)}
 	if r.Value == nil {
 		r.Value = []byte{} // nil would be a tombstone, which deletes the key from a compacted topic
 	}
@@ -68,7 +69,8 @@ func checkTopic(name string) error {
 	}
 	for _, c := range []byte(name) {
 		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-') {
-			return fmt.Errorf("topic %q: a name has letters, digits, dots, _ and - only; the filter |kafka makes one", name)
+			return fmt.Errorf("topic %q: a name has letters, digits, dots, _ and - only; the filter |kafka makes one",
+				name)
 		}
 	}
 	return nil
@@ -80,7 +82,8 @@ func refusal(m *relay.Message, bytes, most int) error {
 		return &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
 	}
 	if bytes+perBatch > most {
-		return &relay.RefusedError{Code: relay.CodeTooLarge, Err: fmt.Errorf("it has %d bytes, and MaxBytes is %d", bytes, most)}
+		return &relay.RefusedError{Code: relay.CodeTooLarge, Err: fmt.Errorf("it has %d bytes, and MaxBytes is %d",
+			bytes, most)}
 	}
 	for _, h := range m.Headers {
 		if h.Name == "" {

@@ -124,7 +124,8 @@ func (s *Source) Lag() (lag int64) {
 // message returns a record as a message.
 func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 	m := bridge.Message{
-		Source: r.Topic, Subject: fmt.Sprintf("%s/%d", r.Topic, r.Partition), Key: string(r.Key), Position: r.Offset + 1, Body: r.Value,
+		Source: r.Topic, Subject: fmt.Sprintf("%s/%d", r.Topic, r.Partition), Key: string(r.Key),
+		Position: r.Offset + 1, Body: r.Value,
 	}
 	var id, source, ours string
 	for _, h := range r.Headers {
@@ -147,7 +148,8 @@ func message(r *kgo.Record, topicID [16]byte) bridge.Message {
 	case id != "":
 		m.ID = source + "/" + id
 	case topicID == [16]byte{}: // the broker names none: offsets start over when the topic is recreated
-		m.ID = fmt.Sprintf("%s/%d/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset, r.Timestamp.UnixMilli())
+		m.ID = fmt.Sprintf("%s/%d/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset,
+			r.Timestamp.UnixMilli())
 	default:
 		m.ID = fmt.Sprintf("%s/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset)
 	}
@@ -195,8 +197,10 @@ func (s *Source) connected() error {
 		return err
 	}
 	options = append(options, kgo.WithHooks(&c.connection),
-		kgo.ConsumerGroup(s.of.Group), kgo.ConsumeTopics(s.of.Topic), kgo.DisableAutoCommit(), kgo.SessionTimeout(sessionTimeout),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxBytes(maxFetchBytes), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+		kgo.ConsumerGroup(s.of.Group), kgo.ConsumeTopics(s.of.Topic), kgo.DisableAutoCommit(),
+		kgo.SessionTimeout(sessionTimeout),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxBytes(maxFetchBytes),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if c.Client, err = kgo.NewClient(options...); err != nil {
 		return fmt.Errorf("make a client of Kafka: %w", err)
 	}

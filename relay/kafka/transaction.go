@@ -68,7 +68,8 @@ func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
 // halve sends a refused run in two parts, if the broker does not name the message at fault.
 func (p *publication) halve(ctx context.Context, r *run) {
 	half := len(r.of) / 2
-	for _, part := range []*run{{of: r.of[:half], records: r.records[:half]}, {of: r.of[half:], records: r.records[half:]}} {
+	for _, part := range []*run{{of: r.of[:half], records: r.records[:half]},
+		{of: r.of[half:], records: r.records[half:]}} {
 		again := &run{}
 		for n, i := range part.of {
 			again.add(i, fresh(part.records[n]), 0)
@@ -96,7 +97,8 @@ func (p *publication) abandon(r *run, ends []error, err error) {
 		outcome := cmp.Or(ends[n], err)
 		if isFenced(outcome) {
 			outcome = &relay.UnavailableError{
-				Code: relay.CodeUnavailable, Err: fmt.Errorf("another process has the transactional ID %q now: %w", p.sink.config.TransactionalID, outcome),
+				Code: relay.CodeUnavailable, Err: fmt.Errorf("another process has the transactional ID %q now: %w",
+					p.sink.config.TransactionalID, outcome),
 			}
 		} else {
 			outcome, _ = classify(outcome)

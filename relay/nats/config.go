@@ -48,7 +48,8 @@ func (c Config) Validate() error {
 		}
 	}
 	kinds := 0
-	for _, given := range []bool{c.CredentialsFile != "", c.NKeyFile != "", c.User != "", c.Token != "" || c.TokenFile != ""} {
+	for _, given := range []bool{c.CredentialsFile != "", c.NKeyFile != "", c.User != "", c.Token != "" ||
+		c.TokenFile != ""} {
 		if given {
 			kinds++
 		}
@@ -88,7 +89,8 @@ const (
 func (c Config) options(ctx context.Context, sockets *sockets) ([]nats.Option, error) {
 	all := []nats.Option{
 		nats.Name(c.Name), nats.NoReconnect(), nats.ReconnectBufSize(-1), nats.SetCustomDialer(&dialer{ctx, sockets}),
-		nats.Timeout(connectTimeout), nats.FlusherTimeout(writeTimeout), nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(2),
+		nats.Timeout(connectTimeout), nats.FlusherTimeout(writeTimeout), nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(2),
 	}
 	switch {
 	case c.CredentialsFile != "":

@@ -40,7 +40,8 @@ type conn struct {
 // connect connects to one of the servers. It returns soon after ctx ends.
 func connect(ctx context.Context, config Config) (*conn, error) {
 	c := &conn{
-		sockets: &sockets{}, answers: make(chan *nats.Msg, buffered), violated: make(chan string, buffered), closed: make(chan struct{}),
+		sockets: &sockets{}, answers: make(chan *nats.Msg, buffered), violated: make(chan string, buffered),
+		closed: make(chan struct{}),
 	}
 	options, err := config.options(ctx, c.sockets)
 	if err != nil {

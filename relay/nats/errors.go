@@ -118,7 +118,8 @@ func forbiddenTo(subject string) error {
 func away(err error) error {
 	code := relay.CodeUnavailable
 	for _, denied := range []error{
-		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation,
+		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,
+		nats.ErrPermissionViolation,
 	} {
 		if errors.Is(err, denied) {
 			code = relay.CodeForbidden

@@ -30,7 +30,8 @@ const (
 // connections.
 func KeepConnected(ctx context.Context, config Config, log *slog.Logger, use func(context.Context, *nats.Conn) error) {
 	k := keeper{config: config, log: log, use: use}
-	for retry := (backoff.Backoff{Min: 500 * time.Millisecond, Max: 10 * time.Second}); ctx.Err() == nil; _ = retry.Wait(ctx) {
+	for retry := (backoff.Backoff{Min: 500 * time.Millisecond,
+		Max: 10 * time.Second}); ctx.Err() == nil; _ = retry.Wait(ctx) {
 		began := time.Now()
 		err := k.once(ctx)
 		if ctx.Err() != nil {
@@ -69,7 +70,9 @@ func (k *keeper) once(ctx context.Context) error {
 	used, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	options = append(options,
-		nats.ClosedHandler(func(nc *nats.Conn) { end(errors.Join(errors.New("the connection ended"), nc.LastError())) }),
+		nats.ClosedHandler(func(nc *nats.Conn) {
+			end(errors.Join(errors.New("the connection ended"), nc.LastError()))
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			k.say(slog.LevelWarn, "NATS reported an error", slog.String("err", err.Error()))
 		}))

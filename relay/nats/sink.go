@@ -69,7 +69,8 @@ func (s *Sink) Probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.question(ctx, apiInfo, struct{}{}, &struct{}{}); err != nil && !errors.Is(err, nats.ErrPermissionViolation) {
+	if err := c.question(ctx, apiInfo, struct{}{}, &struct{}{}); err != nil &&
+		!errors.Is(err, nats.ErrPermissionViolation) {
 		return away(fmt.Errorf("ask JetStream: %w", err))
 	}
 	return nil
@@ -107,7 +108,8 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{}, forbidden: map[string]error{}}
+	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
+		forbidden: map[string]error{}}
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}

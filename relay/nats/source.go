@@ -69,7 +69,8 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	var errs []error
 	for _, field := range []struct{ name, value string }{{"Stream", of.Stream}, {"Consumer", of.Consumer}} {
 		if field.value == "" || strings.ContainsAny(field.value, " \t\r\n.*>/\\") {
-			errs = append(errs, fmt.Errorf("the %s is %q, want a name without spaces and any of . * > / \\", field.name, field.value))
+			errs = append(errs, fmt.Errorf("the %s is %q, want a name without spaces and any of . * > / \\", field.name,
+				field.value))
 		}
 	}
 	if err := errors.Join(append(errs, config.Validate())...); err != nil {
@@ -291,7 +292,8 @@ func (s *Source) connected(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if s.nc, err = nats.Connect(strings.Join(s.config.URLs, ","), options...); err != nil {
 		s.nc = nil
 		return fmt.Errorf("connect to NATS: %w", err)
@@ -316,7 +318,8 @@ func (s *Source) find(ctx context.Context) error {
 	consumer, err := stream.Consumer(ctx, s.of.Consumer)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		consumer, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: s.of.Consumer, FilterSubjects: s.of.Subjects, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+			Durable: s.of.Consumer, FilterSubjects: s.of.Subjects, AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait:    ackWait,
 			MaxDeliver: -1, MaxAckPending: maxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
 		})
 	}
@@ -343,7 +346,8 @@ func (s *Source) fit(c jetstream.ConsumerConfig) error {
 	switch {
 	case c.AckPolicy != jetstream.AckExplicitPolicy:
 		policy := strings.ToLower(strings.TrimPrefix(c.AckPolicy.String(), "Ack"))
-		return fmt.Errorf("its ack_policy is %s, want explicit: a message that was not stored would not come again", policy)
+		return fmt.Errorf("its ack_policy is %s, want explicit: a message that was not stored would not come again",
+			policy)
 	case c.HeadersOnly:
 		return errors.New("it has headers_only, want none: every message would come without its body")
 	case c.MaxDeliver > 0:
@@ -353,7 +357,8 @@ func (s *Source) fit(c jetstream.ConsumerConfig) error {
 	case len(s.of.Subjects) == 0 && len(subjects) > 0:
 		return fmt.Errorf("its subjects are %q, and the bridge names none, which is all of the stream: name these, change or delete the consumer, or take another name", subjects)
 	case !slices.Equal(slices.Sorted(slices.Values(subjects)), slices.Sorted(slices.Values(s.of.Subjects))):
-		return fmt.Errorf("its subjects are %q, want %q: change or delete it, or take another name", subjects, s.of.Subjects)
+		return fmt.Errorf("its subjects are %q, want %q: change or delete it, or take another name", subjects,
+			s.of.Subjects)
 	}
 	return nil
 }

@@ -57,7 +57,8 @@ const (
 func newReturning(info *jetstream.ConsumerInfo) *returning {
 	wait := info.Config.AckWait + redeliverySlack
 	return &returning{
-		wait: wait, delivery: info.Delivered.Consumer, outstanding: info.NumAckPending, until: time.Now().Add(wait), has: map[uint64]bool{},
+		wait: wait, delivery: info.Delivered.Consumer, outstanding: info.NumAckPending, until: time.Now().Add(wait),
+		has: map[uint64]bool{},
 	}
 }
 

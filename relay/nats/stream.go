@@ -192,7 +192,8 @@ func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, er
 	case len(found) == 0:
 		return &stream{refusal: classify(fmt.Errorf("no stream takes %s: %w", subject, errNoStream))}, nil
 	case found[0].config.NoAck:
-		return &stream{refusal: away(fmt.Errorf("stream %s acknowledges nothing: its no_ack is set", found[0].name))}, nil
+		return &stream{refusal: away(fmt.Errorf("stream %s acknowledges nothing: its no_ack is set",
+			found[0].name))}, nil
 	}
 	s.forget(known)
 	s.streams = append(s.streams, found[0].after(known))

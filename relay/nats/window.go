@@ -14,7 +14,8 @@ import (
 // whatever the server answers about a message, none of its key has been sent after it. Nothing is left over.
 func sendInWindow(ctx context.Context, p *publication, s *stream, run []int) (left []int, then step) {
 	w := &window{
-		publication: p, stream: s, exchange: p.c.exchange(), run: run, next: make([]int, len(run)), waiting: make([]bool, len(run)),
+		publication: p, stream: s, exchange: p.c.exchange(), run: run, next: make([]int, len(run)),
+		waiting: make([]bool, len(run)),
 	}
 	w.chain()
 	for _, n := range w.heads {

@@ -46,8 +46,9 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 		switch {
 		case word(err) == "NOPERM" || word(err) == "ERR": // a service without CONFIG
 			return []relay.Finding{{
-				Severity: relay.Note, What: "we may not see the server's settings, so not how durable its acknowledgements are",
-				Remedy: "allow the user +config|get, or look for appendonly and appendfsync",
+				Severity: relay.Note,
+				What:     "we may not see the server's settings, so not how durable its acknowledgements are",
+				Remedy:   "allow the user +config|get, or look for appendonly and appendfsync",
 			}}, nil
 		case err != nil:
 			return nil, away(fmt.Errorf("look at the server's settings: %w", err))
@@ -61,13 +62,17 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 		})
 	} else if fsync := settings["appendfsync"]; fsync != "always" {
 		all = append(all, relay.Finding{
-			Severity: relay.Warning, What: fmt.Sprintf("appendfsync is %s: a crash of the machine loses messages that were acknowledged", fsync),
+			Severity: relay.Warning,
+			What: fmt.Sprintf("appendfsync is %s: a crash of the machine loses messages that were acknowledged",
+				fsync),
 			Remedy: "set appendfsync always",
 		})
 	}
 	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
 		all = append(all, relay.Finding{
-			Severity: relay.Problem, What: fmt.Sprintf("maxmemory-policy is %s: the server deletes whole streams when memory is short", policy),
+			Severity: relay.Problem,
+			What: fmt.Sprintf("maxmemory-policy is %s: the server deletes whole streams when memory is short",
+				policy),
 			Remedy: "set maxmemory-policy noeviction: then publishing waits",
 		})
 	}
@@ -95,15 +100,18 @@ func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Fi
 	kind, err := c.Type(ctx, name).Result()
 	switch {
 	case word(err) == "NOPERM":
-		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what, Remedy: "allow the user +type and +xadd on it"}}, nil
+		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what,
+			Remedy: "allow the user +type and +xadd on it"}}, nil
 	case err != nil:
 		return nil, away(fmt.Errorf("look at %s: %w", what, err))
 	case kind == "none" && !create:
 		return []relay.Finding{{
-			Severity: relay.Problem, What: "there is no " + what, Remedy: "create it, with XGROUP CREATE … MKSTREAM: until then its messages wait",
+			Severity: relay.Problem, What: "there is no " + what,
+			Remedy: "create it, with XGROUP CREATE … MKSTREAM: until then its messages wait",
 		}}, nil
 	case !slices.Contains([]string{"none", "stream"}, kind):
-		return []relay.Finding{{Severity: relay.Problem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind), Remedy: "use another name"}}, nil
+		return []relay.Finding{{Severity: relay.Problem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind),
+			Remedy: "use another name"}}, nil
 	}
 	return nil, nil
 }

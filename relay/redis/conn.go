@@ -57,7 +57,8 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 	c.Client = redis.NewClient(&redis.Options{
 		Addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379")), DB: db, ClientName: config.Name,
 		Username: config.User, Password: password, TLSConfig: security, Protocol: 2, DisableIdentity: true,
-		Dialer: c.dial(security), PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: silence, WriteTimeout: silence,
+		Dialer: c.dial(security), PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: silence,
+		WriteTimeout:             silence,
 		PipelinePoolSize:         -1, // or transactions would have a connection of their own, but guard closes only one
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})

@@ -26,7 +26,8 @@ import (
 func Certificates(t *testing.T, secret string, open func(t *testing.T, address, caFile string) relay.Sink) {
 	ca, caKey := certificate(t, nil, nil, "a certificate authority", time.Hour)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw}), 0o600); err != nil {
+	if err := os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -69,7 +70,8 @@ func Certificates(t *testing.T, secret string, open func(t *testing.T, address, 
 // listen accepts connections by TLS, and records what it receives.
 func listen(t *testing.T, own tls.Certificate, received chan<- string) (address string) {
 	t.Helper()
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{own},
+		MinVersion: tls.VersionTLS12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,8 @@ func listen(t *testing.T, own tls.Certificate, received chan<- string) (address 
 }
 
 // certificate makes a certificate, signed by its parent or by itself.
-func certificate(t *testing.T, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, host string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey) {
+func certificate(t *testing.T, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, host string,
+	valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -110,7 +113,8 @@ func certificate(t *testing.T, parent *x509.Certificate, parentKey *ecdsa.Privat
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	if host == "a certificate authority" {
-		template.IsCA, template.DNSNames, template.ExtKeyUsage, template.KeyUsage = true, nil, nil, x509.KeyUsageCertSign
+		template.IsCA, template.DNSNames, template.ExtKeyUsage, template.KeyUsage = true, nil, nil,
+			x509.KeyUsageCertSign
 		template.NotAfter = time.Now().Add(valid)
 	}
 	if parent == nil {

@@ -63,9 +63,11 @@ func byteForByte(ctx context.Context, t *testing.T, b Broker) {
 	all[7].Body, all[7].ContentType = nil, ""
 	all[8].Body = bytes.Repeat([]byte{'x'}, b.Largest()-1024)
 	for i := range 200 {
-		all[9].Headers = append(all[9].Headers, relay.Header{Name: fmt.Sprintf("x-%d", i), Value: fmt.Sprintf("ünïcode %d ☃", i)})
+		all[9].Headers = append(all[9].Headers,
+			relay.Header{Name: fmt.Sprintf("x-%d", i), Value: fmt.Sprintf("ünïcode %d ☃", i)})
 	}
-	all[10].Headers = append(all[10].Headers, relay.Header{Name: "empty", Value: ""}, relay.Header{Name: "MiXed-Case", Value: "a: b, c=d"})
+	all[10].Headers = append(all[10].Headers, relay.Header{Name: "empty", Value: ""},
+		relay.Header{Name: "MiXed-Case", Value: "a: b, c=d"})
 	for i := range 30 {
 		all[20+i].Key = ""
 	}
@@ -106,7 +108,9 @@ func comparable(b Broker, m relay.Message) relay.Message {
 			m.Headers[i].Name = strings.ToLower(m.Headers[i].Name)
 		}
 	}
-	m.Headers = slices.SortedFunc(slices.Values(m.Headers), func(a, b relay.Header) int { return strings.Compare(a.Name, b.Name) })
+	m.Headers = slices.SortedFunc(slices.Values(m.Headers), func(a, b relay.Header) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	if len(m.Body) == 0 {
 		m.Body = nil
 	}
@@ -322,7 +326,8 @@ func cut(ctx context.Context, t *testing.T, b Broker) {
 	for n, direction := range []struct {
 		name   string
 		valves []Valve
-	}{{"requests", []Valve{line.Requests}}, {"answers", []Valve{line.Answers}}, {"both", []Valve{line.Requests, line.Answers}}} {
+	}{{"requests", []Valve{line.Requests}}, {"answers", []Valve{line.Answers}},
+		{"both", []Valve{line.Requests, line.Answers}}} {
 		part := all[n*size : (n+1)*size]
 		deliver(ctx, t, b, s, part[:50], 50)
 		stored := len(b.Received())
@@ -381,7 +386,8 @@ func full(ctx context.Context, t *testing.T, b Broker) {
 	free := b.Limit(300)
 	outcomes := publish(ctx, t, b, s, all)
 	n := count(outcomes)
-	if n["stored"] > 300 || n["unavailable "+relay.CodeFull] == 0 || n["stored"]+n["not tried"]+n["unavailable "+relay.CodeFull] != len(all) {
+	if n["stored"] > 300 || n["unavailable "+relay.CodeFull] == 0 ||
+		n["stored"]+n["not tried"]+n["unavailable "+relay.CodeFull] != len(all) {
 		t.Errorf("outcomes of a destination that has become full: %v", n)
 	}
 	stored := len(b.Received())

@@ -109,7 +109,8 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 // failed.
 func (s *Sink) end(batch []relay.Message, from int, failed map[string]bool) int {
 	to := from + 1
-	for to < len(batch) && to-from < s.config.Batch && batch[to].Destination == batch[from].Destination && !failed[batch[to].Key] {
+	for to < len(batch) && to-from < s.config.Batch && batch[to].Destination == batch[from].Destination &&
+		!failed[batch[to].Key] {
 		to++
 	}
 	return to

@@ -46,7 +46,8 @@ func (e *Error) Code() string {
 	if e.Status != 0 {
 		return "http_" + strconv.Itoa(e.Status)
 	}
-	if timeout, ok := errors.AsType[net.Error](e.Err); ok && timeout.Timeout() || errors.Is(e.Err, context.DeadlineExceeded) {
+	if timeout, ok := errors.AsType[net.Error](e.Err); ok && timeout.Timeout() ||
+		errors.Is(e.Err, context.DeadlineExceeded) {
 		return "http_timeout"
 	}
 	return "http_unreachable"
@@ -65,7 +66,8 @@ func failure(place string, res *http.Response) *Error {
 	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
 		quoted, _ = io.ReadAll(io.LimitReader(res.Body, maxQuoted))
 	}
-	return &Error{Place: place, Status: res.StatusCode, Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
+	return &Error{Place: place, Status: res.StatusCode,
+		Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
 }
 
 // judge turns an answer into the attempt's outcome.
@@ -92,7 +94,8 @@ func judge(place string, res *http.Response, now time.Time) error {
 			return dispatcher.RetryAtLeast(wait, failed)
 		}
 		return failed
-	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType,
+		http.StatusUnprocessableEntity:
 		return dispatcher.Discard(failed)
 	}
 	return failed

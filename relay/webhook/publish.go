@@ -73,7 +73,8 @@ func (p *publication) run(ctx context.Context) {
 	p.divide()
 	last := lastStart(ctx, p.sink.config.Timeout)
 	for {
-		for first := p.underWay == 0; ctx.Err() == nil && p.underWay < p.sink.config.Concurrency && (first || time.Now().Before(last)); first = false {
+		for first := p.underWay == 0; ctx.Err() == nil && p.underWay < p.sink.config.Concurrency &&
+			(first || time.Now().Before(last)); first = false {
 			if !p.next(ctx) {
 				break
 			}
@@ -157,7 +158,8 @@ func (p *publication) begin(ctx context.Context, l *line, h *host, m *relay.Mess
 	p.underWay++
 	h.underWay++
 	go func() {
-		req, span := tracePost(req.WithContext(ctx), engine.SpanStart{ID: m.ID, Headers: []map[string]string{traceOf(m)}})
+		req, span := tracePost(req.WithContext(ctx),
+			engine.SpanStart{ID: m.ID, Headers: []map[string]string{traceOf(m)}})
 		wait, err := p.sink.exchange(req.Context(), req)
 		span.end(err)
 		p.ended <- exchange{l, h, err, wait}
@@ -205,7 +207,8 @@ func (s *Sink) request(target *url.URL, m *relay.Message, keys [][]byte, now tim
 			name = lower
 		}
 		if !validToken(h.Name) || !validValue(value) {
-			return nil, fmt.Errorf("header %q cannot be sent: a name is a token, and a value has no control characters", h.Name)
+			return nil, fmt.Errorf("header %q cannot be sent: a name is a token, and a value has no control characters",
+				h.Name)
 		}
 		header[name] = append(header[name], value)
 	}

@@ -66,7 +66,8 @@ func (s Signing) keys() (keys [][]byte, err error) {
 		text, ok := strings.CutPrefix(secret, secretPrefix)
 		key, err := base64.StdEncoding.DecodeString(text)
 		if !ok || err != nil || len(key) < leastKey || len(key) > mostKey {
-			return nil, fmt.Errorf("secret %d is not %s and %d to %d bytes in base64", i+1, secretPrefix, leastKey, mostKey)
+			return nil, fmt.Errorf("secret %d is not %s and %d to %d bytes in base64", i+1, secretPrefix, leastKey,
+				mostKey)
 		}
 		keys = append(keys, key)
 	}

@@ -25,7 +25,8 @@ func (c SinkConfig) target(base *url.URL, destination string) (*url.URL, error) 
 		case u.User != nil:
 			return nil, errors.New("the destination has credentials in it")
 		case u.Scheme != base.Scheme || u.Host != base.Host && !slices.Contains(c.Hosts, u.Host):
-			return nil, fmt.Errorf("the destination is at %s, which is neither the sink's URL nor one of its hosts", place(u))
+			return nil, fmt.Errorf("the destination is at %s, which is neither the sink's URL nor one of its hosts",
+				place(u))
 		}
 		return u, checkPath(u)
 	}
@@ -49,7 +50,9 @@ func (c SinkConfig) target(base *url.URL, destination string) (*url.URL, error) 
 // receiver.
 func (s *Sink) CheckRoute(r relay.Route) error {
 	if free := r.Unfiltered(); len(free) > 0 {
-		return invalid.Field("Destination", "%q: what an event has as %s may have a ? in it, and add parameters: fill it in by {…|path}", r.Destination, free[0])
+		return invalid.Field("Destination",
+			"%q: what an event has as %s may have a ? in it, and add parameters: fill it in by {…|path}", r.Destination,
+			free[0])
 	}
 	return nil
 }

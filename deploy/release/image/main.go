@@ -34,7 +34,10 @@ func main() {
 	flag.StringVar(&o.out, "out", "bin/image", "`FOLDER` of the layout")
 	flag.StringVar(&o.version, "version", "devel", "`VERSION` for the label and the tag")
 	flag.StringVar(&o.revision, "revision", "", "`COMMIT` for the label")
-	flag.Func("doc", "`FILE` for /usr/share/doc/posthaste, repeated", func(v string) error { o.docs = append(o.docs, v); return nil })
+	flag.Func("doc", "`FILE` for /usr/share/doc/posthaste, repeated", func(v string) error {
+		o.docs = append(o.docs, v)
+		return nil
+	})
 	flag.Parse()
 	o.binaries = flag.Args()
 	if err := run(o); err != nil {
@@ -58,7 +61,8 @@ func run(o options) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", pair, err)
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
+		index = mutate.AppendManifests(index,
+			mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
 	}
 	if err := os.RemoveAll(o.out); err != nil {
 		return err

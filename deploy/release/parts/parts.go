@@ -26,7 +26,8 @@ type part struct {
 }
 
 // allowed are the licences that require no more than attribution.
-var allowed = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "0BSD", "Zlib", "Unicode-DFS-2016", "CC0-1.0"}
+var allowed = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "0BSD", "Zlib", "Unicode-DFS-2016",
+	"CC0-1.0"}
 
 // licenceFile matches the names of files that have to be passed on.
 var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice)([.-].*)?$`)
@@ -52,14 +53,16 @@ func modules(source string, info *debug.BuildInfo) ([]part, error) {
 			m = m.Replace
 		}
 		files := slices.Sorted(slices.Values(folders[m.Path+"@"+m.Version]))
-		parts = append(parts, part{name: m.Path, version: m.Version, purl: "pkg:golang/" + m.Path + "@" + m.Version, files: slices.Compact(files)})
+		parts = append(parts, part{name: m.Path, version: m.Version, purl: "pkg:golang/" + m.Path + "@" + m.Version,
+			files: slices.Compact(files)})
 	}
 	return parts, nil
 }
 
 // linked returns the licence files of each module by PATH@VERSION, for the platform of the binary.
 func linked(source string, info *debug.BuildInfo) (map[string][]string, error) {
-	out, err := command(source, info, "list", "-deps", "-f", "{{with .Module}}{{.Path}}@{{.Version}}\t{{.Dir}}\t{{$.Dir}}{{end}}", info.Path)
+	out, err := command(source, info, "list", "-deps", "-f",
+		"{{with .Module}}{{.Path}}@{{.Version}}\t{{.Dir}}\t{{$.Dir}}{{end}}", info.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +132,8 @@ func assets(source string) ([]part, error) {
 			continue
 		}
 		at := strings.LastIndexByte(fields[0], '@')
-		p := part{name: fields[0][:at], version: fields[0][at+1:], purl: "pkg:npm/" + strings.Replace(fields[0], "@", "%40", strings.Count(fields[0], "@")-1)}
+		p := part{name: fields[0][:at], version: fields[0][at+1:], purl: "pkg:npm/" +
+			strings.Replace(fields[0], "@", "%40", strings.Count(fields[0], "@")-1)}
 		for _, f := range fields[1:] {
 			p.files = append(p.files, filepath.Join(source, f))
 		}
@@ -163,7 +167,8 @@ func (p *part) classify() error {
 	}
 	for _, id := range p.licences {
 		if !slices.Contains(allowed, id) {
-			return fmt.Errorf("%s %s: its licence is %s, which is not one of %s", p.name, p.version, id, strings.Join(allowed, ", "))
+			return fmt.Errorf("%s %s: its licence is %s, which is not one of %s", p.name, p.version, id,
+				strings.Join(allowed, ", "))
 		}
 	}
 	return nil

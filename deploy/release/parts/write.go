@@ -36,7 +36,8 @@ func bill(parts []part, version string) ([]byte, error) {
 			licences = append(licences, cdx.LicenseChoice{License: &cdx.License{ID: id}})
 		}
 		components = append(components, cdx.Component{
-			Type: cdx.ComponentTypeLibrary, BOMRef: p.purl, Name: p.name, Version: p.version, PackageURL: p.purl, Licenses: &licences,
+			Type: cdx.ComponentTypeLibrary, BOMRef: p.purl, Name: p.name, Version: p.version, PackageURL: p.purl,
+			Licenses: &licences,
 		})
 	}
 	bom.Components = &components

@@ -257,7 +257,8 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 		r.putBack(batch.attempts[0])
 	default:
 		a := batch.attempts[0]
-		r.Log.LogAttrs(context.Background(), slog.LevelWarn, "reports refused", a.Owner.Attrs("reports_refused", slog.Any("err", err))...)
+		r.Log.LogAttrs(context.Background(), slog.LevelWarn, "reports refused",
+			a.Owner.Attrs("reports_refused", slog.Any("err", err))...)
 		a.giveUp(batch.revisions[0], err)
 		r.putBack(a)
 	}
@@ -333,7 +334,8 @@ func (r *Recorder) handOn(over []*Reports) (kept []*Reports) {
 		switch {
 		case !left:
 		case r.givesUp(a):
-			r.Log.LogAttrs(context.Background(), slog.LevelWarn, "last reports not stored", a.Owner.Attrs("reports_lost")...)
+			r.Log.LogAttrs(context.Background(), slog.LevelWarn, "last reports not stored",
+				a.Owner.Attrs("reports_lost")...)
 			a.giveUp(math.MaxInt64, errAttemptOver)
 		default:
 			kept = append(kept, a)

@@ -196,7 +196,9 @@ func (cs *cursors) gaps(served outbox.ID) (g Gaps) {
 	if open {
 		g.tenants(next, outbox.ID(bytes.Repeat([]byte{0xff}, len(next))))
 	}
-	turn, _ := slices.BinarySearchFunc(g.From, served, func(from, served outbox.ID) int { return bytes.Compare(from[:], served[:]) })
+	turn, _ := slices.BinarySearchFunc(g.From, served, func(from, served outbox.ID) int {
+		return bytes.Compare(from[:], served[:])
+	})
 	g.From, g.To = slices.Concat(g.From[turn:], g.From[:turn]), slices.Concat(g.To[turn:], g.To[:turn])
 	return g
 }

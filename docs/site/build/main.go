@@ -91,7 +91,8 @@ func digests(docs string) (string, error) {
 		}
 		name := filepath.ToSlash(strings.TrimPrefix(path, docs+string(filepath.Separator)))
 		if entry.IsDir() {
-			if slices.Contains([]string{"node_modules", "dist", "cache", "adr", "model", "build", ".temp"}, entry.Name()) {
+			if slices.Contains([]string{"node_modules", "dist", "cache", "adr", "model", "build", ".temp"},
+				entry.Name()) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -156,7 +157,8 @@ func pack(dist, archive string) error {
 	if err = errors.Join(err, files.Close()); err != nil {
 		return err
 	}
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression),
+		zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,9 @@ func (s Span) String() string {
 // AtOnce is the largest number of spans that have an instant in common, and these
 // spans. One that ends when another begins does not meet it.
 func AtOnce(spans []Span) (most int, which []Span) {
-	spans = slices.SortedFunc(slices.Values(spans), func(a, b Span) int { return cmp.Or(a.From.Compare(b.From), a.Until.Compare(b.Until)) })
+	spans = slices.SortedFunc(slices.Values(spans), func(a, b Span) int {
+		return cmp.Or(a.From.Compare(b.From), a.Until.Compare(b.Until))
+	})
 	var open []Span
 	for _, s := range spans {
 		open = slices.DeleteFunc(open, func(o Span) bool { return !o.Until.After(s.From) })

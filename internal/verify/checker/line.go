@@ -60,7 +60,8 @@ func Line(jobs []string, lives map[string]*Life) (overtaken []string, held []Spa
 			continue
 		}
 		if !next.Claimed.IsZero() && (first.Closed.IsZero() || !first.Closed.Before(next.Claimed)) {
-			overtaken = append(overtaken, fmt.Sprintf("%s was claimed at %s, %s before it was closed at %s", jobs[i+1], clock(next.Claimed), jobs[i], clock(first.Closed)))
+			overtaken = append(overtaken, fmt.Sprintf("%s was claimed at %s, %s before it was closed at %s", jobs[i+1],
+				clock(next.Claimed), jobs[i], clock(first.Closed)))
 		}
 		for _, retry := range first.Retries {
 			if next.Made.Before(retry.Until) {

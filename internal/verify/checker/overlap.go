@@ -70,7 +70,8 @@ func WentOn(job string, executions []Execution, givenUp map[Lease]time.Time, sla
 	for _, x := range executions {
 		at, gone := givenUp[Lease{job, x.Epoch}]
 		if gone && x.End.After(at.Add(slack)) {
-			bad = append(bad, fmt.Sprintf("%s at epoch %d by %s: given up at %s, executed from %s to %s", job, x.Epoch, x.Process, clock(at), clock(x.Start), clock(x.End)))
+			bad = append(bad, fmt.Sprintf("%s at epoch %d by %s: given up at %s, executed from %s to %s", job, x.Epoch,
+				x.Process, clock(at), clock(x.Start), clock(x.End)))
 		}
 	}
 	return bad

@@ -116,6 +116,7 @@ func (r *Replayed) step(last, m Move) {
 	alive := last.To == outbox.Running && m.At.Before(last.Expires)
 	stolen := m.To == outbox.Running && (m.Owner != last.Owner || m.Epoch != last.Epoch)
 	if alive && (lapsed || stolen) {
-		r.TwoLeases = append(r.TwoLeases, fmt.Sprintf("%s, %s before the lease of %s ended", where, last.Expires.Sub(m.At), last.Owner))
+		r.TwoLeases = append(r.TwoLeases, fmt.Sprintf("%s, %s before the lease of %s ended", where,
+			last.Expires.Sub(m.At), last.Owner))
 	}
 }

@@ -31,7 +31,8 @@ type Process struct {
 // configure it, and then env. Unless it is nil, prepare is called with the number
 // of the process before that has run its first instruction.
 func Start(name, log, program string, env []string, prepare func(pid int) error, args ...string) (*Process, error) {
-	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), since: time.Now(), ended: make(chan struct{})}
+	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), since: time.Now(),
+		ended: make(chan struct{})}
 	p.cmd.Env = Environment(env)
 	if err := p.launch(prepare); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -43,7 +44,8 @@ func Start(name, log, program string, env []string, prepare func(pid int) error,
 // program of ours or its connections.
 func Environment(env []string) (all []string) {
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") && !strings.HasPrefix(v, "VERIFY_") {
+		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") &&
+			!strings.HasPrefix(v, "VERIFY_") {
 			all = append(all, v)
 		}
 	}

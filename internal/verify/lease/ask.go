@@ -24,8 +24,10 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 	}
 	room := 1 + c.rand.IntN(3)
 	rows, err := c.db.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
-		Worker: "worker", LeaseTtl: pgvalue.Interval(ttl), Queue: engine.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
-		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(room)}, Firsts: []int32{1}, Lasts: []int32{1},
+		Worker: "worker", LeaseTtl: pgvalue.Interval(ttl), Queue: engine.DefaultQueue, Kinds: []string{task{}.Kind()},
+		MaxJobs:   int32(room),
+		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(room)},
+		Firsts: []int32{1}, Lasts: []int32{1},
 		Priorities: []int16{0},
 		FromRunAt:  []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
 		FromID:     []pgtype.UUID{{Valid: true}},
@@ -65,14 +67,16 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 	var places []pgtype.TID
 	for _, l := range c.someLeases(h) {
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: outbox.Succeeded}}
-		p.Ids, p.Epochs, p.Results = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Results, nil)
+		p.Ids, p.Epochs, p.Results = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Results,
+			nil)
 		places = append(places, l.place)
 	}
 	var settled []pgtype.UUID
 	if c.rand.IntN(4) > 0 { // some are too old to be looked for there
 		var err error
 		if c.rand.IntN(4) > 0 {
-			settled, err = c.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: places, Ids: p.Ids, Epochs: p.Epochs})
+			settled, err = c.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: places, Ids: p.Ids,
+				Epochs: p.Epochs})
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
 				settled, err = nil, nil // it did not wait for another: all are left
 			}
@@ -102,9 +106,11 @@ func (c *client) unfinished(ctx context.Context, h *history, a *ask) error {
 			code = ""
 		}
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: next}}
-		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses, string(next))
+		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses,
+			string(next))
 		p.Delays = append(p.Delays, pgvalue.Interval(0))
-		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
+		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code),
+			append(p.Stacks, "")
 	}
 	settled, err := c.db.SettleUnfinished(ctx, p)
 	if err == nil {
@@ -156,7 +162,8 @@ func (c *client) expire(ctx context.Context, h *history, a *ask) error {
 	a.passedBy(true, true)
 	for _, row := range rows {
 		if row.ID.Valid {
-			a.about[row.ID.Bytes] = operation{input{verb: expire}, output{done: true, status: outbox.Status(row.Status), attempt: int(row.Attempt)}}
+			a.about[row.ID.Bytes] = operation{input{verb: expire}, output{done: true, status: outbox.Status(row.Status),
+				attempt: int(row.Attempt)}}
 		}
 	}
 	return nil

@@ -43,7 +43,8 @@ type client struct {
 func gather(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), config Config) (*crowd, error) {
 	c := &crowd{}
 	for i := range clients {
-		one := &client{crowd: c, number: i, rand: rand.New(rand.NewPCG(config.Seed, uint64(i))), connect: connect, wrap: config.Statements}
+		one := &client{crowd: c, number: i, rand: rand.New(rand.NewPCG(config.Seed, uint64(i))), connect: connect,
+			wrap: config.Statements}
 		if err := one.reconnect(ctx); err != nil {
 			c.disperse(ctx)
 			return nil, err
@@ -66,7 +67,8 @@ func (c *client) reconnect(ctx context.Context) error {
 	}
 	// As the dispatcher does: rows are then locked in the order in which they are
 	// named, so that two that settle the same leases cannot deadlock.
-	if _, err := conn.Exec(ctx, `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan`); err != nil {
+	if _, err := conn.Exec(
+		ctx, `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan`); err != nil {
 		return fmt.Errorf("prepare client %d: %w", c.number, err)
 	}
 	c.conn, c.db = conn, c.wrap(conn)
@@ -147,7 +149,8 @@ func (c *client) replace(ctx context.Context) error {
 		return err
 	}
 	for there := true; there; {
-		if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid).Scan(&there); err != nil {
+		if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid).Scan(
+			&there); err != nil {
 			return fmt.Errorf("wait for the backend of a killed client: %w", err)
 		}
 	}

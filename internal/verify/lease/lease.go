@@ -67,7 +67,8 @@ func (i Illegal) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "history %d is not linearizable:\n", i.History)
 	for _, op := range i.Events {
-		fmt.Fprintf(&b, "%6d–%-6d client %d: %s\n", op.Call, min(op.Return, 999_999), op.ClientId, describe(op.Input, op.Output))
+		fmt.Fprintf(&b, "%6d–%-6d client %d: %s\n", op.Call, min(op.Return, 999_999), op.ClientId,
+			describe(op.Input, op.Output))
 	}
 	return b.String()
 }

@@ -44,7 +44,8 @@ func (m *Machine) compare(ctx context.Context) error {
 		var id outbox.ID
 		var r row
 		_, err := pgx.ForEachRow(rows, []any{
-			&id, (*string)(&r.Status), &r.ClosedFrom, &r.Queue, &r.Kind, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.LostLeases, &r.Epoch,
+			&id, (*string)(&r.Status), &r.ClosedFrom, &r.Queue, &r.Kind, &r.Priority, &r.Attempt, &r.MaxAttempts,
+			&r.LostLeases, &r.Epoch,
 			&r.Worker, &r.Lease, &r.Error, &r.Asked, &r.Due, &r.RunAt,
 		}, func() error {
 			if stored[id] != nil {
@@ -101,7 +102,9 @@ func (m *Machine) differences(stored map[outbox.ID]*row, keys map[string]outbox.
 		}
 	}
 	if len(stored) > len(m.ids) {
-		extra := slices.DeleteFunc(slices.Collect(maps.Keys(stored)), func(id outbox.ID) bool { return m.jobs[id] != nil })
+		extra := slices.DeleteFunc(slices.Collect(maps.Keys(stored)), func(id outbox.ID) bool {
+			return m.jobs[id] != nil
+		})
 		errs = append(errs, fmt.Errorf("jobs are stored that nobody enqueued: %v", extra))
 	}
 	if !maps.Equal(keys, m.keys) {

@@ -18,7 +18,8 @@ import (
 
 // enqueueHeld stores a job that waits to be released, sometimes with a deadline.
 func (m *Machine) enqueueHeld(ctx context.Context, d Draws) (bool, error) {
-	return m.enqueueAs(ctx, d, "", outbox.Options{Hold: true, Deadline: pick(d, []time.Time{{}, m.nextYear()}, "deadline")})
+	return m.enqueueAs(ctx, d, "",
+		outbox.Options{Hold: true, Deadline: pick(d, []time.Time{{}, m.nextYear()}, "deadline")})
 }
 
 // enqueueWithDeadline stores a job that has a year.
@@ -124,7 +125,8 @@ func (m *Machine) closeCalledOff(ctx context.Context, d Draws) (bool, error) {
 	p := sqlgen.CloseAttemptsParams{Ids: ids, Epochs: epochs, Worker: "w1"}
 	for _, l := range leases {
 		code := pick(d, []string{"", "late"}, "code")
-		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
+		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code),
+			append(p.Stacks, "")
 		if j := m.live(l); j != nil && j.calledOff() && code != "" {
 			j.recordFailure(code)
 		}

@@ -25,14 +25,17 @@ var keyShapes = []keyShape{
 	{key: "one", limit: 1},
 	{key: "three", limit: 3, rules: outbox.Options{Key: outbox.KeyRules{MaxActive: 3}}},
 	{key: "line", limit: 1, rules: outbox.Options{Key: outbox.KeyRules{Ordered: true}}},
-	{key: "passed over", limit: 1, rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.SkipDead}}},
+	{key: "passed over", limit: 1,
+		rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.SkipDead}}},
 	{key: "parked", limit: 1, rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey}}},
-	{key: "parked later", limit: 1, rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: far}}},
+	{key: "parked later", limit: 1,
+		rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: far}}},
 	{key: "numbered", limit: 1, drawn: func(d Draws) outbox.Options {
 		return outbox.Options{Key: outbox.KeyRules{Ordered: true, Sequence: int64(1 + d.Below(20, "sequence"))}}
 	}},
 	{key: mixedKey, limit: 2, drawn: func(d Draws) outbox.Options {
-		return pick(d, []outbox.Options{{Key: outbox.KeyRules{Ordered: true}}, {Key: outbox.KeyRules{MaxActive: 2}}, {}}, "rules")
+		return pick(d, []outbox.Options{{Key: outbox.KeyRules{Ordered: true}}, {Key: outbox.KeyRules{MaxActive: 2}},
+			{}}, "rules")
 	}},
 }
 
@@ -102,7 +105,8 @@ func (m *KeyedMachine) Reset(ctx context.Context) error {
 	m.known, m.dirty = nil, map[string]bool{}
 	m.open, m.closed, m.parked = nil, nil, nil
 	m.resets++
-	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.keys", "outbox.events")
+	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.keys",
+		"outbox.events")
 }
 
 // Ops is how many operations have been done and checked since NewKeyed.
@@ -170,7 +174,8 @@ func (m *KeyedMachine) look(ctx context.Context) error {
 	batch.Queue(openKeyed).Query(func(rows pgx.Rows) error {
 		var j keyedJob
 		_, err := pgx.ForEachRow(rows, []any{
-			&j.id, &j.key, (*string)(&j.status), &j.limit, &j.ordered, &j.position, &j.onDeath, &j.parkAfter, &j.priority,
+			&j.id, &j.key, (*string)(&j.status), &j.limit, &j.ordered, &j.position, &j.onDeath, &j.parkAfter,
+			&j.priority,
 			&j.runAt, &j.createdAt, &j.epoch, &j.due, &j.late,
 		}, func() error {
 			copied := j

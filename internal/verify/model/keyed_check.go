@@ -66,7 +66,9 @@ func (m *KeyedMachine) couldRun(key string, jobs []*keyedJob) *keyedJob {
 		return first
 	}
 	// One that is due is claimed, and moves the key on when it ends.
-	taken := active + count(jobs, func(j *keyedJob) bool { return !j.ordered && j.queued() && j.status != outbox.Blocked && j.due })
+	taken := active + count(jobs, func(j *keyedJob) bool {
+		return !j.ordered && j.queued() && j.status != outbox.Blocked && j.due
+	})
 	var next *keyedJob
 	for _, j := range jobs {
 		if !j.ordered && j.status == outbox.Blocked && (next == nil || moreUrgent(j, next) < 0) {
@@ -80,7 +82,8 @@ func (m *KeyedMachine) couldRun(key string, jobs []*keyedJob) *keyedJob {
 }
 
 func moreUrgent(a, b *keyedJob) int {
-	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.runAt, b.runAt), cmp.Compare(a.id.String(), b.id.String()))
+	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.runAt, b.runAt),
+		cmp.Compare(a.id.String(), b.id.String()))
 }
 
 // checkClaim compares what a claim took with what there was: nothing of a parked
@@ -103,12 +106,14 @@ func (m *KeyedMachine) checkClaim(ctx context.Context, claimed []outbox.ID, look
 		}
 		jobs := m.of(is.key)
 		if first := head(jobs); is.ordered && first != is {
-			return fmt.Errorf("job %s of key %s was claimed at position %d before job %s at position %d", id, is.key, is.position, first.id, first.position)
+			return fmt.Errorf("job %s of key %s was claimed at position %d before job %s at position %d", id, is.key,
+				is.position, first.id, first.position)
 		}
 		// Of the jobs of one claim those with the lower limit may have been first: a higher
 		// one lets a job run beside them.
 		n := 1 + count(jobs, func(j *keyedJob) bool {
-			return running(j) && (running(then[j.id]) || j != is && (j.ordered || j.limit < is.limit || j.limit == is.limit && before(j, is)))
+			return running(j) && (running(then[j.id]) || j != is && (j.ordered || j.limit < is.limit ||
+				j.limit == is.limit && before(j, is)))
 		})
 		if n > is.limit && !is.ordered {
 			return fmt.Errorf("job %s of key %s was claimed as one of %d, want at most %d", id, is.key, n, is.limit)
@@ -118,8 +123,10 @@ func (m *KeyedMachine) checkClaim(ctx context.Context, claimed []outbox.ID, look
 		}
 	}
 	for id, was := range then {
-		if is := m.open[id]; looked && was.due && !was.late && (was.status == outbox.Pending || was.status == outbox.Retrying) && is.status == was.status {
-			return fmt.Errorf("job %s of key %s is due and %s, though the claim had room for it or to block it", id, is.key, is.status)
+		if is := m.open[id]; looked && was.due && !was.late &&
+			(was.status == outbox.Pending || was.status == outbox.Retrying) && is.status == was.status {
+			return fmt.Errorf("job %s of key %s is due and %s, though the claim had room for it or to block it", id,
+				is.key, is.status)
 		}
 	}
 	return nil

@@ -67,7 +67,8 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 		}
 	}
 	if done != want {
-		return false, fmt.Errorf("submitted to key %s with %d waiting: %+v, want %+v", opts.Key.Name, len(waiting), done, want)
+		return false, fmt.Errorf("submitted to key %s with %d waiting: %+v, want %+v", opts.Key.Name, len(waiting),
+			done, want)
 	}
 	if want.Stored {
 		m.known = append(m.known, done.ID)
@@ -207,7 +208,8 @@ func (m *KeyedMachine) drainRound(ctx context.Context) error {
 		}
 	}
 	for key := range m.parked {
-		if _, err := m.operator.Unblock(ctx, operator.KeyName{Tenant: m.Tenant, Queue: keyedQueue, Key: key}); err != nil {
+		if _, err := m.operator.Unblock(ctx, operator.KeyName{Tenant: m.Tenant, Queue: keyedQueue,
+			Key: key}); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,8 @@ import (
 
 const keyedQueue = "keyed"
 
-var allTime = []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, {InfinityModifier: pgtype.Infinity, Valid: true}}
+var allTime = []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+	{InfinityModifier: pgtype.Infinity, Valid: true}}
 
 func (m *KeyedMachine) claim(ctx context.Context, d Draws) (bool, error) {
 	var also []outbox.ID // whatever is offered: it may have moved on
@@ -38,7 +39,8 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
 	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // its error is also that of Err
-		[]pgtype.UUID{pgvalue.UUID(m.Tenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1}, []int32{int32(len(priorities))},
+		[]pgtype.UUID{pgvalue.UUID(m.Tenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1},
+		[]int32{int32(len(priorities))},
 		priorities, fromRunAt, fromID, kinds[:1], offered, int32(room), keyedQueue, false)
 	var claimed []outbox.ID
 	var halted []string
@@ -94,7 +96,8 @@ func (m *KeyedMachine) moveOn(ctx context.Context, keys []string, slots int32) e
 	}
 	var move sqlgen.PromoteKeysParams
 	for _, i := range found {
-		move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, look.TenantIds[i]), append(move.Queues, keyedQueue), append(move.Keys, keys[i])
+		move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, look.TenantIds[i]), append(move.Queues,
+			keyedQueue), append(move.Keys, keys[i])
 		move.Counts = append(move.Counts, slots)
 	}
 	if len(found) == 0 {
@@ -135,7 +138,8 @@ func (m *KeyedMachine) succeed(ctx context.Context, d Draws) (bool, error) {
 }
 
 func (m *KeyedMachine) settle(ctx context.Context, j *keyedJob) error {
-	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch}, Results: make([][]byte, 1)})
+	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{pgvalue.UUID(j.id)},
+		Epochs: []int64{j.epoch}, Results: make([][]byte, 1)})
 	if err == nil && (len(settled) == 1) == j.late {
 		err = fmt.Errorf("settled %d jobs, of which %s is late: %t", len(settled), j.id, j.late)
 	}
@@ -160,8 +164,10 @@ func (m *KeyedMachine) unfinished(ctx context.Context, d Draws, outcomes ...outb
 		delay.Microseconds = far.Microseconds()
 	}
 	settled, err := m.q.SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
-		Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch}, Statuses: []string{string(pick(d, outcomes, "outcome"))}, Delays: []pgtype.Interval{delay},
-		ErrorCodes: []string{"boom"}, ErrorMessages: []string{"boom"}, Stacks: []string{""}, Fingerprints: []string{""}, Worker: "w1",
+		Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch},
+		Statuses: []string{string(pick(d, outcomes, "outcome"))}, Delays: []pgtype.Interval{delay},
+		ErrorCodes: []string{"boom"}, ErrorMessages: []string{"boom"}, Stacks: []string{""}, Fingerprints: []string{""},
+		Worker: "w1",
 	})
 	if err == nil && len(settled) == 0 && !m.asked(ctx, j) {
 		err = fmt.Errorf("job %s was not settled", j.id)
@@ -184,10 +190,12 @@ func (m *KeyedMachine) lapse(ctx context.Context, d Draws) (bool, error) {
 	if j == nil {
 		return false, nil
 	}
-	if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE id = $1`, j.id); err != nil {
+	if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE id = $1`,
+		j.id); err != nil {
 		return false, err
 	}
-	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{FromLease: allTime[0], BeforeLease: allTime[1], Overlap: pgvalue.Interval(0), MaxJobs: 100})
+	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{FromLease: allTime[0], BeforeLease: allTime[1],
+		Overlap: pgvalue.Interval(0), MaxJobs: 100})
 	if err == nil && (len(rows) != 1 || rows[0].ID != pgvalue.UUID(j.id)) {
 		err = fmt.Errorf("the reaper took away %d leases, want that of %s", len(rows), j.id)
 	}
@@ -204,7 +212,8 @@ func (m *KeyedMachine) expire(ctx context.Context, d Draws) (bool, error) {
 		return false, nil
 	}
 	for range 1 + d.Below(3, "jobs") {
-		if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET deadline = now() - interval '1 minute' WHERE id = $1`, pick(d, jobs, "job").id); err != nil {
+		if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET deadline = now() - interval '1 minute' WHERE id = $1`,
+			pick(d, jobs, "job").id); err != nil {
 			return false, err
 		}
 	}
@@ -212,7 +221,8 @@ func (m *KeyedMachine) expire(ctx context.Context, d Draws) (bool, error) {
 		return true, nil
 	}
 	row, err := m.q.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
-		FromDeadline: allTime[0], BeforeDeadline: allTime[1], Overlap: pgvalue.Interval(0), Horizon: pgvalue.Interval(0), Patience: pgvalue.Interval(0), MaxJobs: 100,
+		FromDeadline: allTime[0], BeforeDeadline: allTime[1], Overlap: pgvalue.Interval(0),
+		Horizon: pgvalue.Interval(0), Patience: pgvalue.Interval(0), MaxJobs: 100,
 	})
 	if err != nil {
 		return false, err
@@ -231,9 +241,12 @@ func (m *KeyedMachine) parkLater(ctx context.Context, _ Draws) (bool, error) {
 	if first == nil || !first.dead() || m.dirty[first.key] {
 		return false, nil
 	}
-	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET failed_at = failed_at - 2 * $2::interval WHERE id = $1`, first.id, pgvalue.Interval(far))
+	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET failed_at = failed_at - 2 * $2::interval WHERE id = $1`, first.id,
+		pgvalue.Interval(far))
 	if err == nil {
-		_, err = m.db.Exec(ctx, `UPDATE outbox.keys SET park_at = park_at - 2 * $2::interval WHERE key = $1 AND park_at IS NOT NULL`, first.key, pgvalue.Interval(far))
+		_, err = m.db.Exec(ctx,
+			`UPDATE outbox.keys SET park_at = park_at - 2 * $2::interval WHERE key = $1 AND park_at IS NOT NULL`,
+			first.key, pgvalue.Interval(far))
 	}
 	if err != nil {
 		return false, err
@@ -245,7 +258,8 @@ func (m *KeyedMachine) parkLater(ctx context.Context, _ Draws) (bool, error) {
 		return false, err
 	}
 	if !m.parked[first.key] {
-		return false, fmt.Errorf("key %s is not parked, though its head has been dead for longer than it waits", first.key)
+		return false, fmt.Errorf("key %s is not parked, though its head has been dead for longer than it waits",
+			first.key)
 	}
 	return true, nil
 }
@@ -261,7 +275,8 @@ func (m *KeyedMachine) sweep(ctx context.Context, _ Draws) (bool, error) {
 	move.Patient = true
 	for _, row := range rows {
 		if row.Stuck {
-			move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, row.TenantID), append(move.Queues, row.Queue), append(move.Keys, row.Key)
+			move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, row.TenantID), append(move.Queues,
+				row.Queue), append(move.Keys, row.Key)
 			move.Counts = append(move.Counts, engine.MaxKeyActive)
 		}
 	}

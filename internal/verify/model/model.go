@@ -106,7 +106,8 @@ func (m *Machine) Reset(ctx context.Context) error {
 	m.jobs, m.keys, m.paused = map[outbox.ID]*job{}, map[string]outbox.ID{}, map[string]bool{}
 	m.ids, m.leases, m.lapses = nil, nil, 0
 	m.resets++
-	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.idempotency_keys", "outbox.queues", "outbox.events")
+	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.idempotency_keys",
+		"outbox.queues", "outbox.events")
 }
 
 // empty leaves nothing in the tables. TRUNCATE makes the server plan everything anew,
@@ -226,7 +227,8 @@ func sameIDs(got []pgtype.UUID, want []outbox.ID) error {
 	maps.DeleteFunc(tally, func(_ outbox.ID, n int) bool { return n == 0 })
 	if len(tally) > 0 {
 		wrong := slices.Collect(maps.Keys(tally))
-		return fmt.Errorf("the statement took effect for %d jobs, want %d; they differ in %v", len(got), len(want), wrong)
+		return fmt.Errorf("the statement took effect for %d jobs, want %d; they differ in %v", len(got), len(want),
+			wrong)
 	}
 	return nil
 }

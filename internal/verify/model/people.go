@@ -45,7 +45,8 @@ func (m *Machine) enqueueAs(ctx context.Context, d Draws, key string, opts outbo
 	if opts.Hold {
 		j.Status = outbox.Created
 	}
-	opts.Queue, opts.Priority, opts.MaxAttempts, opts.IdempotencyKey, opts.Streamed = j.Queue, j.Priority, j.MaxAttempts, key, m.Streamed
+	opts.Queue, opts.Priority, opts.MaxAttempts, opts.IdempotencyKey, opts.Streamed = j.Queue, j.Priority,
+		j.MaxAttempts, key, m.Streamed
 	opts.Tenant = m.Tenant
 	if !j.Due {
 		opts.Delay = far
@@ -74,7 +75,8 @@ func (m *Machine) enqueueAs(ctx context.Context, d Draws, key string, opts outbo
 
 func (m *Machine) retry(ctx context.Context, d Draws) (bool, error) {
 	ids := m.where(func(j *job) bool {
-		return j.Status == outbox.Pending || j.Status == outbox.Retrying || j.Status == outbox.Failed || j.Status == outbox.Dead
+		return j.Status == outbox.Pending || j.Status == outbox.Retrying || j.Status == outbox.Failed ||
+			j.Status == outbox.Dead
 	})
 	if len(ids) == 0 {
 		return false, nil

@@ -24,7 +24,8 @@ func (m *Machine) lapse(ctx context.Context, d Draws) (bool, error) {
 		any = true
 		m.lapses++
 		j.Lease, j.lapsedAt = "lapsed", m.lapses
-		if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 day' + $2 * interval '1 millisecond' WHERE id = $1`,
+		if _, err := m.db.Exec(
+			ctx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 day' + $2 * interval '1 millisecond' WHERE id = $1`,
 			l.id, m.lapses); err != nil {
 			return false, err
 		}
@@ -44,7 +45,8 @@ func (m *Machine) restart(ctx context.Context, d Draws) (bool, error) {
 	if d.Below(2, "lost many leases before") == 1 {
 		j.LostLeases = 2*j.MaxAttempts + 10 - 2
 	}
-	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET started_at = pg_postmaster_start_time() - interval '1 second', lost_leases = $2 WHERE id = $1`,
+	_, err := m.db.Exec(ctx,
+		`UPDATE outbox.jobs SET started_at = pg_postmaster_start_time() - interval '1 second', lost_leases = $2 WHERE id = $1`,
 		leases[0].id, j.LostLeases)
 	return true, err
 }

@@ -31,7 +31,8 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 		handled = kinds
 	}
 	due := m.where(func(j *job) bool {
-		return j.Queue == queue && j.Due && engine.CanBecome(j.Status, outbox.Running) && !j.late && slices.Contains(handled, j.Kind) && !m.paused[queue]
+		return j.Queue == queue && j.Due && engine.CanBecome(j.Status, outbox.Running) && !j.late &&
+			slices.Contains(handled, j.Kind) && !m.paused[queue]
 	})
 	slices.SortFunc(due, func(a, b outbox.ID) int {
 		x, y := m.jobs[a], m.jobs[b]
@@ -39,7 +40,8 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	})
 	due = due[:min(room, len(due))]
 
-	p := sqlgen.ClaimJobsParams{Worker: worker, LeaseTtl: pgvalue.Interval(leaseTTL), Queue: queue, Kinds: handled, MaxJobs: int32(room)}
+	p := sqlgen.ClaimJobsParams{Worker: worker, LeaseTtl: pgvalue.Interval(leaseTTL), Queue: queue, Kinds: handled,
+		MaxJobs: int32(room)}
 	p.TenantIds, p.Quotas = []pgtype.UUID{{Bytes: m.Tenant, Valid: true}}, []int32{int32(room)}
 	p.Firsts, p.Lasts = []int32{1}, []int32{int32(len(priorities))}
 	for _, priority := range priorities {
@@ -61,8 +63,10 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	for _, row := range rows {
 		j := m.jobs[row.ID.Bytes]
 		j.Status, j.Worker, j.Lease, j.Attempt, j.Epoch = outbox.Running, worker, "held", j.Attempt+1, j.Epoch+1
-		if row.Epoch != j.Epoch || int(row.Attempt) != j.Attempt || int(row.LostLeases) != j.LostLeases || row.Kind != j.Kind {
-			return false, fmt.Errorf("claimed with epoch %d, attempt %d, %d lost leases, kind %s; want %+v", row.Epoch, row.Attempt, row.LostLeases, row.Kind, j.row)
+		if row.Epoch != j.Epoch || int(row.Attempt) != j.Attempt || int(row.LostLeases) != j.LostLeases ||
+			row.Kind != j.Kind {
+			return false, fmt.Errorf("claimed with epoch %d, attempt %d, %d lost leases, kind %s; want %+v", row.Epoch,
+				row.Attempt, row.LostLeases, row.Kind, j.row)
 		}
 		m.leases = append(m.leases, lease{row.ID.Bytes, row.Epoch, row.Place})
 	}
@@ -75,7 +79,8 @@ func (m *Machine) claimJobs(ctx context.Context, p sqlgen.ClaimJobsParams) ([]sq
 		return m.q.ClaimJobs(ctx, p)
 	}
 	streamed, err := m.q.ClaimStreamedJobs(ctx, sqlgen.ClaimStreamedJobsParams{
-		TenantIds: p.TenantIds, Quotas: p.Quotas, Firsts: p.Firsts, Lasts: p.Lasts, Priorities: p.Priorities, FromRunAt: p.FromRunAt, FromID: p.FromID,
+		TenantIds: p.TenantIds, Quotas: p.Quotas, Firsts: p.Firsts, Lasts: p.Lasts, Priorities: p.Priorities,
+		FromRunAt: p.FromRunAt, FromID: p.FromID,
 		Queue: p.Queue, Kinds: p.Kinds, MaxJobs: p.MaxJobs, Worker: p.Worker, LeaseTtl: p.LeaseTtl,
 	})
 	rows := make([]sqlgen.ClaimJobsRow, len(streamed))
@@ -145,7 +150,8 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 }
 
 // settleFirst settles by the other statements for successes, in turns.
-func (m *Machine) settleFirst(ctx context.Context, leases []lease, p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
+func (m *Machine) settleFirst(ctx context.Context, leases []lease,
+	p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
 	if m.settlements++; m.settlements%2 == 0 {
 		return m.q.SettleStreamed(ctx, sqlgen.SettleStreamedParams(p))
 	}
@@ -240,7 +246,8 @@ func (m *Machine) settleUnfinished(ctx context.Context, d Draws, leases []lease,
 		}
 		p.Statuses = append(p.Statuses, string(next))
 		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: max(delay, 0).Microseconds(), Valid: delay >= 0})
-		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
+		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code),
+			append(p.Stacks, "")
 		if j == nil || j.calledOff() {
 			continue
 		}
@@ -269,7 +276,8 @@ func (m *Machine) extend(ctx context.Context, d Draws) (bool, error) {
 
 func (m *Machine) extendLeases(ctx context.Context, leases []lease) error {
 	ids, epochs, live := m.split(leases)
-	refused, err := m.q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: ids, Epochs: epochs, LeaseTtl: pgvalue.Interval(extendedTTL)})
+	refused, err := m.q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: ids, Epochs: epochs,
+		LeaseTtl: pgvalue.Interval(extendedTTL)})
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,8 @@ func (c *consumer) receive(ctx context.Context, message string) error {
 			return err
 		}
 		for part := range 2 {
-			if _, err := tx.Exec(ctx, `INSERT INTO received (message, part) VALUES ($1, $2)`, message, part); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO received (message, part) VALUES ($1, $2)`, message,
+				part); err != nil {
 				return err
 			}
 			if err := backoff.Sleep(ctx, 5*time.Millisecond); err != nil {

@@ -51,7 +51,8 @@ type handlers struct {
 }
 
 func newHandlers(ctx context.Context, pool *pgxpool.Pool, book *ledger.Writer) *handlers {
-	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{}), gate: make(chan struct{})}
+	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{}),
+		gate: make(chan struct{})}
 	if h.stalls {
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)
@@ -195,7 +196,8 @@ func (h *handlers) effect(ctx context.Context, job *outbox.Job[Task], wait time.
 		return err
 	}
 	err := inTx(ctx, h.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID, job.Epoch, job.Args.N, h.book.Name()); err != nil {
+		if _, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID,
+			job.Epoch, job.Args.N, h.book.Name()); err != nil {
 			return err
 		}
 		return job.Complete(ctx, tx)
@@ -211,11 +213,13 @@ func (h *handlers) enrich(ctx context.Context, job *outbox.Job[Task], wait time.
 	changed := false
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 		var state string
-		if err := tx.QueryRow(ctx, `SELECT state FROM items WHERE id = $1 FOR UPDATE`, job.Args.N).Scan(&state); err != nil || state != "enriching" {
+		if err := tx.QueryRow(ctx, `SELECT state FROM items WHERE id = $1 FOR UPDATE`, job.Args.N).Scan(
+			&state); err != nil || state != "enriching" {
 			return err
 		}
 		changed = true
-		_, err := tx.Exec(ctx, `UPDATE items SET state = 'ready', changes = changes + 1, changed_by = $2 WHERE id = $1`, job.Args.N, job.ID)
+		_, err := tx.Exec(ctx, `UPDATE items SET state = 'ready', changes = changes + 1, changed_by = $2 WHERE id = $1`,
+			job.Args.N, job.ID)
 		return err
 	})
 	if err != nil || !changed {
@@ -232,7 +236,8 @@ func (h *handlers) receive(ctx context.Context, job *outbox.Job[Task], wait time
 		if first, err = inbox.Once(ctx, tx, "stories", job.Args.Key); err != nil || !first {
 			return err
 		}
-		_, err = tx.Exec(ctx, `UPDATE items SET changes = changes + 1, changed_by = $2 WHERE id = $1`, job.Args.N, job.ID)
+		_, err = tx.Exec(ctx, `UPDATE items SET changes = changes + 1, changed_by = $2 WHERE id = $1`, job.Args.N,
+			job.ID)
 		return err
 	})
 	if err != nil || !first {
@@ -253,7 +258,8 @@ func (h *handlers) once(ctx context.Context, job *outbox.Job[Task], wait time.Du
 		if first, err = inbox.Once(ctx, tx, "verify", job.ID.String()); err != nil || !first {
 			return err
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID, job.Epoch, job.Args.N, h.book.Name())
+		_, err = tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID,
+			job.Epoch, job.Args.N, h.book.Name())
 		return err
 	})
 	if err != nil || first {

@@ -46,7 +46,8 @@ type plan struct {
 
 func readPlan() (p plan, err error) {
 	var errs []error
-	for name, to := range map[string]*int{"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first, "VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms, "VERIFY_FAILS": &p.fails} {
+	for name, to := range map[string]*int{"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first,
+		"VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms, "VERIFY_FAILS": &p.fails} {
 		*to, err = number(name)
 		errs = append(errs, err)
 	}
@@ -139,7 +140,8 @@ func (p *producer) work(ctx context.Context) {
 			orders[i] = fmt.Sprintf("%s-%d", p.book.Name(), first+i)
 		}
 		// A server that recovers starts a process for each look, to refuse it: look less and less often.
-		for wait := minRetryWait; p.place(ctx, first, orders) == nil && p.insist && ctx.Err() == nil; wait = min(2*wait, maxRetryWait) {
+		for wait := minRetryWait; p.place(ctx, first, orders) == nil && p.insist &&
+			ctx.Err() == nil; wait = min(2*wait, maxRetryWait) {
 			_ = backoff.Sleep(ctx, wait)
 		}
 		_ = backoff.Sleep(ctx, p.pace)

@@ -67,7 +67,8 @@ func (h *handlers) progress(ctx context.Context, job *outbox.Job[Task]) error {
 		if err := job.Guard(ctx, tx); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, -1, $3)`, job.ID, job.Epoch, h.book.Name())
+		_, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, -1, $3)`, job.ID,
+			job.Epoch, h.book.Name())
 		return err
 	})
 	h.note(job, err)

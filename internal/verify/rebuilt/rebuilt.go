@@ -63,7 +63,8 @@ func Compare(ctx context.Context, db *pgxpool.Pool, adjust func(stored, rebuilt 
 			adjust(&job, &got)
 		}
 		if want, is := text(job), text(got); want != is {
-			found.Differences = append(found.Differences, fmt.Sprintf("job %s is rebuilt as\n%s, and is stored as\n%s", job.Job, is, want))
+			found.Differences = append(found.Differences, fmt.Sprintf("job %s is rebuilt as\n%s, and is stored as\n%s",
+				job.Job, is, want))
 		}
 	}
 	for id := range states {
@@ -87,8 +88,11 @@ func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lif
 		}
 		f.Events++
 		f.Names[e.Name]++
-		if (ids[id] && e.Name != lifecycle.StaleCompletionIgnored) || e.Tenant != tenant || e.Job.String() != key || "job."+string(e.Name) != topic {
-			f.Differences = append(f.Differences, fmt.Sprintf("event %s of tenant %s, topic %s, key %s is not its own: %s", id, tenant, topic, key, payload))
+		if (ids[id] && e.Name != lifecycle.StaleCompletionIgnored) || e.Tenant != tenant || e.Job.String() != key ||
+			"job."+string(e.Name) != topic {
+			f.Differences = append(f.Differences,
+				fmt.Sprintf("event %s of tenant %s, topic %s, key %s is not its own: %s", id, tenant, topic, key,
+					payload))
 		}
 		ids[id] = true
 		s, err := lifecycle.Reduce(states[e.Job], e)
@@ -96,7 +100,8 @@ func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lif
 			f.Differences = append(f.Differences, err.Error())
 		}
 		if again, err := lifecycle.Reduce(s, e); err != nil || text(again) != text(s) {
-			f.Differences = append(f.Differences, fmt.Sprintf("a repeat of event %s makes\n%s (%v) of\n%s", id, text(again), err, text(s)))
+			f.Differences = append(f.Differences, fmt.Sprintf("a repeat of event %s makes\n%s (%v) of\n%s", id,
+				text(again), err, text(s)))
 		}
 		states[e.Job] = s
 		return nil
@@ -108,7 +113,8 @@ func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
 	var parent *outbox.ID
 	var started, finished, deadline *time.Time
 	var progress *lifecycle.Progress
-	err = row.Scan(&s.Job, &s.Tenant, &s.N, (*string)(&s.State), &s.Epoch, &s.Queue, &s.Kind, &s.Key, &s.Priority, &s.Attempt, &s.MaxAttempts, &s.LostLeases,
+	err = row.Scan(&s.Job, &s.Tenant, &s.N, (*string)(&s.State), &s.Epoch, &s.Queue, &s.Kind, &s.Key, &s.Priority,
+		&s.Attempt, &s.MaxAttempts, &s.LostLeases,
 		&parent, &s.Payload, &s.ContentType, &s.Result, &s.Worker, &s.Error.Code, &s.Error.Message,
 		&s.CreatedAt, &s.RunAt, &started, &finished, &deadline, &progress)
 	if progress != nil {

@@ -48,11 +48,13 @@ const (
 
 // unauthenticated returns the same fault whatever is wrong with the token.
 func unauthenticated() *fault {
-	return &fault{Type: typeAuth, Message: "A valid bearer token is needed in the header Authorization.", Reason: "session_not_found", code: "401"}
+	return &fault{Type: typeAuth, Message: "A valid bearer token is needed in the header Authorization.",
+		Reason: "session_not_found", code: "401"}
 }
 
 func forbidden(why string) *fault {
-	return &fault{Type: typeAuth, Message: "The token does not allow this. " + why, Reason: "insufficient_permissions", code: "403"}
+	return &fault{Type: typeAuth, Message: "The token does not allow this. " + why, Reason: "insufficient_permissions",
+		code: "403"}
 }
 
 func invalid(issues ...issue) *fault {
@@ -60,17 +62,20 @@ func invalid(issues ...issue) *fault {
 	for i, one := range issues {
 		texts[i] = strings.TrimSpace(one.Path + " " + one.Message)
 	}
-	return &fault{Type: typeValidation, Message: "The request is not acceptable: " + strings.Join(texts, "; "), Issues: issues, code: "422"}
+	return &fault{Type: typeValidation, Message: "The request is not acceptable: " + strings.Join(texts, "; "),
+		Issues: issues, code: "422"}
 }
 
 func noJob(id string) *fault {
 	return &fault{
-		Type: typeNotFound, Message: "The job does not exist, or is not visible to this tenant.", Resource: "Job", JobID: id, code: "404",
+		Type: typeNotFound, Message: "The job does not exist, or is not visible to this tenant.", Resource: "Job",
+		JobID: id, code: "404",
 	}
 }
 
 func noKey() *fault {
-	return &fault{Type: typeNotFound, Message: "No open job of this tenant bears the key.", Resource: "Key", code: "404"}
+	return &fault{Type: typeNotFound, Message: "No open job of this tenant bears the key.", Resource: "Key",
+		code: "404"}
 }
 
 // unexpectedOnes maps codes to the code in the context of an UnexpectedError, named like the API's problems.
@@ -97,7 +102,8 @@ func faultOf(err error) *fault {
 		return f
 	}
 	if refused, ok := errors.AsType[*operator.StatusError](err); ok {
-		f := invalid(issue{"/id", fmt.Sprintf("is the id of a job that is %s, which does not allow this", stateOf(refused.Status))})
+		f := invalid(issue{"/id", fmt.Sprintf("is the id of a job that is %s, which does not allow this",
+			stateOf(refused.Status))})
 		f.code, f.Context = "409", map[string]any{"state": stateOf(refused.Status)}
 		return f
 	}

@@ -36,7 +36,8 @@ func (p paging) read() (offset, limit int, wrong []issue) {
 		offset = *p.Offset
 	}
 	if offset < 0 || offset > operator.MaxSkip {
-		wrong = append(wrong, issue{"/offset", fmt.Sprintf("is %d, want 0 to %d; since leaves out older jobs", offset, operator.MaxSkip)})
+		wrong = append(wrong,
+			issue{"/offset", fmt.Sprintf("is %d, want 0 to %d; since leaves out older jobs", offset, operator.MaxSkip)})
 	}
 	switch {
 	case p.Limit == nil:
@@ -123,7 +124,8 @@ func listDLQ(s *Service, ctx context.Context, r *request) (any, error) {
 }
 
 func listJobs(
-	ctx context.Context, o *operator.Operator, r *request, p paging, f jobFilter, statuses []outbox.Status, wrong []issue,
+	ctx context.Context, o *operator.Operator, r *request, p paging, f jobFilter, statuses []outbox.Status,
+	wrong []issue,
 ) (any, error) {
 	offset, limit, more := p.read()
 	wrong = append(wrong, more...)
@@ -153,7 +155,8 @@ func listJobs(
 
 // find returns up to limit jobs, and whether there are others, or may be. When its time is over, it returns those found
 // so far.
-func find(ctx context.Context, o *operator.Operator, f operator.Filter, limit int) (jobs []operator.Job, more bool, err error) {
+func find(ctx context.Context, o *operator.Operator, f operator.Filter,
+	limit int) (jobs []operator.Job, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for len(jobs) <= limit {

@@ -55,8 +55,10 @@ func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
 	}
 	if !strings.HasPrefix(incoming.Reply(), "_") {
 		if missed, due := s.refused.Due("reply", time.Now()); due {
-			s.log.LogAttrs(context.Background(), slog.LevelWarn, "request dropped: the subject for its answer is no inbox",
-				slog.String("method", m.name), slog.String("reply", fmt.Sprintf("%.100q", incoming.Reply())), slog.Int("since_last_line", missed))
+			s.log.LogAttrs(context.Background(), slog.LevelWarn,
+				"request dropped: the subject for its answer is no inbox",
+				slog.String("method", m.name), slog.String("reply", fmt.Sprintf("%.100q", incoming.Reply())),
+				slog.Int("since_last_line", missed))
 		}
 		return
 	}
@@ -82,7 +84,8 @@ func (s *Service) answer(r *request) {
 	done := false
 	defer func() {
 		if v := recover(); !done { // v is nil for panic(nil) with GODEBUG=panicnil=1
-			s.log.LogAttrs(ctx, slog.LevelError, "request panicked", slog.String("request_id", r.id), slog.String("method", r.method.name),
+			s.log.LogAttrs(ctx, slog.LevelError, "request panicked", slog.String("request_id", r.id),
+				slog.String("method", r.method.name),
 				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			s.respond(r, nil, unexpected("internal_error"))
 		}
@@ -173,7 +176,8 @@ func (r *request) read(into any) error {
 		data = []byte("{}")
 	}
 	if name := ambiguous(data); name != "" {
-		return invalid(issue{"", "has a field twice, or one that is not spelled in ASCII: " + name[:min(len(name), maxNamed)]})
+		return invalid(issue{"", "has a field twice, or one that is not spelled in ASCII: " +
+			name[:min(len(name), maxNamed)]})
 	}
 	from := json.NewDecoder(bytes.NewReader(data))
 	from.DisallowUnknownFields()
@@ -185,7 +189,8 @@ func (r *request) read(into any) error {
 		return invalid(issue{"", "has something after its JSON object"})
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		return invalid(issue{"/" + strings.ReplaceAll(wrong.Field, ".", "/"), "is a JSON " + wrong.Value + ", which is not what belongs there"})
+		return invalid(issue{"/" + strings.ReplaceAll(wrong.Field, ".", "/"), "is a JSON " + wrong.Value +
+			", which is not what belongs there"})
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return invalid(issue{"", "has a field that this method does not take: " + name[:min(len(name), maxNamed)]})
@@ -247,7 +252,8 @@ func (s *Service) explain(r *request, err error) *fault {
 		return f
 	}
 	if missed, due := s.failed.Due(f.Context["code"].(string), time.Now()); due {
-		s.log.LogAttrs(context.Background(), slog.LevelWarn, "request failed", slog.String("request_id", r.id), slog.String("method", r.method.name),
+		s.log.LogAttrs(context.Background(), slog.LevelWarn, "request failed", slog.String("request_id", r.id),
+			slog.String("method", r.method.name),
 			slog.Any("code", f.Context["code"]), slog.String("err", err.Error()), slog.Int("since_last_line", missed))
 	}
 	return f
@@ -258,8 +264,10 @@ func (s *Service) explain(r *request, err error) *fault {
 func (s *Service) noteRefused(r *request, bearer string, err error) {
 	reason := callers.Refusal(bearer, err)
 	if missed, due := s.refused.Due(reason, time.Now()); due {
-		s.log.LogAttrs(context.Background(), slog.LevelWarn, "bearer refused", slog.String("request_id", r.id), slog.String("method", r.method.name),
-			slog.String("token", access.TokenID(bearer)), slog.String("reason", reason), slog.Int("since_last_line", missed))
+		s.log.LogAttrs(context.Background(), slog.LevelWarn, "bearer refused", slog.String("request_id", r.id),
+			slog.String("method", r.method.name),
+			slog.String("token", access.TokenID(bearer)), slog.String("reason", reason),
+			slog.Int("since_last_line", missed))
 	}
 }
 

@@ -95,7 +95,8 @@ func New(config Config) (*Service, error) {
 	}
 	s := &Service{
 		config: config, operator: operator.New(config.Pool), log: config.Logger,
-		slots: make(chan struct{}, maxUnderWay), callers: map[callers.Caller]int{}, refused: outage.Complaints{Most: maxRefusedLogged},
+		slots: make(chan struct{}, maxUnderWay), callers: map[callers.Caller]int{},
+		refused: outage.Complaints{Most: maxRefusedLogged},
 	}
 	if config.RequestsLimit > 0 {
 		s.limits = callers.NewLimits(config.RequestsLimit)

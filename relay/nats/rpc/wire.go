@@ -78,8 +78,9 @@ func statusesOf(state string) (all []outbox.Status) {
 func view(who access.Principal, j operator.Job) job {
 	v := job{
 		ID: j.ID.String(), Service: j.Queue, Type: j.Kind, State: stateOf(j.Status), Payload: json.RawMessage("null"),
-		CreatedAt: utc(j.CreatedAt), UpdatedAt: utc(updatedAt(j)), StartedAt: utc(j.StartedAt), CompletedAt: utc(j.FinishedAt),
-		Tries: j.Attempt, MaxTries: j.MaxAttempts, LastError: j.ErrorCode, Deadline: utc(j.Deadline),
+		CreatedAt: utc(j.CreatedAt), UpdatedAt: utc(updatedAt(j)), StartedAt: utc(j.StartedAt),
+		CompletedAt: utc(j.FinishedAt),
+		Tries:       j.Attempt, MaxTries: j.MaxAttempts, LastError: j.ErrorCode, Deadline: utc(j.Deadline),
 	}
 	if who.Can(access.AdminRead) && j.ErrorMessage != "" {
 		v.LastError = j.ErrorMessage
@@ -116,7 +117,8 @@ func document(b []byte, contentType string) json.RawMessage {
 		return b
 	}
 	// It contains only strings, and cannot fail.
-	other, _ := json.Marshal(map[string]string{"contentType": contentType, "base64": base64.StdEncoding.EncodeToString(b)})
+	other, _ := json.Marshal(
+		map[string]string{"contentType": contentType, "base64": base64.StdEncoding.EncodeToString(b)})
 	return other
 }
 
