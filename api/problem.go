@@ -224,8 +224,7 @@ func problemOf(err error) *Problem {
 	case errors.Is(err, schedule.ErrExists):
 		return scheduleExists.because("Change it, or choose another name.")
 	case errors.Is(err, schedule.ErrDeclared):
-		return scheduleDeclared.because(
-			"Change it in the code that declares it (app.Config.Schedules); its next start would undo any other change.")
+		return scheduleDeclared.because("Change it in app.Config.Schedules: its next start would undo other changes.")
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return sinkNotFound.because("No relay has ever published to a sink of the name.")
 	case errors.Is(err, operator.ErrReplayNotFound):
@@ -242,8 +241,7 @@ func problemOf(err error) *Problem {
 		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
-	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled),
-		isSQL(err, lockNotAvailable):
+	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled, lockNotAvailable):
 		return timedOut.because("The server gave up.").unknown()
 	case errors.Is(err, access.ErrCrowd):
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
@@ -267,7 +265,7 @@ const (
 	insufficientPrivilege = pgsession.InsufficientPrivilege
 )
 
-func isSQL(err error, condition string) bool { return pgsession.State(err) == condition }
+func isSQL(err error, conditions ...string) bool { return slices.Contains(conditions, pgsession.State(err)) }
 
 // wireNames maps fields in the errors of package outbox to the names that clients know.
 var wireNames = map[string]string{

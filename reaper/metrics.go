@@ -57,10 +57,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Days of the history and of the events dropped whole."),
 		terminated: counter("outbox_reaper_listeners_terminated_total",
 			"Listeners terminated because they had stopped reading."),
-		depth: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "job_queue_depth",
-			Help: "Jobs waiting to run, now or later, by kind; beyond the 100 deepest kinds as other.",
-		}, []string{"job_type"}),
+		depth: gauges("job_queue_depth",
+			"Jobs waiting to run, now or later, by kind; beyond the 100 deepest kinds as other.", "job_type"),
 		oldestDue: gauge("outbox_reaper_oldest_due_age_seconds",
 			"Time since the oldest job that waits became due, 0 when none is due."),
 		deadLetters: gauge("outbox_reaper_dead_letters", "Jobs that are failed or dead and wait for a person."),
@@ -76,19 +74,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Events dropped with their day that the sink had not read.",
 		}, []string{"sink"}),
 		sinkOwned: gauges("outbox_reaper_sink_owned", "1 while a process publishes to the sink, else 0.", "sink"),
-		queueDue: gauges("outbox_queue_jobs_due",
-			"Jobs that are due and wait for a worker, 0 while the queue is paused; beyond 100 queues as other.",
-			"queue"),
-		queueOldest: gauges("outbox_queue_oldest_due_age_seconds",
-			"Time since the queue's oldest waiting job became due, 0 when none is due or the queue is paused.",
-			"queue"),
-		queuePaused: gauges("outbox_queue_paused", "1 while the queue is paused, else 0.", "queue"),
-		queueLimit: gauges("outbox_queue_limit",
-			"Jobs of the queue that may run at once (max_running) or start per second (rate), if that is limited.",
-			"queue", "limit"),
-		unhandled: gauges("outbox_unhandled_jobs",
-			"Due jobs of the kind for which no dispatcher of their queue, which is not paused, has a handler.",
-			"job_type"),
 		horizonSeconds: gauge("outbox_reaper_horizon_age_seconds",
 			"Age of the oldest snapshot or prepared transaction, beyond which vacuum removes nothing, as far as the role may see."),
 		horizonTransactions: gauge("outbox_reaper_horizon_age_transactions",
@@ -101,8 +86,26 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		promoted: counter("outbox_reaper_keys_moved_on_total",
 			"Blocked jobs that the reaper promoted because nobody else had; a process that died leaves some."),
 	}
+	m.gaugeQueues(gauges)
 	m.countTrimmed(f)
 	return m
+}
+
+// gaugeQueues makes the gauges of single queues, and of the kinds that no dispatcher of their queue handles.
+func (m *metrics) gaugeQueues(gauges func(name, help string, labels ...string) *prometheus.GaugeVec) {
+	m.queueDue = gauges("outbox_queue_jobs_due",
+		"Jobs that are due and wait for a worker, 0 while the queue is paused; beyond 100 queues as other.",
+		"queue")
+	m.queueOldest = gauges("outbox_queue_oldest_due_age_seconds",
+		"Time since the queue's oldest waiting job became due, 0 when none is due or the queue is paused.",
+		"queue")
+	m.queuePaused = gauges("outbox_queue_paused", "1 while the queue is paused, else 0.", "queue")
+	m.queueLimit = gauges("outbox_queue_limit",
+		"Jobs of the queue that may run at once (max_running) or start per second (rate), if that is limited.",
+		"queue", "limit")
+	m.unhandled = gauges("outbox_unhandled_jobs",
+		"Due jobs of the kind for which no dispatcher of their queue, which is not paused, has a handler.",
+		"job_type")
 }
 
 // countTrimmed makes the counters of rows removed beyond their retention.

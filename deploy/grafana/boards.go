@@ -154,8 +154,7 @@ func relayAndPostgres() *board {
 			chart("A batch, 99th percentile", seconds, slowest("outbox_relay_publish_seconds", "sink", sink)),
 			chart("Batches not accepted completely a second", plain,
 				rate("outbox_relay_failures_total"+sink, "sink, code", "{{sink}} {{code}}")),
-			chart("Messages refused a second", plain, rate("outbox_relay_refused_total"+sink, "sink, code",
-				"{{sink}} {{code}}")),
+			chart("Refused a second", plain, rate("outbox_relay_refused_total"+sink, "sink, code", "{{sink}} {{code}}")),
 			chart("Held", plain, "{{sink}} messages: max by (sink) (outbox_relay_held_messages"+sink+")",
 				"{{sink}} keys: max by (sink) (outbox_relay_held_keys"+sink+")").says(
 				"Refused messages, and those behind them of the same key."),
@@ -178,7 +177,8 @@ func relayAndPostgres() *board {
 			chart("Oldest snapshot, in transactions", plain, "age: max(outbox_reaper_horizon_age_transactions)").says(
 				"Replication slots included."),
 			chart("Days with partitions ahead", plain,
-				"days: max(outbox_history_partitions_ahead unless outbox_reaper_sample_timestamp_seconds == 0)").atLeast("PosthastePartitionsShort", 2),
+				"days: max(outbox_history_partitions_ahead unless outbox_reaper_sample_timestamp_seconds == 0)").atLeast(
+				"PosthastePartitionsShort", 2),
 			chart("Rows trimmed a second", plain, rate("outbox_reaper_rows_trimmed_total", "table", "{{table}}")),
 			chart("Days of events that a sink holds", plain, "days: max(outbox_reaper_event_partitions_held)"),
 			chart("Age of the sample", seconds, "age: time() - max(outbox_reaper_sample_timestamp_seconds)").limited(
@@ -188,8 +188,7 @@ func relayAndPostgres() *board {
 			chart("In use, by pool", plain, "{{pool}}: sum by (pool) (pgxpool_acquired_conns)",
 				"{{pool}} at most: sum by (pool) (pgxpool_max_conns)"),
 			chart("Waits for one a second", plain, rate("pgxpool_empty_acquire", "pool", "{{pool}}")),
-			chart("Time spent waiting, a second", nanos, rate("pgxpool_empty_acquire_wait_time_ns", "pool",
-				"{{pool}}")),
+			chart("Waiting, a second", nanos, rate("pgxpool_empty_acquire_wait_time_ns", "pool", "{{pool}}")),
 		),
 		row("Wake-ups and batches",
 			chart("Connected listeners", plain, "{{instance}}: min by (instance) (outbox_listener_connected)").atLeast(

@@ -173,8 +173,7 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 		switch {
 		case !is.deadline.IsZero():
 			since = is.deadline
-			if end.Status != outbox.Expired &&
-				(end.Status != outbox.Succeeded || end.At.After(is.deadline.Add(slack))) {
+			if !(end.Status == outbox.Expired || end.Status == outbox.Succeeded && !end.At.After(is.deadline.Add(slack))) {
 				wrong = append(wrong, where)
 			}
 		case is.answer == operator.Cancelled && end.Status != outbox.Cancelled,
