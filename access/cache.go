@@ -43,8 +43,10 @@ type look struct {
 }
 
 func newTokenCache(find func(context.Context, string) (*known, error)) *tokenCache {
-	return &tokenCache{find: find, queue: make(chan struct{}, strangers), tokens: map[string]look{},
-		nothing: map[string]look{}}
+	return &tokenCache{
+		find: find, queue: make(chan struct{}, strangers), tokens: map[string]look{},
+		nothing: map[string]look{},
+	}
 }
 
 // get returns a token in a state that is at most cacheFor old; nil if there is none. A caller that stops waiting does

@@ -246,8 +246,10 @@ func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 			return Person{}, &SignInError{Untrusted, errors.New("the provider answers for somebody else")}
 		}
 	case time.Now().After(p.Expires): // a provider may omit it, and so confirm nothing about present permissions
-		return Person{}, &SignInError{Spent,
-			errors.New("the provider has renewed the session without a new ID token, and the last one is over")}
+		return Person{}, &SignInError{
+			Spent,
+			errors.New("the provider has renewed the session without a new ID token, and the last one is over"),
+		}
 	}
 	again.Refresh = token.RefreshToken
 	return again, nil
@@ -288,8 +290,10 @@ func (s *SignIn) person(ctx context.Context, found *endpoints, raw, nonce string
 		return Person{}, &SignInError{Untrusted, errors.New("the ID token is of another sign-in: its nonce differs")}
 	case len(list(claims["aud"])) > 1 && text(claims["azp"]) == "", text(claims["azp"]) != "" &&
 		text(claims["azp"]) != s.config.ClientID:
-		return Person{}, &SignInError{Untrusted,
-			errors.New("the ID token was issued to another client: its claim azp says so")}
+		return Person{}, &SignInError{
+			Untrusted,
+			errors.New("the ID token was issued to another client: its claim azp says so"),
+		}
 	}
 	who, err := found.judge.principal(claims)
 	if err != nil {

@@ -77,8 +77,10 @@ func (s *slots) give(who caller) {
 }
 
 func newAdmission(working, waiting int) *admission {
-	return &admission{working: newSlots(working), waiting: newSlots(waiting),
-		refusals: make(chan struct{}, maxRefusals), free: time.Now()}
+	return &admission{
+		working: newSlots(working), waiting: newSlots(waiting),
+		refusals: make(chan struct{}, maxRefusals), free: time.Now(),
+	}
 }
 
 // enter returns once the request is admitted. The request calls leave when it is done. A refused request releases its

@@ -50,8 +50,10 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		}
 		if job.MaxQueued != 0 {
 			return nil, invalidInput.because(
-				"", Fault{Line: line, Pointer: "#/maxQueued",
-					Detail: "is decided on one job at a time: use POST /jobs"})
+				"", Fault{
+					Line: line, Pointer: "#/maxQueued",
+					Detail: "is decided on one job at a time: use POST /jobs",
+				})
 		}
 		requests = append(requests, job.request(ctx))
 		lineOf = append(lineOf, line)

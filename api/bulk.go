@@ -56,17 +56,23 @@ func (s *server) dismissJobs(ctx context.Context, in *bulkInput) (*bulkOutput, e
 
 func (s *server) releaseJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
 	held := func(s outbox.Status) bool { return s == outbox.Created }
-	return s.actOnMany(ctx, in.Body, bulkAct{held, []outbox.Status{outbox.Created}, false,
-		outright((*operator.Operator).Release)})
+	return s.actOnMany(ctx, in.Body, bulkAct{
+		held,
+		[]outbox.Status{outbox.Created},
+		false,
+		outright((*operator.Operator).Release),
+	})
 }
 
 func (s *server) cancelJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
 	return s.actOnMany(ctx, in.Body,
-		bulkAct{cancellable, stoppable, false,
+		bulkAct{
+			cancellable, stoppable, false,
 			func(o *operator.Operator, ctx context.Context, id outbox.ID) (bool, error) {
 				became, err := o.Cancel(ctx, id)
 				return became == operator.CancelRequested, err
-			}})
+			},
+		})
 }
 
 // bulkAct is an act on many jobs.
@@ -170,7 +176,8 @@ func (s *server) endsAct(ctx context.Context, err error) bool {
 // patiently acts on a job, waiting for another transaction's lock on it only as long as there is time left for an
 // answer.
 func (s *server) patiently(ctx context.Context, by *operator.Operator, id outbox.ID,
-	act bulkAct) (requested bool, err error) {
+	act bulkAct,
+) (requested bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout/3)
 	defer cancel()
 	return act.do(by, ctx, id)
@@ -216,7 +223,8 @@ type candidate struct {
 // chosen returns the jobs that the principal selected, up to the maximum, and the cursor of the following ones. A
 // filter selects jobs in the given statuses.
 func (s *server) chosen(ctx context.Context, b Bulk, statuses []outbox.Status,
-	enough time.Time) (jobs []candidate, next string, err error) {
+	enough time.Time,
+) (jobs []candidate, next string, err error) {
 	refuse := func(pointer, detail string) error {
 		return invalidInput.because("", Fault{Pointer: pointer, Detail: detail})
 	}
@@ -278,7 +286,8 @@ func (s *server) look(ctx context.Context, jobs []candidate) error {
 // byFilter reads page after page, newest first, while there is time. Each page takes bounded time, but may contain few
 // of many jobs.
 func (s *server) byFilter(ctx context.Context, filter operator.Filter,
-	enough time.Time) (jobs []candidate, next string, err error) {
+	enough time.Time,
+) (jobs []candidate, next string, err error) {
 	for {
 		filter.Limit = min(operator.MaxLimit, maxBulk-len(jobs))
 		page, err := s.operator.Page(ctx, filter)

@@ -18,8 +18,10 @@ const (
 // callerOf returns the caller of a request: the owner of the token, and the user and correlation id that the request
 // names.
 func callerOf(who access.Principal, r *http.Request) outbox.Caller {
-	c := outbox.Caller{Service: who.Name, User: r.Header.Get(headerUser),
-		CorrelationID: r.Header.Get(headerCorrelationID)}
+	c := outbox.Caller{
+		Service: who.Name, User: r.Header.Get(headerUser),
+		CorrelationID: r.Header.Get(headerCorrelationID),
+	}
 	if c.CorrelationID == "" {
 		c.CorrelationID = requestID(r.Context())
 	}

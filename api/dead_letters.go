@@ -95,8 +95,10 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	out := &deadLettersOutput{}
 	out.Body.DeadLetters = make([]DeadLetter, len(page.DeadLetters))
 	for i, l := range page.DeadLetters {
-		out.Body.DeadLetters[i] = DeadLetter{Job: view(principal(ctx), l.Job), FailedAt: utc(l.FailedAt),
-			Fingerprint: l.Fingerprint}
+		out.Body.DeadLetters[i] = DeadLetter{
+			Job: view(principal(ctx), l.Job), FailedAt: utc(l.FailedAt),
+			Fingerprint: l.Fingerprint,
+		}
 	}
 	if !page.Next.IsZero() {
 		out.Body.Next = makeCursor(page.Next)

@@ -106,7 +106,8 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 // someOf continues an act until it is done, or until it is time to answer: after a thousand jobs, or if the next pause
 // would end after the limit. The client then makes that pause.
 func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64,
-	limit time.Duration) (progress operator.BulkProgress, pause time.Duration, more bool, err error) {
+	limit time.Duration,
+) (progress operator.BulkProgress, pause time.Duration, more bool, err error) {
 	began := time.Now()
 	for next, err := range act {
 		if err != nil {

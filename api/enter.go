@@ -173,8 +173,10 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	answer := s.bodies.room(who)
 	defer answer.keep(0)
 	inner := operator.TiedTo(inSpan, tenantOf(who))
-	for key, value := range map[contextKey]any{principalKey: who, callerKey: callerOf(who, r), slotsKey: done,
-		answerKey: answer} {
+	for key, value := range map[contextKey]any{
+		principalKey: who, callerKey: callerOf(who, r), slotsKey: done,
+		answerKey: answer,
+	} {
 		inner = context.WithValue(inner, key, value)
 	}
 	next(huma.WithContext(ctx, inner))
@@ -183,7 +185,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 // begin waits until a request that has been read may be worked on. Its slot of the admission, and its body, are
 // released when the answer begins; done releases its part of the quota of answers.
 func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Principal,
-	room *room) (done func(), refused *Problem) {
+	room *room,
+) (done func(), refused *Problem) {
 	forget := func() {
 		if read, ok := r.Body.(*body); ok {
 			_ = read.Close()
@@ -242,7 +245,8 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 
 // readRequest reads the body, validates it and the parameters, and leaves the body for huma.
 func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w http.ResponseWriter,
-	r *http.Request) *Problem {
+	r *http.Request,
+) *Problem {
 	if p := checkParameters(r); p != nil {
 		return p
 	}

@@ -135,8 +135,10 @@ func (s *server) find(ctx context.Context, text string) (operator.Job, error) {
 	if err != nil {
 		return operator.Job{},
 			invalidInput.because(
-				"", Fault{Parameter: "id",
-					Detail: "is no id, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab"})
+				"", Fault{
+					Parameter: "id",
+					Detail:    "is no id, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab",
+				})
 	}
 	job, err := s.lookups.ask(ctx, operator.Wanted{ID: id, Tenant: within(ctx)})
 	if err == nil && job.ID.IsZero() {

@@ -55,8 +55,10 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	filter := operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked,
-		Limit: min(in.Limit, operator.MaxLimit)}
+	filter := operator.KeyFilter{
+		Tenant: tenant, Queue: in.Queue, Parked: in.Parked,
+		Limit: min(in.Limit, operator.MaxLimit),
+	}
 	if filter.After, err = fromCursor(in.Cursor, readKeyCursor); err != nil {
 		return nil, err
 	}

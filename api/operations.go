@@ -50,8 +50,10 @@ func (f OpenJobsFilter) isZero() bool {
 
 // operators returns the operator's filter, restricted to the principal's tenant.
 func (f OpenJobsFilter) operators(ctx context.Context, place Fault) (of operator.OpenFilter, err error) {
-	of = operator.OpenFilter{Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince,
-		CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
+	of = operator.OpenFilter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedSince: f.CreatedSince,
+		CreatedUntil: f.CreatedUntil, AsOf: f.AsOf,
+	}
 	for _, status := range f.Status {
 		of.Statuses = append(of.Statuses, outbox.Status(status))
 	}
@@ -203,8 +205,10 @@ func (s *server) previewOperation(ctx context.Context, in *startOperationInput) 
 	if err != nil {
 		return nil, err
 	}
-	out := &previewOutput{OperationPreview{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf,
-		ByStatus: map[string]int64{}}}
+	out := &previewOutput{OperationPreview{
+		Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf,
+		ByStatus: map[string]int64{},
+	}}
 	for status, n := range counted.ByStatus {
 		out.Body.ByStatus[string(status)] = n
 	}
@@ -272,7 +276,8 @@ func (s *server) resumeOperation(ctx context.Context, in *switchOperationInput) 
 }
 
 func (s *server) onOperation(ctx context.Context, text string,
-	do func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)) (*operationOutput, error) {
+	do func(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error),
+) (*operationOutput, error) {
 	id, err := outbox.ParseID(text)
 	if err != nil {
 		return nil, invalidInput.because("", Fault{Parameter: "operation", Detail: "is no operation's id"})

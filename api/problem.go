@@ -112,8 +112,10 @@ var (
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
 	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
 	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
-	mediaType         = code{"unsupported_media_type", http.StatusUnsupportedMediaType,
-		"The body's content type is not taken here"}
+	mediaType         = code{
+		"unsupported_media_type", http.StatusUnsupportedMediaType,
+		"The body's content type is not taken here",
+	}
 	rateLimited   = code{"rate_limited", http.StatusTooManyRequests, "Too many requests by this token"}
 	overloaded    = code{"overloaded", http.StatusTooManyRequests, "The server is overloaded"}
 	clientGone    = code{"client_gone", 499, "The client went away"} // which will not read it
@@ -132,8 +134,10 @@ var problemCodes = []code{
 
 // because returns a problem of this kind.
 func (c code) because(detail string, faults ...Fault) *Problem {
-	p := &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Outcome: outcomeNone,
-		Detail: detail, Errors: faults}
+	p := &Problem{
+		Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Outcome: outcomeNone,
+		Detail: detail, Errors: faults,
+	}
 	if c == internalError || c == clientGone { // wherever it happened
 		p.Outcome = outcomeUnknown
 	}
@@ -265,7 +269,9 @@ const (
 	insufficientPrivilege = pgsession.InsufficientPrivilege
 )
 
-func isSQL(err error, conditions ...string) bool { return slices.Contains(conditions, pgsession.State(err)) }
+func isSQL(err error, conditions ...string) bool {
+	return slices.Contains(conditions, pgsession.State(err))
+}
 
 // wireNames maps fields in the errors of package outbox to the names that clients know.
 var wireNames = map[string]string{

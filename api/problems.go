@@ -113,11 +113,15 @@ func (s *server) getOverview(ctx context.Context, in *OfTenant) (*overviewOutput
 	if err != nil {
 		return nil, err
 	}
-	out := &overviewOutput{Overview{AsOf: counted.AsOf, OldestUnknown: true, Queues: []OverviewQueue{},
-		Recent: []Recent{}}}
+	out := &overviewOutput{Overview{
+		AsOf: counted.AsOf, OldestUnknown: true, Queues: []OverviewQueue{},
+		Recent: []Recent{},
+	}}
 	for _, q := range counted.Jobs.In(rules) {
-		out.Body.Queues = append(out.Body.Queues, OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince),
-			Jobs: byStatus(q.Jobs)})
+		out.Body.Queues = append(out.Body.Queues, OverviewQueue{
+			Queue: q.Name, PausedSince: utc(q.PausedSince),
+			Jobs: byStatus(q.Jobs),
+		})
 	}
 	return out, nil
 }
@@ -128,8 +132,10 @@ func overviewOf(v operator.Overview) Overview {
 		Queues: make([]OverviewQueue, len(v.Queues)), Recent: make([]Recent, len(v.Recent)),
 	}
 	for i, q := range v.Queues {
-		o.Queues[i] = OverviewQueue{Queue: q.Name, PausedSince: utc(q.PausedSince), OldestDue: utc(q.OldestDue),
-			Jobs: byStatus(q.Jobs)}
+		o.Queues[i] = OverviewQueue{
+			Queue: q.Name, PausedSince: utc(q.PausedSince), OldestDue: utc(q.OldestDue),
+			Jobs: byStatus(q.Jobs),
+		}
 	}
 	for i, r := range v.Recent {
 		o.Recent[i] = Recent{

@@ -55,8 +55,10 @@ func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, e
 		for status, n := range q.Jobs {
 			jobs[string(status)] = n
 		}
-		out.Body.Queues[i] = Queue{Queue: q.Name, PausedSince: utc(q.PausedSince), MaxRunning: q.MaxRunning,
-			Rate: rateOf(q.Rate), Jobs: jobs}
+		out.Body.Queues[i] = Queue{
+			Queue: q.Name, PausedSince: utc(q.PausedSince), MaxRunning: q.MaxRunning,
+			Rate: rateOf(q.Rate), Jobs: jobs,
+		}
 	}
 	return out, nil
 }

@@ -94,8 +94,10 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 		return nil, forbidden.because("To stop what is new concerns all tenants: it takes a token of all tenants.")
 	}
 	wanted := operator.ReplayEvents{
-		EventFilter: operator.EventFilter{Since: in.Body.Since, Until: in.Body.Until, Topics: in.Body.Topics,
-			Key: in.Body.Key, Tenant: tenant},
+		EventFilter: operator.EventFilter{
+			Since: in.Body.Since, Until: in.Body.Until, Topics: in.Body.Topics,
+			Key: in.Body.Key, Tenant: tenant,
+		},
 		PerSecond: in.Body.RatePerSecond, Again: in.Body.Again, StopLive: in.Body.StopLive,
 	}
 	plan, err := s.operator.WouldReplayEvents(ctx, in.Sink, wanted)

@@ -114,8 +114,10 @@ func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, err
 	out := &stepsOutput{}
 	out.Body.Steps = make([]Step, len(steps))
 	for i, step := range steps {
-		out.Body.Steps[i] = Step{Name: step.Name, Epoch: step.Epoch, FinishedAt: utc(step.FinishedAt),
-			TookSeconds: step.Took.Seconds()}
+		out.Body.Steps[i] = Step{
+			Name: step.Name, Epoch: step.Epoch, FinishedAt: utc(step.FinishedAt),
+			TookSeconds: step.Took.Seconds(),
+		}
 		if json.Valid(step.Result) {
 			out.Body.Steps[i].Result = step.Result
 		}

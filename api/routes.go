@@ -47,104 +47,168 @@ func bodyShape(spec *huma.OpenAPI, r route) *shape {
 // explorer, which need no token.
 var routes = []route{
 	{"POST", "/jobs", access.JobsEnqueue, false, "Enqueue a job", accepted((*server).enqueue)},
-	{"POST", "/jobs/batch", access.JobsEnqueue, false, "Enqueue up to 1 000 jobs, all or none",
-		accepted((*server).enqueueBatch)},
+	{
+		"POST", "/jobs/batch", access.JobsEnqueue, false, "Enqueue up to 1 000 jobs, all or none",
+		accepted((*server).enqueueBatch),
+	},
 	{"GET", "/jobs", access.JobsRead, false, "List jobs, newest first", ok((*server).listJobs)},
 	{"GET", "/jobs/{id}", access.JobsRead, false, "Get a job", ok((*server).getJob)},
 	{"GET", "/jobs/{id}/result", access.JobsRead, false, "Get the result of a job", ok((*server).getResult)},
 	{"GET", "/jobs/{id}/progress", access.JobsRead, false, "Get the progress of a job", ok((*server).getProgress)},
-	{"GET", "/jobs/{id}/logs", access.JobsRead, false, "List the log lines of a job, oldest first",
-		ok((*server).listLogs)},
-	{"GET", "/jobs/{id}/steps", access.AdminRead, false, "List the finished steps of a job, oldest first",
-		ok((*server).listSteps)},
-	{"GET", "/jobs/{id}/attempts", access.AdminRead, false, "List the failed attempts of a job, newest first",
-		ok((*server).listAttempts)},
+	{
+		"GET", "/jobs/{id}/logs", access.JobsRead, false, "List the log lines of a job, oldest first",
+		ok((*server).listLogs),
+	},
+	{
+		"GET", "/jobs/{id}/steps", access.AdminRead, false, "List the finished steps of a job, oldest first",
+		ok((*server).listSteps),
+	},
+	{
+		"GET", "/jobs/{id}/attempts", access.AdminRead, false, "List the failed attempts of a job, newest first",
+		ok((*server).listAttempts),
+	},
 	{"GET", "/jobs/{id}/why", access.AdminRead, false, "Explain why a job does not run", ok((*server).whyJob)},
-	{"POST", "/jobs/{id}/cancel", access.JobsCancel, false, "Cancel a waiting job, or ask a running one to stop",
-		okOrAccepted("The job is running and was asked to stop", (*server).cancelJob)},
+	{
+		"POST", "/jobs/{id}/cancel", access.JobsCancel, false, "Cancel a waiting job, or ask a running one to stop",
+		okOrAccepted("The job is running and was asked to stop", (*server).cancelJob),
+	},
 	{"POST", "/jobs/{id}/release", access.AdminMutate, false, "Release a held job", ok((*server).releaseJob)},
-	{"POST", "/jobs/{id}/retry", access.AdminMutate, false,
-		"Retry a dead letter with all its attempts, or run a waiting job at once", ok((*server).retryJob)},
+	{
+		"POST", "/jobs/{id}/retry", access.AdminMutate, false,
+		"Retry a dead letter with all its attempts, or run a waiting job at once", ok((*server).retryJob),
+	},
 	{"POST", "/jobs/{id}/dismiss", access.AdminMutate, false, "Dismiss a dead letter", ok((*server).dismissJob)},
 	{"POST", "/jobs/cancel", access.JobsCancel, false, "Cancel many jobs", ok((*server).cancelJobs)},
 	{"POST", "/jobs/release", access.AdminMutate, false, "Release many held jobs", ok((*server).releaseJobs)},
 	{"POST", "/jobs/retry", access.AdminMutate, false, "Retry many jobs", ok((*server).retryJobs)},
 	{"POST", "/jobs/dismiss", access.AdminMutate, false, "Dismiss many dead letters", ok((*server).dismissJobs)},
-	{"POST", "/jobs/replay", access.AdminMutate, false, "Enqueue jobs of the history again",
-		ok((*server).replayHistory)},
+	{
+		"POST", "/jobs/replay", access.AdminMutate, false, "Enqueue jobs of the history again",
+		ok((*server).replayHistory),
+	},
 	{"GET", "/dead-letters", access.AdminRead, false, "List dead letters, newest first", ok((*server).listDeadLetters)},
-	{"GET", "/dead-letters/groups", access.AdminRead, false, "Group dead letters by error, and count them",
-		ok((*server).groupDeadLetters)},
-	{"POST", "/dead-letters/replay", access.AdminMutate, false, "Replay dead letters, up to 1 000 per request",
-		ok((*server).replayDeadLetters)},
-	{"POST", "/dead-letters/{id}/replay", access.AdminMutate, false, "Replay a dead letter with another payload",
-		alsoNeeding(access.PayloadRead, ok((*server).replayDeadLetter))},
-	{"POST", "/dead-letters/dismiss", access.AdminMutate, false, "Dismiss dead letters, up to 1 000 per request",
-		ok((*server).dismissDeadLetters)},
-	{"POST", "/operations", access.AdminMutate, false, "Start an act on many jobs, which continues without the client",
-		accepted((*server).startOperation)},
-	{"POST", "/operations/preview", access.AdminMutate, false, "Count the jobs that an operation would act on",
-		ok((*server).previewOperation)},
+	{
+		"GET", "/dead-letters/groups", access.AdminRead, false, "Group dead letters by error, and count them",
+		ok((*server).groupDeadLetters),
+	},
+	{
+		"POST", "/dead-letters/replay", access.AdminMutate, false, "Replay dead letters, up to 1 000 per request",
+		ok((*server).replayDeadLetters),
+	},
+	{
+		"POST", "/dead-letters/{id}/replay", access.AdminMutate, false, "Replay a dead letter with another payload",
+		alsoNeeding(access.PayloadRead, ok((*server).replayDeadLetter)),
+	},
+	{
+		"POST", "/dead-letters/dismiss", access.AdminMutate, false, "Dismiss dead letters, up to 1 000 per request",
+		ok((*server).dismissDeadLetters),
+	},
+	{
+		"POST", "/operations", access.AdminMutate, false, "Start an act on many jobs, which continues without the client",
+		accepted((*server).startOperation),
+	},
+	{
+		"POST", "/operations/preview", access.AdminMutate, false, "Count the jobs that an operation would act on",
+		ok((*server).previewOperation),
+	},
 	{"GET", "/operations", access.AdminRead, false, "List operations, newest first", ok((*server).listOperations)},
 	{"GET", "/operations/{operation}", access.AdminRead, false, "Get an operation", ok((*server).getOperation)},
-	{"POST", "/operations/{operation}/stop", access.AdminMutate, false, "Stop an operation",
-		ok((*server).stopOperation)},
-	{"POST", "/operations/{operation}/resume", access.AdminMutate, false, "Resume an operation",
-		ok((*server).resumeOperation)},
+	{
+		"POST", "/operations/{operation}/stop", access.AdminMutate, false, "Stop an operation",
+		ok((*server).stopOperation),
+	},
+	{
+		"POST", "/operations/{operation}/resume", access.AdminMutate, false, "Resume an operation",
+		ok((*server).resumeOperation),
+	},
 	{"GET", "/keys", access.AdminRead, false, "List blocked and parked keys", ok((*server).listKeys)},
 	{"GET", "/keys/{queue}/{key}", access.AdminRead, false, "Get a key", ok((*server).getKey)},
-	{"POST", "/keys/{queue}/{key}/unblock", access.AdminMutate, false,
-		"Unblock a key that is parked or blocked by a dead letter", ok((*server).unblockKey)},
+	{
+		"POST", "/keys/{queue}/{key}/unblock", access.AdminMutate, false,
+		"Unblock a key that is parked or blocked by a dead letter", ok((*server).unblockKey),
+	},
 	{"GET", "/schedules", access.AdminRead, false, "List schedules by name", ok((*server).listSchedules)},
 	{"POST", "/schedules", access.AdminMutate, false, "Create a schedule", ok((*server).createSchedule)},
-	{"POST", "/schedules/{name}/change", access.AdminMutate, false, "Change a schedule that no program declares",
-		ok((*server).changeSchedule)},
+	{
+		"POST", "/schedules/{name}/change", access.AdminMutate, false, "Change a schedule that no program declares",
+		ok((*server).changeSchedule),
+	},
 	{"POST", "/schedules/{name}/pause", access.AdminMutate, false, "Pause a schedule", ok((*server).pauseSchedule)},
-	{"POST", "/schedules/{name}/resume", access.AdminMutate, false, "Resume a schedule at its next tick",
-		ok((*server).resumeSchedule)},
+	{
+		"POST", "/schedules/{name}/resume", access.AdminMutate, false, "Resume a schedule at its next tick",
+		ok((*server).resumeSchedule),
+	},
 	{"POST", "/schedules/{name}/run", access.AdminMutate, false, "Run a schedule now", accepted((*server).runSchedule)},
-	{"POST", "/schedules/{name}/delete", access.AdminMutate, false,
-		"Delete a schedule; a program that declares it creates it again when it starts", ok((*server).deleteSchedule)},
+	{
+		"POST", "/schedules/{name}/delete", access.AdminMutate, false,
+		"Delete a schedule; a program that declares it creates it again when it starts", ok((*server).deleteSchedule),
+	},
 	{"GET", "/workers", access.AdminRead, true, "List dispatchers by name", ok((*server).listWorkers)},
 	{"GET", "/audit", access.AdminRead, false, "List the audit log, newest first", ok((*server).listAudit)},
-	{"GET", "/queues", access.AdminRead, false, "List queues with the number of their open jobs",
-		ok((*server).listQueues)},
+	{
+		"GET", "/queues", access.AdminRead, false, "List queues with the number of their open jobs",
+		ok((*server).listQueues),
+	},
 	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Pause a queue", ok((*server).pauseQueue)},
 	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Resume a queue", ok((*server).resumeQueue)},
-	{"POST", "/queues/{queue}/limits", access.AdminMutate, true,
+	{
+		"POST", "/queues/{queue}/limits", access.AdminMutate, true,
 		"Set the limits of a queue: how many jobs run at once, and how many start in an interval",
-		ok((*server).limitQueue)},
-	{"GET", "/sinks", access.AdminRead, true, "List sinks, with their positions in the log of events",
-		ok((*server).listSinks)},
+		ok((*server).limitQueue),
+	},
+	{
+		"GET", "/sinks", access.AdminRead, true, "List sinks, with their positions in the log of events",
+		ok((*server).listSinks),
+	},
 	{"GET", "/sinks/{sink}", access.AdminRead, true, "Get a sink", ok((*server).getSink)},
-	{"POST", "/sinks/{sink}/pause", access.AdminMutate, true, "Pause a sink: publish nothing to it",
-		ok((*server).pauseSink)},
+	{
+		"POST", "/sinks/{sink}/pause", access.AdminMutate, true, "Pause a sink: publish nothing to it",
+		ok((*server).pauseSink),
+	},
 	{"POST", "/sinks/{sink}/resume", access.AdminMutate, true, "Resume a sink", ok((*server).resumeSink)},
-	{"POST", "/sinks/{sink}/skip", access.AdminMutate, true,
-		"Skip an event that is waiting for a sink, such as one that its broker refuses", ok((*server).skipEvent)},
-	{"GET", "/sinks/{sink}/held", access.AdminRead, true,
+	{
+		"POST", "/sinks/{sink}/skip", access.AdminMutate, true,
+		"Skip an event that is waiting for a sink, such as one that its broker refuses", ok((*server).skipEvent),
+	},
+	{
+		"GET", "/sinks/{sink}/held", access.AdminRead, true,
 		"List the messages that a sink has refused, and the messages of the same key behind them",
-		ok((*server).listHeld)},
-	{"POST", "/sinks/{sink}/replays", access.AdminMutate, false, "Publish past events to a sink again",
-		accepted((*server).startReplay)},
-	{"GET", "/sinks/{sink}/replays", access.AdminRead, false, "List the replays of a sink, newest first",
-		ok((*server).listReplays)},
-	{"POST", "/sinks/{sink}/replays/{replay}/stop", access.AdminMutate, false, "Stop a replay",
-		ok((*server).stopReplay)},
-	{"GET", "/bridges", access.AdminRead, true, "List bridges, which turn messages of brokers into jobs",
-		ok((*server).listBridges)},
+		ok((*server).listHeld),
+	},
+	{
+		"POST", "/sinks/{sink}/replays", access.AdminMutate, false, "Publish past events to a sink again",
+		accepted((*server).startReplay),
+	},
+	{
+		"GET", "/sinks/{sink}/replays", access.AdminRead, false, "List the replays of a sink, newest first",
+		ok((*server).listReplays),
+	},
+	{
+		"POST", "/sinks/{sink}/replays/{replay}/stop", access.AdminMutate, false, "Stop a replay",
+		ok((*server).stopReplay),
+	},
+	{
+		"GET", "/bridges", access.AdminRead, true, "List bridges, which turn messages of brokers into jobs",
+		ok((*server).listBridges),
+	},
 	{"GET", "/problems", access.AdminRead, false, "List current problems, the worst first", ok((*server).listProblems)},
 	{"GET", "/overview", access.AdminRead, false, "Get the backlog and the throughput", ok((*server).getOverview)},
 	{"GET", "/series", access.AdminRead, false, "Get measurements over time", ok((*server).getSeries)},
-	{"GET", "/doctor", access.AdminRead, true, "Check the installation, at most once a minute",
-		ok((*server).getDoctor)},
+	{
+		"GET", "/doctor", access.AdminRead, true, "Check the installation, at most once a minute",
+		ok((*server).getDoctor),
+	},
 	{"GET", "/me", access.JobsRead, false, "Get the capabilities of the token", ok((*server).getMe)},
 	{"GET", "/stats", access.AdminRead, false, "Count open jobs by status", ok((*server).getStats)},
-	{"GET", "/kinds", access.JobsEnqueue, false, "List the kinds whose payloads are checked, with their schemas",
-		ok((*server).listKinds)},
+	{
+		"GET", "/kinds", access.JobsEnqueue, false, "List the kinds whose payloads are checked, with their schemas",
+		ok((*server).listKinds),
+	},
 	{"GET", "/changes", access.AdminStream, false, "Stream the changes of jobs", streaming((*server).streamChanges)},
-	{"GET", "/jobs/{id}/changes", access.JobsRead, false, "Stream the changes of a job until it has closed",
-		streaming((*server).streamJobChanges)},
+	{
+		"GET", "/jobs/{id}/changes", access.JobsRead, false, "Stream the changes of a job until it has closed",
+		streaming((*server).streamJobChanges),
+	},
 }
 
 // ok registers a handler that answers 200, accepted one that answers 202.
@@ -353,16 +417,20 @@ func document(spec *huma.OpenAPI) {
 			}
 			op.Responses["default"] = &huma.Response{
 				Description: "A problem",
-				Headers: map[string]*huma.Param{"Retry-After": {Schema: &huma.Schema{Type: huma.TypeInteger},
-					Description: "Seconds until a repeat makes sense"}},
+				Headers: map[string]*huma.Param{"Retry-After": {
+					Schema:      &huma.Schema{Type: huma.TypeInteger},
+					Description: "Seconds until a repeat makes sense",
+				}},
 				Content: map[string]*huma.MediaType{problemJSON: {Schema: schema}},
 			}
 			for _, response := range op.Responses {
 				if response.Headers == nil {
 					response.Headers = map[string]*huma.Param{}
 				}
-				response.Headers["X-Request-Id"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString},
-					Description: "The request's own, or one that the server made"}
+				response.Headers["X-Request-Id"] = &huma.Param{
+					Schema:      &huma.Schema{Type: huma.TypeString},
+					Description: "The request's own, or one that the server made",
+				}
 			}
 		}
 	}

@@ -59,8 +59,10 @@ func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput,
 	if err != nil {
 		return nil, err
 	}
-	f := operator.SeriesFilter{Queue: in.Queue, Kind: in.Kind, Tenant: tenant, Since: in.Since, Until: in.Until,
-		Step: time.Duration(in.Step) * time.Second}
+	f := operator.SeriesFilter{
+		Queue: in.Queue, Kind: in.Kind, Tenant: tenant, Since: in.Since, Until: in.Until,
+		Step: time.Duration(in.Step) * time.Second,
+	}
 	if f.Until.IsZero() {
 		f.Until = time.Now()
 	}
@@ -86,8 +88,10 @@ func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput,
 }
 
 func seriesOf(f operator.SeriesFilter, points []operator.Point, marks []operator.Mark) Series {
-	v := Series{Since: utc(f.Since), StepSeconds: int(f.Step / time.Second), Points: make([]SeriesPoint, len(points)),
-		Marks: make([]SeriesMark, len(marks))}
+	v := Series{
+		Since: utc(f.Since), StepSeconds: int(f.Step / time.Second), Points: make([]SeriesPoint, len(points)),
+		Marks: make([]SeriesMark, len(marks)),
+	}
 	for i, p := range points {
 		v.Points[i] = SeriesPoint{
 			At: utc(p.At), MeasuredSeconds: p.Measured.Seconds(), Waiting: p.Waiting, Running: p.Running,
@@ -99,8 +103,10 @@ func seriesOf(f operator.SeriesFilter, points []operator.Point, marks []operator
 	for i, m := range marks {
 		v.Marks[i] = SeriesMark{At: utc(m.At), Build: m.Build}
 		if a := m.Act; a != nil {
-			v.Marks[i] = SeriesMark{At: utc(m.At), Actor: a.Actor, Act: a.Act, Queue: a.Queue, Target: a.Target,
-				Reason: a.Reason, RequestID: a.RequestID, Acts: a.Number}
+			v.Marks[i] = SeriesMark{
+				At: utc(m.At), Actor: a.Actor, Act: a.Act, Queue: a.Queue, Target: a.Target,
+				Reason: a.Reason, RequestID: a.RequestID, Acts: a.Number,
+			}
 		}
 	}
 	return v

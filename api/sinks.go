@@ -92,7 +92,8 @@ func (s *server) resumeSink(ctx context.Context, in *sinkActInput) (*sinkOutput,
 
 // actOnSink answers with the sink's state afterwards.
 func (s *server) actOnSink(ctx context.Context, in *sinkActInput,
-	do func(*operator.Operator, context.Context, string) error) (*sinkOutput, error) {
+	do func(*operator.Operator, context.Context, string) error,
+) (*sinkOutput, error) {
 	if err := do(s.by(ctx).Because(in.Reason), ctx, in.Sink); err != nil {
 		return nil, err
 	}

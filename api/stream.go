@@ -45,10 +45,12 @@ func streaming[I any](handle func(*server, context.Context, *I) (*source, error)
 	return func(s *server, to huma.API, op huma.Operation) {
 		op.DefaultStatus = http.StatusOK
 		op.Responses = map[string]*huma.Response{
-			"200": {Description: "Server-sent events, until the server stops or the client disconnects",
+			"200": {
+				Description: "Server-sent events, until the server stops or the client disconnects",
 				Content: map[string]*huma.MediaType{
 					eventStream: {Schema: &huma.Schema{Type: huma.TypeString}},
-				}},
+				},
+			},
 			"204": {Description: "The job has closed, and the client has its last state: do not reconnect"},
 		}
 		huma.Register(to, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {

@@ -66,8 +66,10 @@ func (s *server) whyJob(ctx context.Context, in *jobInput) (*whyOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &whyOutput{Body: Why{ID: e.ID.String(), Status: string(e.Status), AsOf: utc(e.AsOf),
-		Reasons: make([]Reason, len(e.Reasons))}}
+	out := &whyOutput{Body: Why{
+		ID: e.ID.String(), Status: string(e.Status), AsOf: utc(e.AsOf),
+		Reasons: make([]Reason, len(e.Reasons)),
+	}}
 	for i, r := range e.Reasons {
 		out.Body.Reasons[i] = reasonOf(r)
 	}

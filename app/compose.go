@@ -59,8 +59,10 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		note(p.addScheduler(wakeScheduler))
 	}
 	for _, c := range p.config.Components {
-		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready),
-			needSchema: c.NeedsSchema})
+		p.components = append(p.components, &component{
+			name: c.Name, run: c.Run, look: unlessReady(c.Ready),
+			needSchema: c.NeedsSchema,
+		})
 	}
 	if p.config.AdminAddr != "" && len(errs) == 0 {
 		var err error
@@ -117,8 +119,10 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 		return nil, err
 	}
 	p.warnOfQueues(mux)
-	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: dispatching(made),
-		needSchema: true})
+	p.components = append(p.components, &component{
+		name: "dispatcher", run: made.Run, look: dispatching(made),
+		needSchema: true,
+	})
 	return made, nil
 }
 
@@ -173,19 +177,25 @@ func (p *process) addReaper(wake <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	p.components = append(p.components, &component{name: "reaper", run: r.Run, look: unlessReady(r.Ready),
-		needSchema: true})
+	p.components = append(p.components, &component{
+		name: "reaper", run: r.Run, look: unlessReady(r.Ready),
+		needSchema: true,
+	})
 	return nil
 }
 
 func (p *process) addScheduler(wake <-chan struct{}) error {
-	s, err := schedule.New(p.handlers, schedule.Config{Schedules: p.config.Schedules, Wake: wake, Logger: p.log,
-		Registerer: p.config.Registry})
+	s, err := schedule.New(p.handlers, schedule.Config{
+		Schedules: p.config.Schedules, Wake: wake, Logger: p.log,
+		Registerer: p.config.Registry,
+	})
 	if err != nil {
 		return err
 	}
-	p.components = append(p.components, &component{name: "scheduler", run: s.Run, look: unlessReady(s.Ready),
-		needSchema: true})
+	p.components = append(p.components, &component{
+		name: "scheduler", run: s.Run, look: unlessReady(s.Ready),
+		needSchema: true,
+	})
 	return nil
 }
 

@@ -104,9 +104,17 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"DrainDelay", c.DrainDelay},
-		{"GracePeriod", max(c.GracePeriod, 0)}, {"Keep", c.Keep}, {"KeepEvents", c.KeepEvents},
-		{"KeepInbox", c.KeepInbox}, {"KeepAudit", c.KeepAudit}} {
+	}{
+		{"PollInterval", c.PollInterval},
+		{"LeaseTTL", c.LeaseTTL},
+		{"Timeout", c.Timeout},
+		{"DrainDelay", c.DrainDelay},
+		{"GracePeriod", max(c.GracePeriod, 0)},
+		{"Keep", c.Keep},
+		{"KeepEvents", c.KeepEvents},
+		{"KeepInbox", c.KeepInbox},
+		{"KeepAudit", c.KeepAudit},
+	} {
 		if d.value < 0 || d.value > engine.MaxDuration {
 			errs = append(errs, fmt.Errorf("%s is %s, want up to 100 years, or 0 for the default", d.name, d.value))
 		}

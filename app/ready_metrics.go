@@ -24,8 +24,10 @@ func (m readyMetric) Collect(metrics chan<- prometheus.Metric) {
 	if m.looks.at.IsZero() {
 		return
 	}
-	for component, ready := range map[string]bool{"database": m.looks.database.State == databaseUp,
-		"schema": m.looks.schema.usable()} {
+	for component, ready := range map[string]bool{
+		"database": m.looks.database.State == databaseUp,
+		"schema":   m.looks.schema.usable(),
+	} {
 		value := 0.0
 		if ready {
 			value = 1

@@ -24,7 +24,8 @@ type Ref[R any] struct {
 // Enqueue is [outbox.Enqueue] for a job that will be waited for: it marks the job as watched. Wait after the
 // transaction has committed. If the idempotency key was used before, the reference is to the first job.
 func Enqueue[R any](ctx context.Context, w *Waiter, db outbox.DB, args outbox.ResultArgs[R],
-	opts outbox.Options) (Ref[R], error) {
+	opts outbox.Options,
+) (Ref[R], error) {
 	id, err := outbox.Enqueue(ctx, db, args, Watched(opts))
 	return Ref[R]{ID: id, waiter: w}, err
 }
@@ -89,8 +90,10 @@ func (r Ref[R]) look(ctx context.Context) (end, error) {
 		return end{}, fmt.Errorf("look at job %s: %w", r.ID, ErrNotFound)
 	}
 	f := found[0]
-	return end{status: outbox.Status(f.Status), tenant: f.TenantID.Bytes, result: f.Result, code: f.ErrorCode,
-		message: f.ErrorMessage}, nil
+	return end{
+		status: outbox.Status(f.Status), tenant: f.TenantID.Bytes, result: f.Result, code: f.ErrorCode,
+		message: f.ErrorMessage,
+	}, nil
 }
 
 // end is the state of a job, which is final if it has ended.

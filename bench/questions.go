@@ -134,8 +134,10 @@ var questions = []question{
 	{
 		"Burn-down", "The table holds 100 000 jobs that do nothing. The time runs from the start of the worker until the last job is settled in the database.",
 		"burndown",
-		[]figure{{"jobs_per_s", "jobs/s", false, ""}, {"client_cpu_us_per_job", "CPU of the worker, µs per job", true,
-			""}, {"rss_mib", "memory of the worker, MiB", true, ""}},
+		[]figure{{"jobs_per_s", "jobs/s", false, ""}, {
+			"client_cpu_us_per_job", "CPU of the worker, µs per job", true,
+			"",
+		}, {"rss_mib", "memory of the worker, MiB", true, ""}},
 	},
 	{
 		"Bulk enqueue", "Jobs are stored in transactions of 10 000, each system's fastest way: `EnqueueMany` (COPY), River's `InsertManyFast` (COPY), graphile-worker's `add_jobs` in SQL. Each system has the number of " +
@@ -211,8 +213,11 @@ var questions = []question{
 	{
 		"Held snapshot", "A burn-down of 150 000 jobs while a forgotten transaction keeps vacuum from removing dead rows, compared with the same burn-down without that transaction.",
 		"held-snapshot",
-		[]figure{{"held_jobs_per_s", "jobs/s", false, ""}, {"clean_jobs_per_s", "jobs/s without it", false, ""},
-			{"kept", "kept", false, ""}},
+		[]figure{
+			{"held_jobs_per_s", "jobs/s", false, ""},
+			{"clean_jobs_per_s", "jobs/s without it", false, ""},
+			{"kept", "kept", false, ""},
+		},
 	},
 	{
 		"Relay to a no-op sink",
@@ -239,13 +244,19 @@ var questions = []question{
 	{
 		"Future jobs", "A burn-down of 100 000 due jobs in a table with a million jobs of higher priority that are due tomorrow. Ours only.",
 		"future",
-		[]figure{{"beside_jobs_per_s", "jobs/s", false, ""}, {"alone_jobs_per_s", "jobs/s without them", false, ""},
-			{"kept", "kept", false, ""}},
+		[]figure{
+			{"beside_jobs_per_s", "jobs/s", false, ""},
+			{"alone_jobs_per_s", "jobs/s without them", false, ""},
+			{"kept", "kept", false, ""},
+		},
 	},
 	{
 		"Deep backlog", "The claim statement with a million open jobs, compared with 10 000. Ours only.",
 		"backlog",
-		[]figure{{"claim_p99_ms", "claim p99, ms", true, ""}, {"claim_p99_ms_at_10000", "at 10 000, ms", true, ""},
-			{"ratio", "ratio", true, ""}},
+		[]figure{
+			{"claim_p99_ms", "claim p99, ms", true, ""},
+			{"claim_p99_ms_at_10000", "at 10 000, ms", true, ""},
+			{"ratio", "ratio", true, ""},
+		},
 	},
 }

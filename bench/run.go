@@ -97,7 +97,8 @@ func (s *series) measure(ctx context.Context, round int, m measurement, system *
 
 // figures runs one workload of one system.
 func (s *series) figures(ctx context.Context, system *system, workload string,
-	flags []string) (map[string]float64, error) {
+	flags []string,
+) (map[string]float64, error) {
 	if workload == "idle" && system.worker != nil {
 		return s.idle(ctx, system, flags)
 	}

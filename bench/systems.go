@@ -50,12 +50,18 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 	}
 	program := func(name string) string { return filepath.Join(programs, name) }
 	systems := []*system{
-		{name: ours, version: ourVersion(ctx), command: []string{program("posthaste"), "bench", "-o", "json"},
-			settings: ourSettings},
-		{name: river, version: moduleVersion(ctx, "github.com/riverqueue/river"), command: []string{program("river")},
-			settings: riverSettings},
-		{name: watermillSQL, version: moduleVersion(ctx, "github.com/ThreeDotsLabs/watermill-sql/v4"),
-			command: []string{program("watermill")}, settings: watermillSettings},
+		{
+			name: ours, version: ourVersion(ctx), command: []string{program("posthaste"), "bench", "-o", "json"},
+			settings: ourSettings,
+		},
+		{
+			name: river, version: moduleVersion(ctx, "github.com/riverqueue/river"), command: []string{program("river")},
+			settings: riverSettings,
+		},
+		{
+			name: watermillSQL, version: moduleVersion(ctx, "github.com/ThreeDotsLabs/watermill-sql/v4"),
+			command: []string{program("watermill")}, settings: watermillSettings,
+		},
 		{name: floor, command: []string{program("floor")}, settings: floorSettings},
 	}
 	peer, err := prepareGraphile(ctx)
@@ -67,13 +73,17 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 }
 
 // ourSettings is a default spelled out: without it the workload compares the modes.
-var ourSettings = map[string][][]string{commits: {{"--notify", "coalesced"}}, bulk: clients(1, 2, 4),
-	oneClient: clients(1)}
+var ourSettings = map[string][][]string{
+	commits: {{"--notify", "coalesced"}}, bulk: clients(1, 2, 4),
+	oneClient: clients(1),
+}
 
 var watermillSettings = map[string][][]string{relaying: {{"--gc", "100"}, {"--gc", "250"}}}
 
-var floorSettings = map[string][][]string{throughput: {{"--alike=false"}, {"--alike=true"}}, bulk: clients(1, 2, 4),
-	oneClient: clients(1)}
+var floorSettings = map[string][][]string{
+	throughput: {{"--alike=false"}, {"--alike=true"}}, bulk: clients(1, 2, 4),
+	oneClient: clients(1),
+}
 
 // clients are settings of producers, with flags that all of them have.
 func clients(numbers ...int) (settings [][]string) {

@@ -19,8 +19,12 @@ var trials = map[string]trial{
 	throughput: {"burndown", []string{"--jobs", "60000"}, []string{"--jobs", "5000"}, "jobs_per_s", false},
 	bulk:       {"bulk", []string{"--jobs", "200000"}, []string{"--jobs", "20000"}, "bulk_enqueue_per_s", false},
 	relaying:   {"relay", []string{"--events", "100000"}, []string{"--events", "10000"}, "events_per_s", false},
-	lowLatency: {"latency", []string{"--jobs", "300", "--every", "10ms"}, []string{"--jobs", "50", "--every", "10ms"},
-		"p50_ms", true},
+	lowLatency: {
+		"latency",
+		[]string{"--jobs", "300", "--every", "10ms"},
+		[]string{"--jobs", "50", "--every", "10ms"},
+		"p50_ms", true,
+	},
 }
 
 // tune chooses each system's settings for the profiles that will be asked for.
@@ -45,7 +49,8 @@ func (s *series) tune(ctx context.Context, chosen []measurement) error {
 }
 
 func (s *series) best(ctx context.Context, system *system, profile string,
-	candidates [][]string) (best []string, err error) {
+	candidates [][]string,
+) (best []string, err error) {
 	if len(candidates) == 1 {
 		return candidates[0], nil
 	}
@@ -62,8 +67,10 @@ func (s *series) best(ctx context.Context, system *system, profile string,
 			return nil, err
 		}
 		value := figures[t.figure]
-		if err := s.record(record{Trial: profile, System: system.name, Flags: flags,
-			Figures: map[string]float64{t.figure: value}}); err != nil {
+		if err := s.record(record{
+			Trial: profile, System: system.name, Flags: flags,
+			Figures: map[string]float64{t.figure: value},
+		}); err != nil {
 			return nil, err
 		}
 		if best == nil || (value < leading) == t.less {

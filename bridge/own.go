@@ -44,8 +44,10 @@ func (b *bridge) own(ctx context.Context) (epoch int64, err error) {
 // keep extends the lease, in a transaction that stores the given number of messages or on its own, and stores what
 // keeps the bridge from storing messages, if anything.
 func (b *bridge) keep(ctx context.Context, db sqlgen.DBTX, epoch int64, stored int, why *away) error {
-	params := sqlgen.KeepBridgeParams{Bridge: b.Name, Epoch: epoch, LeaseTtl: pgvalue.Interval(leaseTTL),
-		Stored: int64(stored), Lag: b.lag}
+	params := sqlgen.KeepBridgeParams{
+		Bridge: b.Name, Epoch: epoch, LeaseTtl: pgvalue.Interval(leaseTTL),
+		Stored: int64(stored), Lag: b.lag,
+	}
 	if why != nil {
 		params.AwayFor = pgvalue.Interval(time.Since(why.since))
 		params.AwayMessage = new(pgvalue.ASCII(pgvalue.Text(why.message, maxReason), maxReason)) // fits any encoding

@@ -76,7 +76,8 @@ func (b *bridge) store(ctx context.Context, epoch int64, batch []Message) error 
 }
 
 func (b *bridge) commit(ctx context.Context, epoch int64, requests []outbox.Request,
-	letters []sqlgen.StoreUndecodableParams) error {
+	letters []sqlgen.StoreUndecodableParams,
+) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // shorter than the lease
 	defer cancel()
 	return b.inTx(ctx, epoch, len(requests)+len(letters), func(tx pgx.Tx) error {

@@ -84,7 +84,8 @@ type Outcome struct {
 // takes bounded time, and with a filter acts on 1 000 jobs at most. Jobs that are enqueued after the first request are
 // not touched. Acts of a request stay in effect if a later request fails.
 func InParts(ctx context.Context, which Bulk,
-	act func(context.Context, Bulk) (BulkResult, error)) iter.Seq2[BulkResult, error] {
+	act func(context.Context, Bulk) (BulkResult, error),
+) iter.Seq2[BulkResult, error] {
 	return func(yield func(BulkResult, error) bool) {
 		for {
 			part, err := act(ctx, which)

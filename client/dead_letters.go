@@ -70,7 +70,8 @@ type groupsAnswer struct {
 // DeadLetterPage lists dead letters, newest first by when they were enqueued. A limit of 0 means 50, at most 200; the
 // cursor "" begins with the first page.
 func (c *Client) DeadLetterPage(ctx context.Context, f DeadLetterFilter, limit int,
-	cursor string) (DeadLetterPage, error) {
+	cursor string,
+) (DeadLetterPage, error) {
 	return ask[DeadLetterPage](ctx, c, get("/dead-letters", Page{Limit: limit, Cursor: cursor}.add(f.query())))
 }
 

@@ -41,49 +41,89 @@ const (
 )
 
 var acts = []act{
-	{"job-retry", onID, "while", needs(access.AdminMutate), "Run again", jobAct(retryJob),
-		doJob((*operator.Operator).Retry)},
+	{
+		"job-retry", onID, "while", needs(access.AdminMutate), "Run again", jobAct(retryJob),
+		doJob((*operator.Operator).Retry),
+	},
 	{"job-cancel", onID, "while", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
-	{"job-release", onID, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob),
-		doJob((*operator.Operator).Release)},
-	{"job-dismiss", onID, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob),
-		doJob((*operator.Operator).Dismiss)},
-	{"letters-replay", onLetters, "failed_until rate once", needs(access.AdminMutate), "Run again",
-		askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters)},
-	{"letters-dismiss", onLetters, "failed_until once", needs(access.AdminMutate), "Dismiss",
-		askLetters(operator.DismissLetters), doLetters(operator.DismissLetters)},
-	{"jobs-cancel", onJobs, "as_of rate once", needs(access.AdminRead, access.JobsCancel), "Cancel all",
-		askJobs(operator.CancelJobs), doJobs(operator.CancelJobs)},
-	{"jobs-release", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Release all",
-		askJobs(operator.ReleaseJobs), doJobs(operator.ReleaseJobs)},
-	{"jobs-retry", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Run all now",
-		askJobs(operator.RetryJobs), doJobs(operator.RetryJobs)},
-	{"jobs-edit", onJobs + " set_queue set_priority set_run_at", "as_of rate once",
-		needs(access.AdminRead, access.AdminMutate), "Edit all", askJobs(operator.EditJobs), doJobs(operator.EditJobs)},
-	{"selected-retry", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Run again",
-		askSelected("retry", retryJob), doSelected((*operator.Operator).Retry)},
-	{"selected-cancel", onSelected, "while", needs(access.AdminRead, access.JobsCancel), "Cancel",
-		askSelected("cancel", cancelJob), doSelected(cancelled)},
-	{"selected-release", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Release",
-		askSelected("release", releaseJob), doSelected((*operator.Operator).Release)},
-	{"selected-dismiss", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Dismiss",
-		askSelected("dismiss", dismissJob), doSelected((*operator.Operator).Dismiss)},
-	{"operation-stop", onID, "", needs(access.AdminMutate), "Stop", operationAct("stop"),
-		doOperation((*operator.Operator).StopOperation)},
-	{"operation-resume", onID, "", needs(access.AdminMutate), "Resume", operationAct("resume"),
-		doOperation((*operator.Operator).ResumeOperation)},
+	{
+		"job-release", onID, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob),
+		doJob((*operator.Operator).Release),
+	},
+	{
+		"job-dismiss", onID, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob),
+		doJob((*operator.Operator).Dismiss),
+	},
+	{
+		"letters-replay", onLetters, "failed_until rate once", needs(access.AdminMutate), "Run again",
+		askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters),
+	},
+	{
+		"letters-dismiss", onLetters, "failed_until once", needs(access.AdminMutate), "Dismiss",
+		askLetters(operator.DismissLetters), doLetters(operator.DismissLetters),
+	},
+	{
+		"jobs-cancel", onJobs, "as_of rate once", needs(access.AdminRead, access.JobsCancel), "Cancel all",
+		askJobs(operator.CancelJobs), doJobs(operator.CancelJobs),
+	},
+	{
+		"jobs-release", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Release all",
+		askJobs(operator.ReleaseJobs), doJobs(operator.ReleaseJobs),
+	},
+	{
+		"jobs-retry", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate), "Run all now",
+		askJobs(operator.RetryJobs), doJobs(operator.RetryJobs),
+	},
+	{
+		"jobs-edit", onJobs + " set_queue set_priority set_run_at", "as_of rate once",
+		needs(access.AdminRead, access.AdminMutate), "Edit all", askJobs(operator.EditJobs), doJobs(operator.EditJobs),
+	},
+	{
+		"selected-retry", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Run again",
+		askSelected("retry", retryJob), doSelected((*operator.Operator).Retry),
+	},
+	{
+		"selected-cancel", onSelected, "while", needs(access.AdminRead, access.JobsCancel), "Cancel",
+		askSelected("cancel", cancelJob), doSelected(cancelled),
+	},
+	{
+		"selected-release", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Release",
+		askSelected("release", releaseJob), doSelected((*operator.Operator).Release),
+	},
+	{
+		"selected-dismiss", onSelected, "while", needs(access.AdminRead, access.AdminMutate), "Dismiss",
+		askSelected("dismiss", dismissJob), doSelected((*operator.Operator).Dismiss),
+	},
+	{
+		"operation-stop", onID, "", needs(access.AdminMutate), "Stop", operationAct("stop"),
+		doOperation((*operator.Operator).StopOperation),
+	},
+	{
+		"operation-resume", onID, "", needs(access.AdminMutate), "Resume", operationAct("resume"),
+		doOperation((*operator.Operator).ResumeOperation),
+	},
 	{"key-unblock", onKey, "", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
-	{"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"),
-		doSchedule((*operator.Operator).PauseSchedule)},
-	{"schedule-resume", onSchedule, "", needs(access.AdminMutate), "Resume", scheduleAct("resume"),
-		doSchedule((*operator.Operator).ResumeSchedule)},
+	{
+		"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"),
+		doSchedule((*operator.Operator).PauseSchedule),
+	},
+	{
+		"schedule-resume", onSchedule, "", needs(access.AdminMutate), "Resume", scheduleAct("resume"),
+		doSchedule((*operator.Operator).ResumeSchedule),
+	},
 	{"schedule-run", onSchedule, "once", needs(access.AdminMutate), "Run now", scheduleAct("run"), ranSchedule},
-	{"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"),
-		doSchedule((*operator.Operator).DeleteSchedule)},
-	{"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"),
-		doSink((*operator.Operator).PauseSink)},
-	{"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"),
-		doSink((*operator.Operator).ResumeSink)},
+	{
+		"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"),
+		doSchedule((*operator.Operator).DeleteSchedule),
+	},
+	{
+		"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"),
+		doSink((*operator.Operator).PauseSink),
+	},
+	{
+		"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"),
+		doSink((*operator.Operator).ResumeSink),
+	},
 	{"view-delete", onView, "", needs(access.JobsRead), "Delete", askDeleteView, doDeleteView},
 	{"undo", "entry", "", needs(access.AdminRead, access.AdminMutate), "Undo", askUndo, doUndo},
 }
@@ -102,7 +142,8 @@ func actRoutes() (rows []route) {
 				}
 				return v.render(confirmPage(v, c))
 			}},
-			route{"POST", a.path, a.gate, a.params + " reason matched typed " + a.form, "",
+			route{
+				"POST", a.path, a.gate, a.params + " reason matched typed " + a.form, "",
 				func(_ *site, v *visit) error {
 					c, err := a.ask(v)
 					if err != nil {
@@ -125,7 +166,8 @@ func actRoutes() (rows []route) {
 						c.back = v.withDone(c.back)
 					}
 					return v.redirect(c.back)
-				}})
+				},
+			})
 	}
 	return rows
 }
@@ -202,8 +244,10 @@ func (v *visit) tooLate(err error) error {
 	}
 	next := "It is in no status in which this can be done. Nothing was changed."
 	if id, parsed := outbox.ParseID(v.param("id")); parsed == nil && v.can(access.AdminRead) {
-		if entries, found := v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: id, Tenant: v.tenant(),
-			Limit: 1}); found == nil && len(entries) > 0 {
+		if entries, found := v.operator.Audit(v.ctx(), operator.AuditFilter{
+			JobID: id, Tenant: v.tenant(),
+			Limit: 1,
+		}); found == nil && len(entries) > 0 {
 			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", entries[0].Actor, entries[0].Act,
 				age(v.now.Sub(entries[0].At)))
 		}
@@ -329,8 +373,10 @@ func dismissJob(j operator.Job, c *confirmation) error {
 		return &operator.StatusError{Status: j.Status}
 	}
 	c.title, c.command, c.danger = "Dismiss job "+shortID(j.ID), "posthaste jobs dismiss "+j.ID.String(), true
-	c.will = []string{"The dead letter moves to the history as dismissed, and never runs again.",
-		"It cannot be undone."}
+	c.will = []string{
+		"The dead letter moves to the history as dismissed, and never runs again.",
+		"It cannot be undone.",
+	}
 	if j.Key != "" {
 		c.will = append(c.will, "Jobs behind it in its key follow, if they wait for it.")
 	}
@@ -389,12 +435,16 @@ func doUnblock(v *visit, o *operator.Operator) error {
 // scheduleAct returns the first step of an act on a schedule.
 func scheduleAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
-		"pause": {"No tick fires any more, in any process. Ticks of a pause are not missed.",
-			"It can be undone: resume the schedule."},
+		"pause": {
+			"No tick fires any more, in any process. Ticks of a pause are not missed.",
+			"It can be undone: resume the schedule.",
+		},
 		"resume": {"It goes on with its next tick from now. It can be undone: pause it again."},
 		"run":    {"Its job is enqueued now, also while it is paused. No tick is moved."},
-		"delete": {"It is forgotten; jobs that it has enqueued stay.",
-			"A program that declares it creates it again when it starts: to keep it from ticking, pause it."},
+		"delete": {
+			"It is forgotten; jobs that it has enqueued stay.",
+			"A program that declares it creates it again when it starts: to keep it from ticking, pause it.",
+		},
 	}
 	return func(v *visit) (c confirmation, err error) {
 		found, err := v.site.scheduleOf(v)
@@ -448,8 +498,10 @@ func (v *visit) once() (outbox.ID, error) {
 // sinkAct returns the first step of an act on a sink.
 func sinkAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
-		"pause": {"Nothing is published to it any more, within two seconds. Events are kept, and other sinks go on.",
-			"It can be undone: resume the sink."},
+		"pause": {
+			"Nothing is published to it any more, within two seconds. Events are kept, and other sinks go on.",
+			"It can be undone: resume the sink.",
+		},
 		"resume": {"It goes on with the first event that it has not published. It can be undone: pause it again."},
 	}
 	return func(v *visit) (c confirmation, err error) {

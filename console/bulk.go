@@ -269,7 +269,8 @@ func absolute(t instantText) string {
 
 // willOfJobs describes what an act does to the counted jobs.
 func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit,
-	counted operator.OpenMatch) (title string, will []string) {
+	counted operator.OpenMatch,
+) (title string, will []string) {
 	jobs := plural(int(counted.Matched), "job")
 	var split []string
 	for _, group := range groups {
@@ -348,8 +349,10 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 func (v *visit) start(o *operator.Operator, n operator.NewOperation) error {
 	started, err := o.StartOperation(v.ctx(), n)
 	if err == nil && started.PerSecond != n.PerSecond {
-		return refusal{http.StatusConflict, "This was started before",
-			"It goes on as it was confirmed then: see the operations. Nothing was started now."}
+		return refusal{
+			http.StatusConflict, "This was started before",
+			"It goes on as it was confirmed then: see the operations. Nothing was started now.",
+		}
 	}
 	return err
 }

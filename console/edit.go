@@ -137,8 +137,10 @@ func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 		n, err := strconv.Atoi(strings.Trim(rest, ` "`))
 		if err != nil || n < 1 || n > len(p.masked) || value != p.maskOf(n) {
 			faults = append(faults,
-				fault{pointer: pointerOf(path),
-					reason: "stands for no hidden value: write the value, or one of the masks as it was"})
+				fault{
+					pointer: pointerOf(path),
+					reason:  "stands for no hidden value: write the value, or one of the masks as it was",
+				})
 			return value
 		}
 		return p.masked[n-1]
@@ -294,9 +296,11 @@ func (p *storedPayload) edited(text string) (payload []byte, faults []fault) {
 	return b.Bytes(), nil
 }
 
-var payloadsStay = refusal{http.StatusForbidden, "This console may not change payloads",
+var payloadsStay = refusal{
+	http.StatusForbidden, "This console may not change payloads",
 	"Its database login is a member of outbox_api only, which the " +
-		"database lets change everything but what jobs carry. Use “posthaste dlq replay ID --payload @FILE” with a login of outbox_worker. Nothing was changed."}
+		"database lets change everything but what jobs carry. Use “posthaste dlq replay ID --payload @FILE” with a login of outbox_worker. Nothing was changed.",
+}
 
 func deadLetter(j operator.Job) bool { return j.Status == outbox.Failed || j.Status == outbox.Dead }
 
@@ -347,8 +351,10 @@ func (s *site) edit(v *visit) error {
 	} else if !may {
 		return payloadsStay
 	}
-	return v.render(editPage(v, editor{Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark,
-		reveal: reveal}))
+	return v.render(editPage(v, editor{
+		Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark,
+		reveal: reveal,
+	}))
 }
 
 // readEdit reads a form: the job, which must be as it was shown, and its new payload or the mistakes in it.

@@ -92,8 +92,10 @@ func (s *site) enter(v *visit) (err error) {
 		_ = s.authenticate(v) // only for the navigation
 		if allowed != nil {
 			v.w.Header().Set("Allow", strings.Join(allowed, ", "))
-			return refusal{http.StatusMethodNotAllowed, "This address takes no such request",
-				"Go back and use the page's own links and forms."}
+			return refusal{
+				http.StatusMethodNotAllowed, "This address takes no such request",
+				"Go back and use the page's own links and forms.",
+			}
 		}
 		return refusal{http.StatusNotFound, "There is no such page", "The address leads nowhere in this console."}
 	}
@@ -134,8 +136,10 @@ func (s *site) checkHost(r *http.Request) error {
 	if s.public == nil || strings.EqualFold(r.Host, s.public.Host) || s.config.AnonymousLoopback && isLocal(r) {
 		return nil
 	}
-	return refusal{http.StatusMisdirectedRequest, "This console has another address",
-		"Open it at its public address: " + s.public.String()}
+	return refusal{
+		http.StatusMisdirectedRequest, "This console has another address",
+		"Open it at its public address: " + s.public.String(),
+	}
 }
 
 // checkOrigin refuses requests that a page of another site sends.
@@ -146,9 +150,11 @@ func (s *site) checkOrigin(r *http.Request) error {
 		err = errors.New("it says nothing of its origin")
 	}
 	if err != nil {
-		return refusal{http.StatusForbidden, "The request came from elsewhere",
+		return refusal{
+			http.StatusForbidden, "The request came from elsewhere",
 			"Only this console's own pages may send it. If a proxy in front changes the Host, " +
-				"set the console's public URL."}
+				"set the console's public URL.",
+		}
 	}
 	return nil
 }
@@ -209,8 +215,10 @@ func (s *site) admit(v *visit) error {
 	case g.missing(v.who) != "":
 		return notAllowed(string(g.missing(v.who)))
 	case g.everything && !v.who.AllTenants:
-		return refusal{http.StatusForbidden, "This page concerns all tenants",
-			"It takes a login that sees all tenants."}
+		return refusal{
+			http.StatusForbidden, "This page concerns all tenants",
+			"It takes a login that sees all tenants.",
+		}
 	}
 	return nil
 }
@@ -239,8 +247,10 @@ func (v *visit) readParameters() (err error) {
 	text := v.r.URL.RawQuery
 	if v.r.Method == http.MethodPost {
 		if kind := v.r.Header.Get("Content-Type"); kind != "application/x-www-form-urlencoded" {
-			return refusal{http.StatusUnsupportedMediaType, "The form cannot be read",
-				"It has to be sent as browsers send forms."}
+			return refusal{
+				http.StatusUnsupportedMediaType, "The form cannot be read",
+				"It has to be sent as browsers send forms.",
+			}
 		}
 		if text != "" {
 			return bad("A form has its parameters in its body.")

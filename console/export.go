@@ -45,8 +45,10 @@ func (s *site) exportJobs(v *visit) error {
 		return err
 	}
 	f.Limit = operator.MaxLimit
-	columns := []string{"id", "tenant", "status", "kind", "queue", "created_at", "run_at", "started_at", "finished_at",
-		"error"}
+	columns := []string{
+		"id", "tenant", "status", "kind", "queue", "created_at", "run_at", "started_at", "finished_at",
+		"error",
+	}
 	if v.can(access.AdminRead) {
 		columns = append(columns, "attempt", "max_attempts")
 	}
@@ -77,10 +79,13 @@ func (s *site) exportLetters(v *visit) error {
 	if err != nil {
 		return err
 	}
-	columns := []string{"id", "tenant", "status", "kind", "queue", "key", "created_at", "failed_at", "attempt",
-		"error_code", "error_message", "fingerprint"}
+	columns := []string{
+		"id", "tenant", "status", "kind", "queue", "key", "created_at", "failed_at", "attempt",
+		"error_code", "error_message", "fingerprint",
+	}
 	var before outbox.ID
-	return v.export(exportedTable{"dead-letters", columns,
+	return v.export(exportedTable{
+		"dead-letters", columns,
 		func(ctx context.Context) (rows [][]string, more bool, err error) {
 			page, err := v.operator.DeadLetterPage(ctx, f, before, operator.MaxLimit)
 			for _, l := range page.DeadLetters {
@@ -92,7 +97,8 @@ func (s *site) exportLetters(v *visit) error {
 			}
 			before = page.Next
 			return rows, !before.IsZero(), err
-		}})
+		},
+	})
 }
 
 func (s *site) exportAudit(v *visit) error {

@@ -38,8 +38,10 @@ type field struct{ name, value string }
 func (s *site) jobOf(v *visit) (j operator.Job, err error) {
 	id, err := outbox.ParseID(v.param("id"))
 	if err != nil {
-		return j, refusal{http.StatusBadRequest, "That is no job’s id",
-			"It has 36 characters, like 01976f0e-7a5c-7d3e-8f4b-0123456789ab."}
+		return j, refusal{
+			http.StatusBadRequest, "That is no job’s id",
+			"It has 36 characters, like 01976f0e-7a5c-7d3e-8f4b-0123456789ab.",
+		}
 	}
 	j, err = v.operator.Job(v.ctx(), id) // tied to the tenant: a foreign job costs what an absent one does
 	if tenant := v.tenant(); err == nil && !tenant.IsZero() && j.Tenant != tenant {
@@ -65,8 +67,10 @@ func (s *site) job(v *visit) (err error) {
 			}
 			shown.why = e.Reasons
 		}
-		if shown.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: j.ID, Tenant: v.tenant(),
-			Limit: auditShown}); err != nil {
+		if shown.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{
+			JobID: j.ID, Tenant: v.tenant(),
+			Limit: auditShown,
+		}); err != nil {
 			return err
 		}
 	}
@@ -124,8 +128,10 @@ func (s *site) result(v *visit) error {
 		return err
 	}
 	if j.Result == nil {
-		return refusal{http.StatusNotFound, "The job has no result",
-			"Its handler returned none, or it has not succeeded yet."}
+		return refusal{
+			http.StatusNotFound, "The job has no result",
+			"Its handler returned none, or it has not succeeded yet.",
+		}
 	}
 	return v.download(j.ID.String()+"-result", "application/json", j.Result)
 }

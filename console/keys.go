@@ -82,8 +82,10 @@ func (s *site) key(v *visit) error {
 	}
 	found, err := v.operator.Page(v.ctx(), operator.Filter{
 		Tenant: tenant, Queue: k.Queue, Key: k.Key.Key,
-		Statuses: []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying,
-			outbox.Failed, outbox.Dead},
+		Statuses: []outbox.Status{
+			outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying,
+			outbox.Failed, outbox.Dead,
+		},
 	})
 	if err != nil {
 		return err

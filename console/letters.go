@@ -51,8 +51,10 @@ func (l letters) group() (g operator.DeadLetterGroup) {
 		g = l.groups[0]
 	} else if len(l.jobs) > 0 {
 		j := l.jobs[0]
-		g = operator.DeadLetterGroup{Fingerprint: j.Fingerprint, Kind: j.Kind, ErrorCode: j.ErrorCode,
-			Message: j.ErrorMessage}
+		g = operator.DeadLetterGroup{
+			Fingerprint: j.Fingerprint, Kind: j.Kind, ErrorCode: j.ErrorCode,
+			Message: j.ErrorMessage,
+		}
 	}
 	return g
 }

@@ -81,8 +81,10 @@ func (v *visit) elsewhere(j operator.Job) (links []elsewhere) {
 	if m := traceParent.FindStringSubmatch(headers["traceparent"]); m != nil && strings.Trim(m[1], "0") != "" {
 		trace = m[1]
 	}
-	for _, l := range []struct{ name, template string }{{"Trace", v.site.config.TraceURL},
-		{"Logs", v.site.config.LogURL}} {
+	for _, l := range []struct{ name, template string }{
+		{"Trace", v.site.config.TraceURL},
+		{"Logs", v.site.config.LogURL},
+	} {
 		if l.template == "" || trace == "" && strings.Contains(l.template, traceField) {
 			continue
 		}

@@ -162,8 +162,10 @@ type streams struct {
 	of  map[callers.Caller]int
 }
 
-var errStreams = refusal{http.StatusTooManyRequests, "Too many streams are open",
-	"Close some tabs, or try again in a moment."}
+var errStreams = refusal{
+	http.StatusTooManyRequests, "Too many streams are open",
+	"Close some tabs, or try again in a moment.",
+}
 
 // take takes a place for a stream.
 func (s *streams) take(who callers.Caller) (leave func(), err error) {
@@ -198,8 +200,10 @@ func (s *site) events(v *visit) error {
 		}
 	}
 	if from := v.r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" {
-		return refusal{http.StatusForbidden, "The request came from elsewhere",
-			"Only this console's own pages may read the stream."}
+		return refusal{
+			http.StatusForbidden, "The request came from elsewhere",
+			"Only this console's own pages may read the stream.",
+		}
 	}
 	leave, err := s.streams.take(v.caller())
 	if err != nil {

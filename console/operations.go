@@ -175,9 +175,11 @@ func (v *visit) perSecond() (rate float64, err error) {
 // mayGoOn refuses to resume an operation that cancels jobs for people who may not cancel one.
 func (v *visit) mayGoOn(o operator.Operation) error {
 	if o.Act == operator.CancelJobs && !v.can(access.JobsCancel) {
-		return refusal{http.StatusForbidden, "You may not cancel jobs",
+		return refusal{
+			http.StatusForbidden, "You may not cancel jobs",
 			"The operation cancels jobs, which takes the capability " + string(access.JobsCancel) +
-				". Nothing was changed."}
+				". Nothing was changed.",
+		}
 	}
 	return nil
 }
@@ -185,8 +187,10 @@ func (v *visit) mayGoOn(o operator.Operation) error {
 // operationAct returns the first step of stopping or resuming an operation.
 func operationAct(verb string) func(*visit) (confirmation, error) {
 	will := map[string][]string{
-		"stop": {"What it has done stays done; the jobs that are left stay as they are.",
-			"It can be undone: resume it."},
+		"stop": {
+			"What it has done stays done; the jobs that are left stay as they are.",
+			"It can be undone: resume it.",
+		},
 		"resume": {"It goes on where it was, with the jobs that it was started for."},
 	}
 	return func(v *visit) (c confirmation, err error) {
@@ -211,7 +215,8 @@ func operationAct(verb string) func(*visit) (confirmation, error) {
 }
 
 func doOperation(do func(*operator.Operator, context.Context, outbox.ID,
-	outbox.ID) (operator.Operation, error)) func(*visit, *operator.Operator) error {
+	outbox.ID) (operator.Operation, error),
+) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		id, err := outbox.ParseID(v.param("id"))
 		if err != nil {

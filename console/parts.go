@@ -63,8 +63,10 @@ func (v *visit) isAt(r *route) bool {
 }
 
 // below maps pages to the page of the navigation that they belong to.
-var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules",
-	"letter": "letters", "sink": "sinks", "operation": "operations", "audit-verify": "audit"}
+var below = map[string]string{
+	"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules",
+	"letter": "letters", "sink": "sinks", "operation": "operations", "audit-verify": "audit",
+}
 
 // sees describes whose jobs the viewer sees.
 func (v *visit) sees() string {

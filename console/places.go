@@ -30,8 +30,10 @@ func newPlaces(most int) places {
 	return places{all: make(chan struct{}, most), of: map[callers.Caller]*placesOf{}}
 }
 
-var errPlaces = refusal{http.StatusTooManyRequests, "Too many pages are being made",
-	"The console keeps the database free for jobs. Try again in a moment."}
+var errPlaces = refusal{
+	http.StatusTooManyRequests, "Too many pages are being made",
+	"The console keeps the database free for jobs. Try again in a moment.",
+}
 
 // take waits until the page may be made.
 func (p *places) take(ctx context.Context, who callers.Caller) (leave func(), err error) {

@@ -185,8 +185,10 @@ func (s *site) fromProvider(v *visit) error {
 	if err != nil {
 		return err
 	}
-	kept := session{Ends: v.now.Add(sessionLength), Person: &person{Person: found, ID: rand.Text(),
-		Issuer: s.persons.Issuer(), Confirmed: v.now}}
+	kept := session{Ends: v.now.Add(sessionLength), Person: &person{
+		Person: found, ID: rand.Text(),
+		Issuer: s.persons.Issuer(), Confirmed: v.now,
+	}}
 	if err := s.keep(v, kept); err != nil {
 		return err
 	}

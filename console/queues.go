@@ -69,8 +69,10 @@ func (s *site) queue(v *visit) (err error) {
 	if q.done, err = v.justDone(queueStanding(q.Queue)); err != nil {
 		return err
 	}
-	page, err := v.operator.Page(v.ctx(), operator.Filter{Queue: q.Name, Tenant: v.tenant(),
-		Statuses: []outbox.Status{outbox.Running}, Limit: runningRead})
+	page, err := v.operator.Page(v.ctx(), operator.Filter{
+		Queue: q.Name, Tenant: v.tenant(),
+		Statuses: []outbox.Status{outbox.Running}, Limit: runningRead,
+	})
 	if err != nil {
 		return err
 	}
@@ -88,8 +90,10 @@ func (s *site) queue(v *visit) (err error) {
 			}
 		}
 	}
-	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(),
-		Limit: 10}); err != nil {
+	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{
+		Queue: q.Name, Tenant: v.tenant(),
+		Limit: 10,
+	}); err != nil {
 		return err
 	}
 	if q.chart, err = v.chart(q.Name, ""); err != nil {

@@ -40,53 +40,84 @@ func refusalOf(err error) refusal {
 		return refusal{http.StatusBadRequest, "That is not acceptable", bad.Error() + "."}
 	}
 	if found, ok := errors.AsType[*operator.StatusError](err); ok {
-		return refusal{http.StatusConflict, "The job is " + string(found.Status),
-			"It is in no status in which this can be done. Nothing was changed."}
+		return refusal{
+			http.StatusConflict, "The job is " + string(found.Status),
+			"It is in no status in which this can be done. Nothing was changed.",
+		}
 	}
 	switch {
 	case errors.Is(err, access.ErrUnauthenticated):
 		return refusal{http.StatusUnauthorized, "You are not signed in", "Sign in, and come back to this page."}
 	case errors.Is(err, operator.ErrNotFound):
-		return refusal{http.StatusNotFound, "There is no such job",
+		return refusal{
+			http.StatusNotFound, "There is no such job",
 			"It never existed, its transaction has not committed, it was removed when its retention ended, " +
-				"or it belongs to another tenant."}
+				"or it belongs to another tenant.",
+		}
 	case errors.Is(err, operator.ErrKeyNotFound):
 		return refusal{http.StatusNotFound, "There is no such key", "No open job bears it."}
 	case errors.Is(err, operator.ErrScheduleNotFound):
-		return refusal{http.StatusNotFound, "There is no such schedule",
-			"It was deleted, or belongs to another tenant."}
+		return refusal{
+			http.StatusNotFound, "There is no such schedule",
+			"It was deleted, or belongs to another tenant.",
+		}
 	case errors.Is(err, operator.ErrOperationNotFound):
-		return refusal{http.StatusNotFound, "There is no such operation",
-			"It ended more than 90 days ago, or belongs to another tenant."}
+		return refusal{
+			http.StatusNotFound, "There is no such operation",
+			"It ended more than 90 days ago, or belongs to another tenant.",
+		}
 	case errors.Is(err, operator.ErrSinkNotFound):
-		return refusal{http.StatusNotFound, "There is no such sink",
-			"No relay has ever published to a sink of the name."}
+		return refusal{
+			http.StatusNotFound, "There is no such sink",
+			"No relay has ever published to a sink of the name.",
+		}
 	case errors.Is(err, operator.ErrPastDeadline):
 		return refusal{http.StatusConflict, "Its deadline has passed", "It would only expire. Nothing was changed."}
 	case errors.Is(err, errTooLarge):
-		return refusal{http.StatusUnprocessableEntity, "The login does not fit into a cookie",
-			"It has too many claims, or they are too long. Sign in with a token of this instance, which begins with ph_."}
+		return refusal{
+			http.StatusUnprocessableEntity, "The login does not fit into a cookie",
+			"It has too many claims, or they are too long. Sign in with a token of this instance, which begins with ph_.",
+		}
 	case errors.Is(err, access.ErrCrowd):
 		return refusal{http.StatusTooManyRequests, "Too many people sign in at once", "Try again in a moment."}
 	case errors.Is(err, access.ErrProviderAway):
-		return refusal{http.StatusServiceUnavailable, "The sign-in provider does not answer",
-			"Nothing is wrong with your login. Try again in a moment."}
+		return refusal{
+			http.StatusServiceUnavailable, "The sign-in provider does not answer",
+			"Nothing is wrong with your login. Try again in a moment.",
+		}
+	}
+	return databaseRefusal(err)
+}
+
+// databaseRefusal returns what people read for an error of the database, and for one that is none of ours.
+func databaseRefusal(err error) refusal {
+	switch {
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), pgsession.State(err) == pgsession.QueryCanceled,
 		pgsession.State(err) == pgsession.LockNotAvailable:
-		return refusal{http.StatusGatewayTimeout, "The database took too long",
-			"The page was given up, to keep the database free for jobs. Ask for less, or try again."}
+		return refusal{
+			http.StatusGatewayTimeout, "The database took too long",
+			"The page was given up, to keep the database free for jobs. Ask for less, or try again.",
+		}
 	case pgsession.State(err) == pgsession.UndefinedTable, pgsession.State(err) == pgsession.InvalidSchema:
-		return refusal{http.StatusServiceUnavailable, "The database is not migrated",
-			"Run “posthaste migrate up” with this build, and reload."}
+		return refusal{
+			http.StatusServiceUnavailable, "The database is not migrated",
+			"Run “posthaste migrate up” with this build, and reload.",
+		}
 	case pgsession.State(err) == pgsession.ReadOnly:
-		return refusal{http.StatusForbidden, "The database takes no changes now",
-			"It is a standby, or was made read-only. Nothing was changed."}
+		return refusal{
+			http.StatusForbidden, "The database takes no changes now",
+			"It is a standby, or was made read-only. Nothing was changed.",
+		}
 	case pgsession.IsAway(err):
-		return refusal{http.StatusServiceUnavailable, databaseAway,
-			"Nothing is wrong with the request. This page tries again in 4 seconds."}
+		return refusal{
+			http.StatusServiceUnavailable, databaseAway,
+			"Nothing is wrong with the request. This page tries again in 4 seconds.",
+		}
 	}
-	return refusal{http.StatusInternalServerError, "Something went wrong here",
-		"The log of the server tells more under the request’s id."}
+	return refusal{
+		http.StatusInternalServerError, "Something went wrong here",
+		"The log of the server tells more under the request’s id.",
+	}
 }
 
 const databaseAway = "The database cannot be reached"

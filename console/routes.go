@@ -89,8 +89,10 @@ var routes = []route{
 	{"GET", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askResume},
 	{"POST", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue reason", "", (*site).resume},
 	{"GET", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askLimits},
-	{"POST", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue running starts interval reason", "",
-		(*site).limit},
+	{
+		"POST", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue running starts interval reason", "",
+		(*site).limit,
+	},
 	{"GET", "kinds", inside, "", "Kinds", (*site).kinds},
 	{"GET", "kind", inside, "kind range", "", (*site).kind},
 	{"GET", "keys", inside, keysParams, "Keys", (*site).keys},

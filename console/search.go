@@ -88,8 +88,10 @@ func parseInstant(text string, now time.Time) (instantText, error) {
 	number, unit := text, time.Duration(0)
 	if n := len(text); n > 1 {
 		number = text[:n-1]
-		unit = map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour,
-			'w': 7 * 24 * time.Hour}[text[n-1]]
+		unit = map[byte]time.Duration{
+			's': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour,
+			'w': 7 * 24 * time.Hour,
+		}[text[n-1]]
 	}
 	n, err := strconv.Atoi(number)
 	if err != nil || unit == 0 || n < 0 || n > 100_000 || time.Duration(n) > 100*365*24*time.Hour/unit {
@@ -276,8 +278,10 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 
 // command returns the command line with the same query.
 func (f search) command() string {
-	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key",
-		"error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until"}
+	flags := map[string]string{
+		"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key",
+		"error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until",
+	}
 	line := "posthaste jobs list"
 	if f.page == "live" {
 		line = "posthaste jobs tail"
@@ -328,8 +332,10 @@ func (v *visit) filter(f search) (operator.Filter, error) {
 	}
 	if own := v.tenant(); !own.IsZero() {
 		if !f.tenant.IsZero() && f.tenant != own {
-			return of, refusal{http.StatusForbidden, "That is another tenant",
-				"Your login sees the jobs of one tenant."}
+			return of, refusal{
+				http.StatusForbidden, "That is another tenant",
+				"Your login sees the jobs of one tenant.",
+			}
 		}
 		of.Tenant = own
 	}

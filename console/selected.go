@@ -36,8 +36,10 @@ func (v *visit) selectedActs(listed []outbox.Status) (paths []string) {
 		statuses []outbox.Status
 	}{
 		{"selected-retry", []outbox.Status{outbox.Pending, outbox.Retrying, outbox.Failed, outbox.Dead}},
-		{"selected-cancel", []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running,
-			outbox.Retrying}},
+		{"selected-cancel", []outbox.Status{
+			outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running,
+			outbox.Retrying,
+		}},
 		{"selected-release", []outbox.Status{outbox.Created}},
 		{"selected-dismiss", []outbox.Status{outbox.Failed, outbox.Dead}},
 	} {
@@ -100,8 +102,10 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 		if err != nil {
 			return c, err
 		}
-		c = confirmation{back: f.link(),
-			crumb: map[bool]string{true: "Dead letters", false: "Jobs"}[f.page == "letters"], reason: true}
+		c = confirmation{
+			back:  f.link(),
+			crumb: map[bool]string{true: "Dead letters", false: "Jobs"}[f.page == "letters"], reason: true,
+		}
 		if v.r.Method == http.MethodPost {
 			return c, nil
 		}
@@ -131,8 +135,10 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 			}
 		}
 		if len(c.sample) == 0 {
-			return c, refusal{http.StatusConflict, "Nothing to " + verb,
-				"None of the selected jobs is in a status in which this can be done."}
+			return c, refusal{
+				http.StatusConflict, "Nothing to " + verb,
+				"None of the selected jobs is in a status in which this can be done.",
+			}
 		}
 		c.matched = int64(len(c.sample))
 		c.title = upperFirst(verb) + " " + plural(len(c.sample), "job")

@@ -149,7 +149,9 @@ func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 
 // set sets a cookie of the console. It is Lax because Strict would exclude links from elsewhere, such as a chat.
 func (c cookie) set(w http.ResponseWriter, name, value string, maxAge int, hidden bool) {
-	text := &http.Cookie{Name: name, Value: value, MaxAge: maxAge, HttpOnly: hidden, Secure: c.secure,
-		SameSite: http.SameSiteLaxMode, Path: c.path}
+	text := &http.Cookie{
+		Name: name, Value: value, MaxAge: maxAge, HttpOnly: hidden, Secure: c.secure,
+		SameSite: http.SameSiteLaxMode, Path: c.path,
+	}
 	http.SetCookie(w, text)
 }

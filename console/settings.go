@@ -76,8 +76,10 @@ func (s *site) settings(v *visit) error {
 	}
 	if v.params.Has("zone") {
 		if _, ok := zoneOf(v.param("zone")); !ok {
-			return refusal{http.StatusBadRequest, "There is no such time zone",
-				"Zones have names like UTC, Europe/Berlin or Asia/Kolkata."}
+			return refusal{
+				http.StatusBadRequest, "There is no such time zone",
+				"Zones have names like UTC, Europe/Berlin or Asia/Kolkata.",
+			}
 		}
 		s.cookie.set(v.w, zoneCookie, v.param("zone"), yearSeconds, false)
 	}

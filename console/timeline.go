@@ -59,11 +59,15 @@ func timeline(j operator.Job, now time.Time) (spans []span) {
 	case j.Status.Closed():
 		wait(j.FinishedAt, string(j.Status))
 	case j.Status == outbox.Failed || j.Status == outbox.Dead:
-		spans = append(spans, span{from: at, took: max(now.Sub(at), 0), class: "wait", what: "waits for a person",
-			open: true})
+		spans = append(spans, span{
+			from: at, took: max(now.Sub(at), 0), class: "wait", what: "waits for a person",
+			open: true,
+		})
 	default:
-		spans = append(spans, span{from: at, took: max(now.Sub(at), 0), class: "wait", what: string(j.Status),
-			open: true})
+		spans = append(spans, span{
+			from: at, took: max(now.Sub(at), 0), class: "wait", what: string(j.Status),
+			open: true,
+		})
 	}
 	return spans
 }

@@ -66,20 +66,30 @@ var undos map[string]undoing // by act
 func init() {
 	const goes, stands = "It goes on: ", "It is paused again: "
 	undos = map[string]undoing{
-		"queue.pause": {&queueThing, "The queue is paused: jobs that are running go on, and no others start.",
-			goes + "jobs that wait may start, in all processes."},
+		"queue.pause": {
+			&queueThing, "The queue is paused: jobs that are running go on, and no others start.",
+			goes + "jobs that wait may start, in all processes.",
+		},
 		"queue.resume": {&queueThing, "The queue goes on.", stands + "no process starts jobs of it."},
-		"queue.limit": {&queueThing, "The limits hold from the next claim on, in all processes.",
-			"It gets back the limits that it had."},
-		"schedule.pause": {&scheduleThing,
+		"queue.limit": {
+			&queueThing, "The limits hold from the next claim on, in all processes.",
+			"It gets back the limits that it had.",
+		},
+		"schedule.pause": {
+			&scheduleThing,
 			"The schedule is paused: no tick fires, and ticks of a pause are not missed.",
-			goes + "with its next tick from now."},
+			goes + "with its next tick from now.",
+		},
 		"schedule.resume": {&scheduleThing, "The schedule goes on with its next tick.", stands + "no tick fires."},
-		"sink.pause": {&sinkThing, "The sink is paused: nothing is published to it, and nothing is lost.",
-			goes + "with the first event that it has not published."},
+		"sink.pause": {
+			&sinkThing, "The sink is paused: nothing is published to it, and nothing is lost.",
+			goes + "with the first event that it has not published.",
+		},
 		"sink.resume": {&sinkThing, "The sink goes on.", stands + "nothing is published to it."},
-		"operation.stop": {&operationThing, "The operation is stopped: what it has done stays done.",
-			goes + "where it was, with the jobs that are left."},
+		"operation.stop": {
+			&operationThing, "The operation is stopped: what it has done stays done.",
+			goes + "where it was, with the jobs that are left.",
+		},
 	}
 }
 
@@ -261,8 +271,10 @@ func (v *visit) undone(parameter string) (e operator.AuditEntry, u undoing, err 
 		return e, u, err
 	}
 	if len(found) == 0 || found[0].ID != id {
-		return e, u, refusal{http.StatusNotFound, "There is no such act",
-			"It was trimmed from the audit, or belongs to another tenant."}
+		return e, u, refusal{
+			http.StatusNotFound, "There is no such act",
+			"It was trimmed from the audit, or belongs to another tenant.",
+		}
 	}
 	e, u = found[0], undos[found[0].Act]
 	if u.thing == nil {

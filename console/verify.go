@@ -28,8 +28,10 @@ func (s *site) verifyAudit(v *visit) (err error) {
 		}
 	}
 	if !s.verifying.TryLock() {
-		return refusal{http.StatusTooManyRequests, "The audit is being verified for somebody else",
-			"Try again in ten seconds."}
+		return refusal{
+			http.StatusTooManyRequests, "The audit is being verified for somebody else",
+			"Try again in ten seconds.",
+		}
 	}
 	defer s.verifying.Unlock()
 	ctx, cancel := context.WithTimeout(v.ctx(), min(verifyFor, s.config.Timeout*2/3))

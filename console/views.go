@@ -126,8 +126,10 @@ func askDeleteView(v *visit) (c confirmation, err error) {
 	}
 	at := slices.IndexFunc(views, func(w savedView) bool { return w.Name == name && w.Shared == shared })
 	if at < 0 {
-		return c, refusal{http.StatusNotFound, "There is no such view",
-			"Somebody may have deleted it. Go back to the jobs."}
+		return c, refusal{
+			http.StatusNotFound, "There is no such view",
+			"Somebody may have deleted it. Go back to the jobs.",
+		}
 	}
 	c = confirmation{
 		title: "Delete view " + name, back: link("jobs"), crumb: "Jobs", danger: true,

@@ -166,8 +166,10 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := idSet(offers)
 	jobs := make([]scheduler.Leased, 0, len(claimed))
 	for _, a := range claimed {
-		jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.returned,
-			Offered: offered[a.job.ID]})
+		jobs = append(jobs, scheduler.Leased{
+			Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.returned,
+			Offered: offered[a.job.ID],
+		})
 	}
 	return jobs
 }
@@ -274,8 +276,10 @@ func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 func (c *claimer) returnOrphans(ctx context.Context) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	n, err := c.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: c.queue, Worker: c.worker,
-		Held: c.reserved.ask()})
+	n, err := c.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{
+		Queue: c.queue, Worker: c.worker,
+		Held: c.reserved.ask(),
+	})
 	c.reserved.asked()
 	if err != nil && !pgsession.IsUnreachable(err) { // the claim has complained of that already
 		c.health.Complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", c.queue))

@@ -122,11 +122,15 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *loop {
 	p := d.process
-	c := &capacity{waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
-		busy: p.metrics.busy.WithLabelValues(name)}
+	c := &capacity{
+		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
+		busy: p.metrics.busy.WithLabelValues(name),
+	}
 	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running)
-	claims := &claims{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
-		handlers: d.user}
+	claims := &claims{
+		process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
+		handlers: d.user,
+	}
 	return newLoop(&claimer{
 		process: p, queue: name, db: d.db, claims: claims,
 		limiter:  &limiter{process: p, queue: name, capacity: c, pool: pool},

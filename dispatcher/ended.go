@@ -66,8 +66,10 @@ func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 
 // hookRow builds the job that calls the hook of a job that succeeds.
 func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
-	end := ended{ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt,
-		Epoch: job.Epoch}
+	end := ended{
+		ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt,
+		Epoch: job.Epoch,
+	}
 	switch {
 	case engine.Of(job).Seal != nil: // what was sealed is not stored in the clear
 	case job.ContentType == engine.ContentJSON && json.Valid(job.Payload):

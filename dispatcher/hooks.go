@@ -22,7 +22,8 @@ import (
 // The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
 // panics, as a second handler does.
 func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error,
-	config ...KindConfig) {
+	config ...KindConfig,
+) {
 	onSuccess[T](m, false, hook, config)
 }
 
@@ -30,7 +31,8 @@ func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox
 // on a sealed result: the hook of such a job fails for good, with the error code undecodable_result. Use [OnSuccess]
 // and package await for such kinds.
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux,
-	hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig) {
+	hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig,
+) {
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[Ended[T]]) error {
 		result, sealed, err := engine.DecodeResult[R](job.Args.Result)
 		if sealed != nil {
@@ -45,7 +47,8 @@ func OnResult[T outbox.ResultArgs[R], R any](m *Mux,
 }
 
 func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context, *outbox.Job[Ended[T]]) error,
-	config []KindConfig) {
+	config []KindConfig,
+) {
 	var zero T
 	h := &successHook{zero.Kind() + successSuffix, withResult}
 	handleHook(m, h.kind, hook, config)
@@ -67,7 +70,8 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 // The mux must also have the handler of T's kind; otherwise [New] returns an [*outbox.InvalidError]. A second hook
 // panics, as a second handler does.
 func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error,
-	config ...KindConfig) {
+	config ...KindConfig,
+) {
 	var zero T
 	handleHook(m, zero.Kind()+deathSuffix, hook, config)
 	if m.hooks.death == nil {
@@ -77,7 +81,8 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 }
 
 func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[Ended[T]]) error,
-	config []KindConfig) {
+	config []KindConfig,
+) {
 	if len(kind) > engine.MaxNameBytes {
 		panic(fmt.Errorf("dispatcher: %w", invalid.Field("kind", "of the hook, %q, is %d bytes long, want at most %d",
 			kind, len(kind), engine.MaxNameBytes)))

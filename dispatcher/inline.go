@@ -43,7 +43,8 @@ type InlineEnd struct {
 // NewInline checks config and registers the mux's death hooks. conn runs the dispatcher's statements; several
 // goroutines use it, one at a time. Jobs get handlers as their DB. The contexts of handlers derive from ctx.
 func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mux *Mux,
-	config Config) (*Inline, error) {
+	config Config,
+) (*Inline, error) {
 	d, err := New(nil, mux, config)
 	if err != nil {
 		return nil, err
@@ -112,12 +113,16 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: f.Tenant, Priority: int16(f.Priority)}}
 	request := claimRequest{
 		keyed: f.Keyed,
-		shares: []scheduler.Share{{Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor},
-			Quota: room}},
+		shares: []scheduler.Share{{
+			Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor},
+			Quota: room,
+		}},
 		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
-	claims := &claims{process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),
-		recorder: recorder, handlers: i.handlers}
+	claims := &claims{
+		process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),
+		recorder: recorder, handlers: i.handlers,
+	}
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	b := claims.claim(bound, i.conn, request)
@@ -179,7 +184,8 @@ func (i *Inline) promote() error {
 // Expire does what the reaper does with lapsed leases of dead workers, and with jobs whose deadlines have come.
 func (i *Inline) Expire(ctx context.Context) error {
 	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{
-		InfinityModifier: pgtype.Infinity, Valid: true}
+		InfinityModifier: pgtype.Infinity, Valid: true,
+	}
 	none := pgtype.Interval{Valid: true}
 	lapsed, err := i.d.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none,

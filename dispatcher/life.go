@@ -273,8 +273,10 @@ func (d *Dispatcher) Outages() (all []Outage) {
 
 // showing returns the dispatcher's row in the list of workers.
 func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
-	row := sqlgen.ShowWorkerParams{Worker: d.process.worker, Kinds: d.process.kinds,
-		Queues: slices.Sorted(maps.Keys(d.config.Queues))}
+	row := sqlgen.ShowWorkerParams{
+		Worker: d.process.worker, Kinds: d.process.kinds,
+		Queues: slices.Sorted(maps.Keys(d.config.Queues)),
+	}
 	for _, name := range row.Queues {
 		row.Concurrency = append(row.Concurrency, int32(cmp.Or(d.config.Queues[name].Concurrency, defaultConcurrency)))
 	}

@@ -269,8 +269,10 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	flows := make([]scheduler.SurveyRow, 0, len(rows))
 	for _, row := range rows {
 		at = row.SurveyedAt
-		r := scheduler.SurveyRow{Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes,
-			Priority: row.Priority}}
+		r := scheduler.SurveyRow{Keyed: row.Keyed, Flow: scheduler.Flow{
+			Tenant:   row.TenantID.Bytes,
+			Priority: row.Priority,
+		}}
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			if !l.capacity.limited.Swap(true) {

@@ -28,7 +28,8 @@ import (
 // program: HandleMany panics, as it does for a second handler of the kind, with an error that wraps an
 // [*outbox.InvalidError] for each mistake.
 func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []*outbox.Job[T]) []error,
-	batch BatchConfig, config ...KindConfig) {
+	batch BatchConfig, config ...KindConfig,
+) {
 	var zero T
 	m.HandleManyRaw(zero.Kind(), func(ctx context.Context, claimed []*outbox.Claimed) []error {
 		jobs := make([]*outbox.Job[T], 0, len(claimed))
@@ -44,13 +45,15 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 
 // HandleManyRaw is like [HandleMany] for a handler that reads the payloads' bytes.
 func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs []*outbox.Claimed) []error,
-	batch BatchConfig, config ...KindConfig) {
+	batch BatchConfig, config ...KindConfig,
+) {
 	batch.Max, batch.Wait = cmp.Or(batch.Max, defaultBatchMax), cmp.Or(batch.Wait, defaultBatchWait)
 	if err := batch.validate(); err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))
 	}
 	m.HandleRaw(kind, nil, config...)
-	m.routes[kind].many = &many{BatchConfig: batch,
+	m.routes[kind].many = &many{
+		BatchConfig: batch,
 		handle: func(ctx context.Context, claimed []*outbox.Claimed) []error {
 			outcomes := ofThose(claimed, func(c *outbox.Claimed) error {
 				if batch.Protect == nil {
@@ -67,13 +70,15 @@ func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs 
 				}
 			}
 			return outcomes
-		}}
+		},
+	}
 }
 
 // ofThose calls handle with the jobs that admit accepts, if there are any. It returns an outcome for every job: why
 // admit refused it, or the outcome from handle.
 func ofThose(claimed []*outbox.Claimed, admit func(*outbox.Claimed) error,
-	handle func([]*outbox.Claimed) []error) []error {
+	handle func([]*outbox.Claimed) []error,
+) []error {
 	outcomes := make([]error, len(claimed))
 	admitted := make([]*outbox.Claimed, 0, len(claimed))
 	places := make([]int, 0, len(claimed)) // indices of the admitted jobs in claimed

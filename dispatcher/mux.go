@@ -128,7 +128,8 @@ func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.
 // job. T declares the result's type by embedding [outbox.Returns], so that the handler agrees with callers that wait
 // for the result (package await).
 func HandleResult[T outbox.ResultArgs[R], R any](m *Mux,
-	handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
+	handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig,
+) {
 	Handle(m, func(ctx context.Context, job *outbox.Job[T]) error {
 		result, err := handler(ctx, job)
 		if err != nil {
@@ -279,8 +280,10 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Backoff == nil {
 			config.Backoff = defaults.Backoff
 		}
-		built[name] = &route{kind: name, handler: handler, many: r.many, config: config, success: m.hooks.success[kind],
-			dies: m.hooks.death[kind]}
+		built[name] = &route{
+			kind: name, handler: handler, many: r.many, config: config, success: m.hooks.success[kind],
+			dies: m.hooks.death[kind],
+		}
 	}
 	return built
 }

@@ -71,7 +71,8 @@ type promoteStatements interface {
 }
 
 func newPromoter(p *process, db promoteStatements, peers *notifier,
-	offer func([]sqlgen.PromoteKeysRow) bool) *promoter {
+	offer func([]sqlgen.PromoteKeysRow) bool,
+) *promoter {
 	return &promoter{
 		process: p, db: db, peers: peers, offer: offer,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}, passed: map[keyName]pass{},
@@ -284,7 +285,8 @@ func (p *promoter) find(names []keyName) (movable []int32, err error) {
 
 // move promotes jobs of the keys at the given places. It also returns the keys that the database refuses to move on.
 func (p *promoter) move(names []keyName, counts []int32,
-	places []int32) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
+	places []int32,
+) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
 	refused = map[keyName]pass{}
 	err = pgsession.Apart(places, func(part []int32) error {
 		var move sqlgen.PromoteKeysParams

@@ -118,7 +118,8 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 // begin marks an attempt as running. If its handler may no longer be called, begin decides the attempt's outcome
 // instead and returns the reason.
 func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time,
-	timeout time.Duration) (refused error) {
+	timeout time.Duration,
+) (refused error) {
 	// cutOff does not know of jobs that are claimed while the grace period ends.
 	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
 		a.outcome = outcome.Interrupted

@@ -34,7 +34,8 @@ import (
 // Step returns [outbox.ErrLeaseLost] if this attempt no longer holds the job. While the database is unavailable it
 // waits until ctx ends. In a Claimed that a test made by hand it stores nothing.
 func Step[R any](ctx context.Context, job *outbox.Claimed, name string,
-	fn func(ctx context.Context) (R, error)) (R, error) {
+	fn func(ctx context.Context) (R, error),
+) (R, error) {
 	var none R
 	s, err := beginStep(job, name)
 	if err != nil {
@@ -72,7 +73,8 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string,
 //
 // With package memory StepTx returns memory.ErrNotStored and does not call fn.
 func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string,
-	fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
+	fn func(ctx context.Context, tx pgx.Tx) (R, error),
+) (R, error) {
 	var none, result R
 	s, err := beginStep(job, name)
 	if err != nil {

@@ -176,8 +176,10 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 	jobs := make([]engine.Success, len(batch))
 	for i, a := range batch {
-		jobs[i] = engine.Success{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result,
-			FollowUps: engine.Of(a.job).FollowUps.Rows()}
+		jobs[i] = engine.Success{
+			ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result,
+			FollowUps: engine.Of(a.job).FollowUps.Rows(),
+		}
 	}
 	stored, err := s.followed(ctx, jobs)
 	if err != nil {
@@ -237,8 +239,10 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) error {
 	}
 	for _, a := range batch {
 		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))
-		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.Wait.Microseconds(),
-			Valid: a.outcome.Wait > 0})
+		p.Waits = append(p.Waits, pgtype.Interval{
+			Microseconds: a.outcome.Wait.Microseconds(),
+			Valid:        a.outcome.Wait > 0,
+		})
 	}
 	rows, err := s.db.SettleUnavailable(ctx, p)
 	became := make(map[outbox.ID]outbox.Status, len(rows))

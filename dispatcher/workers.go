@@ -22,9 +22,12 @@ type workers struct {
 }
 
 func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt,
-	running *sync.WaitGroup) *workers {
-	return &workers{process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
-		buffer: newBuffer(c.concurrency)}
+	running *sync.WaitGroup,
+) *workers {
+	return &workers{
+		process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
+		buffer: newBuffer(c.concurrency),
+	}
 }
 
 // start starts the workers. They end after close.

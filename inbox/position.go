@@ -49,8 +49,10 @@ func Seek(ctx context.Context, db outbox.DB, p Partition) (*Position, error) {
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("seek position: %w", err)
 	}
-	row, err := sqlgen.New(db).SeekPosition(ctx, sqlgen.SeekPositionParams{Consumer: p.Consumer, Source: p.Source,
-		Partition: int32(p.Number)})
+	row, err := sqlgen.New(db).SeekPosition(ctx, sqlgen.SeekPositionParams{
+		Consumer: p.Consumer, Source: p.Source,
+		Partition: int32(p.Number),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("seek position of %s in %s/%d: %w", p.Consumer, p.Source, p.Number, explain(err))
 	}
@@ -128,8 +130,10 @@ func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int6
 		}
 		return true, nil
 	}
-	rows, err := q.PositionMoved(ctx, sqlgen.PositionMovedParams{Consumer: of.Consumer, Source: of.Source,
-		Partition: int32(of.Number)})
+	rows, err := q.PositionMoved(ctx, sqlgen.PositionMovedParams{
+		Consumer: of.Consumer, Source: of.Source,
+		Partition: int32(of.Number),
+	})
 	switch {
 	case err != nil:
 		return false, err

@@ -70,8 +70,10 @@ func tooLong(v any, path []string) error {
 		}
 		if exponent, err := strconv.Atoi(text[i+1:]); len(text) > maxNumberBytes || err != nil ||
 			max(exponent, -exponent) > maxExponent {
-			return &outbox.InvalidError{Field: "Args" + pointer(path),
-				Reason: fmt.Sprintf("is a number of more than %d digits or with a greater exponent", maxNumberBytes)}
+			return &outbox.InvalidError{
+				Field:  "Args" + pointer(path),
+				Reason: fmt.Sprintf("is a number of more than %d digits or with a greater exponent", maxNumberBytes),
+			}
 		}
 	case map[string]any:
 		for name, member := range v {

@@ -50,8 +50,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // forKind creates every series of a kind, so that rates start at zero.
 func (m *metrics) forKind(kind string) *kindMetrics {
-	k := &kindMetrics{ended: map[outbox.Status]prometheus.Counter{}, rejected: m.rejected.WithLabelValues(kind),
-		processing: m.processing.WithLabelValues(kind)}
+	k := &kindMetrics{
+		ended: map[outbox.Status]prometheus.Counter{}, rejected: m.rejected.WithLabelValues(kind),
+		processing: m.processing.WithLabelValues(kind),
+	}
 	for _, status := range []outbox.Status{outbox.Succeeded, outbox.Failed, outbox.Dead, outbox.Cancelled} {
 		k.ended[status] = m.ended.WithLabelValues(kind, string(status))
 	}

@@ -32,7 +32,8 @@ type route struct {
 // for a kind, or an invalid kind (see outbox.Args), is a bug in the program: Handle panics with an error that wraps an
 // [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error,
-	config ...dispatcher.KindConfig) {
+	config ...dispatcher.KindConfig,
+) {
 	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) },
 		config...)
 }
@@ -42,7 +43,8 @@ type none struct{}
 
 // HandleResult is Handle for a handler whose result [Result] returns.
 func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error),
-	config ...dispatcher.KindConfig) {
+	config ...dispatcher.KindConfig,
+) {
 	var zero T
 	m.add(&route{
 		kind: zero.Kind(),
@@ -121,8 +123,10 @@ func (m *Mux) build(timeout time.Duration, retry dispatcher.BackoffPolicy, metri
 		if own.config.Backoff == nil {
 			own.config.Backoff = retry
 		}
-		own.policy = outcome.Policy{Backoff: own.config.Backoff, FailOn: own.config.FailOn,
-			OutageLimit: own.config.OutageLimit}
+		own.policy = outcome.Policy{
+			Backoff: own.config.Backoff, FailOn: own.config.FailOn,
+			OutageLimit: own.config.OutageLimit,
+		}
 		own.counts = metrics.forKind(kind)
 		built[kind] = &own
 	}

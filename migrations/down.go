@@ -22,8 +22,10 @@ func Down(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // missed are the tables whose rows somebody could miss.
-var missed = []string{"outbox.jobs", "outbox.history", "outbox.events", "outbox.schedules", "outbox.tokens",
-	"outbox.audit", "outbox.inbox", "outbox.inbox_positions"}
+var missed = []string{
+	"outbox.jobs", "outbox.history", "outbox.events", "outbox.schedules", "outbox.tokens",
+	"outbox.audit", "outbox.inbox", "outbox.inbox_positions",
+}
 
 func down(ctx context.Context, tx pgx.Tx) error {
 	var exists bool

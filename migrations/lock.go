@@ -84,7 +84,8 @@ const lockHolder = `
 
 // locked calls do in a transaction that has the lock.
 func locked(ctx context.Context, pool *pgxpool.Pool, patience time.Duration,
-	do func(context.Context, pgx.Tx) error) error {
+	do func(context.Context, pgx.Tx) error,
+) error {
 	return waiting(ctx, patience, func() (got bool, err error) {
 		err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite},
 			func(tx pgx.Tx) error {

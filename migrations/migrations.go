@@ -38,7 +38,8 @@ func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Contex
 }
 
 func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error,
-	patience time.Duration) error {
+	patience time.Duration,
+) error {
 	state, err := Look(ctx, pool)
 	switch {
 	case err != nil:

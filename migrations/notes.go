@@ -48,8 +48,10 @@ func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 		})
 	case !secured:
 		notes = append(notes,
-			Note{"row-level security is off: every login that may read a table reads every tenant's rows",
-				"as the owner of the schema run: SELECT outbox.secure();"})
+			Note{
+				"row-level security is off: every login that may read a table reads every tenant's rows",
+				"as the owner of the schema run: SELECT outbox.secure();",
+			})
 	}
 	if blind {
 		notes = append(notes, Note{
@@ -68,9 +70,11 @@ func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 	}
 	if garbling != "" {
 		notes = append(notes,
-			Note{"client_encoding is set for " + garbling +
-				": what Go programs store through connections of their own is not what others read",
-				"ALTER … RESET client_encoding: strings of Go are UTF-8"})
+			Note{
+				"client_encoding is set for " + garbling +
+					": what Go programs store through connections of their own is not what others read",
+				"ALTER … RESET client_encoding: strings of Go are UTF-8",
+			})
 	}
 	return notes, nil
 }

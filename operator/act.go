@@ -18,8 +18,10 @@ import (
 func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.RetryJob(ctx, sqlgen.RetryJobParams{ID: pgvalue.UUID(id), Among: o.only, AtEpoch: o.epoch,
-		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	found, err := o.db.RetryJob(ctx, sqlgen.RetryJobParams{
+		ID: pgvalue.UUID(id), Among: o.only, AtEpoch: o.epoch,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("retry job %s: %w", id, err)
@@ -38,8 +40,10 @@ func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
 func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	moved, err := o.db.DismissJob(ctx, sqlgen.DismissJobParams{ID: pgvalue.UUID(id), Among: o.only, AtEpoch: o.epoch,
-		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	moved, err := o.db.DismissJob(ctx, sqlgen.DismissJobParams{
+		ID: pgvalue.UUID(id), Among: o.only, AtEpoch: o.epoch,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("dismiss job %s: %w", id, err)

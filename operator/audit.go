@@ -193,7 +193,8 @@ func (o *Operator) AuditPage(ctx context.Context, f AuditFilter) (page AuditPage
 // readAudit makes rounds, as readPage does: the first reads the given number of rows, and rounds go on until they have
 // taken most. With 0 rows it makes a single round that reads as much as it needs.
 func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int32,
-	most time.Duration) (page AuditPage, err error) {
+	most time.Duration,
+) (page AuditPage, err error) {
 	params, begun := f.params(), time.Now()
 	for limit := int(params.MaxRows); ; rows *= 2 {
 		var reach []sqlgen.FindAuditReachRow

@@ -31,8 +31,10 @@ const (
 func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{ID: pgvalue.UUID(id), Among: o.only, AtEpoch: o.epoch,
-		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	found, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{
+		ID: pgvalue.UUID(id), Among: o.only, AtEpoch: o.epoch,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
 	status := outbox.Status(found.Status)
 	switch {
 	case err != nil:
@@ -59,8 +61,10 @@ func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
 	if len(o.only) > 0 && !slices.Contains(o.only, string(outbox.Created)) {
 		return o.refuse(ctx, id, "release")
 	}
-	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{ID: pgvalue.UUID(id), AtEpoch: o.epoch,
-		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{
+		ID: pgvalue.UUID(id), AtEpoch: o.epoch,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("release job %s: %w", id, err)

@@ -96,7 +96,8 @@ func tooMany(err error) error {
 // the next page, pass the last one's ID as before; zero begins with the newest. It uses as many statements as it needs:
 // if few of millions match, only the caller's ctx ends it. See [Operator.DeadLetterPage].
 func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID,
-	limit int) (letters []DeadLetter, err error) {
+	limit int,
+) (letters []DeadLetter, err error) {
 	for limit = min(cmp.Or(limit, DefaultLimit), MaxLimit); ; {
 		page, err := o.DeadLetterPage(ctx, f, before, limit-len(letters))
 		if err != nil {
@@ -132,7 +133,8 @@ func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, lim
 // GrowingDeadLetterGroups is [Operator.DeadLetterGroups], but first returns the groups whose last dead letter is no
 // older than within, however small they are.
 func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilter, within time.Duration,
-	limit int) ([]DeadLetterGroup, error) {
+	limit int,
+) ([]DeadLetterGroup, error) {
 	rows, err := o.groupDeadLetters(ctx, f, within, limit)
 	if err != nil {
 		return nil, err
@@ -172,7 +174,8 @@ func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n 
 }
 
 func (o *Operator) countDeadLetters(ctx context.Context,
-	p sqlgen.FindDeadLettersParams) (page sqlgen.CountDeadLettersRow, err error) {
+	p sqlgen.FindDeadLettersParams,
+) (page sqlgen.CountDeadLettersRow, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
@@ -189,7 +192,8 @@ func (o *Operator) countDeadLetters(ctx context.Context,
 }
 
 func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, within time.Duration,
-	limit int) ([]sqlgen.GroupDeadLettersRow, error) {
+	limit int,
+) ([]sqlgen.GroupDeadLettersRow, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}

@@ -22,7 +22,8 @@ type DeadLetterPage struct {
 // DeadLetterPage lists dead letters like [Operator.DeadLetters], but in bounded time however many there are and however
 // few match: a page may be shorter than the limit, even empty, while there are more.
 func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, before outbox.ID,
-	limit int) (page DeadLetterPage, err error) {
+	limit int,
+) (page DeadLetterPage, err error) {
 	if err := f.validate(); err != nil {
 		return page, err
 	}
@@ -59,7 +60,8 @@ func (f DeadLetterFilter) listed(before outbox.ID, limit int) sqlgen.ListDeadLet
 // letterRounds makes rounds as readPage does. The distance of a round is counted in dead letters of all tenants,
 // because none of the indexes by tenant contains dead letters alone.
 func letterRounds(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListDeadLettersParams, rows int32,
-	most time.Duration) (page DeadLetterPage, err error) {
+	most time.Duration,
+) (page DeadLetterPage, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	for ; ; rows *= 2 {
 		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{

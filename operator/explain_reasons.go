@@ -53,8 +53,10 @@ func (f *facts) deadLetter() Reason {
 		how = fmt.Sprintf("used up its attempts (%d of %d)", j.Attempt, j.MaxAttempts)
 	}
 	r := Reason{
-		Code: WhyDeadLetter, Since: j.FailedAt.Time, Evidence: Evidence{Attempt: int(j.Attempt), ErrorCode: j.ErrorCode,
-			ErrorMessage: j.ErrorMessage},
+		Code: WhyDeadLetter, Since: j.FailedAt.Time, Evidence: Evidence{
+			Attempt: int(j.Attempt), ErrorCode: j.ErrorCode,
+			ErrorMessage: j.ErrorMessage,
+		},
 		Sentence: fmt.Sprintf("It %s%s%s, and waits for a person.", how, at(j.FailedAt), after(j.ErrorCode)),
 		Act:      f.act("retry"),
 	}
@@ -127,8 +129,10 @@ func (f *facts) ofTheJob() (found []Reason) {
 	if f.due() {
 		return found
 	}
-	r := Reason{Code: WhyNotDue, Until: j.RunAt.Time, Act: f.act("retry"),
-		Sentence: fmt.Sprintf("It is not due until %s.", moment(j.RunAt.Time))}
+	r := Reason{
+		Code: WhyNotDue, Until: j.RunAt.Time, Act: f.act("retry"),
+		Sentence: fmt.Sprintf("It is not due until %s.", moment(j.RunAt.Time)),
+	}
 	if j.RunAt.InfinityModifier == pgtype.Infinity {
 		r.Until, r.Sentence = time.Time{}, "It is due at infinity: never."
 	}
@@ -215,22 +219,15 @@ func (f *facts) ofTheKey() (found []Reason) {
 	dead := k.HeadStatus == string(outbox.Failed) || k.HeadStatus == string(outbox.Dead)
 	isHead := k.HeadID.Valid && k.HeadID == j.ID
 	if k.ParkedAt.Valid {
-		r := Reason{
-			Code: WhyKeyParked, Since: k.ParkedAt.Time, Evidence: Evidence{Key: j.Key, Job: k.ParkedFor.Bytes},
-			Act:      unblock,
-			Sentence: fmt.Sprintf("Its key %q has been parked since %s", j.Key, moment(k.ParkedAt.Time)),
-		}
-		if k.ParkedFor.Valid {
-			r.Sentence += fmt.Sprintf(" because of dead letter %s", r.Job)
-		}
-		r.Sentence += ": nothing of it starts until somebody unblocks it."
-		found = append(found, r)
+		found = append(found, f.parked(unblock))
 	}
 	if dead && !isHead {
 		r := Reason{
 			Code: WhyKeyDeadLetter, Until: k.ParkAt.Time, Act: unblock,
-			Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus),
-				Ahead: k.KeyAhead},
+			Evidence: Evidence{
+				Key: j.Key, Job: k.HeadID.Bytes, JobStatus: outbox.Status(k.HeadStatus),
+				Ahead: k.KeyAhead,
+			},
 			Sentence: fmt.Sprintf(
 				"Its key %q is held up by dead letter %s at the head of its line, with %s before this job.", j.Key,
 				outbox.ID(k.HeadID.Bytes), count(k.KeyAhead)),
@@ -243,8 +240,10 @@ func (f *facts) ofTheKey() (found []Reason) {
 	if k.KeyRunning > 0 && k.KeyRunning >= int64(j.MaxActive) {
 		found = append(found, Reason{
 			Code: WhyKeyFull, Since: k.KeyLongestSince.Time,
-			Evidence: Evidence{Key: j.Key, Job: k.KeyLongestID.Bytes, JobStatus: outbox.Running,
-				Worker: k.KeyLongestWorker, Running: k.KeyRunning, Limit: int64(j.MaxActive), Ahead: k.KeyAhead},
+			Evidence: Evidence{
+				Key: j.Key, Job: k.KeyLongestID.Bytes, JobStatus: outbox.Running,
+				Worker: k.KeyLongestWorker, Running: k.KeyRunning, Limit: int64(j.MaxActive), Ahead: k.KeyAhead,
+			},
 			Sentence: fmt.Sprintf(
 				"%d of %d jobs of its key %q that may run at once are running, the longest since %s: %s on %s.",
 				k.KeyRunning, j.MaxActive, j.Key, moment(k.KeyLongestSince.Time), outbox.ID(k.KeyLongestID.Bytes),
@@ -253,8 +252,10 @@ func (f *facts) ofTheKey() (found []Reason) {
 	}
 	if k.HeadID.Valid && !isHead && !dead {
 		r := Reason{
-			Code: WhyKeyBehind, Evidence: Evidence{Key: j.Key, Job: k.HeadID.Bytes,
-				JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead},
+			Code: WhyKeyBehind, Evidence: Evidence{
+				Key: j.Key, Job: k.HeadID.Bytes,
+				JobStatus: outbox.Status(k.HeadStatus), Ahead: k.KeyAhead,
+			},
 			Sentence: fmt.Sprintf("It is behind %s of its key %q; the head of the line, %s, is %s.", count(k.KeyAhead),
 				j.Key, outbox.ID(k.HeadID.Bytes), k.HeadStatus),
 		}
@@ -264,6 +265,21 @@ func (f *facts) ofTheKey() (found []Reason) {
 		found = append(found, r)
 	}
 	return found
+}
+
+// parked is the reason of a job whose key is parked.
+func (f *facts) parked(unblock Act) Reason {
+	j, k := f.job, f.waits
+	r := Reason{
+		Code: WhyKeyParked, Since: k.ParkedAt.Time, Evidence: Evidence{Key: j.Key, Job: k.ParkedFor.Bytes},
+		Act:      unblock,
+		Sentence: fmt.Sprintf("Its key %q has been parked since %s", j.Key, moment(k.ParkedAt.Time)),
+	}
+	if k.ParkedFor.Valid {
+		r.Sentence += fmt.Sprintf(" because of dead letter %s", r.Job)
+	}
+	r.Sentence += ": nothing of it starts until somebody unblocks it."
+	return r
 }
 
 // ofTheLimits returns the reasons that lie in the queue's limits and its workers' capacity.
@@ -284,8 +300,10 @@ func (f *facts) ofTheLimits() (found []Reason) {
 	if q.MaxRunning > 0 && q.Running >= int64(q.MaxRunning) {
 		found = append(found, Reason{
 			Code: WhyQueueFull, Since: q.LongestSince.Time, Act: act,
-			Evidence: Evidence{Running: q.Running, Limit: int64(q.MaxRunning), Job: q.LongestID.Bytes,
-				JobStatus: outbox.Running},
+			Evidence: Evidence{
+				Running: q.Running, Limit: int64(q.MaxRunning), Job: q.LongestID.Bytes,
+				JobStatus: outbox.Running,
+			},
 			Sentence: fmt.Sprintf("Queue %s is at its limit: %d of %d running, the longest, %s, since %s.",
 				j.Queue, q.Running, q.MaxRunning, outbox.ID(q.LongestID.Bytes), moment(q.LongestSince.Time)),
 		})
@@ -306,8 +324,10 @@ func (f *facts) ofTheLimits() (found []Reason) {
 	}
 	if capacity > 0 && q.Running >= capacity {
 		found = append(found, Reason{
-			Code: WhyWorkersBusy, Since: q.LongestSince.Time, Evidence: Evidence{Running: q.Running, Limit: capacity,
-				Job: q.LongestID.Bytes, JobStatus: outbox.Running},
+			Code: WhyWorkersBusy, Since: q.LongestSince.Time, Evidence: Evidence{
+				Running: q.Running, Limit: capacity,
+				Job: q.LongestID.Bytes, JobStatus: outbox.Running,
+			},
 			Sentence: fmt.Sprintf(
 				"The dispatchers of queue %s are busy: they run %d jobs at once and hold %d, the longest, %s, since %s.",
 				j.Queue, capacity, q.Running, outbox.ID(q.LongestID.Bytes), moment(q.LongestSince.Time)),

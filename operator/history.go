@@ -96,8 +96,10 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 			invalid.Field("kind",
 				"has %d jobs in that time of which the payload is sealed, for the job itself: no handler could open a copy", row.Sealed)
 	}
-	plan := HistoryPlan{Jobs: row.Jobs, Bytes: row.Bytes, Oldest: row.Oldest.Time, Newest: row.Newest.Time,
-		Until: r.Until}
+	plan := HistoryPlan{
+		Jobs: row.Jobs, Bytes: row.Bytes, Oldest: row.Oldest.Time, Newest: row.Newest.Time,
+		Until: r.Until,
+	}
 	if r.PerSecond > 0 {
 		plan.Takes = time.Duration(float64(plan.Jobs) / r.PerSecond * float64(time.Second))
 	}

@@ -94,8 +94,10 @@ func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit,
 			DefaultLimit)
 	}
-	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue,
-		"KeyFilter.After.Key": f.After.Key}); err != nil {
+	if err := validTexts(map[string]string{
+		"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue,
+		"KeyFilter.After.Key": f.After.Key,
+	}); err != nil {
 		return nil, err
 	}
 	return o.keys(ctx, f.params())

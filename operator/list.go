@@ -235,7 +235,8 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 // readPage makes rounds. Each round reads the ids in (After, Before), bounds that another statement determines first:
 // whatever happens in between, each id is read once, by one statement.
 func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32,
-	most time.Duration) (page Page, err error) {
+	most time.Duration,
+) (page Page, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not report how many it has skipped
 	ofTenant := params.Tenant

@@ -212,8 +212,10 @@ func (o *Operator) Operations(ctx context.Context, tenant, before outbox.ID, lim
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}
-	params := sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
-		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit))}
+	params := sqlgen.ListOperationsParams{
+		Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
+		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+	}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)
 	}
@@ -222,8 +224,10 @@ func (o *Operator) Operations(ctx context.Context, tenant, before outbox.ID, lim
 
 // Operation returns one of a tenant's operations or, if the tenant is zero, of any, or [ErrOperationNotFound].
 func (o *Operator) Operation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
-	found, err := o.operations(ctx, sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
-		ID: pgvalue.UUID(id), MaxRows: 1})
+	found, err := o.operations(ctx, sqlgen.ListOperationsParams{
+		Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
+		ID: pgvalue.UUID(id), MaxRows: 1,
+	})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("operation %s: %w", id, ErrOperationNotFound)
 	}
@@ -394,8 +398,10 @@ func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperation
 		return err
 	}
 	return o.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
-		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{Bytes: found.last.Bytes,
-			Valid: found.n > 0},
+		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{
+			Bytes: found.last.Bytes,
+			Valid: found.n > 0,
+		},
 		Pause: pgvalue.Interval(time.Duration(done) * spacing), Finished: !found.more,
 	})
 }

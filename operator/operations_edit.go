@@ -65,7 +65,8 @@ func (n NewOperation) validateEdit() error {
 
 // editJobs edits jobs that still wait in the state that the operation has counted, and returns how many it has edited.
 func (o *Operator) editJobs(ctx context.Context, operation pgtype.UUID, edit JobEdit, statuses []outbox.Status,
-	ids []pgtype.UUID) (int, error) {
+	ids []pgtype.UUID,
+) (int, error) {
 	params := sqlgen.EditJobsParams{
 		OperationID: operation, Ids: ids, RunAt: timeOrAny(edit.RunAt),
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,

@@ -81,8 +81,10 @@ func (f OpenFilter) validate() error {
 	if len(f.AsOf) > maxAsOf {
 		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
 	}
-	return validTexts(map[string]string{"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key,
-		"OpenFilter.AsOf": f.AsOf})
+	return validTexts(map[string]string{
+		"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key,
+		"OpenFilter.AsOf": f.AsOf,
+	})
 }
 
 // maxAsOf suffices for a thousand running transactions.
@@ -158,8 +160,10 @@ WHERE jobs.status::text = ANY ($1::text[])
           greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif(split_part($8, '@', 1), '')::pg_snapshot) END)`
 
 func (f OpenFilter) params(act OperationAct) []any {
-	return []any{f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedSince),
-		timeOrAny(f.CreatedUntil), f.AsOf}
+	return []any{
+		f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedSince),
+		timeOrAny(f.CreatedUntil), f.AsOf,
+	}
 }
 
 // MatchOpenJobs counts the open jobs that an act of an operation would affect, and returns in AsOf the moment of the
@@ -318,7 +322,8 @@ func idsOf(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]pgtype.UU
 
 // actOnJobs acts on jobs while they are in one of the statuses, and returns on how many it has acted.
 func (o *Operator) actOnJobs(ctx context.Context, act OperationAct, statuses []outbox.Status,
-	ids []pgtype.UUID) (done int, err error) {
+	ids []pgtype.UUID,
+) (done int, err error) {
 	only := o.Only(statuses...)
 	do := only.Retry
 	switch act {

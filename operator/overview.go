@@ -275,8 +275,10 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 var skipScans = []skipScan{
 	{"plain", "key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001'", []string{"priority"}},
 	{"keyed", "key IS NOT NULL", []string{"priority"}},
-	{"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'",
-		[]string{"tenant_id", "priority"}},
+	{
+		"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'",
+		[]string{"tenant_id", "priority"},
+	},
 }
 
 type skipScan struct {

@@ -122,7 +122,8 @@ func (j OpenJobs) Of(q Queue) Queue {
 // tenant: byTenant contains every tenant that has any, but is nil if there are too many tenants and queues to hold.
 // With a million jobs it takes about half a second.
 func (o *Operator) CountOpen(ctx context.Context,
-	tenant outbox.ID) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
+	tenant outbox.ID,
+) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.CountOpenJobs(ctx, pgvalue.UUIDOrNull(tenant), maxTenantRows)
@@ -174,8 +175,10 @@ func (o *Operator) queueRules(ctx context.Context, queue *string) ([]Queue, erro
 	}
 	queues := make([]Queue, len(rows))
 	for i, row := range rows {
-		queues[i] = Queue{Name: row.Queue, PausedSince: row.PausedAt.Time,
-			MaxRunning: int(pgvalue.OrZero(row.MaxRunning))}
+		queues[i] = Queue{
+			Name: row.Queue, PausedSince: row.PausedAt.Time,
+			MaxRunning: int(pgvalue.OrZero(row.MaxRunning)),
+		}
 		if row.Rate != nil {
 			queues[i].Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
 		}
@@ -192,8 +195,10 @@ func (o *Operator) Pause(ctx context.Context, queue string) error {
 	if err := o.checkQueue(ctx, queue); err != nil {
 		return err
 	}
-	if err := o.db.PauseQueue(ctx, sqlgen.PauseQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID,
-		Reason: o.by.reason}); err != nil {
+	if err := o.db.PauseQueue(ctx, sqlgen.PauseQueueParams{
+		Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason,
+	}); err != nil {
 		return fmt.Errorf("pause queue %s: %w", queue, err)
 	}
 	return nil
@@ -207,8 +212,10 @@ func (o *Operator) Resume(ctx context.Context, queue string) error {
 	if err := o.checkQueue(ctx, queue); err != nil {
 		return err
 	}
-	if err := o.db.ResumeQueue(ctx, sqlgen.ResumeQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID,
-		Reason: o.by.reason}); err != nil {
+	if err := o.db.ResumeQueue(ctx, sqlgen.ResumeQueueParams{
+		Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason,
+	}); err != nil {
 		return fmt.Errorf("resume queue %s: %w", queue, err)
 	}
 	return nil

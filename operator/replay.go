@@ -58,7 +58,8 @@ const (
 // a second, or a dead letter as before. Two at once share the work. None replays a job twice: a job that fails again
 // meanwhile stays a dead letter, see [BulkProgress].
 func (o *Operator) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter,
-	rate float64) iter.Seq2[BulkProgress, error] {
+	rate float64,
+) iter.Seq2[BulkProgress, error] {
 	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // NaN is refused, too
 		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate,
 			MaxRate))
@@ -109,7 +110,8 @@ type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (don
 // actOnMany goes through the dead letters from the oldest id to the newest, a page at a time, and waits spacing for
 // each one that it has acted on.
 func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, spacing time.Duration,
-	act actOnSome) iter.Seq2[BulkProgress, error] {
+	act actOnSome,
+) iter.Seq2[BulkProgress, error] {
 	if err := f.validate(); err != nil {
 		return refused(err)
 	}
@@ -221,7 +223,8 @@ type pageOf struct {
 }
 
 func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams,
-	act actOnSome) (found pageOf, done int, err error) {
+	act actOnSome,
+) (found pageOf, done int, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.FindDeadLetters(ctx, params)
@@ -279,7 +282,8 @@ var errTried = errors.New("only tried")
 // tryReplayEdited makes the change and rolls it back, so that the database, its clock and the login's rights are all
 // tested.
 func (o *Operator) tryReplayEdited(ctx context.Context,
-	params sqlgen.ReplayEditedParams) (moved []sqlgen.ReplayEditedRow, err error) {
+	params sqlgen.ReplayEditedParams,
+) (moved []sqlgen.ReplayEditedRow, err error) {
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		if moved, err = sqlgen.New(tx).ReplayEdited(ctx, params); err != nil {
 			return err

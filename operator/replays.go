@@ -209,8 +209,10 @@ func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) (
 
 // Replay returns one replay, or [ErrReplayNotFound]; only one of the tenant, unless that is zero.
 func (o *Operator) Replay(ctx context.Context, sink string, id, tenant outbox.ID) (Replay, error) {
-	found, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant),
-		ID: pgvalue.UUID(id)})
+	found, err := o.replays(ctx, sqlgen.ListReplaysParams{
+		Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant),
+		ID: pgvalue.UUID(id),
+	})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("replay %s of sink %s: %w", id, sink, ErrReplayNotFound)
 	}
@@ -232,8 +234,10 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 		all[i] = Replay{
 			ID: row.ID.Bytes, Sink: row.Sink,
 			ReplayEvents: ReplayEvents{
-				EventFilter: EventFilter{Since: row.Since.Time, Until: row.Until.Time, Topics: row.Topics, Key: row.Key,
-					Tenant: row.TenantID.Bytes},
+				EventFilter: EventFilter{
+					Since: row.Since.Time, Until: row.Until.Time, Topics: row.Topics, Key: row.Key,
+					Tenant: row.TenantID.Bytes,
+				},
 				PerSecond: row.PerSecond, Again: row.Again, StopLive: row.StopLive,
 			},
 			Events: row.Events, Published: row.Published, Refused: row.Refused, Repeated: row.Repeated,

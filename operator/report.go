@@ -82,8 +82,10 @@ func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, er
 // by their numbers.
 func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([]LogLine, error) {
 	rows, err := listOf(ctx, o, id, "the log", func(ctx context.Context) ([]sqlgen.ListLogsRow, error) {
-		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterEpoch: after.Epoch,
-			AfterLine: after.Line - 1})
+		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{
+			JobID: pgvalue.UUID(id), AfterEpoch: after.Epoch,
+			AfterLine: after.Line - 1,
+		})
 	})
 	return logLines(rows), err
 }
@@ -152,11 +154,15 @@ func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err er
 		case "checkpoint":
 			r.Checkpoint = Checkpoint{Data: row.Data, SavedAt: row.At.Time, Epoch: row.Epoch}
 		case "line":
-			lines = append(lines, sqlgen.ListLogsRow{Epoch: row.Epoch, Line: row.Line, LoggedAt: row.At,
-				Level: row.Name, Message: row.Message})
+			lines = append(lines, sqlgen.ListLogsRow{
+				Epoch: row.Epoch, Line: row.Line, LoggedAt: row.At,
+				Level: row.Name, Message: row.Message,
+			})
 		case "step":
-			steps = append(steps, sqlgen.ListStepsRow{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.At,
-				Took: row.Took, ResultBytes: row.Current})
+			steps = append(steps, sqlgen.ListStepsRow{
+				Name: row.Name, Epoch: row.Epoch, FinishedAt: row.At,
+				Took: row.Took, ResultBytes: row.Current,
+			})
 		}
 	}
 	r.Log, r.Steps = logLines(lines), stepsOf(steps)
@@ -165,7 +171,8 @@ func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err er
 
 // listOf runs a query about a job. Only if the answer is empty does it check whether the job exists.
 func listOf[R any](ctx context.Context, o *Operator, id outbox.ID, what string,
-	query func(context.Context) ([]R, error)) ([]R, error) {
+	query func(context.Context) ([]R, error),
+) ([]R, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := query(ctx)

@@ -72,7 +72,8 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 // OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that are due for longer than
 // patience and not paused, the longest due first. It sets their name, tenant, kind, queue and NextAt.
 func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration,
-	limit int) ([]Schedule, error) {
+	limit int,
+) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.OverdueSchedules(ctx, sqlgen.OverdueSchedulesParams{
@@ -83,8 +84,10 @@ func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patie
 	}
 	schedules := make([]Schedule, len(rows))
 	for i, row := range rows {
-		schedules[i] = Schedule{Name: row.Name, Tenant: row.TenantID.Bytes, Kind: row.Kind, Queue: row.Queue,
-			NextAt: row.NextAt.Time}
+		schedules[i] = Schedule{
+			Name: row.Name, Tenant: row.TenantID.Bytes, Kind: row.Kind, Queue: row.Queue,
+			NextAt: row.NextAt.Time,
+		}
 	}
 	return schedules, nil
 }
@@ -145,7 +148,8 @@ func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time
 // schedule.ErrDeclared for a schedule of a program, or every mistake as [*outbox.InvalidError]s. The zero tenant means
 // [outbox.RootTenant].
 func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
-	e ScheduleEdit) (next time.Time, err error) {
+	e ScheduleEdit,
+) (next time.Time, err error) {
 	err = o.onSchedule(ctx, "change", tenant, name, func(ctx context.Context, tx pgx.Tx) (c change, err error) {
 		if c.before, err = describeSchedule(ctx, tx, orRoot(tenant), name); err != nil || c.before == nil {
 			return c, err
@@ -202,7 +206,8 @@ func pausedJSON(paused bool) []byte {
 // onSchedule runs an act together with its row in the audit: both are stored, or neither. An act without effect is not
 // recorded.
 func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string,
-	do func(context.Context, pgx.Tx) (change, error)) error {
+	do func(context.Context, pgx.Tx) (change, error),
+) error {
 	if err := validTexts(map[string]string{"name": name}); err != nil {
 		return err
 	}
@@ -234,14 +239,16 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 // status: pending, or created if the schedule's jobs are held. The job is scheduled for now, and no tick moves. It
 // returns [ErrScheduleNotFound].
 func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID,
-	name string) (id outbox.ID, status outbox.Status, err error) {
+	name string,
+) (id outbox.ID, status outbox.Status, err error) {
 	return o.RunScheduleOnce(ctx, tenant, name, outbox.ID{})
 }
 
 // RunScheduleOnce is [Operator.RunSchedule], except that a repeated call with the same request only returns the first
 // job's id: a form that is sent twice runs the job once. The zero request never counts as repeated.
 func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string,
-	request outbox.ID) (id outbox.ID, status outbox.Status, err error) {
+	request outbox.ID,
+) (id outbox.ID, status outbox.Status, err error) {
 	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		if err != nil || len(rows) == 0 {
@@ -275,8 +282,10 @@ func ranBefore(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, kind, key
 		pgvalue.UUID(tenant), name); err != nil {
 		return nil, err
 	}
-	return sqlgen.New(tx).FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(tenant),
-		Kind: kind, Key: key})
+	return sqlgen.New(tx).FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{
+		TenantID: pgvalue.UUID(tenant),
+		Kind:     kind, Key: key,
+	})
 }
 
 // jobOf returns the job of a schedule, with the headers that schedule.TickOf reads.

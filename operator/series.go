@@ -146,7 +146,8 @@ type Spark struct {
 // Queue and Kind of the filter. It leaves out steps in which none were open; measured lists the steps with any
 // measurement.
 func (o *Operator) Sparks(ctx context.Context, f SeriesFilter,
-	byKind bool) (open map[string][]Spark, measured []time.Time, err error) {
+	byKind bool,
+) (open map[string][]Spark, measured []time.Time, err error) {
 	if err := f.validate(); err != nil {
 		return nil, nil, err
 	}

@@ -109,8 +109,10 @@ func (o *Operator) RemoveSink(ctx context.Context, sink string, giveUp bool) err
 func (o *Operator) removeSink(ctx context.Context, sink string) (sqlgen.RemoveSinkRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	found, err := o.db.RemoveSink(ctx, sqlgen.RemoveSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
-		Reason: o.by.reason})
+	found, err := o.db.RemoveSink(ctx, sqlgen.RemoveSinkParams{
+		Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason,
+	})
 	if err := onSink("remove", sink, len(found), err); err != nil {
 		return sqlgen.RemoveSinkRow{}, err
 	}

@@ -95,8 +95,10 @@ func (s Sink) State() string {
 func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.PauseSink(ctx, sqlgen.PauseSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
-		Reason: o.by.reason})
+	found, err := o.db.PauseSink(ctx, sqlgen.PauseSinkParams{
+		Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason,
+	})
 	return onSink("pause", sink, len(found), err)
 }
 
@@ -104,8 +106,10 @@ func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 func (o *Operator) ResumeSink(ctx context.Context, sink string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.ResumeSink(ctx, sqlgen.ResumeSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
-		Reason: o.by.reason})
+	found, err := o.db.ResumeSink(ctx, sqlgen.ResumeSinkParams{
+		Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID,
+		Reason: o.by.reason,
+	})
 	return onSink("resume", sink, len(found), err)
 }
 

@@ -37,8 +37,10 @@ type View struct {
 
 func (w View) validate() error {
 	errs := []error{validTexts(map[string]string{"View.Name": w.Name, "View.Query": w.Query})}
-	for field, is := range map[string][2]int{"View.Name": {len(w.Name), maxViewName},
-		"View.Query": {len(w.Query), maxViewQuery}} {
+	for field, is := range map[string][2]int{
+		"View.Name":  {len(w.Name), maxViewName},
+		"View.Query": {len(w.Query), maxViewQuery},
+	} {
 		if is[0] < 1 || is[0] > is[1] {
 			errs = append(errs, invalid.Field(field, "has %d bytes, want 1 to %d", is[0], is[1]))
 		}
@@ -57,8 +59,10 @@ func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) 
 	}
 	views := make([]View, len(rows))
 	for i, row := range rows {
-		views[i] = View{Name: row.Name, Query: row.Query, Shared: row.Shared, SavedBy: row.SavedBy,
-			SavedAt: row.SavedAt.Time}
+		views[i] = View{
+			Name: row.Name, Query: row.Query, Shared: row.Shared, SavedBy: row.SavedBy,
+			SavedAt: row.SavedAt.Time,
+		}
 	}
 	return views, nil
 }

@@ -20,6 +20,8 @@ type Caller struct {
 // Caller returns who asked for the job, as far as its headers record it.
 func (c *Claimed) Caller() Caller {
 	headers := c.Headers()
-	return Caller{Service: headers[engine.HeaderService], User: headers[engine.HeaderUser],
-		CorrelationID: headers[engine.HeaderCorrelationID]}
+	return Caller{
+		Service: headers[engine.HeaderService], User: headers[engine.HeaderUser],
+		CorrelationID: headers[engine.HeaderCorrelationID],
+	}
 }

@@ -57,8 +57,10 @@ func pgxConn(db copier) *pgx.Conn {
 
 // copyTo sends one COPY and calls pgx's tracer as pgx does.
 func (s *copySource) copyTo(ctx context.Context, conn *pgx.Conn, names []string) error {
-	stream := &copyStream{copySource: s, types: conn.TypeMap(),
-		bytes: append(make([]byte, 0, copyMessage), copyHeader...)}
+	stream := &copyStream{
+		copySource: s, types: conn.TypeMap(),
+		bytes: append(make([]byte, 0, copyMessage), copyHeader...),
+	}
 	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
 	if traced {
 		ctx = tracer.TraceCopyFromStart(ctx, conn, pgx.TraceCopyFromStartData{TableName: jobsTable, ColumnNames: names})

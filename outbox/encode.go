@@ -23,6 +23,8 @@ func Encode(args Args, opts Options) (Request, error) {
 	if err != nil {
 		return Request{Options: opts}, err
 	}
-	return Request{Args: Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType},
-		Options: opts}, nil
+	return Request{
+		Args:    Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType},
+		Options: opts,
+	}, nil
 }

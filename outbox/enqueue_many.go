@@ -131,8 +131,10 @@ func (b *batcher) next(ctx context.Context, rows []row) ([]row, error) {
 	for i := range rows {
 		r := &b.requests[first+i]
 		if r.Options.Key.MaxQueued != 0 {
-			return nil, &RequestError{Index: first + i,
-				Err: invalid("Options.Key.MaxQueued", "is decided on one job at a time: use Submit")}
+			return nil, &RequestError{
+				Index: first + i,
+				Err:   invalid("Options.Key.MaxQueued", "is decided on one job at a time: use Submit"),
+			}
 		}
 		if err := makeRow(ctx, &rows[i], b.newID, r.Args, &r.Options); err != nil {
 			return nil, &RequestError{Index: first + i, Err: err}

@@ -101,8 +101,10 @@ func validHeaders(field string, headers map[string]string) (errs []error) {
 		if name == "" { // brokers and HTTP have no header without a name
 			errs = append(errs, invalid(field+" name", "is empty"))
 		}
-		for _, err := range []error{validText(field+" name", name),
-			validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value)} {
+		for _, err := range []error{
+			validText(field+" name", name),
+			validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value),
+		} {
 			if err != nil {
 				errs = append(errs, err)
 			}

@@ -122,8 +122,10 @@ func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify b
 		if queue == "" {
 			queue = engine.DefaultQueue
 		}
-		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key.Name,
-			Queued: done.Queued, MaxQueued: opts.Key.MaxQueued})
+		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{
+			Queue: queue, Key: opts.Key.Name,
+			Queued: done.Queued, MaxQueued: opts.Key.MaxQueued,
+		})
 	}
 	return done.ID, err
 }

@@ -57,7 +57,8 @@ func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (contex
 // tracePublish is traceEnqueue for events. It changes their options; the headers of the first determine the span's
 // parent.
 func tracePublish(ctx context.Context, t engine.Tracer, topic string,
-	all ...*EventOptions) (context.Context, engine.Span) {
+	all ...*EventOptions,
+) (context.Context, engine.Span) {
 	ctx, span := t.Start(ctx, engine.SpanStart{
 		Operation: engine.OpPublish, Name: topic, Destination: topic, Count: len(all),
 		Headers: []map[string]string{all[0].Headers}, Tenant: tenantOf(all[0].Tenant),

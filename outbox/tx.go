@@ -258,7 +258,8 @@ func (f failed) Values() ([]any, error)        { return nil, f.err }
 func (f failed) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
 
 func (t *producerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
-	rows pgx.CopyFromSource) (int64, error) {
+	rows pgx.CopyFromSource,
+) (int64, error) {
 	if err := t.send(ctx); err != nil {
 		return 0, err
 	}

@@ -126,7 +126,8 @@ func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 
 // CopyFrom copies rows into a table, as a transaction of its own.
 func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
-	from pgx.CopyFromSource) (n int64, err error) {
+	from pgx.CopyFromSource,
+) (n int64, err error) {
 	err = d.alone(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
 		n, err = d.conn.root.CopyFrom(ctx, table, columns, from)
 		return err

@@ -50,8 +50,10 @@ func optionFields(o outbox.Options) (fields []field) {
 	})
 	add(o.Hold, "Hold", true, func(s storedJob) any { return s.status == outbox.Created })
 	add(o.Streamed, "Streamed", true, func(s storedJob) any { return s.streamed })
-	headers := map[string]string{"caller-service": o.Caller.Service, "caller-user": o.Caller.User,
-		"correlation-id": o.Caller.CorrelationID}
+	headers := map[string]string{
+		"caller-service": o.Caller.Service, "caller-user": o.Caller.User,
+		"correlation-id": o.Caller.CorrelationID,
+	}
 	maps.DeleteFunc(headers, func(_, value string) bool { return value == "" })
 	maps.Copy(headers, o.Headers)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {

@@ -74,8 +74,10 @@ func RequireNotPublished(t testing.TB, db outbox.DB, topic string) {
 func wantedEvent(t testing.TB, event outbox.Event, o outbox.EventOptions) []string {
 	t.Helper()
 	content := plain(t, "event", event)
-	wanted := storedEvent{contentType: content.Type, payload: content.Bytes, key: o.Key, headers: o.Headers,
-		tenant: o.Tenant, id: o.ID}
+	wanted := storedEvent{
+		contentType: content.Type, payload: content.Bytes, key: o.Key, headers: o.Headers,
+		tenant: o.Tenant, id: o.ID,
+	}
 	return wanted.lines(o)
 }
 

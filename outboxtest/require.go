@@ -80,8 +80,10 @@ func RequireEnqueued[T outbox.Args](t testing.TB, db outbox.DB, want T, opts ...
 	var all []Job[T]
 	if raw, ok := any(want).(outbox.Raw); ok {
 		for _, s := range mustStored(t, db, raw.KindName) {
-			all = append(all, Job[T]{ID: s.id, Args: want, Queue: s.queue, Priority: s.priority, Key: s.key,
-				Headers: s.headers, Status: s.status, RunAt: s.runAt, created: s.created, stored: s})
+			all = append(all, Job[T]{
+				ID: s.id, Args: want, Queue: s.queue, Priority: s.priority, Key: s.key,
+				Headers: s.headers, Status: s.status, RunAt: s.runAt, created: s.created, stored: s,
+			})
 		}
 	} else {
 		all = Enqueued[T](t, db)

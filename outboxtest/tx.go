@@ -156,7 +156,8 @@ func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 }
 
 func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
-	from pgx.CopyFromSource) (n int64, err error) {
+	from pgx.CopyFromSource,
+) (n int64, err error) {
 	err = t.do(ctx, "COPY "+table.Sanitize(), func(ctx context.Context) error {
 		n, err = t.db.conn.root.CopyFrom(ctx, table, columns, from)
 		return err

@@ -68,8 +68,10 @@ func (c *ClaimCheck) Seal(ctx context.Context, of outbox.Part, content outbox.Co
 		return content, nil
 	}
 	sum := sha256.Sum256(content.Bytes)
-	r := reference{Name: place(of) + hex.EncodeToString(sum[:8]), Bytes: len(content.Bytes),
-		SHA256: hex.EncodeToString(sum[:]), Type: content.Type}
+	r := reference{
+		Name: place(of) + hex.EncodeToString(sum[:8]), Bytes: len(content.Bytes),
+		SHA256: hex.EncodeToString(sum[:]), Type: content.Type,
+	}
 	if err := c.Store.Put(ctx, r.Name, content.Bytes); err != nil {
 		return outbox.Content{}, fmt.Errorf("claim check: store %s: %w", r.Name, err)
 	}

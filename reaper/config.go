@@ -71,8 +71,10 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	byStatus := map[outbox.Status]time.Duration{outbox.Failed: defaultKeepDeadLetters,
-		outbox.Dead: defaultKeepDeadLetters}
+	byStatus := map[outbox.Status]time.Duration{
+		outbox.Failed: defaultKeepDeadLetters,
+		outbox.Dead:   defaultKeepDeadLetters,
+	}
 	if c.Keep == 0 {
 		byStatus[outbox.Succeeded] = defaultKeepSucceeded
 	}

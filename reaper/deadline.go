@@ -177,7 +177,8 @@ func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sql
 // close executes one statement, and moves on the keys of the jobs that it closed. It also returns how long the
 // statement took.
 func (c *closer) close(ctx context.Context,
-	params sqlgen.ExpireDeadlinesParams) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
+	params sqlgen.ExpireDeadlinesParams,
+) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
 	row, err = c.db.ExpireDeadlines(bound, params)

@@ -103,8 +103,10 @@ func (s *sampler) count(ctx context.Context, turn pgtype.Timestamptz) error {
 	rest := max(s.interval*7/10, depthShare*took)
 	var stored [][]byte
 	err = s.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {
-		stored, err = q.EndSample(ctx, sqlgen.EndSampleParams{Chore: sampleChore, Turn: turn,
-			Rest: pgvalue.Interval(rest), Depth: depth})
+		stored, err = q.EndSample(ctx, sqlgen.EndSampleParams{
+			Chore: sampleChore, Turn: turn,
+			Rest: pgvalue.Interval(rest), Depth: depth,
+		})
 		return err
 	})
 	if err != nil || len(stored) == 0 {

@@ -72,7 +72,8 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 
 // countUnread returns how many events of a day a sink has not read.
 func (t eventTrimmer) countUnread(ctx context.Context, day sqlgen.ListEventDaysRow,
-	sink string) (unread int64, err error) {
+	sink string,
+) (unread int64, err error) {
 	params := sqlgen.CountUnreadParams{
 		Sink: sink, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant, After: day.FirstPosition - 1,
 	}

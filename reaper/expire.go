@@ -133,7 +133,8 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 // take executes one statement. It returns the jobs that it took away, those that it left for the next one, the
 // database's time, and how long the statement took.
 func (e *expirer) take(ctx context.Context,
-	params sqlgen.ExpireLeasesParams) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
+	params sqlgen.ExpireLeasesParams,
+) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
 	e.sight.ask(sent, &params)

@@ -71,7 +71,8 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 // dropIfPast drops a day if everything in it is beyond its retention. If the drop must wait, the result of reading the
 // day is remembered.
 func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow,
-	rules rules) (past, dropped bool, err error) {
+	rules rules,
+) (past, dropped bool, err error) {
 	jobs, known := t.counted[day.Name]
 	if !known {
 		if jobs, past, err = t.countDay(ctx, day, rules); err != nil || !past {
@@ -95,7 +96,8 @@ func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryP
 
 // countDay counts a day's jobs by status. It stops at the first job that stays.
 func (t *historyTrimmer) countDay(ctx context.Context, day sqlgen.ListHistoryPartitionsRow,
-	rules rules) (jobs map[string]int64, past bool, err error) {
+	rules rules,
+) (jobs map[string]int64, past bool, err error) {
 	jobs = map[string]int64{}
 	params := sqlgen.CountDayParams{
 		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, FirstInstant: day.FirstInstant,
@@ -172,7 +174,8 @@ func (t *historyTrimmer) trimDay(ctx context.Context, day sqlgen.ListHistoryPart
 // list returns the days of the history, and for each day which of the retentions that are shorter than the longest it
 // is beyond.
 func (t *historyTrimmer) list(ctx context.Context,
-	shorter []pgtype.Interval) (days []sqlgen.ListHistoryPartitionsRow, err error) {
+	shorter []pgtype.Interval,
+) (days []sqlgen.ListHistoryPartitionsRow, err error) {
 	err = t.batches.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
 		days, err = q.ListHistoryPartitions(ctx, pgvalue.Interval(t.config.longestRetention()), shorter)
 		return err

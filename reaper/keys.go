@@ -116,8 +116,10 @@ func (s *sweeper) forget(ctx context.Context, k keys) error {
 	for len(k.names) > 0 {
 		n := min(len(k.names), sweepPage)
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		_, err := s.db.ForgetKeys(bound, sqlgen.ForgetKeysParams{TenantIds: k.tenants[:n], Queues: k.queues[:n],
-			Keys: k.names[:n]})
+		_, err := s.db.ForgetKeys(bound, sqlgen.ForgetKeysParams{
+			TenantIds: k.tenants[:n], Queues: k.queues[:n],
+			Keys: k.names[:n],
+		})
 		cancel()
 		if err != nil {
 			return fmt.Errorf("forget keys without jobs: %w", err)

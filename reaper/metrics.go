@@ -114,8 +114,10 @@ func (m *metrics) countTrimmed(f promauto.Factory) {
 		Name: "outbox_reaper_rows_trimmed_total",
 		Help: "Rows deleted because they were beyond their retention, without the days dropped whole.",
 	}, []string{"table"})
-	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers",
-		"lease_extensions", "audit", "progress", "events", "measures", "operations"} {
+	for _, table := range []string{
+		"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers",
+		"lease_extensions", "audit", "progress", "events", "measures", "operations",
+	} {
 		m.trimmed[table] = trimmed.WithLabelValues(table)
 	}
 	jobs := f.NewCounterVec(prometheus.CounterOpts{

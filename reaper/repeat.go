@@ -19,7 +19,8 @@ type repeater struct {
 
 // repeat runs a chore until ctx ends, waiting each time as long as the chore asks.
 func (r *repeater) repeat(ctx context.Context, name string, chore func(context.Context) (time.Duration, error),
-	retry backoff.Backoff) {
+	retry backoff.Backoff,
+) {
 	for ctx.Err() == nil {
 		wait, err := chore(ctx)
 		switch {

@@ -72,8 +72,10 @@ func (t rowTrimmer) attempts(ctx context.Context) error {
 }
 
 func (t rowTrimmer) inbox(ctx context.Context) error {
-	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: pgvalue.Interval(t.config.KeepInbox),
-		MaxRows: trimBatch}
+	params := sqlgen.TrimInboxParams{
+		FromReceivedAt: always, Keep: pgvalue.Interval(t.config.KeepInbox),
+		MaxRows: trimBatch,
+	}
 	return t.batches.all(ctx, "inbox", int64(trimBatch),
 		func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 			row, err := q.TrimInbox(ctx, params)

@@ -23,8 +23,10 @@ const (
 // end of a long history: a plan for any minute reads all of it), but with no more processes than the one whose time we
 // measure.
 func openPools(ctx context.Context, user *pgxpool.Pool) (leases *pgxpool.Pool, on chores, err error) {
-	leases, err = pgsession.Open(ctx, user, pgsession.Config{Conns: 2, Needs: "reap", Timeout: 10 * time.Second,
-		ByIndex: true})
+	leases, err = pgsession.Open(ctx, user, pgsession.Config{
+		Conns: 2, Needs: "reap", Timeout: 10 * time.Second,
+		ByIndex: true,
+	})
 	if err != nil {
 		return nil, on, err
 	}

@@ -49,7 +49,8 @@ type batches struct {
 
 // all repeats a statement until it finds less than a batch to examine.
 func (b batches) all(ctx context.Context, table string, batch int64,
-	statement func(context.Context, *sqlgen.Queries) (trimmed, lookedAt int64, err error)) error {
+	statement func(context.Context, *sqlgen.Queries) (trimmed, lookedAt int64, err error),
+) error {
 	for lookedAt := batch; lookedAt >= batch; {
 		err := b.one(ctx, table, func(ctx context.Context, q *sqlgen.Queries) (trimmed int64, err error) {
 			trimmed, lookedAt, err = statement(ctx, q)
@@ -64,7 +65,8 @@ func (b batches) all(ctx context.Context, table string, batch int64,
 
 // one runs a statement once and then pauses, which limits trimming to a tenth of the time.
 func (b batches) one(ctx context.Context, table string,
-	statement func(context.Context, *sqlgen.Queries) (trimmed int64, err error)) error {
+	statement func(context.Context, *sqlgen.Queries) (trimmed int64, err error),
+) error {
 	var trimmed int64
 	var took time.Duration
 	err := b.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) (err error) {

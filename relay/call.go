@@ -35,15 +35,18 @@ type caller struct {
 }
 
 func newCaller(name string, sink Sink, metrics *sinkMetrics) caller {
-	return caller{name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1),
-		heldTurn: make(chan struct{}, 1)}
+	return caller{
+		name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1),
+		heldTurn: make(chan struct{}, 1),
+	}
 }
 
 // bounded calls do once it is the caller's turn, until timeout has passed or ctx ends, and returns the sink's answer.
 // If the sink panics or does not return soon after that, bounded returns an error; a sink that has not returned is not
 // called again until it has.
 func bounded[T any](ctx context.Context, c *caller, timeout time.Duration, do func(context.Context) T) (answer T,
-	err error) {
+	err error,
+) {
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()

@@ -152,8 +152,10 @@ func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 
 // messageOfJob returns the message from which hold made a job, and its route.
 func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
-	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload,
-		Headers: job.Headers()}
+	e := Event{
+		Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload,
+		Headers: job.Headers(),
+	}
 	about, err := engine.ParseHeldEvent(e.Headers[engine.HeaderHeld])
 	if err == nil {
 		e.ID, err = outbox.ParseID(about.ID)

@@ -78,8 +78,10 @@ func (e *Event) envelope(mode CloudEvents, source string) (Message, error) {
 }
 
 func (e *Event) makeEnvelope(mode CloudEvents, source string) (m Message, err error) {
-	m = Message{ID: e.messageID(), Key: e.Key, ContentType: e.ContentType, Body: e.Payload, At: e.At,
-		Position: e.Position}
+	m = Message{
+		ID: e.messageID(), Key: e.Key, ContentType: e.ContentType, Body: e.Payload, At: e.At,
+		Position: e.Position,
+	}
 	if mode == Structured {
 		if m.Body, err = structured(e, m.ID, source); err != nil {
 			return Message{}, &RefusedError{CodeRefused, err}

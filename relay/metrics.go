@@ -124,8 +124,10 @@ func (m *sinkMetrics) held(h *held) {
 
 // forget resets the gauges in a process that no longer owns the sink.
 func (m *sinkMetrics) forget() {
-	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages,
-		m.heldKeys} {
+	for _, g := range []prometheus.Gauge{
+		m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages,
+		m.heldKeys,
+	} {
 		g.Set(0)
 	}
 }

@@ -104,8 +104,10 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 			conn.Release()
 		}
 	}()
-	rows, err := sqlgen.New(conn).OwnSink(bound, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner,
-		LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
+	rows, err := sqlgen.New(conn).OwnSink(bound, sqlgen.OwnSinkParams{
+		Sink: p.name, Owner: p.owner,
+		LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
+	})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("own sink: %w", err)
@@ -136,8 +138,10 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 	switch row.AwayCode {
 	case "", CodeGaps, CodeReplay: // the broker has no part in it; this owner finds out for itself
 	default:
-		o.away = &away{time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode,
-			row.AwayMessage}
+		o.away = &away{
+			time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode,
+			row.AwayMessage,
+		}
 	}
 	if err := o.suspicions.load(row.Missing); err != nil {
 		return nil, err
@@ -406,11 +410,13 @@ func (o *ownership) step() (_ *step, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.publisher
-	s := &step{published: o.published, away: o.away, looks: time.Since(o.looked) > lookInterval,
+	s := &step{
+		published: o.published, away: o.away, looks: time.Since(o.looked) > lookInterval,
 		params: sqlgen.AdvanceSinkParams{
 			Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
 			Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,
-		}}
+		},
+	}
 	s.to(o.cursor)
 	if why := o.away; why != nil {
 		s.params.AwayFor = pgvalue.Interval(time.Since(why.since))

@@ -41,8 +41,10 @@ type delivery struct {
 // refused, it and the later messages of its key become jobs; everything else that was not tried goes into the next
 // pass. So no message that becomes a job is behind one of its key whose outcome is unknown.
 func send(ctx context.Context, p *publisher, o *ownership, read page) error {
-	d := &delivery{publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),
-		rest: make([]int, len(read.events))}
+	d := &delivery{
+		publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),
+		rest: make([]int, len(read.events)),
+	}
 	for i := range d.rest {
 		d.rest[i] = i
 	}
@@ -98,8 +100,10 @@ func (d *delivery) store(ctx context.Context, read page) error {
 		for _, i := range d.held {
 			d.done[i] = false
 		}
-		d.failure = &failure{code: CodeStuck,
-			err: fmt.Errorf("no jobs can be made of messages that the sink refuses: %w", err)}
+		d.failure = &failure{
+			code: CodeStuck,
+			err:  fmt.Errorf("no jobs can be made of messages that the sink refuses: %w", err),
+		}
 		d.metrics.failed(CodeStuck)
 	}
 	d.o.move(d.cursor(read), d.published)

@@ -190,8 +190,10 @@ func (p *replayer) look(ctx context.Context) error {
 	q := sqlgen.New(p.pool)
 	if d, ok := p.sink.(Deduplicator); ok && d.Remembers() != p.remembers {
 		remembers := d.Remembers()
-		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: p.o.epoch,
-			Remembers: pgvalue.Interval(remembers)}); err != nil {
+		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{
+			Sink: p.name, Owner: p.owner, Epoch: p.o.epoch,
+			Remembers: pgvalue.Interval(remembers),
+		}); err != nil {
 			return fmt.Errorf("store for how long the broker remembers ids: %w", err)
 		}
 		p.remembers = remembers

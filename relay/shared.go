@@ -74,7 +74,8 @@ type look struct {
 // has them, it calls read, which returns all events or a full page. The events are shared with other sinks and must not
 // be changed.
 func (s *shared) newer(ctx context.Context, timeline string, top int64, read func() ([]Event, error)) ([]Event,
-	bool, error) {
+	bool, error,
+) {
 	for {
 		l, isOurs := s.find(timeline, top)
 		if isOurs {

@@ -116,7 +116,8 @@ func (d *declarer) lock(ctx context.Context, tx pgx.Tx) (now time.Time, rows []r
 }
 
 func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Time,
-	rows []row) (firings []firing, err error) {
+	rows []row,
+) (firings []firing, err error) {
 	for _, r := range rows {
 		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !d.movesTicks(r) {
 			continue

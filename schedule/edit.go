@@ -93,7 +93,8 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 // under the old timing. If the database refuses the tick's job, the tick is lost. Firings that begin meanwhile skip the
 // row and later find the stored change.
 func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID,
-	name, by string) (next time.Time, found bool, err error) {
+	name, by string,
+) (next time.Time, found bool, err error) {
 	q := sqlgen.New(tx)
 	locked, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
 	switch {
@@ -128,7 +129,8 @@ func (e Edit) ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID,
 // storeFor stores a schedule as belonging to by and returns its next tick. If there is nothing to change, it returns
 // the error that the caller passed as unchanged.
 func (s Schedule) storeFor(ctx context.Context, tx pgx.Tx, p sqlgen.DeclareScheduleParams, by string, now time.Time,
-	unchanged error) (next time.Time, err error) {
+	unchanged error,
+) (next time.Time, err error) {
 	if next, err = s.timing.next(now); err != nil {
 		return next, err
 	}
@@ -153,8 +155,10 @@ type definition struct {
 }
 
 func definitionOf(r row) definition {
-	d := definition{expression: pgvalue.OrZero(r.Expression), zone: pgvalue.OrZero(r.TimeZone),
-		every: pgvalue.Duration(r.Every)}
+	d := definition{
+		expression: pgvalue.OrZero(r.Expression), zone: pgvalue.OrZero(r.TimeZone),
+		every: pgvalue.Duration(r.Every),
+	}
 	d.args = outbox.Raw{KindName: r.Kind, Payload: r.Payload, ContentType: r.ContentType}
 	d.opts = Options{
 		Queue: r.Queue, Priority: int(r.Priority), MaxAttempts: int(r.MaxAttempts),

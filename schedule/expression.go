@@ -23,8 +23,10 @@ var cronFields = [...]field{
 	{name: "expression.minute", max: 59},
 	{name: "expression.hour", max: 23},
 	{name: "expression.day-of-month", min: 1, max: 31},
-	{name: "expression.month", min: 1, max: 12,
-		names: strings.Fields("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC")},
+	{
+		name: "expression.month", min: 1, max: 12,
+		names: strings.Fields("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC"),
+	},
 	{name: "expression.day-of-week", max: 7, names: strings.Fields("SUN MON TUE WED THU FRI SAT")},
 }
 

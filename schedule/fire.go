@@ -209,12 +209,15 @@ func crowdOf(firings []firing) (tenants []string) {
 
 // some runs one transaction. It returns what it fired, whether more may be due, and the first schedule that it locked.
 func (f *firer) some(ctx context.Context, most int32,
-	passed []string) (firings []firing, more bool, first *row, err error) {
+	passed []string,
+) (firings []firing, more bool, first *row, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	err = transact(bound, f.pool, func(tx pgx.Tx) error {
-		rows, err := sqlgen.New(tx).LockDueSchedules(bound, sqlgen.LockDueSchedulesParams{SetAside: f.aside(),
-			Passed: passed, MaxSchedules: most})
+		rows, err := sqlgen.New(tx).LockDueSchedules(bound, sqlgen.LockDueSchedulesParams{
+			SetAside: f.aside(),
+			Passed:   passed, MaxSchedules: most,
+		})
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
 		}

@@ -30,8 +30,10 @@ type boundedListener struct {
 }
 
 func boundConnections(ln net.Listener, most int, endIdle func(), log *slog.Logger) *boundedListener {
-	b := &boundedListener{Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), idle: endIdle,
-		log: log}
+	b := &boundedListener{
+		Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), idle: endIdle,
+		log: log,
+	}
 	b.close = sync.OnceFunc(func() { close(b.closed) })
 	return b
 }

@@ -120,10 +120,12 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	config.Logger = log
 	config.CountAtOnce = true
 	if c.Console != nil && config.Watch == nil {
-		config.Watch = watch.New(config.Pool, watch.Config{CountAtOnce: true, Stopping: stopping,
+		config.Watch = watch.New(config.Pool, watch.Config{
+			CountAtOnce: true, Stopping: stopping,
 			Changes: watch.ChangesConfig{
 				Complain: complainer(log),
-			}})
+			},
+		})
 	}
 	a := &apiServer{
 		name: "api", operations: true, producer: config.Producer, pool: pool, log: log, provider: provider, login: own,

@@ -71,8 +71,10 @@ type tracer struct {
 
 // Start begins a span.
 func (t *tracer) Start(ctx context.Context, s engine.SpanStart) (context.Context, engine.Span) {
-	options := []trace.SpanStartOption{trace.WithSpanKind(kindOf(s.Operation)),
-		trace.WithAttributes(t.attributes(s)...)}
+	options := []trace.SpanStartOption{
+		trace.WithSpanKind(kindOf(s.Operation)),
+		trace.WithAttributes(t.attributes(s)...),
+	}
 	made := t.madeIn(s.Headers)
 	around := trace.SpanContextFromContext(ctx)
 	switch s.Operation {
@@ -145,8 +147,10 @@ func failed(before []engine.FailedSpan, most int) trace.SpanStartOption {
 	made := make([]trace.Link, 0, len(before))
 	for _, b := range before {
 		if c := read(map[string]string{engine.HeaderTraceParent: b.TraceParent}); c.IsValid() {
-			made = append(made, trace.Link{SpanContext: c,
-				Attributes: []attribute.KeyValue{attribute.Int("posthaste.attempt", b.Attempt)}})
+			made = append(made, trace.Link{
+				SpanContext: c,
+				Attributes:  []attribute.KeyValue{attribute.Int("posthaste.attempt", b.Attempt)},
+			})
 		}
 	}
 	return trace.WithLinks(made...)
@@ -175,8 +179,10 @@ func kindOf(operation string) trace.SpanKind {
 func (t *tracer) attributes(s engine.SpanStart) []attribute.KeyValue {
 	if s.Operation == engine.OpServe { // as the conventions for HTTP require
 		method, route, _ := strings.Cut(s.Name, " ")
-		return []attribute.KeyValue{attribute.String("http.request.method", method),
-			attribute.String("http.route", route)}
+		return []attribute.KeyValue{
+			attribute.String("http.request.method", method),
+			attribute.String("http.route", route),
+		}
 	}
 	kind := "send"
 	if s.Operation == engine.OpProcess {

@@ -131,8 +131,10 @@ func (r *Reader) Close() { r.of.leave(r.tenant, r) }
 // join adds a reader. Its first batch has its position. A reader without a position begins where the feed is, at once
 // if the feed has begun, because that needs no look.
 func (h *Changes) join(tenant outbox.ID, w Filter, from Position) *Reader {
-	r := &Reader{of: h, tenant: tenant, from: from, filter: w, begun: make(chan error, 1),
-		batches: make(chan *Batch, maxBatches), ended: make(chan struct{})}
+	r := &Reader{
+		of: h, tenant: tenant, from: from, filter: w, begun: make(chan error, 1),
+		batches: make(chan *Batch, maxBatches), ended: make(chan struct{}),
+	}
 	h.mu.Lock()
 	f := h.feeds[tenant]
 	if f == nil {

@@ -129,8 +129,10 @@ func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, erro
 		if err := q.ask(ctx); err != nil {
 			failed = append(failed, err)
 			p.complain(ctx, fmt.Errorf("what is wrong with %s: %w", q.name, err))
-			unanswered := Problem{Kind: Unanswered, Severity: doctor.Problem,
-				Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)}
+			unanswered := Problem{
+				Kind: Unanswered, Severity: doctor.Problem,
+				Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err),
+			}
 			if !tenant.IsZero() { // it must not see the database's names and addresses
 				unanswered.Sentence = fmt.Sprintf("What is wrong with %s is not known; the server's log says why.",
 					q.name)
@@ -314,10 +316,14 @@ func (l *look) deadLetters(ctx context.Context) error {
 		p := Problem{
 			Kind: DeadLetters, Severity: doctor.Warning, Since: g.Oldest,
 			Sentence: fmt.Sprintf("%s of kind %s failed alike", doctor.Count(g.Jobs, "job"), g.Kind),
-			Evidence: Evidence{JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message,
-				Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant},
-			Act: operator.Act{Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST",
-				Path: "/dead-letters/replay"},
+			Evidence: Evidence{
+				JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message,
+				Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant,
+			},
+			Act: operator.Act{
+				Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST",
+				Path: "/dead-letters/replay",
+			},
 		}
 		switch {
 		case g.Fingerprint == "":
@@ -346,8 +352,10 @@ func (l *look) keys(ctx context.Context) error {
 			Kind: KeyParked, Severity: doctor.Warning, Since: k.ParkedSince,
 			Sentence: fmt.Sprintf("Key %q of queue %s is parked, and %s of it wait.", k.Key, k.Queue,
 				doctor.Count(k.Blocked+k.Waiting, "job")),
-			Evidence: Evidence{Tenant: k.Tenant, Queue: k.Queue, Key: k.Key, Job: k.ParkedFor,
-				Jobs: k.Blocked + k.Waiting},
+			Evidence: Evidence{
+				Tenant: k.Tenant, Queue: k.Queue, Key: k.Key, Job: k.ParkedFor,
+				Jobs: k.Blocked + k.Waiting,
+			},
 			Act: operator.UnblockAct(k.KeyName),
 		})
 	}

@@ -15,7 +15,8 @@ type shared[K comparable, T any] struct {
 // look returns what was found no longer ago than that, or a little longer if it took long to find: see latest. There
 // are so many looks at most that are remembered.
 func (s *shared[K, T]) look(ctx context.Context, of K, long time.Duration, most int,
-	find func(context.Context) (T, error)) (T, error) {
+	find func(context.Context) (T, error),
+) (T, error) {
 	s.mu.Lock()
 	l := s.latest[of]
 	if !l.serves(long) {

@@ -92,7 +92,8 @@ func StillHere(position string) []byte {
 // WhileAllowed returns a context with the values of a request's that ends with the connection, when stopping is closed,
 // and when the reader may no longer read, which it asks every second.
 func WhileAllowed(request, connection context.Context, stopping <-chan struct{},
-	may func(context.Context) bool) (context.Context, context.CancelFunc) {
+	may func(context.Context) bool,
+) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(request))
 	gone := context.AfterFunc(connection, cancel)
 	go func() {

@@ -132,8 +132,10 @@ type place struct {
 
 var root = pgtype.UUID{Bytes: outbox.RootTenant, Valid: true}
 
-var front = place{runAt: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
-	id: pgtype.UUID{Valid: true}}
+var front = place{
+	runAt: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+	id:    pgtype.UUID{Valid: true},
+}
 
 func (p *place) advance(micros uint64, id pgtype.UUID) {
 	if micros < p.micros || micros == p.micros && bytes.Compare(id.Bytes[:], p.id.Bytes[:]) <= 0 {
@@ -165,8 +167,10 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 			row := rows.RawValues()
 			job := pgtype.UUID{Bytes: [16]byte(row[id]), Valid: true}
 			from.advance(binary.BigEndian.Uint64(row[runAt]), job)
-			b.places = append(b.places, pgtype.TID{BlockNumber: binary.BigEndian.Uint32(row[at]),
-				OffsetNumber: binary.BigEndian.Uint16(row[at][4:]), Valid: true})
+			b.places = append(b.places, pgtype.TID{
+				BlockNumber:  binary.BigEndian.Uint32(row[at]),
+				OffsetNumber: binary.BigEndian.Uint16(row[at][4:]), Valid: true,
+			})
 			b.ids = append(b.ids, job)
 			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[epoch])))
 		}

@@ -62,8 +62,10 @@ func run(ctx context.Context) error {
 // relay returns how many events a second were taken and acknowledged.
 func relay(ctx context.Context, pool *pgxpool.Pool, events, batch int) (float64, error) {
 	subscriber, err := sql.NewSubscriber(sql.BeginnerFromPgx(pool), sql.SubscriberConfig{
-		SchemaAdapter: sql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch,
-			GeneratePayloadType: func(string) string { return "BYTEA" }},
+		SchemaAdapter: sql.DefaultPostgreSQLSchema{
+			SubscribeBatchSize:  batch,
+			GeneratePayloadType: func(string) string { return "BYTEA" },
+		},
 		OffsetsAdapter:   sql.DefaultPostgreSQLOffsetsAdapter{},
 		InitializeSchema: true,
 	}, watermill.NopLogger{})

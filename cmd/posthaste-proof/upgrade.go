@@ -24,8 +24,10 @@ and workers of both builds run and are killed with kill -9, and the database is
 compared with ledgers that they write outside of it. "make upgrade-test" builds the
 previous release and runs this command.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "previous",
-				Usage: "`folder` with posthaste and posthaste-proof of the previous release"},
+			&cli.StringFlag{
+				Name:  "previous",
+				Usage: "`folder` with posthaste and posthaste-proof of the previous release",
+			},
 			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: P takes seconds, S is a soak"},
 			&cli.Uint64Flag{Name: "seed", Usage: "`seed` of the schedule of faults; 0 draws one and prints it"},
 			&cli.StringFlag{Name: "out", Usage: "`folder` for the JSON record (default: a temporary one)"},
@@ -39,8 +41,10 @@ func (p program) upgrade(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	options := verify.Options{Tier: tier, Seed: c.Uint64("seed"), Out: c.String("out"), Previous: c.String("previous"),
-		Major: p.getenv("PG"), Log: p.stderr}
+	options := verify.Options{
+		Tier: tier, Seed: c.Uint64("seed"), Out: c.String("out"), Previous: c.String("previous"),
+		Major: p.getenv("PG"), Log: p.stderr,
+	}
 	if options.Program, err = os.Executable(); err != nil {
 		return err
 	}

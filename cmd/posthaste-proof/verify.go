@@ -38,11 +38,15 @@ machine lacks something that its fault needs.`,
 			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: P takes seconds, S is a soak"},
 			&cli.Uint64Flag{Name: "seed", Usage: "`seed` of the schedule of faults; 0 draws one and prints it"},
 			&cli.StringFlag{Name: "out", Usage: "`folder` for the JSON record of each row (default: a temporary one)"},
-			&cli.BoolFlag{Name: "pooler",
-				Usage: "connect the processes through PgBouncer in transaction mode, except for LISTEN"},
+			&cli.BoolFlag{
+				Name:  "pooler",
+				Usage: "connect the processes through PgBouncer in transaction mode, except for LISTEN",
+			},
 			&cli.BoolFlag{Name: "list", Usage: "list the rows instead of running them"},
-			&cli.StringFlag{Name: "write-proof",
-				Usage: "write the page `FILE` instead of running rows: add the records in the folder given as argument to FILE's .jsonl and .csv, and write FILE from those"},
+			&cli.StringFlag{
+				Name:  "write-proof",
+				Usage: "write the page `FILE` instead of running rows: add the records in the folder given as argument to FILE's .jsonl and .csv, and write FILE from those",
+			},
 		},
 		Action: p.verify,
 	}
@@ -51,14 +55,22 @@ machine lacks something that its fault needs.`,
 // probeCommands returns the child processes of verify.
 func probeCommands() []*cli.Command {
 	return []*cli.Command{
-		{Name: "verify-worker", Usage: "child process of verify: executes jobs",
-			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
-		{Name: "verify-consumer", Usage: "child process of verify: consumes messages through an inbox",
-			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
-		{Name: "verify-relay", Usage: "child process of verify: publishes events",
-			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Relay(ctx) }},
-		{Name: "verify-producer", Usage: "child process of verify: enqueues jobs",
-			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
+		{
+			Name: "verify-worker", Usage: "child process of verify: executes jobs",
+			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) },
+		},
+		{
+			Name: "verify-consumer", Usage: "child process of verify: consumes messages through an inbox",
+			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) },
+		},
+		{
+			Name: "verify-relay", Usage: "child process of verify: publishes events",
+			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Relay(ctx) },
+		},
+		{
+			Name: "verify-producer", Usage: "child process of verify: enqueues jobs",
+			Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) },
+		},
 	}
 }
 
@@ -77,8 +89,10 @@ func (p program) verify(ctx context.Context, c *cli.Command) error {
 	if c.Bool("list") {
 		return p.listRows(rows)
 	}
-	options := verify.Options{Tier: tier, Seed: c.Uint64("seed"), Out: c.String("out"), Pooler: c.Bool("pooler"),
-		Major: p.getenv("PG"), Log: p.stderr}
+	options := verify.Options{
+		Tier: tier, Seed: c.Uint64("seed"), Out: c.String("out"), Pooler: c.Bool("pooler"),
+		Major: p.getenv("PG"), Log: p.stderr,
+	}
 	if options.Seed == 0 {
 		options.Seed = rand.Uint64N(1 << 32)
 	}
@@ -220,7 +234,8 @@ func writeProof(c *cli.Command, file string) error {
 
 // addTo rewrites a file with additions to its content; the file need not exist.
 func addTo[T any](file string, read func(io.Reader) ([]T, error), add func(old []T) []T,
-	write func(io.Writer, []T) error) ([]T, error) {
+	write func(io.Writer, []T) error,
+) ([]T, error) {
 	var content []T
 	old, err := os.ReadFile(filepath.Clean(file))
 	switch {

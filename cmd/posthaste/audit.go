@@ -67,8 +67,10 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o auditor) error {
 		l := listing{
-			header: []string{"id", "at", "actor", "act", "job", "queue", "target", "reason", "before", "after",
-				"request", "tenant"},
+			header: []string{
+				"id", "at", "actor", "act", "job", "queue", "target", "reason", "before", "after",
+				"request", "tenant",
+			},
 			onScreen: 8,
 		}
 		for len(l.rows) < limit {

@@ -40,37 +40,59 @@ func benchCommand() *cli.Command {
 		Usage:       "measure this build against a Postgres",
 		ArgsUsage:   "WORKLOAD",
 		Description: about.String(),
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases"},
-			jsonOrText(),
-			&cli.BoolFlag{Name: "json", Usage: "the same as -o json"},
-			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
-			&cli.IntFlag{Name: "keys",
-				Usage: "keys: how many keys (default 10000); tenants: how many keys the jobs share (default none)"},
-			&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
-			&cli.StringFlag{Name: "sink",
-				Usage: "relay, relay-latency: null, nats, nats-sync-always, kafka, amqp or redis", Value: "null"},
-			&cli.StringFlag{Name: "broker",
-				Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials; the command creates its own stream, topic or queue there"},
-			&cli.IntFlag{Name: "sinks",
-				Usage: "relay: publish to this many sinks at once that accept everything, and then to one alone"},
-			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
-			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
-			&cli.IntFlag{Name: "clients",
-				Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32); console: viewers (default 50)"},
-			&cli.BoolFlag{Name: "overload",
-				Usage: "api: measure dispatch alone, alongside the API at work, and alongside ten times its clients"},
-			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
-			&cli.BoolFlag{Name: "work",
-				Usage: "processes: be one of them, for the jobs of --database-url, until stopped"},
-			&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
-			&cli.BoolFlag{Name: "hold-snapshot",
-				Usage: "tenants: lone jobs of new tenants next to a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
-			&cli.StringFlag{Name: "notify",
-				Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
+		Flags:       benchFlags(),
+		Commands:    []*cli.Command{benchWorkerCommand()},
+		Action:      runBench,
+	}
+}
+
+func benchFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases"},
+		jsonOrText(),
+		&cli.BoolFlag{Name: "json", Usage: "the same as -o json"},
+		&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
+		&cli.IntFlag{
+			Name:  "keys",
+			Usage: "keys: how many keys (default 10000); tenants: how many keys the jobs share (default none)",
 		},
-		Commands: []*cli.Command{benchWorkerCommand()},
-		Action:   runBench,
+		&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
+		&cli.StringFlag{
+			Name:  "sink",
+			Usage: "relay, relay-latency: null, nats, nats-sync-always, kafka, amqp or redis", Value: "null",
+		},
+		&cli.StringFlag{
+			Name:  "broker",
+			Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials; the command creates its own stream, topic or queue there",
+		},
+		&cli.IntFlag{
+			Name:  "sinks",
+			Usage: "relay: publish to this many sinks at once that accept everything, and then to one alone",
+		},
+		&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
+		&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
+		&cli.IntFlag{
+			Name:  "clients",
+			Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32); console: viewers (default 50)",
+		},
+		&cli.BoolFlag{
+			Name:  "overload",
+			Usage: "api: measure dispatch alone, alongside the API at work, and alongside ten times its clients",
+		},
+		&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
+		&cli.BoolFlag{
+			Name:  "work",
+			Usage: "processes: be one of them, for the jobs of --database-url, until stopped",
+		},
+		&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
+		&cli.BoolFlag{
+			Name:  "hold-snapshot",
+			Usage: "tenants: lone jobs of new tenants next to a busy one, while a transaction holds a snapshot; relay: with and without one that has published",
+		},
+		&cli.StringFlag{
+			Name:  "notify",
+			Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three",
+		},
 	}
 }
 

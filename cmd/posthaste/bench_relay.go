@@ -66,7 +66,8 @@ func benchSink(ctx context.Context, c *cli.Command, o *bench.Options) (end func(
 
 // take returns a function that keeps a sink, or removes what was created for it.
 func take[S relay.Sink](ctx context.Context, o *bench.Options,
-	remove func(context.Context)) func(S, error) (func(context.Context), error) {
+	remove func(context.Context),
+) func(S, error) (func(context.Context), error) {
 	return func(sink S, err error) (func(context.Context), error) {
 		if err != nil {
 			remove(ctx)

@@ -47,7 +47,8 @@ SELECT EXISTS (
         WHERE policy.polrelid = jobs.oid AND pg_get_expr(policy.polqual, policy.polrelid) = 'true' AND (role = 0 OR pg_has_role(role, 'USAGE'))))`
 
 func onPool(ctx context.Context, s settings, check func(context.Context, *pgx.Conn) error,
-	act func(context.Context, *pgxpool.Pool) error) error {
+	act func(context.Context, *pgxpool.Pool) error,
+) error {
 	if err := requireDatabase(s); err != nil {
 		return err
 	}

@@ -41,8 +41,10 @@ func (p *program) devCommand() *cli.Command {
 prints the URL, and serves until Ctrl-C. The data are kept for the next start.
 Every connection from this machine is a superuser: not for production.`,
 		Flags: append(flags(devSettings...),
-			&cli.StringFlag{Name: "data",
-				Usage: "`FOLDER` of the database (default: posthaste/dev in your cache folder)"},
+			&cli.StringFlag{
+				Name:  "data",
+				Usage: "`FOLDER` of the database (default: posthaste/dev in your cache folder)",
+			},
 			&cli.IntFlag{Name: "port", Usage: "`PORT` of Postgres (default: 54329, or another if that is taken)"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {

@@ -38,10 +38,14 @@ func (p *program) dlqCommand() *cli.Command {
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
 					rateFlag("jobs"),
-					&cli.StringFlag{Name: "payload",
-						Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input"},
-					&cli.BoolFlag{Name: "forget",
-						Usage: "with --payload: drop the checkpoint and the results of steps, so that every step runs again (default: they are kept)"}),
+					&cli.StringFlag{
+						Name:  "payload",
+						Usage: "replace the payload of the one job: `PAYLOAD`, @FILE, or - for standard input",
+					},
+					&cli.BoolFlag{
+						Name:  "forget",
+						Usage: "with --payload: drop the checkpoint and the results of steps, so that every step runs again (default: they are kept)",
+					}),
 				Action: p.replayLetters,
 			},
 			{
@@ -184,8 +188,10 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"fingerprint", "jobs", "kind", "error_code", "oldest", "newest", "message",
-			"example"}, onScreen: 7}
+		l := listing{header: []string{
+			"fingerprint", "jobs", "kind", "error_code", "oldest", "newest", "message",
+			"example",
+		}, onScreen: 7}
 		for _, g := range groups {
 			message := g.Message
 			if c.String("output") == "table" {

@@ -25,8 +25,10 @@ func actOnLettersFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters"},
 		reasonFlag(),
 		dryRunFlag("list the dead letters it would act on, or count them by filter, as they are now"),
-		&cli.BoolFlag{Name: "detach",
-			Usage: "by filter, or --all: let the processes that serve the API do it, and print the operation's id (see posthaste operations)"},
+		&cli.BoolFlag{
+			Name:  "detach",
+			Usage: "by filter, or --all: let the processes that serve the API do it, and print the operation's id (see posthaste operations)",
+		},
 		yesFlag(),
 	)
 }
@@ -156,7 +158,8 @@ var (
 // actOnLetters acts on the dead letters that were named or filtered. With a filter, these are the ones that exist when
 // they are counted, so that nobody confirms less than what happens.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll,
-	one actOnOne) error {
+	one actOnOne,
+) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		if len(which.ids) > 0 {
 			return p.actOnEach(ctx, c, o, verb, which.ids, one)
@@ -181,7 +184,8 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 
 // detach leaves the act to the processes that serve the API.
 func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act operator.OperationAct,
-	f operator.DeadLetterFilter) (err error) {
+	f operator.DeadLetterFilter,
+) (err error) {
 	n := operator.NewOperation{Act: act, Filter: f}
 	if err := readRate(c, "jobs", &n.PerSecond); err != nil {
 		return err // replayLetters has checked it
@@ -201,7 +205,8 @@ func (p *program) dryRun(verb string, n int64) error {
 
 // actOnEach acts on the jobs that were named. A failure does not keep it from the other jobs.
 func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID,
-	act actOnOne) error {
+	act actOnOne,
+) error {
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
 			err := wantDeadLetter(ctx, o, verb, id)

@@ -56,8 +56,10 @@ func (p *program) serveDocs(ctx context.Context, addr string) error {
 	}
 	ctx, _ = app.Signals(ctx)
 	fmt.Fprintf(p.stdout, "open http://%s%s\n", reachable(ln.Addr().String()), site.Base)
-	server := &http.Server{Handler: site.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
-		WriteTimeout: 30 * time.Second}
+	server := &http.Server{
+		Handler: site.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		WriteTimeout: 30 * time.Second,
+	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err

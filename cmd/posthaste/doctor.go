@@ -68,8 +68,10 @@ func (p *program) findings(ctx context.Context, c *cli.Command, s settings) (fin
 		err = p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
 			found, err := r.api.Doctor(ctx)
 			for _, a := range found.Answers {
-				findings = append(findings, doctor.Finding{Question: a.Question, Severity: doctor.Severity(a.Severity),
-					What: a.What, Do: a.Do})
+				findings = append(findings, doctor.Finding{
+					Question: a.Question, Severity: doctor.Severity(a.Severity),
+					What: a.What, Do: a.Do,
+				})
 			}
 			return err
 		})

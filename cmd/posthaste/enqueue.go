@@ -40,28 +40,40 @@ Through the API (--api) the job belongs to the token's tenant, and its payload i
 			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
 			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
-			&cli.StringFlag{Name: "deadline",
-				Usage: "expires unless it is done by this `TIME`, like 2027-01-31T09:00:00Z"},
+			&cli.StringFlag{
+				Name:  "deadline",
+				Usage: "expires unless it is done by this `TIME`, like 2027-01-31T09:00:00Z",
+			},
 			&cli.BoolFlag{Name: "hold", Usage: "do not run it before it is released (posthaste jobs release)"},
 			&cli.BoolFlag{Name: "streamed", Usage: "store each change of it as an event, for relays to publish"},
 			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
-			&cli.StringFlag{Name: "backoff",
-				Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
+			&cli.StringFlag{
+				Name:  "backoff",
+				Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)",
+			},
 			&cli.StringFlag{Name: "key", Usage: "`KEY` whose jobs are ordered or limited"},
 			&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
 			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
 			&cli.Int64Flag{Name: "sequence", Usage: "position `N` in that order, from 1 (default: by commit)"},
-			&cli.StringFlag{Name: "on-death",
-				Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)"},
+			&cli.StringFlag{
+				Name:  "on-death",
+				Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)",
+			},
 			&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
-			&cli.StringFlag{Name: "on-lapse",
-				Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
+			&cli.StringFlag{
+				Name:  "on-lapse",
+				Usage: "if its worker dies, fail-stale or block (default: it is retried)",
+			},
 			&cli.IntFlag{Name: "max-queued", Usage: "store it only if fewer than `N` jobs of the key are waiting"},
-			&cli.StringFlag{Name: "when-full",
-				Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)"},
-			&cli.StringFlag{Name: "idempotency-key",
-				Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
+			&cli.StringFlag{
+				Name:  "when-full",
+				Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)",
+			},
+			&cli.StringFlag{
+				Name:  "idempotency-key",
+				Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id",
+			},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			tenantFlag(),
 			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
@@ -191,8 +203,10 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	if c.IsSet("max-attempts") && o.MaxAttempts == 0 { // it means the default in the options
 		errs = append(errs, errors.New("--max-attempts is 0: want at least 1"))
 	}
-	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout,
-		"park-after": &o.Key.ParkAfter} {
+	for flag, to := range map[string]*time.Duration{
+		"delay": &o.Delay, "timeout": &o.Timeout,
+		"park-after": &o.Key.ParkAfter,
+	} {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseDuration(v, 0, 100*365*24*time.Hour); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))

@@ -47,8 +47,10 @@ func tenantFlag() cli.Flag {
 func queueFlag() cli.Flag { return &cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"} }
 
 func fingerprintFlag() cli.Flag {
-	return &cli.StringFlag{Name: "fingerprint",
-		Usage: "only dead letters of this group: a `FINGERPRINT` from \"dlq groups\""}
+	return &cli.StringFlag{
+		Name:  "fingerprint",
+		Usage: "only dead letters of this group: a `FINGERPRINT` from \"dlq groups\"",
+	}
 }
 
 func errorCodeFlag() cli.Flag {
@@ -56,8 +58,10 @@ func errorCodeFlag() cli.Flag {
 }
 
 func topicFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "topic",
-		Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"}
+	return &cli.StringSliceFlag{
+		Name:  "topic",
+		Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas",
+	}
 }
 
 func reasonFlag() cli.Flag {
@@ -65,8 +69,10 @@ func reasonFlag() cli.Flag {
 }
 
 func yesFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "yes", Aliases: []string{"y"},
-		Usage: "do not ask before acting on more than one; scripts must pass it"}
+	return &cli.BoolFlag{
+		Name: "yes", Aliases: []string{"y"},
+		Usage: "do not ask before acting on more than one; scripts must pass it",
+	}
 }
 
 // dryRunFlag describes what a command does instead of acting.

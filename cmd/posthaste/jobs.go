@@ -26,8 +26,10 @@ func (p *program) jobsCommand() *cli.Command {
 					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have reached attempt `N`"},
 					&cli.StringFlag{Name: "parent", Usage: "only follow-ups and hooks of the job with this `ID`"},
 					&cli.StringFlag{Name: "id-prefix", Usage: "only those whose id begins with `HEX`"},
-					&cli.StringFlag{Name: "contains",
-						Usage: "only those with this `TEXT` in the first 64 KiB of the payload, or in the headers"},
+					&cli.StringFlag{
+						Name:  "contains",
+						Usage: "only those with this `TEXT` in the first 64 KiB of the payload, or in the headers",
+					},
 					sinceFlag("finished-since", "closed"), untilFlag("finished-until", "closed"),
 					limitFlag("jobs"), beforeFlag("job"),
 				),
@@ -82,8 +84,10 @@ var (
 // jobFlags returns the filters that all commands about jobs have.
 func jobFlags() []cli.Flag {
 	return append(append(operatorFlags(), onlyFlags()...),
-		&cli.StringSliceFlag{Name: "status",
-			Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
+		&cli.StringSliceFlag{
+			Name:  "status",
+			Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead",
+		},
 		sinceFlag("created-since", "enqueued"), untilFlag("created-until", "enqueued"),
 	)
 }
@@ -117,8 +121,10 @@ func jobsFilter(c *cli.Command) (operator.Filter, error) {
 
 // jobConditions returns the filter given by the flags of jobFlags.
 func jobConditions(c *cli.Command) (f operator.Filter, err error) {
-	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key"),
-		Fingerprint: c.String("fingerprint")}
+	f = operator.Filter{
+		Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key"),
+		Fingerprint: c.String("fingerprint"),
+	}
 	f.Statuses, err = readStatuses(c)
 	return f, errors.Join(err, readTenant(c, &f.Tenant), readMoment(c, "created-since", &f.CreatedSince),
 		readMoment(c, "created-until", &f.CreatedUntil))

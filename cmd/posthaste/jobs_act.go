@@ -34,14 +34,20 @@ var (
 			return became == operator.CancelRequested, err
 		},
 	}
-	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created},
-		[]outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
+	releaseAct = jobAct{
+		"release", "let held jobs run",
+		[]outbox.Status{outbox.Created},
+		[]outbox.Status{outbox.Created},
+		false, outright(jobActs.Release),
+	}
 	retryAct = jobAct{
 		"retry", "run dead letters again with all their attempts, and waiting jobs at once",
 		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, true, outright(jobActs.Retry),
 	}
-	dismissAct = jobAct{"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false,
-		outright(jobActs.Dismiss)}
+	dismissAct = jobAct{
+		"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false,
+		outright(jobActs.Dismiss),
+	}
 )
 
 // outright returns a job act for an act that is done when it returns.
@@ -205,7 +211,8 @@ const actPart = 100 // jobs per step of the progress; one request through the AP
 
 // inParts acts on jobs, one after the other, and counts those that were only asked.
 func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int,
-	do func(context.Context, jobActs, []outbox.ID) (partDone, error)) iter.Seq2[operator.BulkProgress, error] {
+	do func(context.Context, jobActs, []outbox.ID) (partDone, error),
+) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		progress := operator.BulkProgress{Matched: int64(len(ids))}
 		for part := range slices.Chunk(ids, actPart) {

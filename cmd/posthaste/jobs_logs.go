@@ -20,8 +20,10 @@ func (p *program) jobLogsCommand() *cli.Command {
 		Usage:     "print the newest lines that a job has logged, oldest first",
 		ArgsUsage: "ID",
 		Flags: append(operatorFlags(), jsonOrText(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"},
-				Usage: "print new lines as they arrive, until the job has ended or is a dead letter"}),
+			&cli.BoolFlag{
+				Name: "follow", Aliases: []string{"f"},
+				Usage: "print new lines as they arrive, until the job has ended or is a dead letter",
+			}),
 		Action: p.jobLogs,
 	}
 }
@@ -138,8 +140,10 @@ var reportColumns = []string{"progress", "checkpoint", "steps"}
 func (r jobReports) objects() []any {
 	var progress, checkpoint any
 	if p := r.progress; !p.ReportedAt.IsZero() {
-		progress = map[string]any{"current": p.Current, "total": p.Total, "message": p.Message,
-			"reported_at": instant(p.ReportedAt)}
+		progress = map[string]any{
+			"current": p.Current, "total": p.Total, "message": p.Message,
+			"reported_at": instant(p.ReportedAt),
+		}
 	}
 	if c := r.checkpoint; c.Data != nil {
 		checkpoint = map[string]any{"data": content("", c.Data), "saved_at": instant(c.SavedAt), "epoch": c.Epoch}

@@ -45,12 +45,18 @@ func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
 		Name: "tail", Usage: "print new jobs and changes of status as they happen", Description: tailDescription,
 		Flags: append(append(operatorFlags(), onlyFlags()...), jsonOrText(),
-			&cli.StringSliceFlag{Name: "status",
-				Usage: "only changes to this `STATUS`, repeated or separated by commas"},
-			&cli.StringSliceFlag{Name: "job",
-				Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
-			&cli.DurationFlag{Name: "interval", Value: followInterval,
-				Usage: "`DURATION` between two polls, at least"}),
+			&cli.StringSliceFlag{
+				Name:  "status",
+				Usage: "only changes to this `STATUS`, repeated or separated by commas",
+			},
+			&cli.StringSliceFlag{
+				Name:  "job",
+				Usage: "only the job with this `ID`, repeated or separated by commas, at most 100",
+			},
+			&cli.DurationFlag{
+				Name: "interval", Value: followInterval,
+				Usage: "`DURATION` between two polls, at least",
+			}),
 		Action: p.tailJobs,
 	}
 }

@@ -96,8 +96,10 @@ func evidenceOf(r operator.Reason) map[string]any {
 	put("error_message", r.ErrorMessage != "", r.ErrorMessage)
 	var workers []map[string]any
 	for _, w := range r.Workers {
-		workers = append(workers, map[string]any{"name": w.Name, "version": w.Version, "seen_at": instant(w.SeenAt),
-			"present": !w.Missing})
+		workers = append(workers, map[string]any{
+			"name": w.Name, "version": w.Version, "seen_at": instant(w.SeenAt),
+			"present": !w.Missing,
+		})
 	}
 	put("workers", len(workers) > 0, workers)
 	return object
@@ -123,12 +125,16 @@ func (r *remote) Explain(ctx context.Context, id outbox.ID) (operator.Explanatio
 			},
 		}
 		for _, w := range from.Workers {
-			to.Workers = append(to.Workers, operator.Dispatcher{Name: w.Name, Version: w.Version, SeenAt: w.SeenAt,
-				Missing: !w.Present})
+			to.Workers = append(to.Workers, operator.Dispatcher{
+				Name: w.Name, Version: w.Version, SeenAt: w.SeenAt,
+				Missing: !w.Present,
+			})
 		}
 		if from.Rate != nil {
-			to.Rate = operator.Rate{Starts: from.Rate.Starts,
-				Interval: time.Duration(from.Rate.IntervalSeconds * float64(time.Second))}
+			to.Rate = operator.Rate{
+				Starts:   from.Rate.Starts,
+				Interval: time.Duration(from.Rate.IntervalSeconds * float64(time.Second)),
+			}
 		}
 		to.Act = actOf(from.Act)
 		e.Reasons = append(e.Reasons, to)

@@ -89,8 +89,10 @@ func collectKeys(ctx context.Context, o keyActs, f operator.KeyFilter, limit int
 }
 
 func (p *program) printKeys(c *cli.Command, keys []operator.Key) error {
-	l := listing{header: []string{"queue", "key", "blocked", "blocked_since", "waiting", "running", "dead_letters",
-		"parked_since", "parks_at", "parked_for", "tenant"}}
+	l := listing{header: []string{
+		"queue", "key", "blocked", "blocked_since", "waiting", "running", "dead_letters",
+		"parked_since", "parks_at", "parked_for", "tenant",
+	}}
 	for _, k := range keys {
 		l.add(k.Queue, k.Key, k.Blocked, instant(k.BlockedSince), k.Waiting, k.Running, k.DeadLetters,
 			instant(k.ParkedSince), instant(k.ParksAt), idOrNone(k.ParkedFor), k.Tenant.String())

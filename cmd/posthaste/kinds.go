@@ -62,8 +62,10 @@ func listKinds(workers []operator.Worker, recent []operator.Recent) listing {
 			closed[r.Kind] = r
 		}
 	}
-	l := listing{header: []string{"kind", "dispatchers", "queues", "recently_closed", "recently_unsuccessful",
-		"wait_p50", "wait_p99", "run_p50", "run_p99"}}
+	l := listing{header: []string{
+		"kind", "dispatchers", "queues", "recently_closed", "recently_unsuccessful",
+		"wait_p50", "wait_p99", "run_p50", "run_p99",
+	}}
 	for _, kind := range slices.Sorted(maps.Keys(present)) {
 		slices.Sort(queues[kind])
 		r, ended := closed[kind]

@@ -35,7 +35,8 @@ func main() {
 
 // run is the whole program except for the process around it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader,
-	stdout, stderr io.Writer) int {
+	stdout, stderr io.Writer,
+) int {
 	out := &checked{Writer: stdout}
 	p := &program{getenv: getenv, stdin: stdin, stdout: out, stderr: stderr}
 	root := p.root()

@@ -15,8 +15,10 @@ func (p *program) migrateSQLCommand() *cli.Command {
 		Usage: "print the SQL of the migrations, to apply by hand",
 		Description: `The script records what it applied, so that "posthaste migrate status" and the
 processes know. Apply it with: psql --set ON_ERROR_STOP=1`,
-		Flags: []cli.Flag{&cli.IntFlag{Name: "after",
-			Usage: "leave out the numbered files up to this `VERSION`, which the database has"}},
+		Flags: []cli.Flag{&cli.IntFlag{
+			Name:  "after",
+			Usage: "leave out the numbered files up to this `VERSION`, which the database has",
+		}},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err

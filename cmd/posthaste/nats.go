@@ -60,8 +60,10 @@ func withNATS(s settings, servesAPI bool) (app.Config, error) {
 		if err != nil {
 			return s.app, err
 		}
-		s.app.Components = append(s.app.Components, app.Component{Name: "presence", Run: reporter.Run,
-			Dispatching: reporter.Report})
+		s.app.Components = append(s.app.Components, app.Component{
+			Name: "presence", Run: reporter.Run,
+			Dispatching: reporter.Report,
+		})
 	}
 	return s.app, nil
 }

@@ -27,7 +27,8 @@ var (
 func (p *program) operationsCommand() *cli.Command {
 	one := func(name, usage string,
 		do func(operationActs, context.Context, outbox.ID, outbox.ID) (operator.Operation, error),
-		more ...cli.Flag) *cli.Command {
+		more ...cli.Flag,
+	) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: "ID", Flags: append(append(operatorFlags(), outputFlag()), more...),
 			Action: func(ctx context.Context, c *cli.Command) error {
@@ -95,8 +96,10 @@ func (p *program) listOperations(ctx context.Context, c *cli.Command) error {
 
 func listOperations(list []operator.Operation) listing {
 	l := listing{
-		header: []string{"id", "act", "state", "matched", "done", "passed", "per_second", "started_at", "finished_at",
-			"actor", "reason", "kind", "queue", "fingerprint", "tenant", "stopped_at", "failure", "edit"},
+		header: []string{
+			"id", "act", "state", "matched", "done", "passed", "per_second", "started_at", "finished_at",
+			"actor", "reason", "kind", "queue", "fingerprint", "tenant", "stopped_at", "failure", "edit",
+		},
 		onScreen: 11,
 	}
 	for _, o := range list {

@@ -52,8 +52,10 @@ func (p *program) startCommand() *cli.Command {
 			start(operator.EditJobs, "give waiting jobs another queue, priority or time",
 				&cli.StringFlag{Name: "set-queue", Usage: "move them to this `QUEUE`; jobs with a key are left alone"},
 				&cli.StringFlag{Name: "set-priority", Usage: "`N`, -32768 to 32767; higher is more urgent"},
-				&cli.StringFlag{Name: "set-run-at",
-					Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z; one that has passed means now"}),
+				&cli.StringFlag{
+					Name:  "set-run-at",
+					Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z; one that has passed means now",
+				}),
 		},
 	}
 }

@@ -60,7 +60,8 @@ func (p *program) listProblems(ctx context.Context, c *cli.Command) error {
 
 // findProblems asks the API for what it has found in the last seconds, or searches the database.
 func (p *program) findProblems(ctx context.Context, c *cli.Command,
-	tenant outbox.ID) (found watch.Findings, err error) {
+	tenant outbox.ID,
+) (found watch.Findings, err error) {
 	s, err := p.load(c, "database-url", "api", "token")
 	if err != nil {
 		return found, err

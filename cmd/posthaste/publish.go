@@ -22,8 +22,10 @@ func (p *program) publishCommand() *cli.Command {
 		Description: payloadDescription,
 		Flags: append(flags("database-url", "notify"),
 			&cli.StringFlag{Name: "key", Usage: "`KEY` of the event: events of a key are published in order"},
-			&cli.BoolFlag{Name: "serial",
-				Usage: "wait for other transactions that publish events of the key with --serial"},
+			&cli.BoolFlag{
+				Name:  "serial",
+				Usage: "wait for other transactions that publish events of the key with --serial",
+			},
 			&cli.StringFlag{Name: "id", Usage: "`ID` by which consumers drop repeats (default: a new one)"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			tenantFlag(),

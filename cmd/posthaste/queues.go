@@ -62,8 +62,10 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 			l.header = append(l.header, string(s))
 		}
 		for _, q := range queues {
-			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate),
-				kindsText(q.Unavailable)}
+			row := []any{
+				q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate),
+				kindsText(q.Unavailable),
+			}
 			for _, s := range openStatuses() {
 				row = append(row, q.Jobs[s])
 			}

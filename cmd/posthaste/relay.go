@@ -40,8 +40,10 @@ func withRelay(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	config := relay.Config{Sinks: sinks, Source: string(s.relayConfig.Source), Logger: s.app.Logger,
-		Registerer: s.app.Registry}
+	config := relay.Config{
+		Sinks: sinks, Source: string(s.relayConfig.Source), Logger: s.app.Logger,
+		Registerer: s.app.Registry,
+	}
 	heard := func(context.Context) error { return nil }
 	if !s.noListen {
 		wake := listener.NewSignal()
@@ -58,7 +60,8 @@ func withRelay(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	s.app.Components = append(s.app.Components, app.Component{Name: "relay", Ready: r.Ready, Pool: pool,
+	s.app.Components = append(s.app.Components, app.Component{
+		Name: "relay", Ready: r.Ready, Pool: pool,
 		NeedsSchema: true, Run: func(ctx context.Context) error {
 			var listening sync.WaitGroup
 			defer listening.Wait()
@@ -66,7 +69,8 @@ func withRelay(s settings) (app.Config, error) {
 			defer stop()
 			listening.Go(func() { _ = heard(ctx) }) // without it the relay polls
 			return r.Run(ctx)
-		}})
+		},
+	})
 	return s.app, nil
 }
 
@@ -154,8 +158,10 @@ func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner",
-			"code", "reason"}}
+		l := listing{header: []string{
+			"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner",
+			"code", "reason",
+		}}
 		for _, s := range sinks {
 			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.HeldMessages,
 				s.Owner, s.AwayCode, s.AwayReason)
@@ -210,8 +216,10 @@ func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"position", "topic", "key", "status", "attempt", "error_code", "job", "event",
-			"tenant", "at", "error_message"}, onScreen: 8}
+		l := listing{header: []string{
+			"position", "topic", "key", "status", "attempt", "error_code", "job", "event",
+			"tenant", "at", "error_message",
+		}, onScreen: 8}
 		for _, m := range messages {
 			l.add(m.Position, m.Topic, textOrNull(m.Key), string(m.Status), m.Attempt, textOrNull(m.ErrorCode),
 				m.Job.ID, optional(m.Event), m.Tenant, instant(m.At), textOrNull(m.ErrorMessage))
@@ -319,8 +327,10 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 	}
 	err = errors.Join(err, s.Sink.Close())
 	if err != nil {
-		findings = append(findings, relay.Finding{Severity: relay.Problem, What: err.Error(),
-			Remedy: "check address, credentials and network"})
+		findings = append(findings, relay.Finding{
+			Severity: relay.Problem, What: err.Error(),
+			Remedy: "check address, credentials and network",
+		})
 	}
 	if len(findings) == 0 {
 		findings = []relay.Finding{{Severity: relay.Note, What: "it can be published to"}}

@@ -62,8 +62,10 @@ func (b bridgeSpec) open(name string) (probed, error) {
 
 // config returns the bridge without its source.
 func (b bridgeSpec) config(name string) (bridge.BridgeConfig, error) {
-	c := bridge.BridgeConfig{Name: name, Kind: b.Kind, Options: outbox.Options{Queue: b.Queue}, Ordered: b.Ordered,
-		MaxQueued: b.MaxQueued}
+	c := bridge.BridgeConfig{
+		Name: name, Kind: b.Kind, Options: outbox.Options{Queue: b.Queue}, Ordered: b.Ordered,
+		MaxQueued: b.MaxQueued,
+	}
 	if b.Tenant != "" {
 		tenant, err := outbox.ParseID(b.Tenant)
 		if err != nil {
@@ -103,8 +105,10 @@ func withBridges(s settings) (app.Config, error) {
 	if err != nil {
 		return s.app, err
 	}
-	s.app.Components = append(s.app.Components, app.Component{Name: "bridge", Ready: r.Ready, Pool: pool,
-		NeedsSchema: true, Run: r.Run})
+	s.app.Components = append(s.app.Components, app.Component{
+		Name: "bridge", Ready: r.Ready, Pool: pool,
+		NeedsSchema: true, Run: r.Run,
+	})
 	return s.app, nil
 }
 
@@ -115,8 +119,11 @@ func checkBridge(ctx context.Context, b bridge.BridgeConfig) []relay.Finding {
 	source := b.Source.(probed)
 	if err := errors.Join(source.Probe(ctx), source.Close()); err != nil {
 		return []relay.Finding{
-			{Severity: relay.Problem, What: err.Error(),
-				Remedy: "check address, credentials, network, and the names in relay.yaml"}}
+			{
+				Severity: relay.Problem, What: err.Error(),
+				Remedy: "check address, credentials, network, and the names in relay.yaml",
+			},
+		}
 	}
 	return []relay.Finding{{Severity: relay.Note, What: "it can fetch"}}
 }

@@ -226,8 +226,10 @@ func child(node *yaml.Node, step any) *yaml.Node {
 }
 
 func (r routeSpec) route() relay.Route {
-	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused,
-		Preset: r.Preset}
+	return relay.Route{
+		Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused,
+		Preset: r.Preset,
+	}
 }
 
 // sinks opens the sinks with their routes, by name.

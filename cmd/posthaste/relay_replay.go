@@ -177,9 +177,11 @@ func (p *program) listReplays(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{
-			header: []string{"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at",
+			header: []string{
+				"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at",
 				"waits_for", "actor", "reason", "topics", "key", "tenant", "since", "until", "rate", "again",
-				"stop_live"},
+				"stop_live",
+			},
 			onScreen: 9,
 		}
 		for _, r := range replays {

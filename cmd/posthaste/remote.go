@@ -57,7 +57,8 @@ func wantsAPI(c *cli.Command, s settings) (bool, error) {
 }
 
 func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings,
-	act func(context.Context, *remote) error) error {
+	act func(context.Context, *remote) error,
+) error {
 	way := &line{}
 	api, err := client.New(s.apiURL, client.Config{Token: s.apiToken, HTTP: &http.Client{Transport: way}})
 	if err != nil {
@@ -233,7 +234,8 @@ func jobFilterOf(f operator.Filter) client.JobFilter {
 // before reads the page that begins after the item with the given id: with the cursor that is remembered for it, or
 // else by reading from the first page on. Ids sort as their items do, newest first.
 func before[T any](cursors map[string]string, id string, limit int,
-	read func(limit int, cursor string) ([]T, string, error), idOf func(T) string) (page []T, err error) {
+	read func(limit int, cursor string) ([]T, string, error), idOf func(T) string,
+) (page []T, err error) {
 	cursor, known := cursors[id]
 	for {
 		items, next, err := read(limit-len(page), cursor)
@@ -293,8 +295,10 @@ func (r *remote) Steps(ctx context.Context, id outbox.ID) ([]operator.Step, erro
 	}
 	steps := make([]operator.Step, len(found))
 	for i, s := range found {
-		steps[i] = operator.Step{Name: s.Name, Epoch: s.Epoch, FinishedAt: s.FinishedAt, Took: seconds(s.TookSeconds),
-			Result: s.Result}
+		steps[i] = operator.Step{
+			Name: s.Name, Epoch: s.Epoch, FinishedAt: s.FinishedAt, Took: seconds(s.TookSeconds),
+			Result: s.Result,
+		}
 	}
 	return steps, err
 }

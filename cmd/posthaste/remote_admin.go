@@ -17,8 +17,10 @@ func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
 	found, err := r.api.Queues(ctx, "")
 	queues := make([]operator.Queue, len(found.Queues))
 	for i, q := range found.Queues {
-		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning,
-			Rate: operatorsRate(q.Rate), Jobs: jobsByStatus(q.Jobs)}
+		queues[i] = operator.Queue{
+			Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning,
+			Rate: operatorsRate(q.Rate), Jobs: jobsByStatus(q.Jobs),
+		}
 	}
 	return queues, err
 }
@@ -36,12 +38,16 @@ func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := r.api.Overview(ctx, "")
-	v := operator.Overview{AsOf: found.AsOf, Estimated: found.Estimated, NoOldest: found.OldestUnknown,
-		Enqueued: found.Enqueued, Closed: found.Closed}
+	v := operator.Overview{
+		AsOf: found.AsOf, Estimated: found.Estimated, NoOldest: found.OldestUnknown,
+		Enqueued: found.Enqueued, Closed: found.Closed,
+	}
 	for _, q := range found.Queues {
 		v.Queues = append(v.Queues,
-			operator.QueueOverview{Queue: operator.Queue{Name: q.Queue, PausedSince: q.PausedSince,
-				OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs)}})
+			operator.QueueOverview{Queue: operator.Queue{
+				Name: q.Queue, PausedSince: q.PausedSince,
+				OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs),
+			}})
 	}
 	for _, k := range found.Recent {
 		v.Recent = append(v.Recent, operator.Recent{
@@ -114,7 +120,8 @@ func letterFilterOf(f operator.DeadLetterFilter) client.DeadLetterFilter {
 }
 
 func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, older outbox.ID,
-	limit int) ([]operator.DeadLetter, error) {
+	limit int,
+) ([]operator.DeadLetter, error) {
 	filter := letterFilterOf(f)
 	found, err := before(r.cursors, textOf(older), limit,
 		func(limit int, cursor string) ([]client.DeadLetter, string, error) {
@@ -131,7 +138,8 @@ func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, o
 }
 
 func (r *remote) DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter,
-	limit int) ([]operator.DeadLetterGroup, error) {
+	limit int,
+) ([]operator.DeadLetterGroup, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := r.api.DeadLetterGroups(ctx, letterFilterOf(f), limit)

@@ -37,7 +37,8 @@ func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
 }
 
 func (r *remote) act(ctx context.Context, verb string, id outbox.ID,
-	do func(context.Context, string) (client.Job, error)) error {
+	do func(context.Context, string) (client.Job, error),
+) error {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	if _, err := do(ctx, id.String()); err != nil {

@@ -34,20 +34,23 @@ func (r *remote) MatchDeadLetters(ctx context.Context, f operator.DeadLetterFilt
 }
 
 func (r *remote) ReplayDeadLetters(ctx context.Context, f operator.DeadLetterFilter,
-	rate float64) iter.Seq2[operator.BulkProgress, error] {
+	rate float64,
+) iter.Seq2[operator.BulkProgress, error] {
 	return r.actOnMany(ctx, f, func(ctx context.Context, act client.LettersAct) (client.LettersActed, error) {
 		return r.api.ReplayDeadLetters(ctx, client.ReplayAct{LettersAct: act, RatePerSecond: rate})
 	})
 }
 
 func (r *remote) DismissDeadLetters(ctx context.Context,
-	f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+	f operator.DeadLetterFilter,
+) iter.Seq2[operator.BulkProgress, error] {
 	return r.actOnMany(ctx, f, r.api.DismissDeadLetters)
 }
 
 // actOnMany repeats requests until everything is done. Acts of a request stay in effect if a later request fails.
 func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter,
-	do func(context.Context, client.LettersAct) (client.LettersActed, error)) iter.Seq2[operator.BulkProgress, error] {
+	do func(context.Context, client.LettersAct) (client.LettersActed, error),
+) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		progress := operator.BulkProgress{FailedUntil: f.FailedUntil}
 		var err error
@@ -73,7 +76,8 @@ func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter,
 }
 
 func (r *remote) patiently(ctx context.Context, act client.LettersAct,
-	do func(context.Context, client.LettersAct) (client.LettersActed, error)) (client.LettersActed, error) {
+	do func(context.Context, client.LettersAct) (client.LettersActed, error),
+) (client.LettersActed, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	return do(ctx, act)

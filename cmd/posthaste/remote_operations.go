@@ -29,15 +29,18 @@ func (r *remote) StartOperation(ctx context.Context, n operator.NewOperation) (o
 }
 
 func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct,
-	f operator.OpenFilter) (operator.OpenMatch, error) {
+	f operator.OpenFilter,
+) (operator.OpenMatch, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	counted, err := r.api.PreviewOperation(ctx, client.NewOperation{Act: string(act), Jobs: openJobsOf(act, f)})
 	if err != nil {
 		return operator.OpenMatch{}, fmt.Errorf("count open jobs: %w", err)
 	}
-	match := operator.OpenMatch{Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf,
-		ByStatus: map[outbox.Status]int64{}}
+	match := operator.OpenMatch{
+		Matched: counted.Matched, Keyed: counted.Keyed, AsOf: counted.AsOf,
+		ByStatus: map[outbox.Status]int64{},
+	}
 	for status, n := range counted.ByStatus {
 		match.ByStatus[outbox.Status(status)] = n
 	}
@@ -46,8 +49,10 @@ func (r *remote) MatchOpenJobs(ctx context.Context, act operator.OperationAct,
 
 // openJobsOf returns a filter for the API, which refuses one without any condition; --all means each status.
 func openJobsOf(act operator.OperationAct, f operator.OpenFilter) client.OpenJobsFilter {
-	of := client.OpenJobsFilter{Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key,
-		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf}
+	of := client.OpenJobsFilter{
+		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, AsOf: f.AsOf,
+	}
 	statuses := f.Statuses
 	if len(statuses) == 0 {
 		statuses = act.Possible()
@@ -92,7 +97,8 @@ func (r *remote) ResumeOperation(ctx context.Context, _, id outbox.ID) (operator
 }
 
 func (r *remote) onOperation(ctx context.Context, id outbox.ID,
-	do func(context.Context, string) (client.Operation, error)) (operator.Operation, error) {
+	do func(context.Context, string) (client.Operation, error),
+) (operator.Operation, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	found, err := do(ctx, id.String())
@@ -121,8 +127,10 @@ func operationOf(o client.Operation) operator.Operation {
 	}
 	op.Edit = operator.JobEdit{Queue: o.Edit.Queue, Priority: o.Edit.Priority, RunAt: o.Edit.RunAt}
 	j := o.Jobs
-	op.Jobs = operator.OpenFilter{Kind: j.Kind, Queue: j.Queue, Key: j.Key, Tenant: idOf(j.Tenant),
-		CreatedSince: j.CreatedSince, CreatedUntil: j.CreatedUntil}
+	op.Jobs = operator.OpenFilter{
+		Kind: j.Kind, Queue: j.Queue, Key: j.Key, Tenant: idOf(j.Tenant),
+		CreatedSince: j.CreatedSince, CreatedUntil: j.CreatedUntil,
+	}
 	for _, s := range j.Status {
 		op.Jobs.Statuses = append(op.Jobs.Statuses, outbox.Status(s))
 	}

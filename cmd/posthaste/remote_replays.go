@@ -17,7 +17,8 @@ func (r *remote) newReplay(e operator.ReplayEvents) client.NewReplay {
 }
 
 func (r *remote) WouldReplayEvents(ctx context.Context, sink string,
-	e operator.ReplayEvents) (operator.ReplayPlan, error) {
+	e operator.ReplayEvents,
+) (operator.ReplayPlan, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	which := r.newReplay(e)
@@ -75,8 +76,10 @@ func operatorsReplay(r client.Replay) operator.Replay {
 	return operator.Replay{
 		ID: idOf(r.ID), Sink: r.Sink,
 		ReplayEvents: operator.ReplayEvents{
-			EventFilter: operator.EventFilter{Since: r.Since, Until: r.Until, Topics: r.Topics, Key: r.Key,
-				Tenant: idOf(r.Tenant)},
+			EventFilter: operator.EventFilter{
+				Since: r.Since, Until: r.Until, Topics: r.Topics, Key: r.Key,
+				Tenant: idOf(r.Tenant),
+			},
 			PerSecond: r.RatePerSecond, Again: r.Again, StopLive: r.StopLive,
 		},
 		Events: r.Events, Published: r.Published, Refused: r.Refused, Repeated: r.Repeated, Failure: r.WaitsFor,
@@ -93,8 +96,10 @@ func (r *remote) newJobReplay(h operator.HistoryReplay) client.NewHistoryReplay 
 }
 
 func historyPlan(a client.HistoryReplay) operator.HistoryPlan {
-	return operator.HistoryPlan{Jobs: a.Jobs, Bytes: a.Bytes, Oldest: a.OldestAt, Newest: a.NewestAt, Until: a.Until,
-		Takes: seconds(a.TakesSeconds)}
+	return operator.HistoryPlan{
+		Jobs: a.Jobs, Bytes: a.Bytes, Oldest: a.OldestAt, Newest: a.NewestAt, Until: a.Until,
+		Takes: seconds(a.TakesSeconds),
+	}
 }
 
 func (r *remote) WouldReplayHistory(ctx context.Context, h operator.HistoryReplay) (operator.HistoryPlan, error) {

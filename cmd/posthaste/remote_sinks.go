@@ -49,14 +49,17 @@ func (r *remote) SkipEvent(ctx context.Context, sink string, event outbox.ID) er
 
 // Held lists the first of them: a page of the API begins with a cursor rather than a place.
 func (r *remote) Held(ctx context.Context, sink string, _ operator.HeldPlace,
-	limit int) ([]operator.HeldMessage, error) {
+	limit int,
+) ([]operator.HeldMessage, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	page, err := r.api.HeldPage(ctx, sink, limit, "")
 	all := make([]operator.HeldMessage, len(page.Messages))
 	for i, m := range page.Messages {
-		all[i] = operator.HeldMessage{Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At,
-			Event: idOf(m.Event)}
+		all[i] = operator.HeldMessage{
+			Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At,
+			Event: idOf(m.Event),
+		}
 	}
 	return all, err
 }

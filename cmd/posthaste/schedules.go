@@ -76,8 +76,10 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{
-			header: []string{"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since",
-				"streamed", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant", "set_by"},
+			header: []string{
+				"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since",
+				"streamed", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant", "set_by",
+			},
 			onScreen: 9,
 		}
 		for _, s := range schedules {
@@ -97,7 +99,8 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 func known(n int64) any { return orNull(n != 0, n) }
 
 func scheduleCommand(p *program, name, usage, done string,
-	act func(scheduleActs, context.Context, outbox.ID, string) error) *cli.Command {
+	act func(scheduleActs, context.Context, outbox.ID, string) error,
+) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag(), reasonFlag()),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -153,7 +156,8 @@ func findSchedule(ctx context.Context, o scheduleActs, tenant outbox.ID, name st
 
 // onSchedule runs a command's act on the schedule that it names.
 func onSchedule(ctx context.Context, p *program, c *cli.Command,
-	act func(context.Context, scheduleActs, outbox.ID, string) error) error {
+	act func(context.Context, scheduleActs, outbox.ID, string) error,
+) error {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}

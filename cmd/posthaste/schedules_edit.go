@@ -28,7 +28,8 @@ program declares a schedule of the same name, which replaces it.`,
 		Action: func(ctx context.Context, c *cli.Command) error {
 			return p.editSchedule(ctx, c, "created",
 				func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string,
-					e schedule.Edit) (time.Time, error) {
+					e schedule.Edit,
+				) (time.Time, error) {
 					return o.CreateSchedule(ctx, newSchedule{e.New(tenant, name), tenant, e})
 				})
 		},
@@ -51,13 +52,16 @@ func (p *program) changeScheduleCommand() *cli.Command {
 default, and so does --unset. A new timing counts from now, every other change from the
 next tick.`,
 		Flags: append(scheduleFields(),
-			&cli.StringSliceFlag{Name: "unset",
-				Usage: "restore the default of this `FLAG`'s field, like key or header; may be repeated"}),
+			&cli.StringSliceFlag{
+				Name:  "unset",
+				Usage: "restore the default of this `FLAG`'s field, like key or header; may be repeated",
+			}),
 		DisableSliceFlagSeparator: true,
 		Action: func(ctx context.Context, c *cli.Command) error {
 			return p.editSchedule(ctx, c, "changed",
 				func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string,
-					e schedule.Edit) (time.Time, error) {
+					e schedule.Edit,
+				) (time.Time, error) {
 					return o.ChangeSchedule(ctx, tenant, name, e)
 				})
 		},
@@ -69,8 +73,10 @@ func scheduleFields() []cli.Flag {
 		&cli.StringFlag{Name: "cron", Usage: "ticks at this `EXPRESSION`, like \"0 7 * * 1-5\""},
 		&cli.StringFlag{Name: "zone", Usage: "`NAME` of the expression's time zone, like Europe/Berlin (default: UTC)"},
 		&cli.StringFlag{Name: "every", Usage: "ticks at the multiples of this `DURATION` since 1970"},
-		&cli.StringFlag{Name: "missed",
-			Usage: "which missed ticks get a job: once (the latest), skip (none) or all (default: once)"},
+		&cli.StringFlag{
+			Name:  "missed",
+			Usage: "which missed ticks get a job: once (the latest), skip (none) or all (default: once)",
+		},
 		&cli.IntFlag{Name: "missed-limit", Usage: "with --missed all: how many of the latest, `N` (default: 10)"},
 		&cli.StringFlag{Name: "kind", Usage: "`KIND` of its jobs"},
 		&cli.StringFlag{Name: "payload", Usage: "`PAYLOAD` of its jobs, @FILE, or - for standard input (default: {})"},
@@ -79,16 +85,20 @@ func scheduleFields() []cli.Flag {
 		&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 		&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
-		&cli.StringFlag{Name: "backoff",
-			Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
+		&cli.StringFlag{
+			Name:  "backoff",
+			Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)",
+		},
 		&cli.StringFlag{Name: "deadline", Usage: "a job expires this `DURATION` after its tick (default: never)"},
 		&cli.BoolFlag{Name: "hold", Usage: "do not run its jobs before they are released"},
 		&cli.BoolFlag{Name: "streamed", Usage: "store each change of its jobs as an event, for relays to publish"},
 		&cli.StringFlag{Name: "key", Usage: "`KEY` whose jobs are ordered or limited"},
 		&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
 		&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
-		&cli.StringFlag{Name: "on-death",
-			Usage: "if one fails permanently, skip it or park the key (default: the jobs behind it wait)"},
+		&cli.StringFlag{
+			Name:  "on-death",
+			Usage: "if one fails permanently, skip it or park the key (default: the jobs behind it wait)",
+		},
 		&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
 		&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
 		&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated: all of them"},
@@ -157,8 +167,10 @@ func readEdit(c *cli.Command) (e schedule.Edit, err error) {
 		OnDeath: textFlag[outbox.DeathPolicy](c, "on-death"), OnLapse: textFlag[outbox.LapsePolicy](c, "on-lapse"),
 	}
 	var errs []error
-	for flag, to := range map[string]**time.Duration{"every": &e.Every, "timeout": &e.Timeout, "deadline": &e.Deadline,
-		"park-after": &e.ParkAfter} {
+	for flag, to := range map[string]**time.Duration{
+		"every": &e.Every, "timeout": &e.Timeout, "deadline": &e.Deadline,
+		"park-after": &e.ParkAfter,
+	} {
 		if !c.IsSet(flag) {
 			continue
 		}
@@ -241,7 +253,8 @@ func (r *remote) CreateSchedule(ctx context.Context, s operator.NewSchedule) (ti
 }
 
 func (r *remote) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
-	e operator.ScheduleEdit) (time.Time, error) {
+	e operator.ScheduleEdit,
+) (time.Time, error) {
 	fields, err := fieldsOf(e.(schedule.Edit)) // changeScheduleCommand
 	if err != nil {
 		return time.Time{}, err

@@ -85,8 +85,10 @@ func (p *program) serve(ctx context.Context, s settings, idle []string) error {
 func webhookMux(s settings) (*dispatcher.Mux, error) {
 	mux := new(dispatcher.Mux)
 	for _, r := range s.webhooks {
-		handler, err := webhook.Handler(r.url, webhook.Config{UserAgent: "posthaste/" + buildVersion(),
-			Signing: s.signing})
+		handler, err := webhook.Handler(r.url, webhook.Config{
+			UserAgent: "posthaste/" + buildVersion(),
+			Signing:   s.signing,
+		})
 		if err != nil {
 			return nil, usagef("webhook of kind %q: %w", r.kind, err)
 		}

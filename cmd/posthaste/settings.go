@@ -186,8 +186,12 @@ var allSettings = []setting{
 			return err
 		},
 	},
-	{"grace-period", []string{"OUTBOX_GRACE_PERIOD"}, "20s",
-		"`DURATION` that running jobs get at shutdown; 0s interrupts them at once", nil, parseGracePeriod},
+	{
+		"grace-period",
+		[]string{"OUTBOX_GRACE_PERIOD"},
+		"20s",
+		"`DURATION` that running jobs get at shutdown; 0s interrupts them at once", nil, parseGracePeriod,
+	},
 	{
 		"keep",
 		[]string{"OUTBOX_KEEP"},

@@ -38,8 +38,10 @@ func (p *program) tokensCommand() *cli.Command {
 					},
 					tenantFlag(),
 					&cli.BoolFlag{Name: "all-tenants", Usage: "it sees and acts on the jobs of every tenant"},
-					&cli.StringFlag{Name: "lifetime", Value: defaultLifetime,
-						Usage: "`DURATION` until it expires, or forever"},
+					&cli.StringFlag{
+						Name: "lifetime", Value: defaultLifetime,
+						Usage: "`DURATION` until it expires, or forever",
+					},
 					byFlag(),
 				),
 				Action: p.createToken,
@@ -79,7 +81,8 @@ func capabilityNames() (names []string) {
 
 // withTokens runs a command's act on the tokens of its database.
 func (p *program) withTokens(ctx context.Context, c *cli.Command,
-	act func(context.Context, *access.Tokens) error) error {
+	act func(context.Context, *access.Tokens) error,
+) error {
 	s, err := p.load(c, "database-url")
 	if err != nil {
 		return err
@@ -148,8 +151,10 @@ func (p *program) listTokens(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"id", "name", "tenant", "all_tenants", "capabilities", "expires_at",
-			"last_used_at", "revoked_at", "created_at", "created_by"}}
+		l := listing{header: []string{
+			"id", "name", "tenant", "all_tenants", "capabilities", "expires_at",
+			"last_used_at", "revoked_at", "created_at", "created_by",
+		}}
 		for _, t := range list {
 			l.add(t.ID, t.Name, t.Tenant, t.AllTenants, strings.Join(t.Capabilities, ","), instant(t.ExpiresAt),
 				instant(t.LastUsedAt),

@@ -29,10 +29,14 @@ func (p *program) topCommand() *cli.Command {
 		Name: "top", Usage: "watch queue depth, throughput, latency, workers and dead letters",
 		Description: topDescription,
 		Flags: append(operatorFlags(),
-			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second,
-				Usage: "`DURATION` between frames"},
-			&cli.IntFlag{Name: "frames", Aliases: []string{"n"},
-				Usage: "print `N` frames and end; without a terminal: 1"}),
+			&cli.DurationFlag{
+				Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second,
+				Usage: "`DURATION` between frames",
+			},
+			&cli.IntFlag{
+				Name: "frames", Aliases: []string{"n"},
+				Usage: "print `N` frames and end; without a terminal: 1",
+			}),
 		Action: p.top,
 	}
 }

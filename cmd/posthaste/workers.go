@@ -42,8 +42,10 @@ func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"worker", "state", "version", "running", "hearing", "queues", "kinds",
-			"started_at", "seen_at"}}
+		l := listing{header: []string{
+			"worker", "state", "version", "running", "hearing", "queues", "kinds",
+			"started_at", "seen_at",
+		}}
 		for _, w := range workers {
 			state := "there"
 			if w.Missing {

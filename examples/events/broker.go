@@ -118,8 +118,10 @@ func (b *broker) publishAgain(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return err
 		}
-		if _, err := js.UpdateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"shop.>"},
-			Duplicates: 100 * time.Millisecond}); err != nil {
+		if _, err := js.UpdateStream(ctx, jetstream.StreamConfig{
+			Name: stream, Subjects: []string{"shop.>"},
+			Duplicates: 100 * time.Millisecond,
+		}); err != nil {
 			return err
 		}
 		if err := sleep(ctx, time.Second); err != nil {
@@ -135,8 +137,10 @@ func (b *broker) publishAgain(ctx context.Context) (n int, err error) {
 				return err
 			}
 			if _, err := js.PublishMsg(
-				ctx, &nats.Msg{Subject: m.Subject, Header: nats.Header{"Nats-Msg-Id": m.Header["Nats-Msg-Id"]},
-					Data: m.Data}); err != nil {
+				ctx, &nats.Msg{
+					Subject: m.Subject, Header: nats.Header{"Nats-Msg-Id": m.Header["Nats-Msg-Id"]},
+					Data: m.Data,
+				}); err != nil {
 				return err
 			}
 			n++

@@ -53,8 +53,10 @@ func run(ctx context.Context, orders int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	postgres, err := pgdev.Start(ctx, pgdev.Options{DatabaseURL: os.Getenv("DATABASE_URL"), Major: os.Getenv("PG"),
-		Container: true, Log: os.Stdout})
+	postgres, err := pgdev.Start(ctx, pgdev.Options{
+		DatabaseURL: os.Getenv("DATABASE_URL"), Major: os.Getenv("PG"),
+		Container: true, Log: os.Stdout,
+	})
 	if err != nil {
 		return err
 	}
@@ -94,7 +96,8 @@ func run(ctx context.Context, orders int) (err error) {
 
 // database makes a database, which drop drops.
 func database(ctx context.Context, postgres *pgdev.Server,
-	name string) (db *pgxpool.Pool, drop func() error, err error) {
+	name string,
+) (db *pgxpool.Pool, drop func() error, err error) {
 	url, remove, err := pgdev.CreateDatabase(ctx, postgres.URL(), fmt.Sprintf("posthaste_events_%s_%08x", name,
 		rand.Uint32()))
 	if err != nil {
@@ -154,12 +157,16 @@ func (d *demo) startRelay(ctx context.Context) (done <-chan error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := relay.New(d.shop, relay.Config{Source: "shop", Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+	r, err := relay.New(d.shop, relay.Config{
+		Source: "shop", Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 		Sinks: []relay.SinkConfig{{
 			Name: "nats", Sink: sink,
-			Routes: []relay.Route{{Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}",
-				CloudEvents: relay.Binary}},
-		}}})
+			Routes: []relay.Route{{
+				Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}",
+				CloudEvents: relay.Binary,
+			}},
+		}},
+	})
 	if err != nil {
 		return nil, err
 	}

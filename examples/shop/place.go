@@ -89,8 +89,10 @@ func (c *customers) come(ctx context.Context, n int, every time.Duration) error 
 
 func (c *customers) order(ctx context.Context) error {
 	names := []string{"Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances"}
-	goods := []string{"tea", "coffee", "cocoa", "sugar", "honey", "bread", "butter", "jam", "salt", "pepper", "rice",
-		"beans"}
+	goods := []string{
+		"tea", "coffee", "cocoa", "sugar", "honey", "bread", "butter", "jam", "salt", "pepper", "rice",
+		"beans",
+	}
 	err := placeOrder(ctx, c.producer, names[rand.IntN(len(names))], goods[rand.IntN(len(goods))], 1+rand.IntN(3))
 	if err == nil {
 		c.placed.Add(1)

@@ -76,8 +76,10 @@ func New(config Config) (*Downloader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", misconfigured("Config.Root", "cannot be opened"), err)
 	}
-	d := &Downloader{root: root, folders: durable.Folders{Root: root}, client: config.Client,
-		maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime}
+	d := &Downloader{
+		root: root, folders: durable.Folders{Root: root}, client: config.Client,
+		maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime,
+	}
 	if d.client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.ResponseHeaderTimeout = stallTime

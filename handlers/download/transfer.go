@@ -165,8 +165,10 @@ func (t *transfer) verify() error {
 		if err := t.restart(); err != nil {
 			return err
 		}
-		return &Error{code: "hash_mismatch",
-			err: fmt.Errorf("%w; trying again from the start, it was fetched in pieces", err)}
+		return &Error{
+			code: "hash_mismatch",
+			err:  fmt.Errorf("%w; trying again from the start, it was fetched in pieces", err),
+		}
 	}
 	return nil
 }

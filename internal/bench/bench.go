@@ -109,8 +109,10 @@ type Workload struct {
 // Workloads are all of them, in the order in which "all" runs them.
 func Workloads() []Workload {
 	return []Workload{
-		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs, --streamed)", false,
-			burndown},
+		{
+			"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs, --streamed)", false,
+			burndown,
+		},
 		{"bulk", "enqueue in bulk: transactions of 10 000 jobs (--jobs, --clients)", false, bulk},
 		{"steady", "enqueue and dispatch at once, at most 20 000 open jobs (--duration)", false, steady},
 		{"latency", "one job per transaction, all defaults: from before the insert until the handler starts, with the producer in the worker's program and apart from it (--jobs, --every)", false, latency},
@@ -121,8 +123,10 @@ func Workloads() []Workload {
 		{"keys", "burn down jobs that share keys, one at a time each (--jobs, --keys)", true, keyed},
 		{"hot-key", "burn down while many jobs wait for one key (--jobs)", true, hotKey},
 		{"tenants", "one tenant's jobs, 50 per second, alone and while many jobs of another wait, 10 ms each (--jobs, --every, --keys); or new tenants' lone jobs next to a busy tenant while a transaction holds a snapshot (--hold-snapshot, --jobs, --keys)", true, tenants},
-		{"processes", "burn down with one process and with several on one queue, alternately (--n, --jobs)", true,
-			processes},
+		{
+			"processes", "burn down with one process and with several on one queue, alternately (--n, --jobs)", true,
+			processes,
+		},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or the rate that dispatch keeps meanwhile (--clients, --duration, --overload)", true, overHTTP},
 		{"console", "the console with viewers: their cost, the delay of a change, the loss of a burn-down (--clients, --duration, --jobs)", true, viewed},

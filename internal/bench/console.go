@@ -102,7 +102,8 @@ type burnDown struct{ rate, cost float64 }
 // trickled dispatches jobs one by one for the duration, and returns what share of a core this process took, and when
 // changes of the jobs that nobody handles were seen.
 func (r *rig) trickled(ctx context.Context, duration time.Duration,
-	also func(context.Context, *probes) error) (percent float64, seen []time.Duration, err error) {
+	also func(context.Context, *probes) error,
+) (percent float64, seen []time.Duration, err error) {
 	w, err := r.work(ctx, r.system, nil)
 	if err != nil {
 		return 0, nil, err
@@ -263,7 +264,8 @@ func (v viewer) get(ctx context.Context, page string, header ...string) (io.Read
 }
 
 func (v viewer) getOnce(ctx context.Context, page string,
-	header ...string) (body io.ReadCloser, status int, err error) {
+	header ...string,
+) (body io.ReadCloser, status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.base+page, nil)
 	if err != nil {
 		return nil, 0, err

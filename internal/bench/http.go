@@ -112,8 +112,10 @@ func (r *rig) serve(ctx context.Context, of Handler) (addr, bearer string, stop 
 	if err != nil {
 		return "", "", nil, err
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
-		WriteTimeout: 30 * time.Second}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		WriteTimeout: 30 * time.Second,
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -159,7 +161,8 @@ type loaded struct {
 
 // load has every client send requests, one after the other, for the duration.
 func load(ctx context.Context, addr string, clients int, duration time.Duration, request func(i int) string, want int,
-	answered func([]byte) error) (loaded, error) {
+	answered func([]byte) error,
+) (loaded, error) {
 	var mu sync.Mutex
 	var all loaded
 	var refused atomic.Int64

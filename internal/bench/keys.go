@@ -105,7 +105,9 @@ func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	without, with := median(rates[r]), median(rates[beside])
 	return []Figure{
-		{"set_aside_s", aside.Seconds()}, {"alone_jobs_per_s", without}, {"beside_jobs_per_s", with},
+		{"set_aside_s", aside.Seconds()},
+		{"alone_jobs_per_s", without},
+		{"beside_jobs_per_s", with},
 		{"kept", with / without},
 	}, nil
 }

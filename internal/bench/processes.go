@@ -33,8 +33,12 @@ func processes(ctx context.Context, r *rig) ([]Figure, error) {
 		}
 	}
 	one, all := median(rates[1]), median(rates[n])
-	return []Figure{{"one_jobs_per_s", one}, {"processes_jobs_per_s", all}, {"processes", float64(n)},
-		{"processes_ratio", all / one}}, nil
+	return []Figure{
+		{"one_jobs_per_s", one},
+		{"processes_jobs_per_s", all},
+		{"processes", float64(n)},
+		{"processes_ratio", all / one},
+	}, nil
 }
 
 // together is the rate at which n processes burn jobs down.

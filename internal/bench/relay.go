@@ -154,8 +154,11 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 		}
 		held = append(held, d.rate)
 	}
-	return []Figure{{"held_events_per_s", median(held)}, {"clean_events_per_s", median(clean)},
-		{"kept", median(held) / median(clean)}}, nil
+	return []Figure{
+		{"held_events_per_s", median(held)},
+		{"clean_events_per_s", median(clean)},
+		{"kept", median(held) / median(clean)},
+	}, nil
 }
 
 // relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that;
@@ -232,7 +235,8 @@ var payload = slices.Repeat([]byte("x"), 200)
 func (r *rig) relay(ctx context.Context, sink relay.Sink, change func(*relay.Config)) (stop func() error, err error) {
 	config := relay.Config{
 		Sinks: []relay.SinkConfig{
-			{Name: "bench", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, Destination: r.Destination}}}},
+			{Name: "bench", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, Destination: r.Destination}}},
+		},
 		Logger: r.Logger,
 	}
 	if change != nil {

@@ -54,8 +54,8 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 
-	lone := &loneJobs{producer: outbox.NewProducer(r.pool, r.Notify), began: time.Now(),
-		starts: make(chan loneStart, 1000)}
+	lone := &loneJobs{producer: outbox.NewProducer(r.pool, r.Notify), starts: make(chan loneStart, 1000)}
+	lone.began = time.Now()
 	var done atomic.Int64
 	drained := make(chan time.Time, 1)
 	w, err := r.work(ctx, r.ours(r.pool, r.Notify), func(job int) {
@@ -143,8 +143,12 @@ type waits []time.Duration
 
 func (w waits) figures(of string) []Figure {
 	p := percentiles(w)
-	return []Figure{{of + "_p50_ms", p[0].Value}, {of + "_p99_ms", p[2].Value}, {of + "_max_ms", p[3].Value},
-		{of + "_jobs", float64(len(w))}}
+	return []Figure{
+		{of + "_p50_ms", p[0].Value},
+		{of + "_p99_ms", p[2].Value},
+		{of + "_max_ms", p[3].Value},
+		{of + "_jobs", float64(len(w))},
+	}
 }
 
 func (w *waits) add(wait time.Duration, err error) error {

@@ -73,7 +73,8 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 // waits commits n jobs, one each time, and returns how long each waited from
 // before its insert until its handler started. Jobs with the number -1 are others.
 func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) string, n int,
-	every time.Duration) ([]time.Duration, error) {
+	every time.Duration,
+) ([]time.Duration, error) {
 	const warmUp = 25
 	var mu sync.Mutex
 	begun, took, left := make([]time.Time, n+warmUp), make([]time.Duration, n+warmUp), n+warmUp

@@ -45,8 +45,10 @@ func Of(who access.Principal) Caller {
 
 // NewLimits lets through so many requests of each principal a second.
 func NewLimits(perSecond float64) *Limits {
-	return &Limits{interval: time.Duration(float64(time.Second) / perSecond), now: time.Now,
-		ahead: map[Caller]time.Time{}}
+	return &Limits{
+		interval: time.Duration(float64(time.Second) / perSecond), now: time.Now,
+		ahead: map[Caller]time.Time{},
+	}
 }
 
 // Take counts a request. It returns 0, or after how many seconds the next one is let

@@ -142,8 +142,10 @@ func TakeSnapshot(ctx context.Context, tx pgx.Tx) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the position: %w", err)
 	}
-	return Snapshot{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time,
-		written: row.Written}, nil
+	return Snapshot{
+		snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time,
+		written: row.Written,
+	}, nil
 }
 
 // SameAs reports that nothing at all has committed between the two snapshots.
@@ -221,12 +223,15 @@ func orNone(ids []int64) []int64 {
 //
 // tx must be READ COMMITTED, because each call needs a snapshot of its own.
 func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position,
-	limit int) (changes []Change, after Position, more bool, err error) {
+	limit int,
+) (changes []Change, after Position, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := sqlgen.New(tx).ListChanges(ctx, sqlgen.ListChangesParams{
-		Horizon: strconv.FormatUint(since.horizon, 10), Since: pgtype.Timestamptz{Time: since.since.Add(-slowStart),
-			Valid: true},
+		Horizon: strconv.FormatUint(since.horizon, 10), Since: pgtype.Timestamptz{
+			Time:  since.since.Add(-slowStart),
+			Valid: true,
+		},
 		Known: strconv.FormatUint(max(since.horizon, since.known.below), 10), Unsettled: orNone(since.known.open),
 		Tenant: pgvalue.UUIDOrNull(tenant), MaxRows: int32(limit) + 1,
 	})

@@ -15,8 +15,10 @@ func (c Caller) AddTo(headers map[string]string) map[string]string {
 		return headers
 	}
 	added := make(map[string]string, len(headers)+3)
-	for name, value := range map[string]string{HeaderService: c.Service, HeaderUser: c.User,
-		HeaderCorrelationID: c.CorrelationID} {
+	for name, value := range map[string]string{
+		HeaderService: c.Service, HeaderUser: c.User,
+		HeaderCorrelationID: c.CorrelationID,
+	} {
 		if value != "" {
 			added[name] = value
 		}

@@ -44,7 +44,8 @@ func run() error {
 	flag.Parse()
 
 	may := func(resource kmsg.ACLResourceType, name string, pattern kmsg.ACLResourcePatternType,
-		op kmsg.ACLOperation) kfake.ACL {
+		op kmsg.ACLOperation,
+	) kfake.ACL {
 		return kfake.ACL{Resource: resource, Name: name, Pattern: pattern, Operation: op, Allow: true}
 	}
 	const literal, prefixed = kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLResourcePatternTypePrefixed

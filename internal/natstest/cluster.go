@@ -31,8 +31,10 @@ func Cluster(t testing.TB) (servers []*Server) {
 	}
 	js := servers[0].Connect()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "READY", Subjects: []string{"ready"},
-			Replicas: 3})
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+			Name: "READY", Subjects: []string{"ready"},
+			Replicas: 3,
+		})
 		if err == nil {
 			return servers
 		}

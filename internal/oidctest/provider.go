@@ -81,8 +81,10 @@ func New(t testing.TB, key jose.JSONWebKey) *Provider {
 	p := &Provider{
 		Client: "console", Secret: "hush & keep=it", key: key, codes: map[string]grant{}, refresh: map[string]grant{},
 		life: 5 * time.Minute,
-		claims: map[string]any{"sub": "u-1", "email": "ada@example.org", "email_verified": true,
-			"roles": []string{"operator"}},
+		claims: map[string]any{
+			"sub": "u-1", "email": "ada@example.org", "email_verified": true,
+			"roles": []string{"operator"},
+		},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.about)
@@ -232,8 +234,10 @@ func (p *Provider) issue(w http.ResponseWriter, nonce string) {
 	if a.Refresh != "" {
 		p.refresh[a.Refresh] = grant{}
 	}
-	answer(w, http.StatusOK, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60,
-		"id_token": a.IDToken, "refresh_token": a.Refresh})
+	answer(w, http.StatusOK, map[string]any{
+		"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60,
+		"id_token": a.IDToken, "refresh_token": a.Refresh,
+	})
 }
 
 func (p *Provider) end(w http.ResponseWriter, r *http.Request) {

@@ -166,8 +166,10 @@ const (
 )
 
 func failure(job *outbox.Claimed, wait time.Duration, err error) Outcome {
-	o := Outcome{Status: outbox.Retrying, Delay: max(wait, 0), Code: codes.Error,
-		Message: pgvalue.Text(err.Error(), maxMessage)}
+	o := Outcome{
+		Status: outbox.Retrying, Delay: max(wait, 0), Code: codes.Error,
+		Message: pgvalue.Text(err.Error(), maxMessage),
+	}
 	if job.Attempt >= job.MaxAttempts {
 		o.Status, o.KeepDue = outbox.Dead, true
 	}

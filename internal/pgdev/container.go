@@ -32,8 +32,10 @@ func (o Options) startContainer(ctx context.Context) (*Server, error) {
 	}
 	image := cmp.Or(os.Getenv("POSTHASTE_PG_IMAGE"), "postgres:"+cmp.Or(o.Major, majors[0])+"-alpine")
 	name := "posthaste-" + strings.ToLower(rand.Text())
-	args := []string{"--publish=127.0.0.1::5432", "--env=POSTGRES_USER=postgres", "--env=POSTGRES_PASSWORD=postgres",
-		image, "postgres"}
+	args := []string{
+		"--publish=127.0.0.1::5432", "--env=POSTGRES_USER=postgres", "--env=POSTGRES_PASSWORD=postgres",
+		image, "postgres",
+	}
 	settings := o.settings()
 	for _, setting := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", setting+"="+settings[setting])

@@ -29,9 +29,11 @@ func (s *Server) Standby(ctx context.Context, port int) (standby *Server, err er
 		if err := c.backup(ctx, f); err != nil {
 			return fmt.Errorf("copy the server: %w", err)
 		}
-		o := Options{Port: port, Env: c.env,
+		o := Options{
+			Port: port, Env: c.env,
 			Settings: map[string]string{"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres",
-				c.port)}}
+				c.port)},
+		}
 		standby, err = startOwned(ctx, o, f, c.bin, "a standby")
 		return err
 	})

@@ -234,7 +234,8 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	if standby && c.Needs != "" {
 		return &sessionError{
 			&pgconn.PgError{Severity: "ERROR", Code: ReadOnly, Message: "the server is a standby, it cannot " +
-				c.Needs}}
+				c.Needs},
+		}
 	}
 	if set == 0 || c.Warm == "" {
 		return nil

@@ -32,8 +32,10 @@ func Start(t testing.TB, rules string, targets ...string) *Server {
 		t.Fatal(err)
 	}
 	config, err := json.Marshal(map[string]any{ // JSON is YAML
-		"global": map[string]any{"scrape_interval": "500ms", "scrape_timeout": "500ms",
-			"evaluation_interval": "500ms"},
+		"global": map[string]any{
+			"scrape_interval": "500ms", "scrape_timeout": "500ms",
+			"evaluation_interval": "500ms",
+		},
 		"rule_files": []string{rules},
 		"scrape_configs": []any{
 			map[string]any{"job_name": "posthaste", "static_configs": []any{map[string]any{"targets": targets}}},

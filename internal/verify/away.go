@@ -88,11 +88,15 @@ func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before str
 		what, sql string
 		most      float64
 	}{
-		{"claims during the outage",
-			`SELECT count(*) FROM verify.moves WHERE became = 'running' AND $1::pg_lsn IS NOT NULL`, 200},
+		{
+			"claims during the outage",
+			`SELECT count(*) FROM verify.moves WHERE became = 'running' AND $1::pg_lsn IS NOT NULL`, 200,
+		},
 		{"bytes of WAL written during the outage", `SELECT pg_current_wal_lsn() - $1::pg_lsn`, 2 << 20},
-		{"attempts used during the outage",
-			`SELECT coalesce(sum(attempt), 0) FROM outbox.jobs WHERE status <> 'running' AND $1::pg_lsn IS NOT NULL`, 0},
+		{
+			"attempts used during the outage",
+			`SELECT coalesce(sum(attempt), 0) FROM outbox.jobs WHERE status <> 'running' AND $1::pg_lsn IS NOT NULL`, 0,
+		},
 	} {
 		n, err := r.Number(ctx, q.sql, before)
 		if err != nil {
@@ -122,12 +126,14 @@ func serveHost(addr string) (delivered *atomic.Int64, closeHost func(), err erro
 		return nil, nil, err
 	}
 	delivered = new(atomic.Int64)
-	server := &http.Server{ReadHeaderTimeout: patience,
+	server := &http.Server{
+		ReadHeaderTimeout: patience,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			delivered.Add(1)
 			w.WriteHeader(http.StatusNoContent)
-		})}
+		}),
+	}
 	go func() { _ = server.Serve(host) }()
 	return delivered, func() { _ = server.Close() }, nil
 }

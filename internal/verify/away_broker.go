@@ -62,7 +62,8 @@ const (
 
 // outage has the broker away for long, and then stopped for a while.
 func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server, relay *child.Process,
-	backlog int) error {
+	backlog int,
+) error {
 	before := span{from: time.Now()}
 	if err := backoff.Sleep(ctx, time.Duration(r.Size(5, 60))*time.Second); err != nil {
 		return err

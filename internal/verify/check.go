@@ -84,8 +84,10 @@ func (b *books) worker(e ledger.Entry) {
 		if e.Do == "effect" {
 			b.open[lease] = true
 		}
-		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: b.names[e.Worker],
-			Start: e.At})
+		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{
+			Epoch: e.Epoch, Process: b.names[e.Worker],
+			Start: e.At,
+		})
 	case ledger.End:
 		executions := b.executions[e.Job]
 		for i := range executions {
@@ -247,7 +249,8 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 var blinding = map[string]bool{"SIGSTOP of a worker": true, "network partition": true}
 
 func (r *Run) checkOverlaps(ctx context.Context, b *books,
-	givenUp map[checker.Lease]time.Time) (executions int, err error) {
+	givenUp map[checker.Lease]time.Time,
+) (executions int, err error) {
 	var windows []checker.Window
 	for _, f := range r.Faults.All() {
 		if blinding[f.Kind] {

@@ -39,8 +39,10 @@ func killsAtClaimingCommit(ctx context.Context, r *Run) error {
 	stopped := make([][]string, claimingProducers)
 	var placing sync.WaitGroup
 	for i := range claimingProducers {
-		c := &claimingCommitter{run: r, name: fmt.Sprintf("p%d", i),
-			random: fault.Random(r.Seed, fmt.Sprintf("strike %d", i))}
+		c := &claimingCommitter{
+			run: r, name: fmt.Sprintf("p%d", i),
+			random: fault.Random(r.Seed, fmt.Sprintf("strike %d", i)),
+		}
 		placing.Go(func() { stopped[i], errs[i] = c.rounds(ctx, rounds) })
 	}
 	placing.Wait()
@@ -158,7 +160,8 @@ func (c *claimingCommitter) cut(ctx context.Context, proxy *fault.Proxy, dsn, na
 
 // struck starts a process, and returns when one of its commits was struck.
 func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn, name, kind string,
-	strike func(*child.Process) fault.Cut) (*child.Process, error) {
+	strike func(*child.Process) fault.Cut,
+) (*child.Process, error) {
 	var mu sync.Mutex // commits are concurrent
 	var process *child.Process
 	left, struck := 1+c.random.IntN(strikeWithin), make(chan struct{})

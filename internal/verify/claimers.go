@@ -97,8 +97,13 @@ func combinations() (all []string) {
 					off = append(off, way)
 				}
 			}
-			for _, more := range [][]string{nil, {"sort"}, {"material", "hashagg"}, {"sort", "material", "memoize"},
-				{"tidscan", "material", "memoize"}} {
+			for _, more := range [][]string{
+				nil,
+				{"sort"},
+				{"material", "hashagg"},
+				{"sort", "material", "memoize"},
+				{"tidscan", "material", "memoize"},
+			} {
 				sql := "RESET ALL; SET jit = off; SET plan_cache_mode = " +
 					[]string{"auto", "force_generic_plan"}[len(all)%2]
 				for _, way := range slices.Concat(off, more) {

@@ -78,7 +78,8 @@ func (o *order) rollBack(ctx context.Context) {
 
 // placeWith begins an order and commits it.
 func (c *clerk) placeWith(ctx context.Context, db beginner, task probe.Task,
-	options outbox.Options) (id outbox.ID, committed time.Time, err error) {
+	options outbox.Options,
+) (id outbox.ID, committed time.Time, err error) {
 	o, err := c.begin(ctx, db, task, options)
 	if err != nil {
 		return id, committed, err

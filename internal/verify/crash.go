@@ -19,8 +19,10 @@ func postmasterKills(ctx context.Context, r *Run) error {
 	}
 	crashes := r.Size(4, 20)
 	var took []time.Duration
-	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16,
-		producerEnv: insisting(r.pace("20ms", "5ms"))}
+	f := flow{
+		jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16,
+		producerEnv: insisting(r.pace("20ms", "5ms")),
+	}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		for range crashes {
 			if backoff.Sleep(ctx, 1500*time.Millisecond) != nil {

@@ -102,8 +102,10 @@ func (f *fight) did(ctx context.Context) (all []act, err error) {
 		}
 		all = append(all, act{what, n, enough})
 	}
-	for what, n := range map[string]*atomic.Int64{"retries by operators": &f.retried,
-		"dismissals by operators": &f.dismissed, "leases that the row ended early": &f.lapsed} {
+	for what, n := range map[string]*atomic.Int64{
+		"retries by operators":    &f.retried,
+		"dismissals by operators": &f.dismissed, "leases that the row ended early": &f.lapsed,
+	} {
 		all = append(all, act{what, int(n.Load()), enough})
 	}
 	return append(all, act{"reapers run", int(f.reapers.Load()), f.Size(20, 500)}), nil

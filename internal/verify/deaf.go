@@ -66,7 +66,8 @@ func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, er
 // deafen does something to every ear, each at a moment of its own within spread,
 // and waits until all hear again.
 func (r *Run) deafen(ctx context.Context, ears []*ear, kind string, spread time.Duration, random *rand.Rand,
-	do func(*ear) error) ([]deafness, error) {
+	do func(*ear) error,
+) ([]deafness, error) {
 	found, errs := make([]deafness, len(ears)), make([]error, len(ears))
 	var deafened sync.WaitGroup
 	for i, e := range ears {

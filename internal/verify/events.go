@@ -89,8 +89,10 @@ func (r *Run) brokerWith(ctx context.Context, o natsproc.Options) (*natsproc.Ser
 	if err == nil {
 		err = r.Await(ctx, patience, "JetStream", func(ctx context.Context) (bool, error) {
 			_, err := js.CreateOrUpdateStream(
-				ctx, jetstream.StreamConfig{Name: eventStream, Subjects: []string{"events.>"}, AllowBatchPublish: true,
-					AllowAtomicPublish: true, Duplicates: time.Hour})
+				ctx, jetstream.StreamConfig{
+					Name: eventStream, Subjects: []string{"events.>"}, AllowBatchPublish: true,
+					AllowAtomicPublish: true, Duplicates: time.Hour,
+				})
 			return err == nil, err
 		})
 	}
@@ -160,7 +162,8 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 // killRelays keeps two relays at work, each of which kills itself at one of its next acknowledgements, until that has
 // happened so often and no more is wanted. It returns when they died.
 func (r *Run) killRelays(ctx context.Context, kills int, more func() bool,
-	hire func(die int) (*child.Process, error)) (deaths []time.Time, err error) {
+	hire func(die int) (*child.Process, error),
+) (deaths []time.Time, err error) {
 	const killed = "kill -9 relay between an acknowledgement and its cursor"
 	dice := fault.Random(r.Seed, "die")
 	relays := make([]*child.Process, 2)
@@ -212,8 +215,10 @@ func commitOrder(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	p := &publishing{clients: 64, keys: 1000, open: time.Duration(r.Size(20, 100)) * time.Millisecond,
-		rest: time.Duration(r.Size(60, 100)) * time.Millisecond}
+	p := &publishing{
+		clients: 64, keys: 1000, open: time.Duration(r.Size(20, 100)) * time.Millisecond,
+		rest: time.Duration(r.Size(60, 100)) * time.Millisecond,
+	}
 	if err := r.publish(ctx, p); err != nil {
 		return err
 	}

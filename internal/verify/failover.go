@@ -30,8 +30,10 @@ func failover(ctx context.Context, r *Run) (err error) {
 
 	failovers := r.Size(2, 20)
 	var took []time.Duration
-	f := flow{jobs: r.Size(4_500, 200_000), producers: 4, workers: 3, concurrency: 16,
-		producerEnv: insisting(r.pace("20ms", "5ms"))}
+	f := flow{
+		jobs: r.Size(4_500, 200_000), producers: 4, workers: 3, concurrency: 16,
+		producerEnv: insisting(r.pace("20ms", "5ms")),
+	}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		for len(took) < failovers && backoff.Sleep(ctx, 1500*time.Millisecond) == nil {
 			if len(took) > 0 { // the dead one's place is taken by a new standby

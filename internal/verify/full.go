@@ -22,8 +22,10 @@ func fullDisks(ctx context.Context, r *Run) error {
 	}
 	// Each of a dozen chores complains once as it begins, and seldom after that.
 	lasts := time.Duration(r.Size(12, 60)) * time.Second
-	f := flow{jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16,
-		producerEnv: insisting(r.pace("5ms", "2ms"))}
+	f := flow{
+		jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16,
+		producerEnv: insisting(r.pace("5ms", "2ms")),
+	}
 	f.faults = func(ctx context.Context, c *crew) error {
 		ctx = context.WithoutCancel(ctx) // what was filled is freed
 		if err := r.outOfSpace(ctx, c, "data disk full", lasts, r.data, r.provokeData); err != nil {
@@ -43,7 +45,8 @@ func fullDisks(ctx context.Context, r *Run) error {
 // outOfSpace fills a disk, sees to it that it hurts, frees it after a while, and
 // judges how the processes took it.
 func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.Duration, d *disk,
-	provoke func(context.Context) error) error {
+	provoke func(context.Context) error,
+) error {
 	r.Progress(kind, 0, 0)
 	began := time.Now()
 	healed := r.Faults.Begin(kind, "")

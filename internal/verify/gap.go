@@ -73,7 +73,8 @@ func listenerCut(ctx context.Context, r *Run) error {
 // openGap cuts the listener off, commits a job, and waits until the listener is
 // back.
 func (r *Run) openGap(ctx context.Context, w *child.Process, c *clerk, cut func(context.Context) error) (g gap,
-	err error) {
+	err error,
+) {
 	g.open = time.Now()
 	if err := cut(ctx); err != nil {
 		return g, err

@@ -41,8 +41,10 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 	}
 	defer book.Close()
 
-	c := &rush{run: r, orders: probe.NewOrders(book, outbox.NewProducer(db, outbox.NotifyCoalesced)),
-		dice: fault.Random(r.Seed, "cut")}
+	c := &rush{
+		run: r, orders: probe.NewOrders(book, outbox.NewProducer(db, outbox.NotifyCoalesced)),
+		dice: fault.Random(r.Seed, "cut"),
+	}
 	proxy.AtCommit(c.atCommit)
 	for n := range keys {
 		r.Progress("keys", n, keys)

@@ -134,8 +134,10 @@ func (o *odd) refusals(ctx context.Context) error {
 			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly, but: %v", q.name, err))
 		}
 		_, err = outbox.EnqueueMany(ctx, o.DB,
-			[]outbox.Request{{Args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte("1")}},
-				{Args: q.args, Options: q.options}})
+			[]outbox.Request{
+				{Args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte("1")}},
+				{Args: q.args, Options: q.options},
+			})
 		if _, clear := errors.AsType[*outbox.InvalidError](err); !clear || !strings.Contains(err.Error(), "request 1") {
 			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly in a batch, but: %v", q.name, err))
 		}

@@ -105,7 +105,8 @@ var checkSets = []checkSet{
 		"executions whose end is not known",
 		noCrashes,
 	}},
-	{"events", "the messages that the broker or sink accepted, with outbox.events and the publishers' acknowledgements",
+	{
+		"events", "the messages that the broker or sink accepted, with outbox.events and the publishers' acknowledgements",
 		[]string{
 			"lost events: acknowledged to a publisher, not in outbox.events",
 			"missing messages: events committed, never published",
@@ -113,7 +114,8 @@ var checkSets = []checkSet{
 			"out of order: messages published after a newer one of their key",
 			"repeated messages with another id than the first time",
 			noCrashes,
-		}},
+		},
+	},
 }
 
 // listLegend writes what comes before the results.

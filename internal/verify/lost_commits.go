@@ -78,8 +78,10 @@ func lostCommits(ctx context.Context, r *Run) (err error) {
 
 // leaveBehind has no commit wait for the standby any more, which gets none of them.
 func (r *Run) leaveBehind(ctx context.Context, standby *pgdev.Server) error {
-	for _, at := range []struct{ url, setting string }{{r.Server.URL(), "synchronous_standby_names"},
-		{standby.URL(), "primary_conninfo"}} {
+	for _, at := range []struct{ url, setting string }{
+		{r.Server.URL(), "synchronous_standby_names"},
+		{standby.URL(), "primary_conninfo"},
+	} {
 		conn, err := pgx.Connect(ctx, at.url)
 		if err != nil {
 			return err

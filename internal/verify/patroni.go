@@ -151,8 +151,10 @@ func (p *patroni) settle() error {
 		}
 		uid, _ := strconv.Atoi(account.Uid)
 		gid, _ := strconv.Atoi(account.Gid)
-		p.as = []string{"setpriv", "--reuid=" + account.Uid, "--regid=" + account.Gid, "--clear-groups",
-			"--pdeathsig=keep"}
+		p.as = []string{
+			"setpriv", "--reuid=" + account.Uid, "--regid=" + account.Gid, "--clear-groups",
+			"--pdeathsig=keep",
+		}
 		return os.Chown(p.dir, uid, gid)
 	}
 	return notPossible("Postgres does not run as root, and there is no user postgres or nobody to run it")

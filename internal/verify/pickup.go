@@ -93,7 +93,8 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 // trickle has a producer place an order at a pace for as long as during lasts, and
 // then drains, stops, and checks.
 func (r *Run) trickle(ctx context.Context, workers []*child.Process, producer []string,
-	during func(context.Context) error) error {
+	during func(context.Context) error,
+) error {
 	p, err := r.Producer("p0", producer...)
 	if err != nil {
 		return err

@@ -92,7 +92,8 @@ func (r *Run) awaitPublished(ctx context.Context, sink string, patience time.Dur
 // was committed. What lost reports is not in the log, because a failover has lost it. It returns how many messages were
 // repeats.
 func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, got []published,
-	lost func(body string) bool) (repeats int, err error) {
+	lost func(body string) bool,
+) (repeats int, err error) {
 	committed, err := r.checkLog(ctx, acked, lost)
 	if err != nil {
 		return 0, err
@@ -142,7 +143,8 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 
 // checkLog compares what was acknowledged to publishers with the log, and returns the bodies in it by their ids.
 func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time,
-	lost func(body string) bool) (committed map[string]string, err error) {
+	lost func(body string) bool,
+) (committed map[string]string, err error) {
 	rows, err := r.Texts(
 		ctx, `SELECT id || ' ' || convert_from(payload, 'UTF8') FROM outbox.events WHERE topic = 'order.paid'`)
 	if err != nil {

@@ -125,8 +125,10 @@ func publishNext(ctx context.Context, tx pgx.Tx, key string) (body string, err e
 		return "", err
 	}
 	body = fmt.Sprintf("%s/%d", key, n)
-	_, err = outbox.Publish(ctx, tx, outbox.Raw{KindName: "order.paid", Payload: []byte(body),
-		ContentType: "text/plain"}, outbox.EventOptions{Key: key})
+	_, err = outbox.Publish(ctx, tx, outbox.Raw{
+		KindName: "order.paid", Payload: []byte(body),
+		ContentType: "text/plain",
+	}, outbox.EventOptions{Key: key})
 	return body, err
 }
 

@@ -145,8 +145,10 @@ func newRecord(row Row, o Options) *Record {
 		Row: row.Name, Tier: o.Tier, Seed: o.Seed, Fault: row.Fault, Workload: row.Workload, Pass: row.Pass,
 		Command: command, Commit: commit(), Started: time.Now().UTC(), Counts: map[string]int{},
 		FaultCounts: map[string]int{},
-		Machine: Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
-			Race: raceDetector()},
+		Machine: Machine{
+			OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
+			Race: raceDetector(),
+		},
 	}
 }
 

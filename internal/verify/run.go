@@ -228,7 +228,8 @@ const patience = time.Minute
 // server may be away. A soak, whose tables are large, looks less often the longer a
 // look takes.
 func (r *Run) Await(ctx context.Context, patience time.Duration, what string,
-	cond func(context.Context) (bool, error)) error {
+	cond func(context.Context) (bool, error),
+) error {
 	var last error
 	for deadline := time.Now().Add(patience); ; {
 		asked := time.Now()

@@ -30,8 +30,10 @@ type RunLine struct {
 var runColumns = []string{"started", "row", "tier", "postgresql", "seed", "result", "commit", "texts"}
 
 func lineOf(r *Record) RunLine {
-	l := RunLine{Started: r.Started.UTC().Truncate(time.Second), Row: r.Row, Tier: r.Tier, Seed: r.Seed,
-		Result: "failed", Commit: r.Commit, Texts: hashOf(r)}
+	l := RunLine{
+		Started: r.Started.UTC().Truncate(time.Second), Row: r.Row, Tier: r.Tier, Seed: r.Seed,
+		Result: "failed", Commit: r.Commit, Texts: hashOf(r),
+	}
 	l.PostgreSQL, _, _ = strings.Cut(r.Server.Version, " ")
 	if len(l.Commit) > 12 {
 		l.Commit = l.Commit[:12]
@@ -100,8 +102,10 @@ func ReadRuns(in io.Reader) (lines []RunLine, err error) {
 func WriteRuns(w io.Writer, lines []RunLine) error {
 	rows := [][]string{runColumns}
 	for _, l := range lines {
-		rows = append(rows, []string{l.Started.Format(time.RFC3339), l.Row, string(l.Tier), l.PostgreSQL,
-			strconv.FormatUint(l.Seed, 10), l.Result, l.Commit, l.Texts})
+		rows = append(rows, []string{
+			l.Started.Format(time.RFC3339), l.Row, string(l.Tier), l.PostgreSQL,
+			strconv.FormatUint(l.Seed, 10), l.Result, l.Commit, l.Texts,
+		})
 	}
 	return csv.NewWriter(w).WriteAll(rows)
 }

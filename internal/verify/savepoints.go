@@ -39,8 +39,10 @@ func savepoints(ctx context.Context, r *Run) (err error) {
 	var writing sync.WaitGroup
 	for i := range writes {
 		w := &writes[i]
-		*w = writer{Run: r, book: book, random: fault.Random(r.Seed, fmt.Sprintf("savepoints %d", i)), tenants: tenants,
-			name: fmt.Sprintf("s%d", i)}
+		*w = writer{
+			Run: r, book: book, random: fault.Random(r.Seed, fmt.Sprintf("savepoints %d", i)), tenants: tenants,
+			name: fmt.Sprintf("s%d", i),
+		}
 		writing.Go(func() {
 			for n := 0; n < transactions/writers && errs[i] == nil; n++ {
 				errs[i] = w.transaction(ctx, producer)

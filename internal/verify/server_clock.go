@@ -31,8 +31,10 @@ func fakeTime(r *Run) ([]string, error) {
 	}
 	r.clock = filepath.Join(dir, "clock")
 	file := r.clock
-	return []string{"LD_PRELOAD=" + found[0], "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1",
-		"FAKETIME_DONT_FAKE_MONOTONIC=1"}, stepTo(file, 0)
+	return []string{
+		"LD_PRELOAD=" + found[0], "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1",
+	}, stepTo(file, 0)
 }
 
 // stepTo sets the server's clock off, in one step of the file system.
@@ -64,8 +66,10 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 		defer func() { err = errors.Join(err, standby.Stop()) }()
 		defer func() { r.DB.Close() }()
 	}
-	f := flow{jobs: r.Size(4_000, 20_000), producers: 2, workers: 3, concurrency: 128,
-		producerEnv: append(insisting("10ms"), "VERIFY_MS=1000")}
+	f := flow{
+		jobs: r.Size(4_000, 20_000), producers: 2, workers: 3, concurrency: 128,
+		producerEnv: append(insisting("10ms"), "VERIFY_MS=1000"),
+	}
 	f.least = map[string]int{stepAhead: r.Size(2, 8), stepBack: r.Size(1, 8)}
 	if standby != nil {
 		f.least[failedOver] = 5
@@ -110,8 +114,10 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 // it whose clock was set by the same source. That their own time-outs run by it is no
 // fault of ours.
 func (r *Run) standbyOfOneClock(ctx context.Context) (*pgdev.Server, error) {
-	for _, sql := range []string{`ALTER SYSTEM SET wal_sender_timeout = 0`, `ALTER SYSTEM SET wal_receiver_timeout = 0`,
-		`SELECT pg_reload_conf()`} {
+	for _, sql := range []string{
+		`ALTER SYSTEM SET wal_sender_timeout = 0`, `ALTER SYSTEM SET wal_receiver_timeout = 0`,
+		`SELECT pg_reload_conf()`,
+	} {
 		if _, err := r.DB.Exec(ctx, sql); err != nil {
 			return nil, err
 		}

@@ -21,8 +21,10 @@ const (
 	stopWays
 )
 
-var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM twice",
-	killed: "SIGTERM, then SIGKILL at the deadline"}
+var stopNames = [stopWays]string{
+	orderly: "SIGTERM", cut: "SIGTERM twice",
+	killed: "SIGTERM, then SIGKILL at the deadline",
+}
 
 var stopFigures = [stopWays]string{orderly: "sigterm", cut: "sigterm_twice", killed: "sigkill"}
 

@@ -31,8 +31,10 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 	lasts := time.Duration(r.Size(6, 35)) * time.Second
 	forged := r.Size(10_000, 11_000) // a second; some are late, and S is to see 10,000
 	var calm, storm weather
-	err = r.trickle(ctx, crew.workers, []string{"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms",
-		"VERIFY_MIX=effect,nothing,once"}, func(ctx context.Context) (err error) {
+	err = r.trickle(ctx, crew.workers, []string{
+		"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms",
+		"VERIFY_MIX=effect,nothing,once",
+	}, func(ctx context.Context) (err error) {
 		r.Progress("warm up", 0, 0)
 		if err := backoff.Sleep(ctx, 2*time.Second); err != nil {
 			return err

@@ -59,20 +59,28 @@ func acceptable() []request {
 		rawOf("NULs", "application/octet-stream", make([]byte, 1000)),
 		rawOf("UTF-16", "text/plain; charset=utf-16", []byte{0xff, 0xfe, 0x00, 0xd8}),
 		rawOf("NaN that is no JSON", "text/plain", []byte("NaN")),
-		with("extremes", outbox.Options{Priority: math.MaxInt16, MaxAttempts: math.MaxInt16,
-			Timeout: 100 * 365 * 24 * time.Hour}),
-		with("other extremes", outbox.Options{Priority: math.MinInt16, Timeout: time.Hour,
-			RunAt: time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)}),
-		with("longest key", outbox.Options{Key: outbox.KeyRules{Name: strings.Repeat("k", engine.MaxKeyBytes)},
-			IdempotencyKey: strings.Repeat("é", engine.MaxKeyBytes/2)}),
+		with("extremes", outbox.Options{
+			Priority: math.MaxInt16, MaxAttempts: math.MaxInt16,
+			Timeout: 100 * 365 * 24 * time.Hour,
+		}),
+		with("other extremes", outbox.Options{
+			Priority: math.MinInt16, Timeout: time.Hour,
+			RunAt: time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC),
+		}),
+		with("longest key", outbox.Options{
+			Key:            outbox.KeyRules{Name: strings.Repeat("k", engine.MaxKeyBytes)},
+			IdempotencyKey: strings.Repeat("é", engine.MaxKeyBytes/2),
+		}),
 		with("large headers", outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", 65_000), "": ""}}),
 		with("another tenant", outbox.Options{Tenant: outbox.ID([]byte(strings.Repeat("\xff", 16)))}),
 	}
 	for name, text := range oddText {
 		all = append(all,
 			rawOf("payload of "+name, "text/plain", []byte(text)),
-			with("keys of "+name, outbox.Options{Key: outbox.KeyRules{Name: text}, IdempotencyKey: text,
-				Headers: map[string]string{text: text}}))
+			with("keys of "+name, outbox.Options{
+				Key: outbox.KeyRules{Name: text}, IdempotencyKey: text,
+				Headers: map[string]string{text: text},
+			}))
 	}
 	return all
 }
@@ -124,8 +132,10 @@ func unacceptable() []request {
 		with("too large headers",
 			outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", engine.MaxHeadersBytes)}}),
 	}
-	for name, text := range map[string]string{"NUL": "a\x00b", "a lone surrogate": "\xed\xa0\x80",
-		"an overlong form": "\xc0\x80"} {
+	for name, text := range map[string]string{
+		"NUL": "a\x00b", "a lone surrogate": "\xed\xa0\x80",
+		"an overlong form": "\xc0\x80",
+	} {
 		all = append(all,
 			with("key with "+name, outbox.Options{Key: outbox.KeyRules{Name: text}}),
 			with("idempotency key with "+name, outbox.Options{IdempotencyKey: text}),

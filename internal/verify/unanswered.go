@@ -39,8 +39,12 @@ func unanswered(ctx context.Context, r *Run) error {
 		return err
 	}
 	list := tasks(jobs, func(int) probe.Task { return probe.Task{Do: "effect", Ms: 20} })
-	for i, o := range []outbox.Options{{}, {Tenant: outbox.NewID()}, {Key: outbox.KeyRules{Name: "k", MaxActive: 8}},
-		{Key: outbox.KeyRules{Name: "k", MaxActive: 8}, Tenant: outbox.NewID()}} {
+	for i, o := range []outbox.Options{
+		{},
+		{Tenant: outbox.NewID()},
+		{Key: outbox.KeyRules{Name: "k", MaxActive: 8}},
+		{Key: outbox.KeyRules{Name: "k", MaxActive: 8}, Tenant: outbox.NewID()},
+	} {
 		if _, err := r.Enqueue(ctx, list[i*jobs/4:(i+1)*jobs/4], o); err != nil {
 			return err
 		}

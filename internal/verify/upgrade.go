@@ -41,8 +41,10 @@ func upgrade(ctx context.Context, r *Run) error {
 		return err
 	}
 	const workers, kills = 4, 5
-	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: workers, concurrency: 16,
-		producerEnv: insisting(r.pace("20ms", "2ms"))}
+	f := flow{
+		jobs: r.Size(4_000, 200_000), producers: 4, workers: workers, concurrency: 16,
+		producerEnv: insisting(r.pace("20ms", "2ms")),
+	}
 	f.least = map[string]int{"kill -9 worker": kills}
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime,

@@ -37,8 +37,10 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	for _, destination := range destinations {
 		exchange, key, err := split(destination)
 		if err != nil {
-			findings = append(findings, relay.Finding{Severity: relay.Problem, What: err.Error(),
-				Remedy: "correct the route's destination"})
+			findings = append(findings, relay.Finding{
+				Severity: relay.Problem, What: err.Error(),
+				Remedy: "correct the route's destination",
+			})
 			continue
 		}
 		name := exchange + "/"
@@ -79,8 +81,11 @@ func (c *conn) look(exchange, queue string) ([]relay.Finding, error) {
 		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err == nil && q.Consumers == 0 {
 			return []relay.Finding{
-				{Severity: relay.Note, What: fmt.Sprintf("%s has no consumer, and %d messages", what, q.Messages),
-					Remedy: "start one"}}, nil
+				{
+					Severity: relay.Note, What: fmt.Sprintf("%s has no consumer, and %d messages", what, q.Messages),
+					Remedy: "start one",
+				},
+			}, nil
 		}
 	}
 	reason, ok := errors.AsType[*amqp.Error](err)
@@ -88,12 +93,17 @@ func (c *conn) look(exchange, queue string) ([]relay.Finding, error) {
 	case err == nil:
 		return nil, nil
 	case ok && reason.Code == amqp.NotFound:
-		return []relay.Finding{{Severity: relay.Problem, What: "there is no " + what,
-			Remedy: "create it: until then its messages wait"}}, nil
+		return []relay.Finding{{
+			Severity: relay.Problem, What: "there is no " + what,
+			Remedy: "create it: until then its messages wait",
+		}}, nil
 	case ok && reason.Server && (reason.Code == amqp.AccessRefused || reason.Code == amqp.ResourceLocked):
 		return []relay.Finding{
-			{Severity: relay.Warning, What: fmt.Sprintf("we may not look at %s: %s", what, reason.Reason),
-				Remedy: "check the user's permissions"}}, nil
+			{
+				Severity: relay.Warning, What: fmt.Sprintf("we may not look at %s: %s", what, reason.Reason),
+				Remedy: "check the user's permissions",
+			},
+		}, nil
 	}
 	return nil, fmt.Errorf("look at %s: %w", what, err)
 }

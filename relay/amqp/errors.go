@@ -60,7 +60,9 @@ func unroutable(r amqp.Return) error {
 
 // full returns the outcome of a message that a queue rejected.
 func full(destination string) error {
-	return &relay.UnavailableError{Code: relay.CodeFull,
+	return &relay.UnavailableError{
+		Code: relay.CodeFull,
 		Err: fmt.Errorf("a queue of %q rejected it (basic.nack): it has reached its limit, or cannot write",
-			destination)}
+			destination),
+	}
 }

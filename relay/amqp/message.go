@@ -48,8 +48,10 @@ func encode(m *relay.Message, frame int) (e encoded, err error) {
 		return e, &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
 	}
 	if len(m.ID) > maxShort || len(m.ContentType) > maxShort {
-		return e, &relay.RefusedError{Code: relay.CodeRefused,
-			Err: fmt.Errorf("the ID or content type has more than %d bytes", maxShort)}
+		return e, &relay.RefusedError{
+			Code: relay.CodeRefused,
+			Err:  fmt.Errorf("the ID or content type has more than %d bytes", maxShort),
+		}
 	}
 	headers := make(amqp.Table, len(m.Headers))
 	bytes := 0
@@ -68,8 +70,10 @@ func encode(m *relay.Message, frame int) (e encoded, err error) {
 		bytes += 1 + len(name) + 1 + 4 + len(h.Value) // a length, the name, a type, a length, the value
 	}
 	if bytes > frame-reserve {
-		return e, &relay.RefusedError{Code: relay.CodeTooLarge,
-			Err: fmt.Errorf("the headers have %d bytes, and a frame takes %d", bytes, frame-reserve)}
+		return e, &relay.RefusedError{
+			Code: relay.CodeTooLarge,
+			Err:  fmt.Errorf("the headers have %d bytes, and a frame takes %d", bytes, frame-reserve),
+		}
 	}
 	e.Publishing = amqp.Publishing{
 		MessageId: m.ID, ContentType: m.ContentType, Headers: headers, Body: m.Body, Timestamp: m.At,

@@ -20,8 +20,10 @@ const (
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), lines: map[string]*line{},
-		refusing: map[refusal]error{}}
+	p := &publication{
+		sink: s, batch: batch, outcomes: make([]error, len(batch)), lines: map[string]*line{},
+		refusing: map[refusal]error{},
+	}
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}
@@ -146,8 +148,10 @@ func (p *publication) send() {
 			return
 		}
 		p.channel.published++
-		p.underWay = append(p.underWay, sent{of: h.of, tag: p.channel.published, size: h.size(), exchange: h.exchange,
-			key: h.key})
+		p.underWay = append(p.underWay, sent{
+			of: h.of, tag: p.channel.published, size: h.size(), exchange: h.exchange,
+			key: h.key,
+		})
 		p.bytes += h.size()
 		p.head = nil
 	}

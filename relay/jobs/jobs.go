@@ -59,8 +59,10 @@ func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, co
 	if s, ok := sink.(interface{ Exclusive() bool }); ok && s.Exclusive() {
 		panic(fmt.Errorf("jobs: by the sink of kind %s one process at a time may publish: open it without a TransactionalID", kind))
 	}
-	h := &handler{sink: sink, mapper: mapper,
-		varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{")}
+	h := &handler{
+		sink: sink, mapper: mapper,
+		varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{"),
+	}
 	m.HandleManyRaw(kind, h.publish, mapping.Batch, config...)
 }
 

@@ -79,14 +79,20 @@ func ofTopic(topic kadm.TopicDetail) []relay.Finding {
 	what := "topic " + topic.Topic
 	switch {
 	case errors.Is(topic.Err, kerr.UnknownTopicOrPartition):
-		return []relay.Finding{{Severity: relay.Problem, What: "there is no " + what,
-			Remedy: "create it: until then its messages wait"}}
+		return []relay.Finding{{
+			Severity: relay.Problem, What: "there is no " + what,
+			Remedy: "create it: until then its messages wait",
+		}}
 	case errors.Is(topic.Err, kerr.TopicAuthorizationFailed):
-		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what,
-			Remedy: "allow the user Describe and Write"}}
+		return []relay.Finding{{
+			Severity: relay.Warning, What: "we may not look at " + what,
+			Remedy: "allow the user Describe and Write",
+		}}
 	case topic.Err != nil:
-		return []relay.Finding{{Severity: relay.Warning, What: fmt.Sprintf("%s: %v", what, topic.Err),
-			Remedy: "look at the brokers"}}
+		return []relay.Finding{{
+			Severity: relay.Warning, What: fmt.Sprintf("%s: %v", what, topic.Err),
+			Remedy: "look at the brokers",
+		}}
 	}
 	var all []relay.Finding
 	for _, p := range topic.Partitions.Sorted() {
@@ -107,8 +113,11 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 	what := "topic " + config.Name
 	if config.Err != nil {
 		return []relay.Finding{
-			{Severity: relay.Note, What: fmt.Sprintf("we may not see the settings of %s: %v", what, config.Err),
-				Remedy: "allow the user DescribeConfigs"}}
+			{
+				Severity: relay.Note, What: fmt.Sprintf("we may not see the settings of %s: %v", what, config.Err),
+				Remedy: "allow the user DescribeConfigs",
+			},
+		}
 	}
 	value := map[string]string{}
 	for _, c := range config.Configs {
@@ -116,8 +125,10 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 	}
 	add := func(when bool, severity relay.Severity, what, remedy string) {
 		if when {
-			all = append(all, relay.Finding{Severity: severity, What: "topic " + config.Name + ": " + what,
-				Remedy: remedy})
+			all = append(all, relay.Finding{
+				Severity: severity, What: "topic " + config.Name + ": " + what,
+				Remedy: remedy,
+			})
 		}
 	}
 	insync, _ := strconv.Atoi(value["min.insync.replicas"])

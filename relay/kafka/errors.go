@@ -47,8 +47,10 @@ var (
 )
 
 // ofBatch lists refusals of a whole batch because of one of its messages.
-var ofBatch = []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.PolicyViolation, kerr.InvalidRecord,
-	kerr.InvalidTimestamp}
+var ofBatch = []*kerr.Error{
+	kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.PolicyViolation, kerr.InvalidRecord,
+	kerr.InvalidTimestamp,
+}
 
 func isOfBatch(err error) bool {
 	answer, ok := errors.AsType[*kerr.Error](err)
@@ -94,8 +96,10 @@ func unreachable(err error) bool {
 func away(err error) error {
 	code := relay.CodeUnavailable
 	if answer, ok := errors.AsType[*kerr.Error](err); ok {
-		for _, e := range []*kerr.Error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism,
-			kerr.IllegalSaslState, kerr.ClusterAuthorizationFailed} {
+		for _, e := range []*kerr.Error{
+			kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism,
+			kerr.IllegalSaslState, kerr.ClusterAuthorizationFailed,
+		} {
 			if e.Code == answer.Code {
 				code = relay.CodeForbidden
 			}

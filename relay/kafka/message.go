@@ -23,8 +23,10 @@ const (
 
 // encode returns a message in Kafka's form, and an upper bound of its size in a batch.
 func encode(m *relay.Message) (*kgo.Record, int) {
-	r := &kgo.Record{Topic: m.Destination, Value: m.Body, Timestamp: m.At,
-		Headers: make([]kgo.RecordHeader, 0, len(m.Headers)+2)}
+	r := &kgo.Record{
+		Topic: m.Destination, Value: m.Body, Timestamp: m.At,
+		Headers: make([]kgo.RecordHeader, 0, len(m.Headers)+2),
+	}
 	if r.Value == nil {
 		r.Value = []byte{} // nil would be a tombstone, which deletes the key from a compacted topic
 	}

@@ -19,8 +19,10 @@ const maxRun = 10_000 // messages
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
-		refusing: map[string]error{}}
+	p := &publication{
+		sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
+		refusing: map[string]error{},
+	}
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}

@@ -68,8 +68,10 @@ func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
 // halve sends a refused run in two parts, if the broker does not name the message at fault.
 func (p *publication) halve(ctx context.Context, r *run) {
 	half := len(r.of) / 2
-	for _, part := range []*run{{of: r.of[:half], records: r.records[:half]},
-		{of: r.of[half:], records: r.records[half:]}} {
+	for _, part := range []*run{
+		{of: r.of[:half], records: r.records[:half]},
+		{of: r.of[half:], records: r.records[half:]},
+	} {
 		again := &run{}
 		for n, i := range part.of {
 			again.add(i, fresh(part.records[n]), 0)

@@ -30,8 +30,10 @@ const (
 // connections.
 func KeepConnected(ctx context.Context, config Config, log *slog.Logger, use func(context.Context, *nats.Conn) error) {
 	k := keeper{config: config, log: log, use: use}
-	for retry := (backoff.Backoff{Min: 500 * time.Millisecond,
-		Max: 10 * time.Second}); ctx.Err() == nil; _ = retry.Wait(ctx) {
+	for retry := (backoff.Backoff{
+		Min: 500 * time.Millisecond,
+		Max: 10 * time.Second,
+	}); ctx.Err() == nil; _ = retry.Wait(ctx) {
 		began := time.Now()
 		err := k.once(ctx)
 		if ctx.Err() != nil {

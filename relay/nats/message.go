@@ -64,8 +64,10 @@ func encode(m *relay.Message) (*nats.Msg, error) {
 		}
 	}
 	if strings.ContainsAny(m.ID+m.ContentType, "\r\n\x00") {
-		return nil, &relay.RefusedError{Code: relay.CodeRefused,
-			Err: errors.New("the message's ID or content type has a line break in it")}
+		return nil, &relay.RefusedError{
+			Code: relay.CodeRefused,
+			Err:  errors.New("the message's ID or content type has a line break in it"),
+		}
 	}
 	return &nats.Msg{Subject: m.Destination, Header: header, Data: m.Body}, nil
 }

@@ -108,8 +108,10 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
-		forbidden: map[string]error{}}
+	p := &publication{
+		sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
+		forbidden: map[string]error{},
+	}
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}

@@ -100,8 +100,10 @@ func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Fi
 	kind, err := c.Type(ctx, name).Result()
 	switch {
 	case word(err) == "NOPERM":
-		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what,
-			Remedy: "allow the user +type and +xadd on it"}}, nil
+		return []relay.Finding{{
+			Severity: relay.Warning, What: "we may not look at " + what,
+			Remedy: "allow the user +type and +xadd on it",
+		}}, nil
 	case err != nil:
 		return nil, away(fmt.Errorf("look at %s: %w", what, err))
 	case kind == "none" && !create:
@@ -110,8 +112,10 @@ func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Fi
 			Remedy: "create it, with XGROUP CREATE … MKSTREAM: until then its messages wait",
 		}}, nil
 	case !slices.Contains([]string{"none", "stream"}, kind):
-		return []relay.Finding{{Severity: relay.Problem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind),
-			Remedy: "use another name"}}, nil
+		return []relay.Finding{{
+			Severity: relay.Problem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind),
+			Remedy: "use another name",
+		}}, nil
 	}
 	return nil, nil
 }

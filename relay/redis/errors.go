@@ -54,8 +54,10 @@ func word(err error) string {
 // leaves the message unknown.
 func classify(m *relay.Message, err error) error {
 	if errors.Is(err, redis.Nil) {
-		return &relay.UnavailableError{Code: relay.CodeNoDestination,
-			Err: fmt.Errorf("%s: %w", m.Destination, errNoStream)}
+		return &relay.UnavailableError{
+			Code: relay.CodeNoDestination,
+			Err:  fmt.Errorf("%s: %w", m.Destination, errNoStream),
+		}
 	}
 	first := word(err)
 	if code := ofServer[first]; code != "" {

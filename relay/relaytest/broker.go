@@ -51,8 +51,10 @@ type Valve interface {
 func message(b Broker, n int, key string) relay.Message {
 	return relay.Message{
 		ID: fmt.Sprintf("id-%06d", n), Destination: b.Destination(), Key: key, ContentType: "application/json",
-		Headers: []relay.Header{{Name: "ce-partitionkey", Value: key},
-			{Name: "ce-sequence", Value: fmt.Sprintf("%020d", n)}},
+		Headers: []relay.Header{
+			{Name: "ce-partitionkey", Value: key},
+			{Name: "ce-sequence", Value: fmt.Sprintf("%020d", n)},
+		},
 		Body: fmt.Appendf(nil, `{"n":%d}`, n), Position: int64(n),
 	}
 }

@@ -70,8 +70,10 @@ func Certificates(t *testing.T, secret string, open func(t *testing.T, address, 
 // listen accepts connections by TLS, and records what it receives.
 func listen(t *testing.T, own tls.Certificate, received chan<- string) (address string) {
 	t.Helper()
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{own},
-		MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{own},
+		MinVersion:   tls.VersionTLS12,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,8 @@ func listen(t *testing.T, own tls.Certificate, received chan<- string) (address 
 
 // certificate makes a certificate, signed by its parent or by itself.
 func certificate(t *testing.T, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, host string,
-	valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey) {
+	valid time.Duration,
+) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

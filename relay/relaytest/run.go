@@ -326,8 +326,11 @@ func cut(ctx context.Context, t *testing.T, b Broker) {
 	for n, direction := range []struct {
 		name   string
 		valves []Valve
-	}{{"requests", []Valve{line.Requests}}, {"answers", []Valve{line.Answers}},
-		{"both", []Valve{line.Requests, line.Answers}}} {
+	}{
+		{"requests", []Valve{line.Requests}},
+		{"answers", []Valve{line.Answers}},
+		{"both", []Valve{line.Requests, line.Answers}},
+	} {
 		part := all[n*size : (n+1)*size]
 		deliver(ctx, t, b, s, part[:50], 50)
 		stored := len(b.Received())

@@ -66,8 +66,10 @@ func failure(place string, res *http.Response) *Error {
 	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
 		quoted, _ = io.ReadAll(io.LimitReader(res.Body, maxQuoted))
 	}
-	return &Error{Place: place, Status: res.StatusCode,
-		Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
+	return &Error{
+		Place: place, Status: res.StatusCode,
+		Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?")),
+	}
 }
 
 // judge turns an answer into the attempt's outcome.

@@ -123,14 +123,18 @@ func packed(files []file) ([]byte, error) {
 		for i, c := range f.name {
 			if folder := f.name[:i]; c == '/' && !made[folder] {
 				made[folder] = true
-				if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./" + folder + "/", Mode: 0o755,
-					ModTime: time.Unix(0, 0)}); err != nil {
+				if err := w.WriteHeader(&tar.Header{
+					Typeflag: tar.TypeDir, Name: "./" + folder + "/", Mode: 0o755,
+					ModTime: time.Unix(0, 0),
+				}); err != nil {
 					return nil, err
 				}
 			}
 		}
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: "./" + f.name, Mode: f.mode, Size: int64(len(f.data)),
-			ModTime: time.Unix(0, 0), Uname: "root", Gname: "root"}
+		header := &tar.Header{
+			Typeflag: tar.TypeReg, Name: "./" + f.name, Mode: f.mode, Size: int64(len(f.data)),
+			ModTime: time.Unix(0, 0), Uname: "root", Gname: "root",
+		}
 		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}

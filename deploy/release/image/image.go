@@ -21,8 +21,10 @@ func build(platform v1.Platform, layer v1.Layer, version, revision string) (v1.I
 	}
 	image := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	image = mutate.ConfigMediaType(image, types.OCIConfigJSON)
-	image, err = mutate.Append(image, mutate.Addendum{Layer: layer, MediaType: kind,
-		History: v1.History{CreatedBy: "make image"}})
+	image, err = mutate.Append(image, mutate.Addendum{
+		Layer: layer, MediaType: kind,
+		History: v1.History{CreatedBy: "make image"},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("append layer: %w", err)
 	}

@@ -26,8 +26,10 @@ type part struct {
 }
 
 // allowed are the licences that require no more than attribution.
-var allowed = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "0BSD", "Zlib", "Unicode-DFS-2016",
-	"CC0-1.0"}
+var allowed = []string{
+	"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "0BSD", "Zlib", "Unicode-DFS-2016",
+	"CC0-1.0",
+}
 
 // licenceFile matches the names of files that have to be passed on.
 var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice)([.-].*)?$`)
@@ -53,8 +55,10 @@ func modules(source string, info *debug.BuildInfo) ([]part, error) {
 			m = m.Replace
 		}
 		files := slices.Sorted(slices.Values(folders[m.Path+"@"+m.Version]))
-		parts = append(parts, part{name: m.Path, version: m.Version, purl: "pkg:golang/" + m.Path + "@" + m.Version,
-			files: slices.Compact(files)})
+		parts = append(parts, part{
+			name: m.Path, version: m.Version, purl: "pkg:golang/" + m.Path + "@" + m.Version,
+			files: slices.Compact(files),
+		})
 	}
 	return parts, nil
 }

@@ -125,8 +125,10 @@ func (a *Reports) Log(level slog.Level, message string) error {
 		if len(r.lines) == engine.MaxLogLines { // the database would overwrite the oldest one anyway
 			r.lines = slices.Delete(r.lines, 0, 1)
 		}
-		r.lines = append(r.lines, logLine{Line: r.lineCount, Level: level.String(), Message: message, at: now,
-			revision: r.revision})
+		r.lines = append(r.lines, logLine{
+			Line: r.lineCount, Level: level.String(), Message: message, at: now,
+			revision: r.revision,
+		})
 		r.lineCount++
 	})
 	return err
@@ -141,8 +143,10 @@ func (a *Reports) SaveCheckpoint(ctx context.Context, encoded []byte) error {
 // SaveStep stores the result of a step that has begun.
 func (a *Reports) SaveStep(ctx context.Context, name string, took time.Duration, result []byte) error {
 	return a.noteDurably(ctx, func(r *record) {
-		r.steps = append(r.steps, stepResult{Name: name, Took: microseconds(took), Result: result,
-			revision: r.revision})
+		r.steps = append(r.steps, stepResult{
+			Name: name, Took: microseconds(took), Result: result,
+			revision: r.revision,
+		})
 	})
 }
 

@@ -551,7 +551,8 @@ type SurveyRow struct {
 
 // NoteSurvey learns from a survey, and reports whether the survey has found something to claim.
 func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched bool,
-	started, now time.Time) (found bool) {
+	started, now time.Time,
+) (found bool) {
 	took := now.Sub(started)
 	if searched {
 		s.search.spend(now, took-s.surveys.of(0))

@@ -98,7 +98,8 @@ func (m *mover) run(ctx context.Context) error {
 
 // moveAll moves the tasks of a list, a page at a time. What is left stays where it is in the list.
 func (m *mover) moveAll(ctx context.Context,
-	list func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error)) (moved, left int, err error) {
+	list func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error),
+) (moved, left int, err error) {
 	for page := 1; ; {
 		tasks, err := list(m.queue, asynq.PageSize(1000), asynq.Page(page))
 		if err != nil || len(tasks) == 0 {
@@ -191,8 +192,10 @@ func (m *mover) others() error {
 		{info.Active, "active: asynq's servers run them; run this again when they are done or have failed"},
 		{info.Aggregating, "waiting in groups: there is nothing like that here; run them there"},
 		{info.Completed, "completed: they are only kept to be looked at"},
-		{info.Scheduled + info.Retry + info.Archived + info.Pending,
-			"waiting: those named above, or new ones; run this again"},
+		{
+			info.Scheduled + info.Retry + info.Archived + info.Pending,
+			"waiting: those named above, or new ones; run this again",
+		},
 	} {
 		if other.n > 0 {
 			fmt.Fprintf(m.out, "left: %d %s\n", other.n, other.what)

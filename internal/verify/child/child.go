@@ -31,8 +31,10 @@ type Process struct {
 // configure it, and then env. Unless it is nil, prepare is called with the number
 // of the process before that has run its first instruction.
 func Start(name, log, program string, env []string, prepare func(pid int) error, args ...string) (*Process, error) {
-	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), since: time.Now(),
-		ended: make(chan struct{})}
+	p := &Process{
+		Name: name, Log: log, cmd: exec.Command(program, args...), since: time.Now(),
+		ended: make(chan struct{}),
+	}
 	p.cmd.Env = Environment(env)
 	if err := p.launch(prepare); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

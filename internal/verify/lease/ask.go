@@ -75,8 +75,10 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 	if c.rand.IntN(4) > 0 { // some are too old to be looked for there
 		var err error
 		if c.rand.IntN(4) > 0 {
-			settled, err = c.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: places, Ids: p.Ids,
-				Epochs: p.Epochs})
+			settled, err = c.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
+				Places: places, Ids: p.Ids,
+				Epochs: p.Epochs,
+			})
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
 				settled, err = nil, nil // it did not wait for another: all are left
 			}
@@ -162,8 +164,10 @@ func (c *client) expire(ctx context.Context, h *history, a *ask) error {
 	a.passedBy(true, true)
 	for _, row := range rows {
 		if row.ID.Valid {
-			a.about[row.ID.Bytes] = operation{input{verb: expire}, output{done: true, status: outbox.Status(row.Status),
-				attempt: int(row.Attempt)}}
+			a.about[row.ID.Bytes] = operation{input{verb: expire}, output{
+				done: true, status: outbox.Status(row.Status),
+				attempt: int(row.Attempt),
+			}}
 		}
 	}
 	return nil

@@ -43,8 +43,10 @@ type client struct {
 func gather(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), config Config) (*crowd, error) {
 	c := &crowd{}
 	for i := range clients {
-		one := &client{crowd: c, number: i, rand: rand.New(rand.NewPCG(config.Seed, uint64(i))), connect: connect,
-			wrap: config.Statements}
+		one := &client{
+			crowd: c, number: i, rand: rand.New(rand.NewPCG(config.Seed, uint64(i))), connect: connect,
+			wrap: config.Statements,
+		}
 		if err := one.reconnect(ctx); err != nil {
 			c.disperse(ctx)
 			return nil, err

@@ -61,8 +61,10 @@ func (h *history) begin(client, most int) *ask {
 	}
 	h.asked++
 	h.clock++
-	a := &ask{client: client, call: h.clock, answer: math.MaxInt64, quiet: math.MaxInt64,
-		about: map[outbox.ID]operation{}}
+	a := &ask{
+		client: client, call: h.clock, answer: math.MaxInt64, quiet: math.MaxInt64,
+		about: map[outbox.ID]operation{},
+	}
 	h.asks = append(h.asks, a)
 	return a
 }
@@ -122,11 +124,15 @@ func (h *history) byJob() [][]porcupine.Operation {
 				// alone and still takes room: perhaps all that there was.
 				op.in.contended = op.in.contended || taken[a] >= a.spare
 			}
-			events = append(events, porcupine.Operation{ClientId: a.client, Call: a.call, Return: a.answer,
-				Input: op.in, Output: op.out})
+			events = append(events, porcupine.Operation{
+				ClientId: a.client, Call: a.call, Return: a.answer,
+				Input: op.in, Output: op.out,
+			})
 			if op.in.verb == extend && op.in.contended && op.out.unknown { // one or the other took effect, or neither
-				events = append(events, porcupine.Operation{ClientId: a.client, Call: a.call, Return: a.answer,
-					Input: input{verb: beside, epoch: op.in.epoch}, Output: op.out})
+				events = append(events, porcupine.Operation{
+					ClientId: a.client, Call: a.call, Return: a.answer,
+					Input: input{verb: beside, epoch: op.in.epoch}, Output: op.out,
+				})
 			}
 		}
 		all = append(all, events)

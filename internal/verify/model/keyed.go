@@ -25,17 +25,24 @@ var keyShapes = []keyShape{
 	{key: "one", limit: 1},
 	{key: "three", limit: 3, rules: outbox.Options{Key: outbox.KeyRules{MaxActive: 3}}},
 	{key: "line", limit: 1, rules: outbox.Options{Key: outbox.KeyRules{Ordered: true}}},
-	{key: "passed over", limit: 1,
-		rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.SkipDead}}},
+	{
+		key: "passed over", limit: 1,
+		rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.SkipDead}},
+	},
 	{key: "parked", limit: 1, rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey}}},
-	{key: "parked later", limit: 1,
-		rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: far}}},
+	{
+		key: "parked later", limit: 1,
+		rules: outbox.Options{Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: far}},
+	},
 	{key: "numbered", limit: 1, drawn: func(d Draws) outbox.Options {
 		return outbox.Options{Key: outbox.KeyRules{Ordered: true, Sequence: int64(1 + d.Below(20, "sequence"))}}
 	}},
 	{key: mixedKey, limit: 2, drawn: func(d Draws) outbox.Options {
-		return pick(d, []outbox.Options{{Key: outbox.KeyRules{Ordered: true}}, {Key: outbox.KeyRules{MaxActive: 2}},
-			{}}, "rules")
+		return pick(d, []outbox.Options{
+			{Key: outbox.KeyRules{Ordered: true}},
+			{Key: outbox.KeyRules{MaxActive: 2}},
+			{},
+		}, "rules")
 	}},
 }
 

@@ -208,8 +208,10 @@ func (m *KeyedMachine) drainRound(ctx context.Context) error {
 		}
 	}
 	for key := range m.parked {
-		if _, err := m.operator.Unblock(ctx, operator.KeyName{Tenant: m.Tenant, Queue: keyedQueue,
-			Key: key}); err != nil {
+		if _, err := m.operator.Unblock(ctx, operator.KeyName{
+			Tenant: m.Tenant, Queue: keyedQueue,
+			Key: key,
+		}); err != nil {
 			return err
 		}
 	}

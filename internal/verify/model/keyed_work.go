@@ -15,8 +15,10 @@ import (
 
 const keyedQueue = "keyed"
 
-var allTime = []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
-	{InfinityModifier: pgtype.Infinity, Valid: true}}
+var allTime = []pgtype.Timestamptz{
+	{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+	{InfinityModifier: pgtype.Infinity, Valid: true},
+}
 
 func (m *KeyedMachine) claim(ctx context.Context, d Draws) (bool, error) {
 	var also []outbox.ID // whatever is offered: it may have moved on
@@ -138,8 +140,10 @@ func (m *KeyedMachine) succeed(ctx context.Context, d Draws) (bool, error) {
 }
 
 func (m *KeyedMachine) settle(ctx context.Context, j *keyedJob) error {
-	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{pgvalue.UUID(j.id)},
-		Epochs: []int64{j.epoch}, Results: make([][]byte, 1)})
+	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
+		Ids:    []pgtype.UUID{pgvalue.UUID(j.id)},
+		Epochs: []int64{j.epoch}, Results: make([][]byte, 1),
+	})
 	if err == nil && (len(settled) == 1) == j.late {
 		err = fmt.Errorf("settled %d jobs, of which %s is late: %t", len(settled), j.id, j.late)
 	}
@@ -194,8 +198,10 @@ func (m *KeyedMachine) lapse(ctx context.Context, d Draws) (bool, error) {
 		j.id); err != nil {
 		return false, err
 	}
-	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{FromLease: allTime[0], BeforeLease: allTime[1],
-		Overlap: pgvalue.Interval(0), MaxJobs: 100})
+	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
+		FromLease: allTime[0], BeforeLease: allTime[1],
+		Overlap: pgvalue.Interval(0), MaxJobs: 100,
+	})
 	if err == nil && (len(rows) != 1 || rows[0].ID != pgvalue.UUID(j.id)) {
 		err = fmt.Errorf("the reaper took away %d leases, want that of %s", len(rows), j.id)
 	}

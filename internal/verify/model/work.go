@@ -40,8 +40,10 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	})
 	due = due[:min(room, len(due))]
 
-	p := sqlgen.ClaimJobsParams{Worker: worker, LeaseTtl: pgvalue.Interval(leaseTTL), Queue: queue, Kinds: handled,
-		MaxJobs: int32(room)}
+	p := sqlgen.ClaimJobsParams{
+		Worker: worker, LeaseTtl: pgvalue.Interval(leaseTTL), Queue: queue, Kinds: handled,
+		MaxJobs: int32(room),
+	}
 	p.TenantIds, p.Quotas = []pgtype.UUID{{Bytes: m.Tenant, Valid: true}}, []int32{int32(room)}
 	p.Firsts, p.Lasts = []int32{1}, []int32{int32(len(priorities))}
 	for _, priority := range priorities {
@@ -151,7 +153,8 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 
 // settleFirst settles by the other statements for successes, in turns.
 func (m *Machine) settleFirst(ctx context.Context, leases []lease,
-	p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
+	p sqlgen.SettleSucceededParams,
+) ([]pgtype.UUID, error) {
 	if m.settlements++; m.settlements%2 == 0 {
 		return m.q.SettleStreamed(ctx, sqlgen.SettleStreamedParams(p))
 	}
@@ -276,8 +279,10 @@ func (m *Machine) extend(ctx context.Context, d Draws) (bool, error) {
 
 func (m *Machine) extendLeases(ctx context.Context, leases []lease) error {
 	ids, epochs, live := m.split(leases)
-	refused, err := m.q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: ids, Epochs: epochs,
-		LeaseTtl: pgvalue.Interval(extendedTTL)})
+	refused, err := m.q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{
+		Ids: ids, Epochs: epochs,
+		LeaseTtl: pgvalue.Interval(extendedTTL),
+	})
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,10 @@ import (
 const EchoKind = "verify.echo"
 
 func (h *handlers) echo(_ context.Context, job *outbox.Claimed) error {
-	entry := ledger.Entry{Job: job.ID, Epoch: job.Epoch, Attempt: job.Attempt,
-		Key: Digest(job.Payload, job.ContentType, job.Key, job.Headers())}
+	entry := ledger.Entry{
+		Job: job.ID, Epoch: job.Epoch, Attempt: job.Attempt,
+		Key: Digest(job.Payload, job.ContentType, job.Key, job.Headers()),
+	}
 	entry.Event = ledger.Start
 	h.book.Write(entry)
 	entry.Event = ledger.End
@@ -39,8 +41,10 @@ func (h *handlers) echo(_ context.Context, job *outbox.Claimed) error {
 
 // Digest is of everything that a producer can say to a handler.
 func Digest(payload []byte, contentType, key string, headers map[string]string) string {
-	said := []string{strconv.QuoteToASCII(string(payload)), strconv.QuoteToASCII(contentType),
-		strconv.QuoteToASCII(key)}
+	said := []string{
+		strconv.QuoteToASCII(string(payload)), strconv.QuoteToASCII(contentType),
+		strconv.QuoteToASCII(key),
+	}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		said = append(said, strconv.QuoteToASCII(name), strconv.QuoteToASCII(headers[name]))
 	}

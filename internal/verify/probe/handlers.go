@@ -51,8 +51,10 @@ type handlers struct {
 }
 
 func newHandlers(ctx context.Context, pool *pgxpool.Pool, book *ledger.Writer) *handlers {
-	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{}),
-		gate: make(chan struct{})}
+	h := &handlers{
+		pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{}),
+		gate: make(chan struct{}),
+	}
 	if h.stalls {
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)

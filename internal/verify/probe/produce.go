@@ -46,8 +46,10 @@ type plan struct {
 
 func readPlan() (p plan, err error) {
 	var errs []error
-	for name, to := range map[string]*int{"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first,
-		"VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms, "VERIFY_FAILS": &p.fails} {
+	for name, to := range map[string]*int{
+		"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first,
+		"VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms, "VERIFY_FAILS": &p.fails,
+	} {
 		*to, err = number(name)
 		errs = append(errs, err)
 	}

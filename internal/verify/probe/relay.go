@@ -83,8 +83,10 @@ func relayConfig(book *ledger.Writer) (c relay.Config, err error) {
 	}
 	for spec := range strings.SplitSeq(os.Getenv("VERIFY_SINKS"), ",") {
 		name, kind, _ := strings.Cut(spec, "=")
-		s := relay.SinkConfig{Name: name,
-			Routes: []relay.Route{{Topics: []string{"*"}, Destination: "events.{key|token}"}}}
+		s := relay.SinkConfig{
+			Name:   name,
+			Routes: []relay.Route{{Topics: []string{"*"}, Destination: "events.{key|token}"}},
+		}
 		switch kind {
 		case "ledger":
 			s.Sink = &ledgerSink{book: book, name: name}
@@ -93,8 +95,10 @@ func relayConfig(book *ledger.Writer) (c relay.Config, err error) {
 		case "dead":
 			s.Sink = &ledgerSink{book: book, name: name, dead: true}
 		case "nats":
-			if s.Sink, err = nats.Open(nats.Config{URLs: []string{os.Getenv("VERIFY_BROKER")},
-				Name: "verify"}); err != nil {
+			if s.Sink, err = nats.Open(nats.Config{
+				URLs: []string{os.Getenv("VERIFY_BROKER")},
+				Name: "verify",
+			}); err != nil {
 				return c, err
 			}
 		default:
@@ -144,8 +148,10 @@ func (s *ledgerSink) Publish(ctx context.Context, batch []relay.Message) []error
 	_ = backoff.Sleep(ctx, s.takes)
 	entries := make([]ledger.Entry, len(batch))
 	for i, m := range batch {
-		entries[i] = ledger.Entry{Event: ledger.Published, Key: string(m.Body), Do: s.name, Detail: m.ID,
-			Epoch: m.Position}
+		entries[i] = ledger.Entry{
+			Event: ledger.Published, Key: string(m.Body), Do: s.name, Detail: m.ID,
+			Epoch: m.Position,
+		}
 	}
 	s.book.Write(entries...)
 	return outcomes

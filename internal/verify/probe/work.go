@@ -128,7 +128,8 @@ func workerConfig() (app.Config, error) {
 	concurrency, err := number("VERIFY_CONCURRENCY")
 	errs := []error{err}
 	c.Queues = map[string]dispatcher.QueueConfig{
-		cmp.Or(os.Getenv("VERIFY_QUEUE"), engine.DefaultQueue): {Concurrency: concurrency}}
+		cmp.Or(os.Getenv("VERIFY_QUEUE"), engine.DefaultQueue): {Concurrency: concurrency},
+	}
 	retry := duration("VERIFY_RETRY", &errs)
 	c.PollInterval = duration("OUTBOX_POLL_INTERVAL", &errs)
 	c.LeaseTTL = duration("OUTBOX_LEASE_TTL", &errs)

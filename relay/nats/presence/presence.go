@@ -103,13 +103,17 @@ func (r *Reporter) beat(ctx context.Context, nc *nats.Conn) error {
 func (r *Reporter) publish(nc *nats.Conn, now time.Time) error {
 	for _, queue := range slices.Sorted(maps.Keys(r.worker.Queues)) {
 		for _, kind := range r.worker.Kinds {
-			data, err := json.Marshal(Heartbeat{queue, kind, r.worker.Worker, r.worker.Queues[queue], r.worker.Version,
-				now})
+			data, err := json.Marshal(Heartbeat{
+				queue, kind, r.worker.Worker, r.worker.Queues[queue], r.worker.Version,
+				now,
+			})
 			if err != nil {
 				return err
 			}
-			subject := strings.Join([]string{r.config.SubjectPrefix, "workers", relay.Token(queue), relay.Token(kind),
-				relay.Token(r.worker.Worker), "heartbeat"}, ".")
+			subject := strings.Join([]string{
+				r.config.SubjectPrefix, "workers", relay.Token(queue), relay.Token(kind),
+				relay.Token(r.worker.Worker), "heartbeat",
+			}, ".")
 			if err := nc.Publish(subject, data); err != nil {
 				return err
 			}

@@ -48,13 +48,17 @@ const (
 
 // unauthenticated returns the same fault whatever is wrong with the token.
 func unauthenticated() *fault {
-	return &fault{Type: typeAuth, Message: "A valid bearer token is needed in the header Authorization.",
-		Reason: "session_not_found", code: "401"}
+	return &fault{
+		Type: typeAuth, Message: "A valid bearer token is needed in the header Authorization.",
+		Reason: "session_not_found", code: "401",
+	}
 }
 
 func forbidden(why string) *fault {
-	return &fault{Type: typeAuth, Message: "The token does not allow this. " + why, Reason: "insufficient_permissions",
-		code: "403"}
+	return &fault{
+		Type: typeAuth, Message: "The token does not allow this. " + why, Reason: "insufficient_permissions",
+		code: "403",
+	}
 }
 
 func invalid(issues ...issue) *fault {
@@ -62,8 +66,10 @@ func invalid(issues ...issue) *fault {
 	for i, one := range issues {
 		texts[i] = strings.TrimSpace(one.Path + " " + one.Message)
 	}
-	return &fault{Type: typeValidation, Message: "The request is not acceptable: " + strings.Join(texts, "; "),
-		Issues: issues, code: "422"}
+	return &fault{
+		Type: typeValidation, Message: "The request is not acceptable: " + strings.Join(texts, "; "),
+		Issues: issues, code: "422",
+	}
 }
 
 func noJob(id string) *fault {
@@ -74,8 +80,10 @@ func noJob(id string) *fault {
 }
 
 func noKey() *fault {
-	return &fault{Type: typeNotFound, Message: "No open job of this tenant bears the key.", Resource: "Key",
-		code: "404"}
+	return &fault{
+		Type: typeNotFound, Message: "No open job of this tenant bears the key.", Resource: "Key",
+		code: "404",
+	}
 }
 
 // unexpectedOnes maps codes to the code in the context of an UnexpectedError, named like the API's problems.

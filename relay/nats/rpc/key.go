@@ -74,10 +74,12 @@ func getKey(s *Service, ctx context.Context, r *request) (any, error) {
 		Service: in.Service, Type: in.Type, Key: in.Key, KeyHash: keyHash(in.Key),
 		Active: []keyActive{}, Queued: []keyQueued{}, QueuedDepth: key.Waiting + key.Blocked,
 	}
-	jobs, _, err := find(ctx, s.operator, operator.Filter{Tenant: tenant, Queue: in.Service, Key: in.Key,
+	jobs, _, err := find(ctx, s.operator, operator.Filter{
+		Tenant: tenant, Queue: in.Service, Key: in.Key,
 		Statuses: []outbox.Status{
 			outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying,
-		}}, maxKeyJobs)
+		},
+	}, maxKeyJobs)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +87,10 @@ func getKey(s *Service, ctx context.Context, r *request) (any, error) {
 	for _, j := range jobs {
 		out.StaleTakeoverCount += j.LostLeases
 		if j.Status == outbox.Running {
-			out.Active = append(out.Active, keyActive{j.ID.String(), j.Worker, utc(j.StartedAt), utc(j.LeaseExpiresAt),
-				j.Attempt})
+			out.Active = append(out.Active, keyActive{
+				j.ID.String(), j.Worker, utc(j.StartedAt), utc(j.LeaseExpiresAt),
+				j.Attempt,
+			})
 		} else {
 			out.Queued = append(out.Queued, keyQueued{j.ID.String(), utc(j.CreatedAt)})
 		}

@@ -156,7 +156,8 @@ func listJobs(
 // find returns up to limit jobs, and whether there are others, or may be. When its time is over, it returns those found
 // so far.
 func find(ctx context.Context, o *operator.Operator, f operator.Filter,
-	limit int) (jobs []operator.Job, more bool, err error) {
+	limit int,
+) (jobs []operator.Job, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for len(jobs) <= limit {

@@ -83,8 +83,10 @@ func health(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := s.config.Pool.Ping(ctx); err != nil {
 		status = "failed"
 	}
-	return healthAnswer{Checks: []healthCheck{{"database", status}}, Service: serviceName, Status: status,
-		Timestamp: time.Now().UTC()}, nil
+	return healthAnswer{
+		Checks: []healthCheck{{"database", status}}, Service: serviceName, Status: status,
+		Timestamp: time.Now().UTC(),
+	}, nil
 }
 
 // service is a queue with its workers.
@@ -247,7 +249,8 @@ func cancel(o *operator.Operator, ctx context.Context, id outbox.ID) error {
 // acting returns a method that acts on one job in one of these statuses, or in any that the act allows, and answers
 // with the job's state afterwards. A job's tenant never changes, so checking it first leaves no gap.
 func acting(do func(*operator.Operator, context.Context, outbox.ID) error,
-	in ...outbox.Status) func(*Service, context.Context, *request) (any, error) {
+	in ...outbox.Status,
+) func(*Service, context.Context, *request) (any, error) {
 	return func(s *Service, ctx context.Context, r *request) (any, error) {
 		var asked actRequest
 		if err := r.read(&asked); err != nil {
