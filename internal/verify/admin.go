@@ -16,7 +16,7 @@ import (
 
 var client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// get asks a worker's admin server, whose address is in its log.
+// get requests a path of a worker's admin server, whose address it takes from the worker's log.
 func get(ctx context.Context, p *child.Process, path string) (io.ReadCloser, error) {
 	listens, err := sayings(p, "admin server listens", time.Time{})
 	if err != nil || len(listens) == 0 {
@@ -33,7 +33,7 @@ func get(ctx context.Context, p *child.Process, path string) (io.ReadCloser, err
 	return response.Body, nil
 }
 
-// report is the body of /readyz, as far as we look at it.
+// report holds the fields of the body of /readyz that rows look at.
 type report struct {
 	Status     string `json:"status"`
 	Components map[string]struct {
@@ -41,7 +41,7 @@ type report struct {
 	} `json:"components"`
 }
 
-// readyz is what a worker says of itself.
+// readyz returns what a worker's /readyz reports.
 func readyz(ctx context.Context, p *child.Process) (r report, err error) {
 	body, err := get(ctx, p, "/readyz")
 	if err != nil {
@@ -51,8 +51,7 @@ func readyz(ctx context.Context, p *child.Process) (r report, err error) {
 	return r, json.NewDecoder(body).Decode(&r)
 }
 
-// awaitStatus waits until workers say that they are in a status: "ready",
-// "degraded", …
+// awaitStatus waits until the workers report a status: "ready", "degraded", …
 func (r *Run) awaitStatus(ctx context.Context, status string, workers ...*child.Process) error {
 	for _, p := range workers {
 		err := r.Await(ctx, patience, p.Name+" to be "+status, func(ctx context.Context) (bool, error) {
@@ -66,7 +65,7 @@ func (r *Run) awaitStatus(ctx context.Context, status string, workers ...*child.
 	return nil
 }
 
-// metric is the sum of a metric's series over workers.
+// metric returns the sum of a metric's series over all the workers.
 func metric(ctx context.Context, name string, workers ...*child.Process) (sum float64, err error) {
 	for _, p := range workers {
 		body, err := get(ctx, p, "/metrics")

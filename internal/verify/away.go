@@ -27,7 +27,7 @@ const awayKeyed = `
 	FROM unnest('{00000000-0000-0000-0000-000000000001,aaaaaaaa-0000-0000-0000-000000000001}'::text[]) AS tenant
 	CROSS JOIN generate_series(1, 1000) AS n`
 
-// hostAway is row D12: the host of a webhook is away, and comes back.
+// hostAway runs row D12: the host of a webhook goes away and comes back.
 func hostAway(ctx context.Context, r *Run) error {
 	jobs, lasts := 20_000, time.Duration(r.Size(20, 300))*time.Second
 	host, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func hostAway(ctx context.Context, r *Run) error {
 	return r.stop(ctx, worker)
 }
 
-// expectQuiet counts what the outage has cost so far.
+// expectQuiet checks how much the outage has cost so far: claims, WAL, attempts and log lines.
 func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before string) error {
 	for _, q := range []struct {
 		what, sql string
@@ -119,7 +119,7 @@ func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before str
 	return nil
 }
 
-// serveHost is the host that is back. It counts what it gets.
+// serveHost starts the host again, at its old address. The server counts its requests in delivered.
 func serveHost(addr string) (delivered *atomic.Int64, closeHost func(), err error) {
 	host, err := net.Listen("tcp", addr)
 	if err != nil {

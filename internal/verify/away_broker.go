@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// brokerAway is row E2.
+// brokerAway runs row E2.
 func brokerAway(ctx context.Context, r *Run) (err error) {
 	backlog := r.Size(100_000, 500_000)
 	broker, err := r.broker(ctx)
@@ -60,7 +60,7 @@ const (
 	serverStopped = "SIGSTOP of the NATS server"
 )
 
-// outage has the broker away for long, and then stopped for a while.
+// outage kills the broker, starts it again after a long time, and then stops it for a while with SIGSTOP.
 func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server, relay *child.Process,
 	backlog int,
 ) error {
@@ -114,7 +114,7 @@ func (r *Run) outage(ctx context.Context, p *publishing, broker *natsproc.Server
 	return backoff.Sleep(ctx, time.Second)
 }
 
-// expectNextToNothing expects that the relay did next to nothing.
+// expectNextToNothing checks that the relay sent hardly any statements and logged hardly any lines during the outage.
 func (r *Run) expectNextToNothing(ctx context.Context, relay *child.Process, during span) error {
 	within := func(at time.Time) bool { return at.After(during.from) && at.Before(during.until) }
 	entries, err := ledger.NewTail(r.ledgerOf(relay.Name)).Entries()
@@ -151,7 +151,7 @@ func (r *Run) expectNextToNothing(ctx context.Context, relay *child.Process, dur
 	return err
 }
 
-// checkOutage holds the stream against the log.
+// checkOutage compares the broker's stream with the log of events.
 func (r *Run) checkOutage(ctx context.Context, p *publishing, broker *natsproc.Server) error {
 	got, err := stored(ctx, broker.URL, eventStream)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// backlog is row D5: claims from a queue with very many due jobs take no longer
-// than from one with few.
+// backlog runs row D5: claims from a queue with very many due jobs take no longer than from one with few.
 func backlog(ctx context.Context, r *Run) error {
 	const few = 10_000
 	many := r.Size(200_000, 10_000_000)
@@ -44,8 +43,8 @@ func backlog(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// claimsFrom adds due jobs and has workers claim from them for a while, a few at a
-// time.
+// claimsFrom adds due jobs and lets workers claim from them for a while, a few jobs at a time. It returns the 99th
+// percentile of the claims' durations.
 func (r *Run) claimsFrom(ctx context.Context, jobs int, lasts time.Duration) (p99 time.Duration, err error) {
 	if err := r.fillQueue(ctx, jobs); err != nil {
 		return 0, err
@@ -56,7 +55,7 @@ func (r *Run) claimsFrom(ctx context.Context, jobs int, lasts time.Duration) (p9
 	if err != nil {
 		return 0, err
 	}
-	// Until all are warm.
+	// Measure only when all are warm.
 	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), backoff.Sleep(ctx, time.Second)); err != nil {
 		return 0, err
 	}
@@ -79,7 +78,7 @@ func (r *Run) claimsFrom(ctx context.Context, jobs int, lasts time.Duration) (p9
 	return p99, nil
 }
 
-// fillQueue adds due jobs, in parts so that each shows.
+// fillQueue adds due jobs, in parts, so that the progress is shown.
 func (r *Run) fillQueue(ctx context.Context, jobs int) error {
 	const part = 100_000
 	for done := 0; done < jobs; done += part {

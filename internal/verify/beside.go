@@ -12,14 +12,14 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// claimBesideALock claims under every combination of the planner's settings while
-// somebody else has locked the job that is to be claimed first:
+// claimBesideALock claims under every combination of the planner's settings while another session holds a lock on the
+// job that would be claimed first:
 //
 //	holder    lock the first job                                        roll back
 //	claimer                       claim: the ones behind it, give back
 //
-// A claim that waits for the holder runs into its lock timeout. The others wait for
-// nothing, so that the timeout decides nothing on a slow machine.
+// A claim that waits for the holder runs into its lock timeout. A correct claim waits for no lock, so that the timeout
+// does not fail the row on a slow machine.
 func (r *Run) claimBesideALock(ctx context.Context, c *claimed) (free bool, err error) {
 	holder, err := r.DB.Begin(ctx)
 	if err != nil {
@@ -35,7 +35,7 @@ func (r *Run) claimBesideALock(ctx context.Context, c *claimed) (free bool, err 
 		return false, err
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // planned anew each time
-	config.RuntimeParams["lock_timeout"] = "2s"                  // that which RESET ALL goes back to
+	config.RuntimeParams["lock_timeout"] = "2s"                  // RESET ALL restores this value
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return false, err

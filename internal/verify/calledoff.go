@@ -19,15 +19,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// calledOff is a job that has a deadline, or is cancelled.
+// calledOff describes a job that has a deadline, or that the row cancels.
 type calledOff struct {
 	deadline time.Time
-	answer   operator.Cancellation // "" if it was closed when it was to be cancelled
+	answer   operator.Cancellation // "" if the job was closed before the cancellation
 	answered time.Time
 }
 
-// callsOff is row K4. The harness is the producer and the operator: of three jobs,
-// one has a deadline, one is cancelled, and one is left alone.
+// callsOff runs row K4. The harness is both the producer and the operator: of every three jobs, one has a deadline, one
+// is cancelled, and one is left alone.
 func callsOff(ctx context.Context, r *Run) error {
 	const workers = 3
 	r.Lease = 3 * time.Second
@@ -69,9 +69,8 @@ func callsOff(ctx context.Context, r *Run) error {
 	return r.checkCalledOff(ctx, called)
 }
 
-// callOff places the jobs, one every 13 ms, and cancels a third of them, each up to
-// 1.5 s after it was placed. Not before the server answers: the time that an
-// operator had to ask is not the job's.
+// callOff places the jobs, one every 13 ms, and cancels a third of them, each up to 1.5 s after it was placed. It
+// repeats a cancellation until the server answers; the time that the job has to end counts from the answer.
 func (r *Run) callOff(ctx context.Context, jobs int) (map[outbox.ID]*calledOff, error) {
 	random := fault.Random(r.Seed, "calls off")
 	book, err := ledger.Open(r.ledgerOf("harness"), "harness")
@@ -109,7 +108,7 @@ func (r *Run) callOff(ctx context.Context, jobs int) (map[outbox.ID]*calledOff, 
 			return nil, err
 		}
 		switch n % 3 {
-		case 0: // whatever happens to the others, this one is carried out
+		case 0: // this one must be carried out
 			book.Write(ledger.Entry{Event: ledger.Acked, Key: task.Key})
 		case 1:
 			called[id] = is
@@ -141,14 +140,14 @@ func (r *Run) cancel(ctx context.Context, o *operator.Operator, id outbox.ID, is
 	})
 }
 
-// promptly is how soon a job is closed after its deadline, or after it was cancelled.
+// promptly is the time within which a job must be closed after its deadline, or after it was cancelled.
 const promptly = time.Second
 
-// slack is between a look at the clock and the line in the ledger, or the recorded
-// move, that follows: a busy machine may do something else there.
+// slack is the most that may pass between reading the clock and writing the ledger's line, or recording the move, that
+// follows: a busy machine may run something else in between.
 const slack = 100 * time.Millisecond
 
-// checkCalledOff compares what became of the jobs with what was asked.
+// checkCalledOff compares how the jobs ended with their deadlines and with the answers to their cancellations.
 func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOff) error {
 	b, err := r.read()
 	if err != nil {
@@ -210,9 +209,8 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 	return nil
 }
 
-// excused is how much later than promptly a job may be closed: by a lease's time if
-// the worker that held it was killed, and by the time that the server was away and
-// that processes took to come back to it.
+// excused returns how much later than promptly a job may be closed: by a lease's time if the worker that held it was
+// killed, and by the time that the server was down and that processes then took to reconnect.
 func (r *Run) excused(since, until time.Time, held []tenure) (more time.Duration) {
 	const comeBack = 3 * time.Second
 	killed := false
@@ -238,13 +236,13 @@ func (r *Run) excused(since, until time.Time, held []tenure) (more time.Duration
 	return more
 }
 
-// tenure is a time in which a worker had a job's lease.
+// tenure is a period in which a worker held a job's lease.
 type tenure struct {
 	span
 	owner string
 }
 
-// tenures is those of each job, in their order.
+// tenures returns the tenures of each job, in order.
 func (r *Run) tenures(ctx context.Context) (map[outbox.ID][]tenure, error) {
 	all := map[outbox.ID][]tenure{}
 	for m, err := range r.moves(ctx) {
@@ -267,7 +265,7 @@ func (r *Run) tenures(ctx context.Context) (map[outbox.ID][]tenure, error) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.StampMilli) }
 
-// closure is how a job ended.
+// closure describes how a job ended.
 type closure struct {
 	ID     outbox.ID
 	Status outbox.Status

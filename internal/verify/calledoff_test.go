@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What a job may be late for is what happened to its own worker, or to the server.
+// Only a fault of the job's own worker, or of the server, excuses a late end.
 func TestWhatExcusesALateEnd(t *testing.T) {
 	type hold struct {
 		owner       string

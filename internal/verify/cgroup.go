@@ -11,11 +11,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// cgroups is where Linux keeps the groups of version 1's memory controller.
+// cgroups is where Linux mounts the memory controller of cgroup v1.
 const cgroups = "/sys/fs/cgroup/memory"
 
-// memoryGroup is processes that together may have so much memory; the kernel kills
-// one of them if they want more.
+// memoryGroup is a group of processes with a limit on their memory. If they exceed it together, the kernel kills one of
+// them.
 type memoryGroup struct{ path string }
 
 func newMemoryGroup(name string, limit int) (*memoryGroup, error) {
@@ -36,7 +36,7 @@ func (g *memoryGroup) write(file string, value int) error {
 // add moves a process into the group.
 func (g *memoryGroup) add(p *child.Process) error { return g.write("cgroup.procs", p.PID()) }
 
-// killed is how many processes the kernel has killed for want of memory.
+// killed returns how many processes of the group the kernel has killed for lack of memory.
 func (g *memoryGroup) killed() (n int, err error) {
 	content, err := os.ReadFile(filepath.Join(g.path, "memory.oom_control"))
 	if err != nil {
@@ -50,5 +50,5 @@ func (g *memoryGroup) killed() (n int, err error) {
 	return 0, fmt.Errorf("%s does not tell how many were killed", g.path)
 }
 
-// remove works once all processes of the group are gone.
+// remove removes the group. It fails while a process of the group is alive.
 func (g *memoryGroup) remove() error { return os.Remove(g.path) }

@@ -12,21 +12,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// books is what the ledgers say, put in order.
+// books holds what the ledgers recorded, by job and by key.
 type books struct {
 	queue      *checker.Queue
 	executions map[outbox.ID][]checker.Execution
 	keys       map[outbox.ID]string
-	effects    map[string]bool // "job epoch": seen to commit
-	open       map[string]bool // "job epoch": executions of "effect" that recorded no success
+	effects    map[string]bool // by "job epoch": their commit was acknowledged
+	open       map[string]bool // by "job epoch": executions of "effect" that recorded no success
 	inVain     int             // executions that ended with an error
-	unended    []string        // executions of which nobody knows when they ended
+	unended    []string        // executions whose end is not known
 
-	names map[string]string // of processes, each once: a soak has millions of entries
+	names map[string]string // one copy of each process's name: a soak has millions of entries
 }
 
-// read reads every ledger. An execution whose process did not tell of its end
-// ended with the process.
+// read reads all ledgers. An execution whose process did not record its end ended with the process.
 func (r *Run) read() (*books, error) {
 	b := &books{
 		queue: checker.NewQueue(), executions: map[outbox.ID][]checker.Execution{}, keys: map[outbox.ID]string{},
@@ -109,10 +108,9 @@ func (b *books) worker(e ledger.Entry) {
 
 func leaseOf(job string, epoch int64) string { return fmt.Sprintf("%s %d", job, epoch) }
 
-// Check holds ledgers, recorded moves and tables against each other, after every process
-// has ended: the total queue, orphans in both directions, the legal moves, L1 (two live
-// leases), L2 (overlapping executions) and L3 (effects), and the events of streamed
-// jobs. It returns how many executions there were that did no good and gave no error.
+// Check compares ledgers, recorded moves and tables with each other after all processes have ended: the total queue,
+// orphans in both directions, the legal moves, L1 (two live leases), L2 (overlapping executions) and L3 (effects), and
+// the events of streamed jobs. It returns the number of executions that neither completed a job nor returned an error.
 func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	r.Progress("check", 0, 0)
 	b, err := r.read()
@@ -150,8 +148,8 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	return executions - b.inVain - v.Delivered, nil
 }
 
-// checkStreams rebuilds the streamed jobs from their events: that is what the database holds, in every field, and the
-// events of each job are numbered without a gap.
+// checkStreams rebuilds the streamed jobs from their events. It checks that they equal the jobs in the database in
+// every field, and that the events of each job are numbered without a gap.
 func (r *Run) checkStreams(ctx context.Context) error {
 	found, err := rebuilt.Compare(ctx, r.DB, nil)
 	if err != nil {
@@ -163,9 +161,9 @@ func (r *Run) checkStreams(ctx context.Context) error {
 	return nil
 }
 
-// checkEffects is L3. What was seen to commit is there. Of a worker that was killed
-// at its COMMIT, or did not get the answer, the database decides: with its effect
-// the job is completed, nobody runs it again, and it counts as carried out.
+// checkEffects checks L3. Every effect whose commit was acknowledged must be in the database. If a worker was killed at
+// its COMMIT, or did not get the answer, the database decides: if it has the effect, the job is completed, no worker
+// runs it again, and it counts as delivered.
 func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	stored, err := r.Texts(ctx, `SELECT job_id || ' ' || epoch FROM effects WHERE n >= 0`)
 	if err != nil {
@@ -229,7 +227,7 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 	if err != nil {
 		return moves, err
 	}
-	if stored > moves.Jobs { // a recording of nothing would find nothing; trimmed jobs have moves only
+	if stored > moves.Jobs { // an empty recording would find nothing wrong; trimmed jobs have moves only
 		r.None("jobs without a recorded history",
 			[]string{fmt.Sprintf("%d jobs are stored, moves of %d were recorded", stored, moves.Jobs)})
 	}
@@ -245,7 +243,7 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 	return moves, nil
 }
 
-// blinding faults keep a process from learning that its lease is over.
+// blinding lists the faults that keep a process from learning that its lease is over.
 var blinding = map[string]bool{"SIGSTOP of a worker": true, "network partition": true}
 
 func (r *Run) checkOverlaps(ctx context.Context, b *books,
@@ -269,7 +267,7 @@ func (r *Run) checkOverlaps(ctx context.Context, b *books,
 	for job, list := range b.executions {
 		executions += len(list)
 		overlaps.Add(job.String(), list, windows, r.Lease*2/3) // an extension may have been under way
-		// Otherwise the moves were made at other times than the ledgers'.
+		// With a clock that steps, the times of the moves and those of the ledgers cannot be compared.
 		if r.clock == "" {
 			wentOn = append(wentOn, checker.WentOn(job.String(), list, givenUp, slack)...)
 		}

@@ -14,9 +14,9 @@ import (
 
 const (
 	claimingProducers = 6
-	// claimingMark begins the names of their dispatchers, and is in no other statement's arguments.
+	// claimingMark begins the names of their dispatchers. No other statement has it in its arguments.
 	claimingMark = "claims-at-commit-"
-	strikeWithin = 60 // of the commits that claim, one of the first so many is struck
+	strikeWithin = 60 // the fault strikes one of the first 60 commits that claim
 	afterACut    = 2500 * time.Millisecond
 )
 
@@ -27,10 +27,10 @@ var claimCutNames = map[fault.Cut]string{
 	fault.After: "connection cut between a COMMIT that claims its job and its response",
 }
 
-// killsAtClaimingCommit is row A3b.
+// killsAtClaimingCommit runs row A3b.
 func killsAtClaimingCommit(ctx context.Context, r *Run) error {
 	rounds := r.Size(6, 120)
-	r.Lease = 10 * time.Second // longer than a commit without an answer is looked for
+	r.Lease = 10 * time.Second // longer than a producer looks for the outcome of a commit without an answer
 	crew, err := r.Crew(2, "VERIFY_CONCURRENCY=16")
 	if err != nil {
 		return err
@@ -73,8 +73,8 @@ func killsAtClaimingCommit(ctx context.Context, r *Run) error {
 	return r.checkClaimsAtCommit(ctx, rounds*claimingProducers*5, names)
 }
 
-// checkClaimsAtCommit looks for claims that were made where the job was, and for leases
-// that lapsed although their process went on: it has to give back what it does not know of.
+// checkClaimsAtCommit checks that enough jobs were claimed in the transaction that stored them, and that no lease
+// lapsed whose process was not killed: such a process must give back a lease that it does not know of.
 func (r *Run) checkClaimsAtCommit(ctx context.Context, atLeast int, stopped []string) error {
 	claimed, err := r.Number(ctx, `SELECT count(*) FROM verify.moves WHERE was IS NULL AND became = 'running'`)
 	if err != nil {
@@ -92,16 +92,16 @@ func (r *Run) checkClaimsAtCommit(ctx context.Context, atLeast int, stopped []st
 	return nil
 }
 
-// claimingCommitter is one process after the other behind a proxy. Each places orders, and
-// carries them out, until one of its commits that claim is struck: it is killed, or loses
-// its connection, and is stopped a while later. Its dispatcher is not behind the proxy.
+// claimingCommitter runs one process after the other behind a proxy. Each places orders, and carries them out, until a
+// fault strikes one of its commits that claim: the process is killed, or its connection is cut and the process is
+// stopped a while later. Its dispatcher does not connect through the proxy.
 type claimingCommitter struct {
 	run    *Run
 	name   string
 	random *rand.Rand
 }
 
-// rounds returns the dispatchers of the processes that were not killed.
+// rounds runs n processes one after the other, and returns the dispatchers of those that were not killed.
 func (c *claimingCommitter) rounds(ctx context.Context, n int) (stopped []string, err error) {
 	proxy, dsn, err := fault.NewProxy(c.run.processURL())
 	if err != nil {
@@ -123,11 +123,11 @@ func (c *claimingCommitter) rounds(ctx context.Context, n int) (stopped []string
 	return stopped, nil
 }
 
-// kill has the process killed; where its connection breaks is left to chance.
+// kill kills the process at a commit; chance decides where its connection breaks.
 func (c *claimingCommitter) kill(ctx context.Context, proxy *fault.Proxy, dsn, name string) error {
 	cut := fault.Cut(1 + c.random.IntN(len(claimCutNames)))
 	process, err := c.struck(ctx, proxy, dsn, name, killAtClaim, func(p *child.Process) fault.Cut {
-		_ = p.Kill9() // that it ends is waited for
+		_ = p.Kill9() // ended waits for its end
 		return cut
 	})
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *claimingCommitter) cut(ctx context.Context, proxy *fault.Proxy, dsn, na
 	return nil
 }
 
-// struck starts a process, and returns when one of its commits was struck.
+// struck starts a process, and returns when a fault has struck one of its commits.
 func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn, name, kind string,
 	strike func(*child.Process) fault.Cut,
 ) (*child.Process, error) {
@@ -171,7 +171,7 @@ func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn,
 		if left--; left != 0 {
 			return fault.Nowhere
 		}
-		close(struck) // first: a process that is killed ends at once
+		close(struck) // before the strike: a killed process ends at once
 		c.run.Faults.Begin(kind, name)()
 		return strike(process)
 	})
@@ -190,7 +190,7 @@ func (c *claimingCommitter) struck(ctx context.Context, proxy *fault.Proxy, dsn,
 		return p, nil
 	case <-p.Ended():
 		select {
-		case <-struck: // of that
+		case <-struck: // it ended because of the strike
 			return p, nil
 		default:
 		}

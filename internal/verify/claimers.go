@@ -26,14 +26,14 @@ const (
 	claimedJobs  = 2000
 )
 
-// claimers is row B5.
+// claimers runs row B5.
 func claimers(ctx context.Context, r *Run) error {
 	if err := r.staleStatistics(ctx); err != nil {
 		return err
 	}
 	c := &claimed{want: r.Size(20_000, 1_000_000), owners: map[string]int{}, combos: map[int]bool{}}
 	if free, err := r.claimBesideALock(ctx, c); err != nil || !free {
-		return err // claimers that wait for one another come to no end
+		return err // claimers that wait for one another would never finish
 	}
 	group, ctx2 := errgroup.WithContext(ctx)
 	for i := range claimerCount {
@@ -64,8 +64,7 @@ func claimers(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// staleStatistics stores the jobs behind the planner's back: its statistics know
-// of one.
+// staleStatistics stores the jobs without telling the planner: its statistics know of one row.
 func (r *Run) staleStatistics(ctx context.Context) error {
 	if _, err := r.DB.Exec(ctx, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`); err != nil {
 		return err
@@ -85,8 +84,8 @@ func (r *Run) staleStatistics(ctx context.Context) error {
 	return nil
 }
 
-// combinations leaves the planner one way to join and one to scan at a time, and
-// takes away sorting, hashing, materializing, and the shortcut by place.
+// combinations returns the planner settings to try. Each leaves the planner one join method and one scan method; some
+// also take away sorting, hashing, materializing, or TID scans.
 func combinations() (all []string) {
 	joins, scans := []string{"nestloop", "hashjoin", "mergejoin"}, []string{"seqscan", "indexscan", "bitmapscan"}
 	for _, join := range joins {
@@ -116,7 +115,7 @@ func combinations() (all []string) {
 	return all
 }
 
-// claimed is what all claimers together were given.
+// claimed records what all claimers together were given.
 type claimed struct {
 	want int // claims
 
@@ -129,8 +128,8 @@ type claimed struct {
 	twice      []string
 }
 
-// claim claims with changing plans until all together have claimed enough, and
-// gives everything back.
+// claim claims under changing plans until all claimers together have claimed enough. It gives back every job that it
+// claims.
 func (c *claimed) claim(ctx context.Context, r *Run, me int) error {
 	config, err := pgx.ParseConfig(r.URL)
 	if err != nil {
@@ -217,14 +216,14 @@ func claimParams(worker string, limit int) sqlgen.ClaimJobsParams {
 		TenantIds:  []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(limit)},
 		Firsts: []int32{1}, Lasts: []int32{3},
 	}
-	for range p.Priorities { // from the front
+	for range p.Priorities { // from the front of the queue
 		p.FromRunAt = append(p.FromRunAt, pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true})
 		p.FromID = append(p.FromID, pgtype.UUID{Valid: true})
 	}
 	return p
 }
 
-// closeAll claims once more and succeeds, so that every job has its end.
+// closeAll claims the remaining jobs and lets them succeed, so that every job is closed.
 func (r *Run) closeAll(ctx context.Context, c *claimed) error {
 	q := sqlgen.New(r.DB)
 	for {

@@ -7,21 +7,21 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// tracing has workers write to the ledger how long their claims take.
+// tracing makes workers write to the ledger how long their claims take.
 const tracing = "VERIFY_TRACE=on"
 
-// claims is how long claims took, by the second in which they ended.
+// claims holds the durations of claims, by the second in which they ended.
 type claims struct {
 	feed  *ledger.Feed
 	ended map[int64][]time.Duration
 }
 
-// newClaims has read nothing yet.
+// newClaims returns claims that have read nothing yet.
 func (r *Run) newClaims() *claims {
 	return &claims{ledger.NewFeed(r.ledgers()), map[int64][]time.Duration{}}
 }
 
-// read reads on in the ledgers of traced workers.
+// read reads what the ledgers of traced workers have got since the last call.
 func (c *claims) read() error {
 	for e, err := range c.feed.Fresh() {
 		if err != nil {
@@ -34,7 +34,8 @@ func (c *claims) read() error {
 	return nil
 }
 
-// p99s is the 99th percentile of each whole second of a time.
+// p99s returns the 99th percentile of each whole second between from and until that has claims, and the number of those
+// claims.
 func (c *claims) p99s(from, until time.Time) (all []time.Duration, n int) {
 	for second := from.Unix() + 1; second < until.Unix(); second++ {
 		if took := slices.Sorted(slices.Values(c.ended[second])); len(took) > 0 {
@@ -45,9 +46,8 @@ func (c *claims) p99s(from, until time.Time) (all []time.Duration, n int) {
 	return all, n
 }
 
-// p99 is the median of the seconds' percentiles: what others do on the machine
-// slows down some seconds, what is wrong with the claims slows down all. Without
-// any claim it is an eternity.
+// p99 returns the median of the seconds' 99th percentiles, and the number of claims: other load on the machine slows
+// down some seconds, a fault of the claims slows down all. If there were no claims, it returns an hour.
 func (c *claims) p99(from, until time.Time) (median time.Duration, n int) {
 	all, n := c.p99s(from, until)
 	if len(all) == 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// clerk places single orders from within the harness at moments of its choice, and
-// keeps a ledger as producers do.
+// clerk places single orders from within the harness, at moments that the row chooses, and keeps a ledger as producers
+// do.
 type clerk struct {
 	run    *Run
 	book   *ledger.Writer
@@ -25,7 +25,7 @@ func (r *Run) newClerk() (*clerk, error) {
 	return &clerk{run: r, book: book}, err
 }
 
-// order is one that the clerk has begun: its commit is to come.
+// order is an order that the clerk has begun and not yet committed.
 type order struct {
 	clerk *clerk
 	tx    pgx.Tx
@@ -33,7 +33,7 @@ type order struct {
 	job   outbox.ID
 }
 
-// beginner is a pool or an outbox.Producer.
+// beginner begins transactions: a pool or an outbox.Producer.
 type beginner interface {
 	Begin(context.Context) (pgx.Tx, error)
 }
@@ -58,8 +58,8 @@ func (c *clerk) begin(ctx context.Context, db beginner, task probe.Task, options
 	return o, nil
 }
 
-// commit returns when the order was committed. It is not repeated: a commit that
-// fails, or of which nobody knows, fails the run.
+// commit commits the order and returns the time. It does not retry: a commit that fails, or whose outcome is unknown,
+// fails the run.
 func (o *order) commit(ctx context.Context) (committed time.Time, err error) {
 	if err := o.tx.Commit(ctx); err != nil {
 		o.rollBack(ctx)
@@ -69,7 +69,7 @@ func (o *order) commit(ctx context.Context) (committed time.Time, err error) {
 	return time.Now(), nil
 }
 
-// rollBack has nothing to tell: a connection that is broken has rolled back.
+// rollBack returns no error: the server rolls back when a connection breaks.
 func (o *order) rollBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -88,7 +88,7 @@ func (c *clerk) placeWith(ctx context.Context, db beginner, task probe.Task,
 	return o.job, committed, err
 }
 
-// place places an order like any other.
+// place places an order with default options.
 func (c *clerk) place(ctx context.Context) (id outbox.ID, committed time.Time, err error) {
 	return c.placeWith(ctx, c.run.DB, probe.Task{Do: "effect"}, outbox.Options{})
 }

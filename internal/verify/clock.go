@@ -14,12 +14,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// clocks is row B4.
+// clocks runs row B4.
 func clocks(ctx context.Context, r *Run) error {
 	var all []*fault.Clock
 	defer func() {
 		for _, c := range all {
-			_ = c.Close() // of a process that is gone
+			_ = c.Close() // it fails if the process has ended
 		}
 	}()
 	begin := func(name, command string, env ...string) (*child.Process, error) {
@@ -62,7 +62,8 @@ func clocks(ctx context.Context, r *Run) error {
 
 const clockOff = time.Hour
 
-// withClock starts a process with a clock of its own.
+// withClock starts a process whose wall clock is off: an hour behind for the process "behind", an hour ahead for the
+// others.
 func (r *Run) withClock(name, command string, env []string) (p *child.Process, clock *fault.Clock, err error) {
 	off := clockOff
 	if name == "behind" {
@@ -78,7 +79,7 @@ func (r *Run) withClock(name, command string, env []string) (p *child.Process, c
 	return p, clock, err
 }
 
-// jump moves a clock by two hours, to and fro.
+// jump moves a clock by two hours, back and forth.
 func (r *Run) jump(ctx context.Context, name string, clock *fault.Clock) error {
 	for off := -clockOff; backoff.Sleep(ctx, 500*time.Millisecond) == nil; off = -off {
 		r.Faults.Begin("clock jumps", name)()
@@ -89,8 +90,8 @@ func (r *Run) jump(ctx context.Context, name string, clock *fault.Clock) error {
 	return nil
 }
 
-// underSkew stores jobs for later, kills the worker that is ahead in mid-flow, and
-// waits until everything is done.
+// underSkew stores jobs for later, kills the worker whose clock is ahead while it is working, and waits until
+// everything is done.
 func (r *Run) underSkew(ctx context.Context, jobs int, ahead, producer *child.Process) error {
 	later := r.Size(150, 500)
 	for s := range 4 {
@@ -120,8 +121,8 @@ func (r *Run) underSkew(ctx context.Context, jobs int, ahead, producer *child.Pr
 	return r.Drain(ctx, jobs+4*later, time.Minute+time.Duration(jobs)*5*time.Millisecond)
 }
 
-// checkClocks expects that the clocks were off, by the ledgers, and that nothing
-// happened before or after its time by the database's.
+// checkClocks checks by the ledgers that the clocks were off, and by the database's clock that nothing happened too
+// early or too late.
 func (r *Run) checkClocks(ctx context.Context) error {
 	if err := r.checkSkew(); err != nil {
 		return err
@@ -156,7 +157,7 @@ func (r *Run) checkClocks(ctx context.Context) error {
 	r.Figure("rerun_max_s", last)
 	r.Expect("seconds from due to start, p99", p99, "<=", 2)
 	r.Expect("jobs of the killed worker that were run again", float64(again), ">=", 5)
-	// A handler that is stopped, or a job that goes back, for no reason but a clock.
+	// A wrong clock may stop a handler, or send a job back, for no reason.
 	vain := r.record.Counts["claims"] - r.record.Counts["jobs"] - again
 	r.Expect("claims beyond one per job, without those of the killed worker's jobs", float64(vain), "<=",
 		float64(r.record.Counts["jobs"]/100))
@@ -166,8 +167,7 @@ func (r *Run) checkClocks(ctx context.Context) error {
 	return nil
 }
 
-// checkSkew expects that every line of every process was written while its clock
-// was off.
+// checkSkew checks that every process's clock was off whenever it wrote a line to its ledger.
 func (r *Run) checkSkew() error {
 	lines, least := 0, 2*clockOff
 	for e, err := range ledger.All(r.ledgers()) {

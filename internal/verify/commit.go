@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// killsAtCommit is row A3.
+// killsAtCommit runs row A3.
 func killsAtCommit(ctx context.Context, r *Run) error {
 	const producers = 2
 	jobs := r.Size(5_000, 100_000)
@@ -58,9 +58,8 @@ var cutNames = map[fault.Cut]string{
 	fault.After: "connection cut between COMMIT and its response",
 }
 
-// committer is a producer behind a proxy that breaks its commits, and kills it at
-// one of them now and then. The next process of the same name goes on with the
-// first order that was not acknowledged.
+// committer runs a producer behind a proxy that breaks some of its commits, and kills it at one of them now and then.
+// The next process of the same name continues with the first order that was not acknowledged.
 type committer struct {
 	run  *Run
 	name string
@@ -72,8 +71,7 @@ type committer struct {
 	process     *child.Process
 }
 
-// Of commits one in cutOdds breaks; a process is killed at one of its first
-// killWithin.
+// The proxy breaks one commit in cutOdds; it kills a process at one of the process's first killWithin commits.
 const (
 	cutOdds    = 25
 	killWithin = 600
@@ -114,15 +112,15 @@ func (c *committer) launch(dsn string, first int) (err error) {
 	return err
 }
 
-// atCommit decides about one commit. What it kills is gone before a byte more of
-// the COMMIT reaches the server.
+// atCommit decides what happens to one commit. A process that it kills is dead before another byte of the COMMIT
+// reaches the server.
 func (c *committer) atCommit() fault.Cut {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	where := fault.Cut(1 + c.cuts.IntN(len(cutNames)))
 	if c.untilKill--; c.untilKill == 0 {
 		c.run.Faults.Begin("kill -9 producer at COMMIT", c.name)()
-		_ = c.process.Kill9() // its status is looked at by place
+		_ = c.process.Kill9() // place looks at its status
 		return where
 	}
 	if c.cuts.IntN(cutOdds) > 0 {
@@ -132,7 +130,7 @@ func (c *committer) atCommit() fault.Cut {
 	return where
 }
 
-// next is the first order that was not acknowledged.
+// next returns the number of the first order that was not acknowledged; done says that there is none.
 func (c *committer) next() (first int, done bool, err error) {
 	entries, err := ledger.NewTail(c.run.ledgerOf(c.name)).Entries()
 	if err != nil {

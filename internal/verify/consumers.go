@@ -1,6 +1,6 @@
 package verify
 
-// consumers is family F: consumers that get a message twice act once.
+// consumers returns family F: consumers that get a message twice act once.
 func consumers() []Row {
 	return []Row{
 		{

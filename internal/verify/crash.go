@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// postmasterKills is row A5.
+// postmasterKills runs row A5.
 func postmasterKills(ctx context.Context, r *Run) error {
 	silent, err := r.crashInSilence(ctx)
 	if err != nil {
@@ -54,23 +54,21 @@ func postmasterKills(ctx context.Context, r *Run) error {
 
 const silentCrash = "kill -9 postmaster right after a single commit"
 
-// crashInSilence crashes the server when nothing else is committed. Its log is
-// written out when a commit waits for that, and else every ten seconds, by the row's
-// settings: under load any commit would save those before it.
+// crashInSilence crashes the server when nothing else commits. By the row's settings, the server writes its WAL out
+// when a commit waits for that, and otherwise every ten seconds; under load any commit would also save those before it.
 //
 //	clerk      commit   crash
 //	worker                      claim, start   crash   (claim, start)
 //
-// A commit that did not wait for the disk is forgotten: the order is lost, or the job
-// is claimed again with the epoch that its first execution has. It returns how many
-// orders it placed.
+// The server forgets a commit that did not wait for the disk: the order is lost, or the job is claimed again with the
+// epoch of its first execution. crashInSilence returns how many orders it placed.
 func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 	clerk, err := r.newClerk()
 	if err != nil {
 		return 0, err
 	}
 	defer clerk.close()
-	w, err := r.Worker("lone", "OUTBOX_REAP=off", "OUTBOX_LEASE_TTL=2m") // the crashes are not to cost it its lease
+	w, err := r.Worker("lone", "OUTBOX_REAP=off", "OUTBOX_LEASE_TTL=2m") // it must not lose its lease because of the crashes
 	if err != nil {
 		return 0, err
 	}
@@ -80,7 +78,8 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 	}
 	rounds := r.Size(1, 5)
 	for i := range rounds {
-		// Due when the server is back: a claim would wait for the disk in its place.
+		// The job becomes due when the server is back: the commit of a claim would wait for the disk, and save the
+		// order's commit.
 		job, _, err := clerk.placeWith(ctx, r.DB, probe.Task{Do: "sleep", Ms: 500}, outbox.Options{Delay: time.Second})
 		if err == nil {
 			err = r.crash(ctx, silentCrash)
@@ -94,7 +93,7 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 			return 0, err
 		}
 		if kept == 0 {
-			continue // lost: Check tells
+			continue // the order is lost: Check reports that
 		}
 		if err := r.awaitEntries(ctx, entries, ledger.Start, i+1); err != nil {
 			return 0, err
@@ -110,7 +109,7 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 	return rounds, r.stop(ctx, w)
 }
 
-// crash kills the postmaster, and starts it again.
+// crash kills the postmaster and starts it again.
 func (r *Run) crash(ctx context.Context, kind string) error {
 	healed := r.Faults.Begin(kind, "")
 	if err := r.Server.Kill9(); err != nil {
@@ -124,8 +123,8 @@ func (r *Run) crash(ctx context.Context, kind string) error {
 	return nil
 }
 
-// crashPostgres kills the postmaster, starts it again, and returns how long it
-// took from its first answer to the first job that was done.
+// crashPostgres kills the postmaster, starts it again, and returns the time from the server's first answer to the first
+// completed job.
 func (r *Run) crashPostgres(ctx context.Context) (resumed time.Duration, err error) {
 	if err := r.crash(ctx, "kill -9 postmaster"); err != nil {
 		return 0, err
@@ -133,7 +132,7 @@ func (r *Run) crashPostgres(ctx context.Context) (resumed time.Duration, err err
 	return r.firstDone(ctx, time.Now())
 }
 
-// firstDone is how long it takes from when the server accepts until a job is done.
+// firstDone waits for the first job that is completed after accepts, and returns how long after accepts that was.
 func (r *Run) firstDone(ctx context.Context, accepts time.Time) (took time.Duration, err error) {
 	err = r.Await(ctx, time.Minute, "the first job to be done", func(ctx context.Context) (bool, error) {
 		var first *time.Time

@@ -19,11 +19,10 @@ import (
 	"github.com/posthaste-dev/posthaste/reaper"
 )
 
-// fightRows is how many jobs everybody acts on.
+// fightRows is how many jobs all participants act on.
 const fightRows = 2000
 
-// deadlocks is row B10: everything that locks jobs, all at once, on the same
-// few rows.
+// deadlocks runs row B10: everything that locks jobs acts at once on the same few rows.
 func deadlocks(ctx context.Context, r *Run) error {
 	workers, err := r.Crew(2, "VERIFY_CONCURRENCY=200", "VERIFY_POOL=16", "VERIFY_RETRY=1ms")
 	if err != nil {
@@ -59,8 +58,8 @@ func deadlocks(ctx context.Context, r *Run) error {
 	return f.check(ctx)
 }
 
-// lasts waits for as long as the fight has to last, and on a slow machine until
-// everybody has done enough, which check judges.
+// lasts waits for least. On a slow machine it waits longer, up to a minute or least, until every participant has acted
+// often enough for check.
 func (f *fight) lasts(ctx context.Context, least time.Duration) error {
 	f.Progress("lock jobs", 0, 0)
 	if err := backoff.Sleep(ctx, least); err != nil {
@@ -82,13 +81,13 @@ func (f *fight) lasts(ctx context.Context, least time.Duration) error {
 	return nil
 }
 
-// act is something that was done in a fight, and how often it has to be.
+// act is something that is done in a fight, how often it was done, and how often it has to be.
 type act struct {
 	what     string
 	n, least int
 }
 
-// did is what everybody has done.
+// did returns how often each act was done.
 func (f *fight) did(ctx context.Context) (all []act, err error) {
 	enough := f.Size(100, 2000)
 	for what, sql := range map[string]string{
@@ -111,17 +110,17 @@ func (f *fight) did(ctx context.Context) (all []act, err error) {
 	return append(all, act{"reapers run", int(f.reapers.Load()), f.Size(20, 500)}), nil
 }
 
-// fight is everybody who acts on the rows besides the workers, and what they did.
+// fight holds the participants that act on the rows besides the workers, and what they did.
 type fight struct {
 	*Run
 	retried, dismissed, lapsed, reapers atomic.Int64
 
 	mu     sync.Mutex
-	failed []string // errors that a user saw
+	failed []string // errors that a user would see
 }
 
-// saw notes an error that a user must not see. That a job is in another status, or
-// gone, is an answer.
+// saw notes an error that a user must not see. A refusal because the job has another status, or is gone, is no such
+// error.
 func (f *fight) saw(what string, err error) {
 	_, refused := errors.AsType[*operator.StatusError](err)
 	if err == nil || refused || errors.Is(err, operator.ErrNotFound) || errors.Is(err, context.Canceled) ||
@@ -133,8 +132,8 @@ func (f *fight) saw(what string, err error) {
 	f.failed = append(f.failed, what+": "+err.Error())
 }
 
-// refill keeps the number of jobs. Most fail and fail again, some are completed in
-// their handlers' own transactions, some run for a while.
+// refill keeps the number of jobs up. Most jobs fail on every attempt, some complete in their handlers' own
+// transactions, and some run for a while.
 func (f *fight) refill(ctx context.Context) {
 	for ; ctx.Err() == nil; _ = backoff.Sleep(ctx, 50*time.Millisecond) {
 		var n int
@@ -155,8 +154,7 @@ func (f *fight) refill(ctx context.Context) {
 	}
 }
 
-// operate retries all dead letters in an order of its own, as others do, and puts
-// one in ten away.
+// operate retries all dead letters, in an order of its own while other operators do the same, and dismisses one in ten.
 func (f *fight) operate(ctx context.Context, random *rand.Rand) {
 	o := operator.New(f.DB)
 	for ; ctx.Err() == nil; _ = backoff.Sleep(ctx, 10*time.Millisecond) {
@@ -181,8 +179,8 @@ func (f *fight) operate(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// reap starts reapers one after the other: each begins with a pass over the leases
-// and with trimming everything that is closed.
+// reap runs one reaper after the other: each begins with a pass over the leases and with trimming everything that is
+// closed.
 func (f *fight) reap(ctx context.Context) {
 	none := map[outbox.Status]time.Duration{}
 	for _, status := range engine.Statuses[outbox.Status]() {
@@ -202,8 +200,7 @@ func (f *fight) reap(ctx context.Context) {
 	}
 }
 
-// lapse ends leases of running jobs before their time, so that reapers take jobs
-// that are being settled.
+// lapse ends the leases of running jobs early, so that reapers take jobs that are being settled.
 func (f *fight) lapse(ctx context.Context) {
 	for ; ctx.Err() == nil; _ = backoff.Sleep(ctx, 20*time.Millisecond) {
 		tag, err := f.DB.Exec(ctx, `WITH chosen AS MATERIALIZED (
@@ -214,8 +211,8 @@ func (f *fight) lapse(ctx context.Context) {
 	}
 }
 
-// check expects that there was a fight, and no deadlock. Sessions report them to
-// the server's statistics when they are idle.
+// check checks that there was a fight, and no deadlock. It waits first: sessions report deadlocks to the server's
+// statistics when they become idle.
 func (f *fight) check(ctx context.Context) error {
 	if err := backoff.Sleep(ctx, 1500*time.Millisecond); err != nil {
 		return err
@@ -238,8 +235,7 @@ func (f *fight) check(ctx context.Context) error {
 	return err
 }
 
-// refusals is what the workers' logs have of transactions that the server chose as
-// victims.
+// refusals returns the log lines of workers that report a transaction which the server chose as a victim.
 func (f *fight) refusals() (bad []string, err error) {
 	for _, p := range f.all() {
 		lines, err := logged(p, func(l logLine) bool { return deadlocked(l.Err) || deadlocked(l.Error) })

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// ear is a worker whose listener comes by way of a proxy of its own.
+// ear is a worker whose listener connects through a proxy of its own.
 type ear struct {
 	*child.Process
 	proxy *fault.Proxy
@@ -40,13 +40,13 @@ func (r *Run) newEars(n int, env ...string) (ears []*ear, workers []*child.Proce
 	return ears, workers, nil
 }
 
-// deafness is what one loss of hearing cost.
+// deafness is how long one loss of notifications lasted.
 type deafness struct {
-	found time.Duration // until the worker knew
-	back  time.Duration // from then until it heard again
+	found time.Duration // until the worker detected it
+	back  time.Duration // from then until it listened again
 }
 
-// await waits until the worker has found out what was done to it, and hears again.
+// await waits until the worker has detected that its listener is deaf, and listens again.
 func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, err error) {
 	var deaf, hears []logLine
 	err = r.Await(ctx, 90*time.Second, e.Name+" to detect that its listener is deaf, and to listen again",
@@ -63,8 +63,7 @@ func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, er
 	return deafness{found: deaf[0].At.Sub(done), back: hears[0].At.Sub(deaf[0].At)}, nil
 }
 
-// deafen does something to every ear, each at a moment of its own within spread,
-// and waits until all hear again.
+// deafen calls do for every ear, each at a random moment within spread, and waits until all listen again.
 func (r *Run) deafen(ctx context.Context, ears []*ear, kind string, spread time.Duration, random *rand.Rand,
 	do func(*ear) error,
 ) ([]deafness, error) {
@@ -88,7 +87,7 @@ func (r *Run) deafen(ctx context.Context, ears []*ear, kind string, spread time.
 	return found, errors.Join(errs...)
 }
 
-// foundOut expects that deafness was found out in time.
+// foundOut checks that the workers detected their deafness, and listened again, in time.
 func (r *Run) foundOut(all []deafness, found, back time.Duration) {
 	var worst deafness
 	for _, d := range all {
@@ -103,13 +102,12 @@ func (r *Run) foundOut(all []deafness, found, back time.Duration) {
 	r.Expect("seconds from the detection until it listened again, worst", worst.back.Seconds(), "<=", back.Seconds())
 }
 
-// aJobEvery100ms is what a producer does in rows in which little has to happen.
+// aJobEvery100ms returns the producer's settings for rows that need little load.
 func aJobEvery100ms(more ...string) []string {
 	return append([]string{"VERIFY_CLIENTS=1", "VERIFY_PACE=100ms", "VERIFY_MIX=effect,nothing,once"}, more...)
 }
 
-// halfOpen is row C2. A question to the server is due every 2.5 s: the moments
-// cover that time.
+// halfOpen runs row C2. A listener queries the server every 2.5 s; the faults are spread over that time.
 func halfOpen(ctx context.Context, r *Run) error {
 	const ears, kind = 4, "half-open listener connection"
 	rounds, random := r.Size(2, 13), fault.Random(r.Seed, "half-open")
@@ -148,7 +146,7 @@ func halfOpen(ctx context.Context, r *Run) error {
 	return r.startsWithin(poll + pollSlack + stall)
 }
 
-// registeredButDeaf is row C4.
+// registeredButDeaf runs row C4.
 func registeredButDeaf(ctx context.Context, r *Run) error {
 	const ears, kind = 3, "UNLISTEN in the listener's session"
 	rounds, random := r.Size(1, 10), fault.Random(r.Seed, "unlisten")
@@ -161,7 +159,7 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	pooled.proxy.Swallow.Store(true) // well before the process can have come up
+	pooled.proxy.Swallow.Store(true) // well before the process can be up
 	healed := r.Faults.Begin("pooler that discards LISTEN", pooled.Name)
 	defer healed()
 	if err := r.awaitStatus(ctx, "ready", workers...); err != nil {
@@ -194,8 +192,7 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 	return r.startsWithin(deafPoll + pollSlack + stall)
 }
 
-// staysDeaf expects that a worker found out from the start that it is deaf, and
-// says so.
+// staysDeaf checks that a worker has detected that its listener was deaf from the start, and reports so.
 func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 	deaf, err := sayings(e.Process, listenerDeaf, began)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	heldJobs   = 10_000  // by the worker that dies
-	liveLeases = 100_000 // of others
+	heldJobs   = 10_000  // held by the worker that dies
+	liveLeases = 100_000 // of other workers
 	lapsedRows = 20_000  // for the reaper's rate
 )
 
-// deadWorkers is row B9.
+// deadWorkers runs row B9.
 func deadWorkers(ctx context.Context, r *Run) error {
 	if r.Tier == TierS {
 		r.Lease = 4 * time.Second // with reap and poll, the scorecard's 7.5 s
@@ -64,8 +64,8 @@ func deadWorkers(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// die has a worker hold the jobs and die, and returns how long each took to run
-// again.
+// die starts a worker, lets it run all the jobs at once, kills it, and returns how long after the kill another worker
+// started each of them again.
 func (r *Run) die(ctx context.Context, n int) (took []time.Duration, err error) {
 	env := []string{fmt.Sprint("VERIFY_CONCURRENCY=", heldJobs), "OUTBOX_REAP=off"}
 	victim, err := r.Worker(fmt.Sprintf("victim%d", n), env...)
@@ -109,8 +109,8 @@ func (r *Run) die(ctx context.Context, n int) (took []time.Duration, err error) 
 	return took, r.finishWaiting(ctx, heir)
 }
 
-// finishWaiting opens the gate for a worker's jobs, ends the worker, and shuts the
-// gate.
+// finishWaiting opens the gate that a worker's jobs wait for, stops the worker when they are done, and shuts the gate
+// again.
 func (r *Run) finishWaiting(ctx context.Context, p *child.Process) error {
 	if _, err := r.DB.Exec(ctx, `INSERT INTO gates DEFAULT VALUES`); err != nil {
 		return err
@@ -130,9 +130,8 @@ func (r *Run) finishWaiting(ctx context.Context, p *child.Process) error {
 	return err
 }
 
-// measureReaper stores leases that have lapsed, of a kind that nobody carries out,
-// and expects a process that starts to expire them at the rate that it must. The
-// rate is that between the first statement's end and the last one's.
+// measureReaper stores leases that have lapsed, of a kind that no worker runs, and checks that a new process expires
+// them fast enough. The rate is measured from the end of the first statement to the end of the last.
 func (r *Run) measureReaper(ctx context.Context) error {
 	if err := r.insertRunning(ctx, "nobody", lapsedRows, "-1 minute"); err != nil {
 		return err
@@ -167,8 +166,8 @@ func (r *Run) measureReaper(ctx context.Context) error {
 	return err
 }
 
-// insertRunning stores jobs as some worker's that is none of ours. The recording
-// does not see it: no claim did it.
+// insertRunning stores jobs that an unknown worker appears to run. It records no moves for them, since no claim made
+// them run.
 func (r *Run) insertRunning(ctx context.Context, owner string, n int, lease string) error {
 	return pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `ALTER TABLE outbox.jobs DISABLE TRIGGER verify_made`); err != nil {

@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// disk is a file system of a size of our choice.
+// disk is a file system of a given size.
 type disk struct{ path string }
 
-// newDisk mounts one, in a folder that the user who runs Postgres can reach.
+// newDisk mounts a disk on a folder that the user who runs Postgres can reach.
 func newDisk(name string, mib int) (*disk, error) {
 	path, err := os.MkdirTemp("", "posthaste-verify-"+name+"-")
 	if err != nil {
@@ -31,7 +31,7 @@ func newDisk(name string, mib int) (*disk, error) {
 
 func (d *disk) ballast() string { return filepath.Join(d.path, "ballast") }
 
-// fill leaves no room.
+// fill writes a file until the disk has no room left.
 func (d *disk) fill() error {
 	file, err := os.OpenFile(d.ballast(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -50,10 +50,10 @@ func (d *disk) fill() error {
 	return nil
 }
 
-// free gives back what fill took.
+// free removes the file that fill wrote.
 func (d *disk) free() error { return os.Remove(d.ballast()) }
 
-// unmount loses everything on it.
+// unmount removes the disk and everything on it.
 func (d *disk) unmount() error {
 	if out, err := exec.Command("umount", d.path).CombinedOutput(); err != nil {
 		return fmt.Errorf("unmount %s: %w: %s", d.path, err, bytes.TrimSpace(out))
@@ -61,8 +61,8 @@ func (d *disk) unmount() error {
 	return os.Remove(d.path)
 }
 
-// smallDisks has the row's server keep its data on one small disk and its log of
-// changes on another. It returns where, and how to give them back.
+// smallDisks mounts a small disk for the server's data and another for its WAL. It returns the data folder, and a
+// function that unmounts both.
 func (r *Run) smallDisks() (folder string, giveBack func() error, err error) {
 	if r.data, err = newDisk("data", 512); err != nil {
 		return "", nil, err
@@ -73,7 +73,7 @@ func (r *Run) smallDisks() (folder string, giveBack func() error, err error) {
 	return filepath.Join(r.data.path, "pg"), func() error { return errors.Join(r.wal.unmount(), r.data.unmount()) }, nil
 }
 
-// moveWAL moves the log of changes to its own disk, while the server is down.
+// moveWAL stops the server, moves its WAL to the disk for it, and starts the server again.
 func (r *Run) moveWAL(ctx context.Context) error {
 	if err := r.Server.Kill9(); err != nil {
 		return err

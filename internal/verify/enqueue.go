@@ -12,9 +12,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Enqueue is a producer for rows whose jobs are chosen one by one: each task gets
-// a key and an order, in one transaction for all, and the ledger of "harness" says
-// so.
+// Enqueue places orders for rows that choose their jobs one by one. It gives each task a key and an order, stores all
+// of them in one transaction, and writes them to the ledger of "harness".
 func (r *Run) Enqueue(ctx context.Context, tasks []probe.Task, o outbox.Options) (ids []outbox.ID, err error) {
 	book, err := ledger.Open(r.ledgerOf("harness"), "harness")
 	if err != nil {
@@ -48,7 +47,7 @@ func (r *Run) Enqueue(ctx context.Context, tasks []probe.Task, o outbox.Options)
 	return ids, nil
 }
 
-// tasks makes n of them, numbered from 0.
+// tasks returns n tasks, numbered from 0.
 func tasks(n int, task func(i int) probe.Task) []probe.Task {
 	list := make([]probe.Task, n)
 	for i := range list {

@@ -17,7 +17,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// events is family E: what is committed is published, each key in the order of its lock.
+// events returns family E: what is committed is published, the events of each key in the order in which transactions
+// locked the key.
 func events() []Row {
 	return []Row{
 		{
@@ -102,12 +103,12 @@ func (r *Run) brokerWith(ctx context.Context, o natsproc.Options) (*natsproc.Ser
 	return s, nil
 }
 
-// relay starts a relay. See package probe for what env can ask of it.
+// relay starts a relay. Package probe lists what env can set.
 func (r *Run) relay(name string, env ...string) (*child.Process, error) {
 	return r.start(name, "verify-relay", env, nil)
 }
 
-// killsAtAck is row E1.
+// killsAtAck runs row E1.
 func killsAtAck(ctx context.Context, r *Run) (err error) {
 	broker, err := r.broker(ctx)
 	if err != nil {
@@ -159,8 +160,8 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 	return nil
 }
 
-// killRelays keeps two relays at work, each of which kills itself at one of its next acknowledgements, until that has
-// happened so often and no more is wanted. It returns when they died.
+// killRelays keeps two relays running, each of which kills itself at one of its next acknowledgements, until that has
+// happened often enough and more reports false. It returns when they died.
 func (r *Run) killRelays(ctx context.Context, kills int, more func() bool,
 	hire func(die int) (*child.Process, error),
 ) (deaths []time.Time, err error) {
@@ -192,7 +193,7 @@ func (r *Run) killRelays(ctx context.Context, kills int, more func() bool,
 	return deaths, err
 }
 
-// gapAfter is the longest time from one of the moments to the next message.
+// gapAfter returns the longest time from one of the moments to the next message.
 func gapAfter(moments []time.Time, got []published) (worst time.Duration) {
 	i := 0
 	for _, at := range moments {
@@ -206,7 +207,7 @@ func gapAfter(moments []time.Time, got []published) (worst time.Duration) {
 	return worst
 }
 
-// commitOrder is row E4.
+// commitOrder runs row E4.
 func commitOrder(ctx context.Context, r *Run) error {
 	// At the end of ten minutes each store of the cursor has the gaps of a thousand rollbacks a minute and more. The
 	// default lease has time for that on a busy machine; the shortest has not.
@@ -255,7 +256,8 @@ func commitOrder(ctx context.Context, r *Run) error {
 
 const longTransaction = "transaction left open after it published"
 
-// duringALongTransaction has a transaction open that has published, then kills the owner, and then commits it.
+// duringALongTransaction opens a transaction that publishes an event, waits, kills the owner, and commits the
+// transaction.
 func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *child.Process, env []string) error {
 	long, err := r.DB.Begin(ctx)
 	if err != nil {
@@ -282,7 +284,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	}
 	r.Expect("gaps in the positions that wait for the open transaction", float64(holes), ">=", 1)
 	healed()
-	if err := backoff.Sleep(ctx, time.Second); err != nil { // what was committed last is published, too
+	if err := backoff.Sleep(ctx, time.Second); err != nil { // until what was committed last is published, too
 		return err
 	}
 	r.Faults.Begin("kill -9 relay", owner.Name)()
@@ -304,7 +306,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	return nil
 }
 
-// awaitAccepted waits until sink s has so many messages.
+// awaitAccepted waits until sink s has accepted n messages.
 func (r *Run) awaitAccepted(ctx context.Context, n int) error {
 	return r.Await(ctx, patience, fmt.Sprintf("%d messages", n), func(context.Context) (bool, error) {
 		got, err := r.accepted("s")

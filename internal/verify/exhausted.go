@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
 
-// poolExhausted is row D3: the handlers keep every connection of their pool for
-// several times as long as the leases, and others wait for one.
+// poolExhausted runs row D3: handlers hold every connection of their pool for several times the length of a lease,
+// while other handlers wait for one.
 func poolExhausted(ctx context.Context, r *Run) error {
 	const pool, waiting = 4, 60
 	r.Lease = time.Duration(r.Size(3, 15)) * time.Second
@@ -33,7 +33,7 @@ func poolExhausted(ctx context.Context, r *Run) error {
 	if err := r.awaitRunning(ctx, pool+waiting); err != nil {
 		return err
 	}
-	idle, err := r.Worker("idle", env...) // would take over what is lost
+	idle, err := r.Worker("idle", env...) // it would claim a job whose lease is lost
 	if err != nil {
 		return err
 	}
@@ -63,9 +63,8 @@ func (r *Run) awaitRunning(ctx context.Context, jobs int) error {
 	})
 }
 
-// expectLeasesKept asks the workers, and the times at which leases were extended:
-// one is due when a third of the lease is over, at the keeper's next look, which
-// comes every fifteenth.
+// expectLeasesKept checks the workers' metrics, and the times at which leases were extended: an extension is due when a
+// third of the lease is over, at the keeper's next look, which comes every fifteenth of the lease.
 func (r *Run) expectLeasesKept(ctx context.Context, workers ...*child.Process) error {
 	for name, what := range map[string]string{
 		"outbox_dispatcher_extensions_late_total": "lease extensions that came too late",

@@ -15,8 +15,8 @@ import (
 
 const failedOver = "failover to the standby"
 
-// failover is row A7: the server has a standby that every commit waits for. It is
-// killed, and the standby promoted; all clients know both by one DSN.
+// failover runs row A7: the server has a standby, and every commit waits for it. The row kills the server and promotes
+// the standby; the DSN of all clients lists both.
 func failover(ctx context.Context, r *Run) (err error) {
 	standby, err := r.Server.Standby(ctx, 0)
 	if err != nil {
@@ -36,7 +36,7 @@ func failover(ctx context.Context, r *Run) (err error) {
 	}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		for len(took) < failovers && backoff.Sleep(ctx, 1500*time.Millisecond) == nil {
-			if len(took) > 0 { // the dead one's place is taken by a new standby
+			if len(took) > 0 { // a new standby takes the place of the dead server
 				if standby, err = r.Server.Standby(context.WithoutCancel(ctx), port(standby)); err != nil {
 					return err
 				}
@@ -62,8 +62,7 @@ func failover(ctx context.Context, r *Run) (err error) {
 	return nil
 }
 
-// connectToEither has the run and its processes connect to whichever of the two
-// servers takes writes.
+// connectToEither lets the run and its processes connect to whichever of the two servers takes writes.
 func (r *Run) connectToEither(ctx context.Context, standby *pgdev.Server) error {
 	dsn, err := url.Parse(r.URL)
 	if err != nil {
@@ -85,8 +84,7 @@ func port(s *pgdev.Server) int {
 	return n
 }
 
-// failOver returns how long it took from the promotion to the first job that was
-// done.
+// failOver fails over to the standby, and returns the time from the promotion to the first completed job.
 func (r *Run) failOver(ctx context.Context, standby **pgdev.Server) (time.Duration, error) {
 	accepts, err := r.promote(ctx, standby)
 	if err != nil {
@@ -95,8 +93,8 @@ func (r *Run) failOver(ctx context.Context, standby **pgdev.Server) (time.Durati
 	return r.firstDone(ctx, accepts)
 }
 
-// promote kills the server, promotes the standby, and puts the dead server into the
-// standby's place. It returns when the new one began to take writes.
+// promote kills the server, promotes the standby, and swaps the two, so that *standby is the dead server. It returns
+// when the new server began to take writes.
 func (r *Run) promote(ctx context.Context, standby **pgdev.Server) (accepts time.Time, err error) {
 	healed := r.Faults.Begin(failedOver, "")
 	if err := r.Server.Kill9(); err != nil {

@@ -11,31 +11,29 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// flow is the workload of most rows: producers place orders, each with a job in
-// the same transaction, while a crew of workers carries them out.
+// flow is the workload of most rows: producers place orders, each with a job in the same transaction, while a crew of
+// workers runs the jobs.
 type flow struct {
 	jobs        int    // of all producers together
-	names       string // what the producers' names begin with: "" is p; two flows of a run need two
+	names       string // prefix of the producers' names, "" for p; two flows of one run need different ones
 	producers   int
 	workers     int
 	concurrency int           // of a worker
-	patience    time.Duration // for production, and again for the drain; 0 is enough to tell hanging from slow
+	patience    time.Duration // for production, and again for the drain; 0 chooses one long enough for slow machines
 	producerEnv []string
 	workerEnv   []string
 
-	// faults is injected from when the first jobs are done, with the crew. Production
-	// goes on until it returns or, where it would go on for ever, until there were as
-	// many of each kind as least says: how fast the machine is must not decide whether
-	// a run proves anything. Then its context ends.
+	// faults injects the row's faults; it is called when the first jobs are done. Production goes on until it returns
+	// or, if least is set, until there were as many faults of each kind as least says: a fast machine must not finish
+	// before enough faults were injected. Then its context ends.
 	faults func(context.Context, *crew) error
 	least  map[string]int
-	// healed is called before the drain; nil has nothing to do.
+	// healed, unless nil, is called before the drain.
 	healed func(context.Context) error
 }
 
-// run produces under faults, heals, drains, stops, and checks. It returns how many
-// executions did no good and gave no error. From then on, jobs is how many there
-// were.
+// run produces under faults, heals, drains, stops, and checks. It returns the number of executions that neither
+// completed a job nor returned an error, and sets f.jobs to the number of jobs placed.
 func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if f.patience == 0 {
 		f.patience = 2*time.Minute + time.Duration(f.jobs*r.Size(2, 10))*time.Millisecond
@@ -76,7 +74,7 @@ func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	return r.Check(ctx)
 }
 
-// production is the producers of a flow while they place orders.
+// production holds the producers of a flow while they place orders.
 type production struct {
 	*flow
 	run       *Run
@@ -85,7 +83,7 @@ type production struct {
 	producers []*child.Process
 }
 
-// start starts a set of producers that place so many orders together.
+// start starts a set of producers that place the given number of orders together.
 func (p *production) start(orders int) error {
 	first := len(p.producers)
 	for i := range p.flow.producers {
@@ -104,8 +102,8 @@ func (p *production) start(orders int) error {
 	return nil
 }
 
-// underFaults injects the faults until the producers have placed everything. If
-// there were too few faults by then, more producers follow.
+// underFaults injects faults until the producers have placed all orders. If there were too few faults by then, it
+// starts more producers.
 func (p *production) underFaults(ctx context.Context) error {
 	injecting, heal := context.WithCancel(ctx)
 	defer heal()
@@ -149,7 +147,7 @@ func (p *production) placeAll(ctx context.Context) error {
 	return err
 }
 
-// enough reports whether production may end, as far as the faults are concerned.
+// enough reports whether there were enough faults for production to end.
 func (p *production) enough(injected <-chan struct{}) bool {
 	select {
 	case <-injected:
@@ -164,14 +162,14 @@ func (p *production) enough(injected <-chan struct{}) bool {
 	return len(p.least) > 0
 }
 
-// closed is how many jobs are done.
+// closed returns the number of closed jobs.
 func (r *Run) closed(ctx context.Context) (n int, err error) {
 	err = r.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.history`).Scan(&n)
 	return n, err
 }
 
-// Drain waits until no session of a producer is at work in the server (a pooler
-// keeps idle ones) and no job is open but dead letters.
+// Drain waits until no session of a producer is active in the server (a pooler keeps idle ones) and no job is open
+// except dead letters.
 func (r *Run) Drain(ctx context.Context, total int, patience time.Duration) error {
 	began := time.Now()
 	err := r.Await(ctx, patience, "all jobs to be done", func(ctx context.Context) (bool, error) {
@@ -187,16 +185,15 @@ func (r *Run) Drain(ctx context.Context, total int, patience time.Duration) erro
 	return err
 }
 
-// atLeast expects that the faults were injected at all: without them the run
-// proves nothing.
+// atLeast checks that at least n faults of the kind were injected: without them the run proves nothing.
 func (r *Run) atLeast(n int, kind string) {
 	r.Expect(fmt.Sprintf("faults injected: %s", kind), float64(r.Faults.Count(kind)), ">=", float64(n))
 }
 
-// aLongTime is how far faults are planned: further than any run lasts.
+// aLongTime is how far ahead faults are planned: longer than any run lasts.
 const aLongTime = 2 * time.Hour
 
-// beat carries out beats for as long as the flow produces.
+// beat returns a function that injects faults at regular intervals until its context ends.
 func (r *Run) beat(how acts, beats ...fault.Beat) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime, beats...), how)

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// fullDisks is row A9.
+// fullDisks runs row A9.
 func fullDisks(ctx context.Context, r *Run) error {
 	if err := r.moveWAL(ctx); err != nil {
 		return err
@@ -20,14 +20,14 @@ func fullDisks(ctx context.Context, r *Run) error {
 	if _, err := r.DB.Exec(ctx, `CREATE TABLE verify.filler (x text)`); err != nil {
 		return err
 	}
-	// Each of a dozen chores complains once as it begins, and seldom after that.
+	// Each of a dozen chores logs a line when its failures begin, and seldom after that.
 	lasts := time.Duration(r.Size(12, 60)) * time.Second
 	f := flow{
 		jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16,
 		producerEnv: insisting(r.pace("5ms", "2ms")),
 	}
 	f.faults = func(ctx context.Context, c *crew) error {
-		ctx = context.WithoutCancel(ctx) // what was filled is freed
+		ctx = context.WithoutCancel(ctx) // so that a full disk is always freed
 		if err := r.outOfSpace(ctx, c, "data disk full", lasts, r.data, r.provokeData); err != nil {
 			return err
 		}
@@ -42,8 +42,8 @@ func fullDisks(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// outOfSpace fills a disk, sees to it that it hurts, frees it after a while, and
-// judges how the processes took it.
+// outOfSpace fills a disk, provokes a failure of the server, frees the disk after a while, and checks how the processes
+// behaved.
 func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.Duration, d *disk,
 	provoke func(context.Context) error,
 ) error {
@@ -60,7 +60,7 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 	if err := errors.Join(err, d.free()); err != nil {
 		return err
 	}
-	if err := r.Server.StartAgain(ctx); err != nil { // it ends when it cannot recover for want of room
+	if err := r.Server.StartAgain(ctx); err != nil { // it ends when it has no room to recover
 		return err
 	}
 	r.DB.Reset()
@@ -84,7 +84,7 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 	return nil
 }
 
-// firstCompletion is how long after a time the first job was done.
+// firstCompletion waits for the first job that is completed after a time, and returns how long after it that was.
 func (r *Run) firstCompletion(ctx context.Context, after time.Time) (took time.Duration, err error) {
 	err = r.Await(ctx, time.Minute, "the first job to be done again", func(ctx context.Context) (bool, error) {
 		var first *time.Time
@@ -98,7 +98,7 @@ func (r *Run) firstCompletion(ctx context.Context, after time.Time) (took time.D
 	return took, err
 }
 
-// provokeData waits until the server cannot store an order for want of room.
+// provokeData waits until the server has no room to store a row.
 func (r *Run) provokeData(ctx context.Context) error {
 	return r.Await(ctx, time.Minute, "the disk of the data to be full", func(ctx context.Context) (bool, error) {
 		_, err := r.DB.Exec(ctx, `INSERT INTO verify.filler SELECT repeat('x', 1000) FROM generate_series(1, 100)`)
@@ -109,8 +109,7 @@ func (r *Run) provokeData(ctx context.Context) error {
 	})
 }
 
-// provokePanic uses up what room there is in the log of changes. The server panics
-// when it needs the next segment.
+// provokePanic uses up the room that is left for the WAL. The server panics when it needs the next segment.
 func (r *Run) provokePanic(ctx context.Context) error {
 	return r.Await(ctx, time.Minute, "the server to panic", func(ctx context.Context) (bool, error) {
 		_, err := r.DB.Exec(ctx, `SELECT pg_logical_emit_message(false, 'verify', repeat('x', 4000000))`)
@@ -122,8 +121,7 @@ func isFull(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "53100")
 }
 
-// troubleLines is how many lines a process logged within a time, but for those that
-// tell what became of one job.
+// troubleLines returns how many lines a process logged within a period, without those about a single job.
 func troubleLines(p *child.Process, from, until time.Time) (int, error) {
 	lines, err := logged(p, func(l logLine) bool { return l.Job == "" && l.At.After(from) && l.At.Before(until) })
 	return len(lines), err

@@ -14,15 +14,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// gap is one time without a listener, and the job that was committed in it.
+// gap is one period without a listener, and the job that was committed in it.
 type gap struct {
 	job                       outbox.ID
 	open, committed, back, up time.Time // up: the server answers again
 }
 
-const settled = 1200 * time.Millisecond // after so long a listener takes the next loss for the first
+const settled = 1200 * time.Millisecond // after so long a listener treats the next loss as its first
 
-// listenerCut is row C3.
+// listenerCut runs row C3.
 func listenerCut(ctx context.Context, r *Run) error {
 	rounds := r.Size(8, 100)
 	clerk, err := r.newClerk()
@@ -70,8 +70,7 @@ func listenerCut(ctx context.Context, r *Run) error {
 	return r.bridged(gaps)
 }
 
-// openGap cuts the listener off, commits a job, and waits until the listener is
-// back.
+// openGap cuts the listener off, commits a job, and waits until the listener is back.
 func (r *Run) openGap(ctx context.Context, w *child.Process, c *clerk, cut func(context.Context) error) (g gap,
 	err error,
 ) {
@@ -111,8 +110,8 @@ func (r *Run) restartFast(ctx context.Context) error {
 	return err
 }
 
-// bridged judges how long jobs and the listener took. A job that was committed
-// when the listener was back already counts from its commit.
+// bridged checks how soon listeners and jobs came back after the gaps. The time of a job that was committed after the
+// listener was back counts from its commit.
 func (r *Run) bridged(gaps []gap) error {
 	started := map[outbox.ID]time.Time{}
 	for e, err := range ledger.All(r.ledgers()) {

@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// patroniCluster is row A13.
+// patroniCluster runs row A13.
 func patroniCluster(ctx context.Context, r *Run) (err error) {
 	p, err := r.startPatroni(ctx)
 	defer func() { err = errors.Join(err, p.stop()) }()
@@ -37,7 +37,8 @@ func patroniCluster(ctx context.Context, r *Run) (err error) {
 		jobs: r.Size(800, 20_000), producers: 2, workers: 2, concurrency: 16, producerEnv: insisting("80ms"),
 		patience: time.Duration(r.Size(3, 20)) * time.Minute,
 	}
-	// Production goes on until there are jobs done after the last fault: no least, which is reached when that begins.
+	// Production must go on until a job is done after the last fault. So it has no least, which would be reached when
+	// that fault begins.
 	f.faults = func(ctx context.Context, _ *crew) (err error) {
 		resumed, err = r.failOverByPatroni(ctx, p, times)
 		return err
@@ -61,7 +62,8 @@ func patroniCluster(ctx context.Context, r *Run) (err error) {
 	return r.checkRelayed(ctx, events.acked)
 }
 
-// checkRelayed holds what the sink has accepted against the log: events of our publishers, and those of streamed jobs.
+// checkRelayed compares the messages that the sink has accepted with the log: events of our publishers, and those of
+// streamed jobs.
 func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) error {
 	got, err := r.accepted("s")
 	if err != nil {
@@ -84,8 +86,8 @@ func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) erro
 	return err
 }
 
-// moveTo has the run and its processes work on the cluster. The run itself finds the leader by both members' addresses,
-// its processes so or, in every other run, through HAProxy.
+// moveTo makes the run and its processes work on the cluster. The run itself finds the leader by the addresses of both
+// members. So do its processes or, if the seed is odd, they connect through HAProxy.
 func (r *Run) moveTo(ctx context.Context, p *patroni) error {
 	leader, _, err := p.leader(ctx)
 	if err != nil {
@@ -111,8 +113,8 @@ func (r *Run) moveTo(ctx context.Context, p *patroni) error {
 	return nil
 }
 
-// failOverByPatroni injects both faults so often, at moments that the seed decides. It returns how long it took each
-// time from when there was a leader until the first job was done.
+// failOverByPatroni injects both faults the given number of times, at moments that the seed decides. It returns for
+// each fault the time from when there was a leader until the first job was done.
 func (r *Run) failOverByPatroni(ctx context.Context, p *patroni, times int) (resumed []time.Duration, err error) {
 	dice := fault.Random(r.Seed, "patroni")
 	away := map[string]time.Duration{}
@@ -125,7 +127,7 @@ func (r *Run) failOverByPatroni(ctx context.Context, p *patroni, times int) (res
 				return resumed, nil
 			}
 			ctx := context.WithoutCancel(ctx)
-			if err := p.awaitStandby(ctx); err != nil { // else Patroni would have nobody to promote
+			if err := p.awaitStandby(ctx); err != nil { // without one Patroni could not promote a member
 				return nil, err
 			}
 			took, err := act.do(ctx)
@@ -142,7 +144,7 @@ func (r *Run) failOverByPatroni(ctx context.Context, p *patroni, times int) (res
 	}
 	r.Figure("switchover_max_s", away[switchedOver].Seconds())
 	r.Figure("leader_kill_max_s", away[leaderKilled].Seconds())
-	if r.Tier == TierS { // beside other rows Patroni takes as long as it is given of the machine
+	if r.Tier == TierS { // beside other rows, the machine is too busy to judge Patroni's speed
 		r.Expect("seconds from the kill of a leader to the next leader, worst", away[leaderKilled].Seconds(), "<=",
 			(patroniTTL + 10*time.Second).Seconds())
 	}

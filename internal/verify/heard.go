@@ -11,13 +11,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// startWithAJob starts a worker that has no listener when a job is waiting:
+// startWithAJob starts a worker without a listener while a job is waiting:
 //
 //	clerk    commit
 //	worker             start   look                    poll, 2 s later
 //
-// Nothing but its first look finds the job before the poll. A machine that stands
-// still for a second does not decide: the fastest of three counts.
+// Before the poll, only the worker's first look can find the job. The fastest of three tries counts, so that a machine
+// that stalls for a second does not fail the row.
 func (r *Run) startWithAJob(ctx context.Context, c *clerk) error {
 	const tries, atOnce = 3, 1.0 // seconds; half the poll
 	var fastest float64
@@ -42,8 +42,8 @@ func (r *Run) startWithAJob(ctx context.Context, c *clerk) error {
 	return nil
 }
 
-// lookedAfter is how many seconds after the only worker had said that it is there
-// it claimed the job, by the database's clock. It waits until the job is done.
+// lookedAfter returns how many seconds passed between the only worker's registration and its claim of the job, by the
+// database's clock. It waits until the job is done.
 func (r *Run) lookedAfter(ctx context.Context, job outbox.ID) (seconds float64, err error) {
 	err = r.Await(ctx, patience, "the job that was waiting to be done", func(ctx context.Context) (bool, error) {
 		var took *float64
@@ -58,19 +58,18 @@ func (r *Run) lookedAfter(ctx context.Context, job outbox.ID) (seconds float64, 
 	return seconds, err
 }
 
-// slowing has COMMIT take a second in which the job cannot be seen yet.
+// slowing makes COMMIT take a second, in which the job cannot be seen yet.
 const slowing = `
 	CREATE FUNCTION verify.linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
 	CREATE CONSTRAINT TRIGGER verify_linger AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION verify.linger()`
 
-// commitSlowly places an order through a Producer, whose COMMIT takes a second,
-// while a worker listens that polls every five minutes:
+// commitSlowly places an order through a Producer, whose COMMIT takes a second, while a worker listens that polls every
+// five minutes:
 //
 //	producer   COMMIT ................ done   NOTIFY
 //	worker                                             look: there it is
 //
-// A NOTIFY that is sent too early has the worker look in vain, and nobody wakes it
-// again.
+// If NOTIFY is sent too early, the worker looks in vain, and nothing wakes it again.
 func (r *Run) commitSlowly(ctx context.Context, c *clerk) error {
 	const promptly = 5 * time.Second // far less than the poll, and than any other wake-up
 	producer := outbox.NewProducer(r.DB, outbox.NotifyCoalesced)
@@ -90,7 +89,7 @@ func (r *Run) commitSlowly(ctx context.Context, c *clerk) error {
 	return errors.Join(err, producer.Flush(ctx))
 }
 
-// startedWithin reports whether a job begins within a time from now.
+// startedWithin reports whether a job starts within a time from now.
 func (r *Run) startedWithin(ctx context.Context, job outbox.ID, limit time.Duration) (started bool, err error) {
 	for deadline := time.Now().Add(limit); !started && err == nil && time.Now().Before(deadline); {
 		err = r.ask(ctx, func(ctx context.Context) error {

@@ -11,18 +11,18 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// defaultLease is that of a worker whose settings name none.
+// defaultLease is the lease of a worker whose settings name none.
 const defaultLease = 15 * time.Second
 
-// heldRows is row B11: handlers whose transaction holds their job's row for longer than
-// the lease, and who work on after its COMMIT. Extensions pass by the row meanwhile, and
-// so do reapers; at the COMMIT each of them may come first.
+// heldRows runs row B11: the transactions of handlers lock their job's row for longer than the lease, and the handlers
+// run on after the COMMIT. Meanwhile extensions skip the row, and so do reapers; after the COMMIT either may reach it
+// first.
 func heldRows(ctx context.Context, r *Run) error {
 	const each = 40
 	r.Lease = defaultLease
 	holding := fault.Random(r.Seed, "hold")
 	longest := r.Size(20_000, 45_000)
-	queues := map[string]int{"alone": 1, "shared": 4} // with so many processes
+	queues := map[string]int{"alone": 1, "shared": 4} // by queue: the number of its processes
 	var workers []*child.Process
 	for queue, processes := range queues {
 		for i := range processes {

@@ -15,10 +15,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// callers use each idempotency key at the same time.
+// callers is how many callers use each idempotency key at the same time.
 const callers = 100
 
-// idempotencyKeys is row F2.
+// idempotencyKeys runs row F2.
 func idempotencyKeys(ctx context.Context, r *Run) error {
 	keys := r.Size(60, 1000)
 	crew, err := r.Crew(1, "VERIFY_CONCURRENCY=16")
@@ -78,7 +78,7 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// producersPool opens so many connections, which are known by the name of a producer.
+// producersPool opens a pool of conns connections, whose application name is a producer's.
 func producersPool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -89,7 +89,7 @@ func producersPool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool,
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// rush is many callers that place the same order at the same time.
+// rush runs many callers that place the same order at the same time.
 type rush struct {
 	run    *Run
 	orders *probe.Orders
@@ -101,8 +101,8 @@ type rush struct {
 	differ []string
 }
 
-// atCommit breaks the first commit of a round, which is the one that stores the
-// job, in every way in turn, and one in twenty of the others.
+// atCommit decides where to cut the connection of a commit: for the first commit of a round, which stores the job, in
+// each way in turn; for one in twenty of the others, in a random way.
 func (c *rush) atCommit() fault.Cut {
 	where := fault.Cut(c.round.Load() % int64(len(cutNames)+1)) // each fourth nowhere
 	if c.commits.Add(1) > 1 {
@@ -118,7 +118,7 @@ func (c *rush) atCommit() fault.Cut {
 	return where
 }
 
-// place makes all callers insist on one order until each has got its id.
+// place makes all callers repeat one order until each has got its id.
 func (c *rush) place(ctx context.Context, n int) error {
 	ids := make([]outbox.ID, callers)
 	errs := make([]error, callers)

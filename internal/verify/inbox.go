@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
 
-// redeliveries is row F1.
+// redeliveries runs row F1.
 func redeliveries(ctx context.Context, r *Run) error {
 	const times, clients = 10, 32
 	messages, kills := r.Size(2_000, 10_000), r.Size(8, 60)
@@ -68,7 +68,7 @@ func redeliveries(ctx context.Context, r *Run) error {
 	return r.checkReceived(ctx, messages, times)
 }
 
-// cutSessions ends three of a consumer's sessions, one after the other.
+// cutSessions terminates three of a consumer's sessions, one after the other.
 func (r *Run) cutSessions(ctx context.Context, consumer *child.Process, dice *rand.Rand) error {
 	for range 3 {
 		if err := backoff.Sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
@@ -84,8 +84,7 @@ func (r *Run) cutSessions(ctx context.Context, consumer *child.Process, dice *ra
 	return nil
 }
 
-// awaitTransactions waits until a consumer is in the midst of several deliveries:
-// one that is killed before it has begun breaks none.
+// awaitTransactions waits until a consumer has several deliveries under way: killing it earlier would break none.
 func (r *Run) awaitTransactions(ctx context.Context, p *child.Process) error {
 	return r.Await(ctx, patience, p.Name+" to have transactions under way", func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
@@ -94,8 +93,8 @@ func (r *Run) awaitTransactions(ctx context.Context, p *child.Process) error {
 	})
 }
 
-// awaitSession waits until there is a session to break: a process takes a while to
-// begin, the longer the slower the machine.
+// awaitSession waits until there is a session to terminate: a process takes a while to connect, the longer the slower
+// the machine is.
 func (r *Run) awaitSession(ctx context.Context, p *child.Process) error {
 	return r.Await(ctx, patience, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
@@ -104,7 +103,7 @@ func (r *Run) awaitSession(ctx context.Context, p *child.Process) error {
 	})
 }
 
-// checkReceived holds ledger and effects against each other.
+// checkReceived compares the ledger with the effects.
 func (r *Run) checkReceived(ctx context.Context, messages, times int) error {
 	acked, firsts := map[string]int{}, 0
 	for e, err := range ledger.All(r.ledgers()) {

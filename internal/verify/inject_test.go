@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// A restart that takes longer than the time to the next does not have the next ones
-// follow at once: the server would hardly be up between them.
+// When a restart takes longer than the interval, the next ones do not follow at once: the server would hardly be up
+// between them.
 func TestASlowFaultDoesNotBringTheNextOneForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var began, ended []time.Duration
@@ -50,8 +50,8 @@ func TestFaultsEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// Production goes on until the faults are over, or there were enough of those that
-// never are.
+// Production goes on until the function that injects the faults has returned or, if it never returns, until there were
+// enough of them.
 func TestProductionGoesOnUntilThereWereEnoughFaults(t *testing.T) {
 	r := &Run{}
 	over, on := make(chan struct{}), make(chan struct{})

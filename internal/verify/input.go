@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// badInput is the part of family H that enters by the producers.
+// badInput returns the part of family H that tests what producers enqueue.
 func badInput() []Row {
 	return []Row{{
 		Name: "H2", Title: "Unusual input",
@@ -30,9 +30,9 @@ func badInput() []Row {
 // odd is a run of row H2.
 type odd struct {
 	*Run
-	want    map[outbox.ID]string // the digest that a handler has to tell
+	want    map[outbox.ID]string // the digest that a handler has to report
 	names   map[outbox.ID]string
-	strange []string // what was neither refused clearly nor accepted
+	strange []string // inputs that were neither clearly refused nor accepted
 }
 
 func oddInput(ctx context.Context, r *Run) error {
@@ -43,7 +43,7 @@ func oddInput(ctx context.Context, r *Run) error {
 	}
 	for round := range r.Size(1, 10) {
 		for _, enter := range []func(context.Context) error{o.byGo, o.inBatches, o.refusals, o.byFunction, o.bySQL} {
-			// Between the oddities, plain jobs: what stops a claim stops these.
+			// Plain jobs between the odd ones: an input that stops claims stops these, too.
 			if err := r.place(ctx, repeated(20, probe.Task{Do: "effect"})...); err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ func oddInput(ctx context.Context, r *Run) error {
 		if err := r.place(ctx, repeated(20, probe.Task{Do: "effect"})...); err != nil {
 			return err
 		}
-		if err := o.drain(ctx); err != nil { // checked below, with what it names
+		if err := o.drain(ctx); err != nil { // check reports it
 			o.strange = append(o.strange, err.Error())
 			break
 		}
@@ -66,7 +66,7 @@ func oddInput(ctx context.Context, r *Run) error {
 	return o.check(ctx, worker)
 }
 
-// drain waits for everything that can be claimed now.
+// drain waits until every job that is due is done.
 func (o *odd) drain(ctx context.Context) error {
 	return o.Await(ctx, time.Minute, "all due jobs to be done", func(ctx context.Context) (bool, error) {
 		var open int
@@ -76,7 +76,7 @@ func (o *odd) drain(ctx context.Context) error {
 	})
 }
 
-// expect says what a handler has to be handed.
+// expect notes the digest of what a handler must receive for the job.
 func (o *odd) expect(id outbox.ID, q request) {
 	payload := q.args.(outbox.Raw)
 	o.expectDigest(id, q.name, probe.Digest(payload.Payload, cmp.Or(payload.ContentType, "application/json"),
@@ -102,7 +102,7 @@ func (o *odd) byGo(ctx context.Context) error {
 	return nil
 }
 
-// inBatches goes both ways of EnqueueMany: COPY, and INSERT because of a key.
+// inBatches takes both paths of EnqueueMany: COPY, and INSERT when there are keys.
 func (o *odd) inBatches(ctx context.Context) error {
 	for _, keyed := range []bool{false, true} {
 		var batch []outbox.Request
@@ -126,7 +126,8 @@ func (o *odd) inBatches(ctx context.Context) error {
 	return nil
 }
 
-// refusals have to name what is wrong before anything is sent.
+// refusals checks that what cannot be stored is refused, with an error that names what is wrong, before anything is
+// sent.
 func (o *odd) refusals(ctx context.Context) error {
 	for _, q := range unacceptable() {
 		_, err := outbox.Enqueue(ctx, o.DB, q.args, q.options)
@@ -146,8 +147,8 @@ func (o *odd) refusals(ctx context.Context) error {
 	return nil
 }
 
-// byFunction calls outbox.enqueue: what jsonb can hold goes through, as jsonb
-// spells it; all else is refused by Postgres or by the function.
+// byFunction calls outbox.enqueue. What jsonb can hold is delivered as jsonb spells it; Postgres or the function
+// refuses everything else.
 func (o *odd) byFunction(ctx context.Context) error {
 	for _, q := range acceptable() {
 		payload := q.args.(outbox.Raw)
@@ -169,7 +170,7 @@ func (o *odd) byFunction(ctx context.Context) error {
 	return nil
 }
 
-// refused notes an error that is not the server's word on bad data.
+// refused reports whether there was an error. It notes one that is not the server's refusal of bad data.
 func (o *odd) refused(name string, err error) bool {
 	if err == nil {
 		return false
@@ -182,7 +183,7 @@ func (o *odd) refused(name string, err error) bool {
 	return true
 }
 
-// bySQL makes rows as nobody should: what the table takes must stop nobody else.
+// bySQL inserts rows directly, as no application should: a row that the table accepts must not stop other jobs.
 func (o *odd) bySQL(ctx context.Context) error {
 	for _, columns := range oddColumns {
 		name := columns.names + " " + columns.values
@@ -202,7 +203,7 @@ func (o *odd) bySQL(ctx context.Context) error {
 	return nil
 }
 
-// check compares what handlers were handed and what is stored with what was given.
+// check compares what handlers received, and what is stored, with what was enqueued.
 func (o *odd) check(ctx context.Context, worker *child.Process) error {
 	got := map[outbox.ID]string{}
 	for e, err := range ledger.All(o.ledgers()) {
@@ -249,7 +250,7 @@ func (o *odd) check(ctx context.Context, worker *child.Process) error {
 	return o.viewsAreReadable(ctx)
 }
 
-// viewsAreReadable expects that one odd row does not hide the others from people.
+// viewsAreReadable checks that an odd row does not make a view unreadable.
 func (o *odd) viewsAreReadable(ctx context.Context) error {
 	for _, view := range []string{"open_jobs", "closed_jobs", "dead_letters"} {
 		rows, err := o.DB.Query(ctx, `SELECT v::text FROM outbox.`+view+` AS v`)

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Newest is the newest record of each row and tier, in the order of the scorecard.
-// Those of rows that are no longer there are left out.
+// Newest returns the newest record of each row and tier, in the order of the scorecard. It leaves out the records of
+// rows that no longer exist.
 func Newest(records []*Record) (newest []*Record) {
 	for _, row := range Scorecard() {
 		for _, tier := range row.Tiers {
@@ -28,9 +28,8 @@ func Newest(records []*Record) (newest []*Record) {
 	return newest
 }
 
-// WriteKept writes what a page can be written from again when the folders of the
-// runs are gone, a record a line. How often each fault was injected is kept, when is
-// not: a soak has thousands.
+// WriteKept writes the records, one a line, so that the page can be written again when the folders of the runs are
+// gone. It keeps how often each fault was injected, but not when: a soak has thousands.
 func WriteKept(w io.Writer, records []*Record) error {
 	for _, r := range records {
 		kept := *r
@@ -46,7 +45,7 @@ func WriteKept(w io.Writer, records []*Record) error {
 	return nil
 }
 
-// ReadKept reads what WriteKept has written.
+// ReadKept reads what WriteKept wrote.
 func ReadKept(in io.Reader) (records []*Record, err error) {
 	lines := bufio.NewReader(in)
 	for n := 1; ; n++ {

@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// keyed is a job with a key, as it was stored.
+// keyed is a stored job with a key.
 type keyed struct {
 	ID    outbox.ID
 	Key   string
@@ -21,11 +21,10 @@ type keyed struct {
 	Seq   int64
 }
 
-// keyedFlow runs jobs with keys under kills and restarts, and returns them. Those that
-// fail are tried again after retry.
+// keyedFlow runs jobs with keys under kills and restarts, and returns them. Jobs that fail are tried again after retry.
 func (r *Run) keyedFlow(ctx context.Context, jobs int, retry time.Duration, producerEnv ...string) ([]keyed, error) {
 	const workers = 3
-	r.Lease = 3 * time.Second // until a lease lapses its key is held up
+	r.Lease = 3 * time.Second // a lost job blocks its key until its lease lapses
 	f := flow{
 		jobs: jobs, producers: 4, workers: workers, concurrency: 16,
 		patience: time.Minute + time.Duration(jobs)*10*time.Millisecond,
@@ -61,7 +60,7 @@ func (r *Run) keyedJobs(ctx context.Context) ([]keyed, error) {
 	return jobs, nil
 }
 
-// limitedKeys is row K1.
+// limitedKeys runs row K1.
 func limitedKeys(ctx context.Context, r *Run) error {
 	jobs := r.Size(500, 20_000)
 	limited, err := r.keyedFlow(ctx, jobs, 200*time.Millisecond, "VERIFY_KEYS=30",
@@ -72,8 +71,8 @@ func limitedKeys(ctx context.Context, r *Run) error {
 	return r.checkLimits(ctx, limited)
 }
 
-// checkLimits counts a key's jobs at every instant: those that ran by the recorded
-// moves, and those that were executed by the ledgers.
+// checkLimits checks at every instant how many jobs of a key were running, by the recorded moves, and how many were
+// being executed, by the ledgers.
 func (r *Run) checkLimits(ctx context.Context, jobs []keyed) error {
 	running, settled, err := r.leases(ctx)
 	if err != nil {
@@ -89,9 +88,8 @@ func (r *Run) checkLimits(ctx context.Context, jobs []keyed) error {
 		limit[job.Key] = job.Limit
 		held[job.Key] = append(held[job.Key], running[job.ID.String()]...)
 		for _, x := range b.executions[job.ID] {
-			// What a handler does after it has settled its job, or handed it to be
-			// settled, is no execution any more. What it does after its lease was taken
-			// away is.
+			// Once the job was settled, the execution is over, even if its handler has not returned. It is not over
+			// when the lease is taken away from the handler.
 			if at, ok := settled[leaseOf(job.ID.String(), x.Epoch)]; ok && at.Before(x.End) {
 				x.End = at
 			}
@@ -122,9 +120,9 @@ func (r *Run) checkLimits(ctx context.Context, jobs []keyed) error {
 	return nil
 }
 
-// leases is when jobs were running, by job, and by "job epoch" when the owner
-// itself ended it. Both are from the recorded moves: a claim is recorded after the
-// moves that made room for it have committed, and before its own commit.
+// leases returns the periods in which jobs were running, by job, and, by "job epoch", when the owner itself ended the
+// lease. Both come from the recorded moves: a claim is recorded after the moves that made room for it have committed,
+// and before it commits.
 func (r *Run) leases(ctx context.Context) (running map[string][]checker.Span, settled map[string]time.Time, err error) {
 	running, settled = map[string][]checker.Span{}, map[string]time.Time{}
 	var last, claimed checker.Move

@@ -8,18 +8,17 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// behind is how far claims must have gone past the place of a job that is committed
-// late: further than any claim looks back that does not begin at the front.
+// behind is how far claims must have passed the position of a job that is committed late: further than any claim looks
+// back, unless it starts at the front.
 const behind = 6 * time.Second
 
-// commitLate leaves two transactions open, each with a job, until every worker has
-// carried out jobs that came later, and then commits them. Nobody is notified, and
-// all claims have gone past their places:
+// commitLate opens two transactions, each with a job, and commits them when every worker has run jobs that came later.
+// No NOTIFY is sent, and all claims have passed the jobs' positions:
 //
 //	clerk      begin: a job due now, one due an hour ago                             commit
 //	workers                                                claim what came 6 s later         find both
 //
-// The ledger has the commits: those jobs, too, have to start in time.
+// The ledger records the commits, so that these jobs, too, must start in time.
 func (r *Run) commitLate(ctx context.Context, workers int) error {
 	clerk, err := r.newClerk()
 	if err != nil {
@@ -34,9 +33,9 @@ func (r *Run) commitLate(ctx context.Context, workers int) error {
 		if err != nil {
 			return err
 		}
-		defer o.rollBack(ctx) // does nothing to what is committed
+		defer o.rollBack(ctx) // does nothing once the order is committed
 		late = append(late, o)
-		// A Producer sends with it what it keeps back.
+		// The query makes the Producer send the statements that it has buffered.
 		if err := o.tx.QueryRow(ctx, `SELECT now()`).Scan(&begun); err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package verify
 
-// leases is family B: a job has one live lease, and a worker that lost it writes
-// nothing.
+// leases returns family B: a job has one live lease, and a worker that lost it writes nothing.
 func leases() []Row {
 	const fenced = "every late write is refused; stored rows, leases included, are unchanged; L1, L2 and L3 hold"
 	return []Row{
@@ -43,7 +42,7 @@ func leases() []Row {
 		},
 		{
 			Name: "B10", Title: "Everything that locks jobs, at once", Fault: "batched settlements, Complete, claims, lease extensions, reapers, trimming, and four operators that retry and dismiss in random order, all on the same 2,000 jobs, whose leases are ended early", Tiers: both, run: deadlocks,
-			// A deadlock is found at once, and another can follow.
+			// A deadlock is found at once, so that another can follow.
 			Settings: map[string]string{"deadlock_timeout": "20ms"},
 			Workload: "13 s (S: 5 min), and longer until each of them has acted often enough",
 			Pass:     "no deadlocks; no operator, producer or worker gets SQLSTATE 40P01 or 40001; no illegal status changes; L1 holds",

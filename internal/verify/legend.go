@@ -29,10 +29,10 @@ A run fails if a check fails, if a process crashes, or if fewer faults were inje
 
 `
 
-// group is the rows whose names begin with a letter.
+// group describes the rows whose names begin with a letter.
 type group struct{ letter, about string }
 
-// groups has no I and J: no row is named so.
+// groups lists no I and no J: no row has such a name.
 var groups = []group{
 	{"A", "Nothing is lost: an acknowledged job is executed, whatever is killed, crashes or fills up."},
 	{"B", "Leases and fencing: a job has one live lease, and a worker that lost its lease cannot write (no split brain)."},
@@ -71,7 +71,7 @@ Many rows make these checks. Each counts violations and holds if there are none.
 | --- | --- | --- |
 `
 
-// checkSet is checks that are made together.
+// checkSet is a set of checks that are always made together.
 type checkSet struct {
 	name, compares string
 	checks         []string
@@ -118,7 +118,7 @@ var checkSets = []checkSet{
 	},
 }
 
-// listLegend writes what comes before the results.
+// listLegend writes the part of the page that precedes the results.
 func listLegend(b *strings.Builder) {
 	b.WriteString(introduction + "| group | what its rows show |\n| --- | --- |\n")
 	for _, g := range groups {
@@ -130,7 +130,8 @@ func listLegend(b *strings.Builder) {
 	}
 }
 
-// foundNothing names checks that count violations and found none: whole sets by their name, each other once.
+// foundNothing names the given checks, which count violations and found none. It names a set by the set's name if all
+// its checks are given, and every other check once.
 func foundNothing(checks []string) string {
 	var sets, rest []string
 	inSet := map[string]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// recordStarts keeps when jobs were started, by the time that their claims say.
+// recordStarts records when jobs were started, by the time that their claims store.
 const recordStarts = `
 	CREATE TABLE verify.starts (at timestamptz NOT NULL);
 	CREATE FUNCTION verify.started() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
@@ -21,11 +21,11 @@ const recordStarts = `
 	CREATE TRIGGER verify_started AFTER UPDATE OF status ON outbox.jobs
 		FOR EACH ROW WHEN (NEW.status = 'running' AND OLD.status <> 'running') EXECUTE FUNCTION verify.started()`
 
-// limitedQueue is row K5.
+// limitedQueue runs row K5.
 func limitedQueue(ctx context.Context, r *Run) error {
 	const workers, maxRunning = 3, 6
 	rate := operator.Rate{Starts: 30, Interval: 400 * time.Millisecond}
-	r.Lease = 2 * time.Second // until it lapses, a killed worker's jobs count
+	r.Lease = 2 * time.Second // a killed worker's jobs count as running until it lapses
 	if _, err := r.DB.Exec(ctx, recordStarts); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func limitedQueue(ctx context.Context, r *Run) error {
 	return r.checkStarts(ctx, rate)
 }
 
-// checkRunning counts the running jobs at every instant, by the recorded moves.
+// checkRunning checks at every instant how many jobs were running, by the recorded moves.
 func (r *Run) checkRunning(ctx context.Context, limit int) error {
 	running, _, err := r.leases(ctx)
 	if err != nil {
@@ -78,10 +78,10 @@ func (r *Run) checkRunning(ctx context.Context, limit int) error {
 	return nil
 }
 
-// checkStarts counts the starts in the interval after each start.
+// checkStarts checks how many jobs were started in the interval after each start.
 func (r *Run) checkStarts(ctx context.Context, rate operator.Rate) error {
 	const spans = `SELECT at, count(*) OVER (ORDER BY at RANGE BETWEEN CURRENT ROW AND make_interval(secs => $1) FOLLOWING) AS n FROM verify.starts`
-	within := (rate.Interval - time.Microsecond).Seconds() // the end of a span is no part of it
+	within := (rate.Interval - time.Microsecond).Seconds() // the interval does not include its end
 	tooMany, err := r.Texts(ctx, `SELECT DISTINCT at || ': ' || n FROM (`+spans+`) AS spans WHERE n > $2`, within,
 		rate.Starts)
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// logLine is what rows look for in the logs of workers.
+// logLine holds the fields that rows look for in the logs of workers.
 type logLine struct {
 	At     time.Time `json:"time"`
 	Msg    string    `json:"msg"`
 	Addr   string    `json:"addr"`
 	Job    string    `json:"job_id"`
 	Worker string    `json:"worker"`
-	Err    string    `json:"err"`   // of ours
-	Error  string    `json:"error"` // of a handler
+	Err    string    `json:"err"`   // an error of ours
+	Error  string    `json:"error"` // an error of a handler
 }
 
-// logged reads the lines of a process's log that keep chooses. A last line that is
-// being written is left for the next time.
+// logged returns the lines of a process's log for which keep reports true. It leaves out a last line that is still
+// being written.
 func logged(p *child.Process, keep func(logLine) bool) (lines []logLine, err error) {
 	file, err := os.Open(p.Log)
 	if err != nil {
@@ -45,7 +45,7 @@ func logged(p *child.Process, keep func(logLine) bool) (lines []logLine, err err
 	}
 }
 
-// saying keeps the lines with a message.
+// saying returns a function for logged that keeps the lines with a message.
 func saying(msg string) func(logLine) bool { return func(l logLine) bool { return l.Msg == msg } }
 
 // Messages of the listener's log.
@@ -54,7 +54,7 @@ const (
 	listenerDeaf  = "listener is deaf"
 )
 
-// sayings is every time that a process logged a message since a time.
+// sayings returns the lines with a message that a process has logged since a time.
 func sayings(p *child.Process, msg string, since time.Time) ([]logLine, error) {
 	return logged(p, func(l logLine) bool { return l.Msg == msg && l.At.After(since) })
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
-// lostCommits is row E7: positions are given out twice.
+// lostCommits runs row E7, in which two events get the same position in turn.
 func lostCommits(ctx context.Context, r *Run) (err error) {
 	const lost = 500
 	standby, err := r.Server.Standby(ctx, 0)
@@ -48,7 +48,7 @@ func lostCommits(ctx context.Context, r *Run) (err error) {
 	}
 	times := r.Size(1, 5)
 	for i := range times {
-		if i > 0 { // the dead one's place is taken by a new standby
+		if i > 0 { // a new standby takes the place of the dead server
 			if standby, err = r.Server.Standby(ctx, port(standby)); err != nil {
 				return err
 			}
@@ -76,7 +76,7 @@ func lostCommits(ctx context.Context, r *Run) (err error) {
 	return r.checkLost(ctx, acked, times)
 }
 
-// leaveBehind has no commit wait for the standby any more, which gets none of them.
+// leaveBehind stops replication to the standby, and makes commits stop waiting for it.
 func (r *Run) leaveBehind(ctx context.Context, standby *pgdev.Server) error {
 	for _, at := range []struct{ url, setting string }{
 		{r.Server.URL(), "synchronous_standby_names"},
@@ -100,7 +100,7 @@ func (r *Run) leaveBehind(ctx context.Context, standby *pgdev.Server) error {
 	})
 }
 
-// checkLost holds what the sink has accepted against the log of the last server.
+// checkLost compares the messages that the sink has accepted with the log of the last server.
 func (r *Run) checkLost(ctx context.Context, acked map[string]time.Time, times int) error {
 	got, err := r.accepted("s")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 const storeRolledBack = "NATS store rolled back"
 
-// lostTail is row E5: what a broker has acknowledged and lost is published again.
+// lostTail runs row E5: a replay publishes again what the broker has acknowledged and lost.
 func lostTail(ctx context.Context, r *Run) (err error) {
 	lost := r.Size(5_000, 50_000)
 	broker, err := r.broker(ctx)
@@ -70,7 +70,7 @@ func lostTail(ctx context.Context, r *Run) (err error) {
 	return nil
 }
 
-// loseTail takes the broker's store back, and expects that this loses so many messages.
+// loseTail rolls the broker's store back, and checks that this lost at least the given number of messages.
 func (r *Run) loseTail(ctx context.Context, url string, rollBack func() error, atLeast int) error {
 	before, err := stored(ctx, url, eventStream)
 	if err != nil {
@@ -88,14 +88,14 @@ func (r *Run) loseTail(ctx context.Context, url string, rollBack func() error, a
 	return nil
 }
 
-// copyStore copies the broker's store once everything is published. The function that it returns kills the broker and
-// starts it again with that.
+// copyStore waits until everything is published and copies the broker's store. The function that it returns kills the
+// broker, restores the copy, and starts the broker again.
 func (r *Run) copyStore(ctx context.Context, broker *natsproc.Server) (rollBack func() error, err error) {
 	store, kept := filepath.Join(r.Dir, "nats", "store"), filepath.Join(r.Dir, "nats", "kept")
 	if err := r.awaitPublished(ctx, "s", patience); err != nil {
 		return nil, err
 	}
-	err = broker.Kill9() // files that are not being written to
+	err = broker.Kill9() // so that nothing writes to the files
 	if err = errors.Join(err, os.CopyFS(kept, os.DirFS(store)), broker.Restart()); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (r *Run) copyStore(ctx context.Context, broker *natsproc.Server) (rollBack 
 	}, nil
 }
 
-// replay has the sink publish again what was stored since, and waits until it has.
+// replay makes the sink publish again what was stored since a time, and waits until it has.
 func (r *Run) replay(ctx context.Context, since time.Time) error {
 	o := operator.New(r.DB)
 	started, err := o.ReplayEvents(ctx, "s", operator.ReplayEvents{EventFilter: operator.EventFilter{Since: since}})

@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/model"
 )
 
-// modelled are the rows of family B that hold the statements against a model in
-// memory. They need no processes: the faults are the clients' own.
+// modelled returns the rows of family B that compare the SQL statements with a model in memory. They start no
+// processes: the clients themselves make the faults.
 func modelled() []Row {
 	return []Row{
 		{
@@ -21,7 +21,7 @@ func modelled() []Row {
 			Workload: "200 histories (S: 2,000) of 400 operations: claim, settle, extend, expire, retry, dismiss",
 			Pass:     "every history is linearizable, none undecided",
 			Test:     "TestTheLeaseIsLinearizable",
-			Settings: map[string]string{"synchronous_commit": "off"}, // it is the clients that are killed
+			Settings: map[string]string{"synchronous_commit": "off"}, // only clients are killed
 		},
 		{
 			Name: "B8", Title: "The SQL statements agree with a model",

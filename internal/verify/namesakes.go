@@ -9,12 +9,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// namesakes is row B2.
+// namesakes runs row B2.
 func namesakes(ctx context.Context, r *Run) error { return runZombies(ctx, r, "twin", true) }
 
-// rename gives the leases that are held under one worker's name to another's, if
-// the row is about namesakes. A dispatcher adds digits to the name that it is
-// given, so that no two have the same: the fence must not depend on that.
+// rename gives the leases that one worker holds to the other worker's name, if the row is about namesakes. A dispatcher
+// adds digits to its configured name, so that no two have the same: the fence must not depend on that.
 func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
 	if z.worker == "" {
 		return nil
@@ -27,7 +26,7 @@ func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
 		}
 		names[i] = lines[0].Worker
 	}
-	return pgx.BeginFunc(ctx, z.DB, func(tx pgx.Tx) error { // unrecorded: nobody moved the job
+	return pgx.BeginFunc(ctx, z.DB, func(tx pgx.Tx) error { // unrecorded: no statement of ours moved the job
 		if _, err := tx.Exec(ctx, `ALTER TABLE outbox.jobs DISABLE TRIGGER verify_changed`); err != nil {
 			return err
 		}
@@ -41,8 +40,8 @@ func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
 	})
 }
 
-// checkNamesakes expects that the row did what it says: the leases had one name
-// while the zombie was awake, and half of the attempts one number.
+// checkNamesakes checks that the row did what it describes: both workers' leases had one name while the zombie was
+// awake, and half of the attempts had the same number.
 func (z *zombie) checkNamesakes(ctx context.Context, stops int) error {
 	rows, _ := z.DB.Query(
 		ctx, `SELECT regexp_replace(worker, '-[0-9a-f]*$', ' ') || attempt, count(*)::int FROM outbox.history GROUP BY 1`)

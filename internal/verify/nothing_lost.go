@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// nothingLost is family A: whatever is acknowledged is carried out.
+// nothingLost returns family A: every acknowledged job is executed.
 func nothingLost() []Row {
 	return []Row{
 		{
@@ -37,7 +37,7 @@ func nothingLost() []Row {
 		},
 		{
 			Name: "A5", Timed: true, Title: "Postgres crashes", Fault: "kill -9 of the postmaster (4 times, S: 20), followed by crash recovery; before that, kill -9 right after a single enqueue and right after a single claim (once each, S: 5 times)", Tiers: both, run: postmasterKills,
-			Settings: map[string]string{"wal_writer_delay": "10s"}, // what no commit waits for is lost
+			Settings: map[string]string{"wal_writer_delay": "10s"}, // what no commit waits for is lost in a crash
 			Workload: "4,000 jobs (S: 200,000) from 4 producers that retry; 3 workers",
 			Pass:     jobsSafe + "; at most one execution per lease (job and epoch); first completed job after the server accepts connections: median ≤ 2 s, worst ≤ 3 s",
 		},
@@ -65,7 +65,7 @@ func nothingLost() []Row {
 }
 
 func noFault(ctx context.Context, r *Run) error {
-	r.Lease = 15 * time.Second // the default: no machine stands still for so long
+	r.Lease = 15 * time.Second // the default: no machine stalls for so long
 	f := flow{jobs: r.Size(8_000, 1_000_000), producers: 8, workers: 6, concurrency: 16, producerEnv: []string{
 		"VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once,nothing,sleep", "VERIFY_MS=10",
 	}}
@@ -77,8 +77,8 @@ func noFault(ctx context.Context, r *Run) error {
 	return err
 }
 
-// insisting producers repeat with idempotency keys what was not acknowledged, at a
-// pace that makes the run last.
+// insisting returns the settings of producers that retry, with idempotency keys, what was not acknowledged. The pace
+// makes the run last long enough.
 func insisting(pace string) []string {
 	return []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MIX=effect,once,effect,sleep", "VERIFY_MS=30", "VERIFY_PACE=" + pace}
 }
@@ -110,7 +110,7 @@ func killsAndRestarts(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// pace is a duration that depends on the tier.
+// pace returns the duration for the run's tier.
 func (r *Run) pace(p, s string) string {
 	if r.Tier == TierS {
 		return s
@@ -118,7 +118,7 @@ func (r *Run) pace(p, s string) string {
 	return p
 }
 
-// allAcked expects that insisting producers came through.
+// allAcked checks that producers that retry got every order acknowledged, and that every job completed.
 func (r *Run) allAcked(jobs int) {
 	r.Expect("orders acknowledged by the end", float64(r.record.Counts["acknowledged"]), "=", float64(jobs))
 	r.Expect("jobs completed", float64(r.record.Counts["completed"]), "=", float64(jobs))

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/bench"
 )
 
-// costOfNotify is row C8: the yardstick's own workload, on the row's server.
+// costOfNotify runs row C8: the benchmark "enqueue" on the row's server.
 func costOfNotify(ctx context.Context, r *Run) error {
 	const most, lasts = 64, 15 * time.Second
 	for clients := 1; clients <= most; clients *= 2 {

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 )
 
-// orderedKeys is row K2.
+// orderedKeys runs row K2.
 func orderedKeys(ctx context.Context, r *Run) error {
 	jobs := r.Size(500, 10_000)
 	const retry = 600 * time.Millisecond // long enough for the next job of a key to come meanwhile
@@ -35,9 +35,9 @@ func orderedKeys(ctx context.Context, r *Run) error {
 	return r.checkStartsInOrder(lines, len(ordered))
 }
 
-// checkOrder holds the recorded moves against the order of the commits: the head of a
-// line holds it up until it is closed, also while it waits for another attempt. A job
-// is recorded as closed before that commits, and the next one as claimed after it.
+// checkOrder compares the recorded moves with the order of the commits: the first job of a key blocks the later ones
+// until it is closed, also while it waits for another attempt. A job is recorded as closed before that commits, and the
+// next one as claimed after it.
 func (r *Run) checkOrder(ctx context.Context, lines map[string][]keyed, jobs int) error {
 	lives, err := checker.Lives(r.moves(ctx))
 	if err != nil {
@@ -58,15 +58,15 @@ func (r *Run) checkOrder(ctx context.Context, lines map[string][]keyed, jobs int
 	}
 	slices.Sort(overtaken)
 	r.None("jobs claimed before an earlier one of their key was closed", overtaken)
-	// One job in eight fails at first. Of most of them the next one of the key comes
-	// before they are tried again, of more where the machine is slow.
+	// One job in eight fails at first. The next job of the key usually arrives before the retry, the more so on a slow
+	// machine.
 	r.Expect("failed jobs that held back the later jobs of their key until their retry", float64(held), ">=",
 		float64(jobs/100))
 	return nil
 }
 
-// checkStartsInOrder wants by the ledgers that the last execution of a job began
-// before the first of the next one of its key.
+// checkStartsInOrder checks by the ledgers that the last execution of a job began before the first execution of the
+// next job of its key.
 func (r *Run) checkStartsInOrder(lines map[string][]keyed, jobs int) error {
 	b, err := r.read()
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *Run) checkStartsInOrder(lines map[string][]keyed, jobs int) error {
 	var overtaken []string
 	again := 0
 	for key, line := range lines {
-		var last time.Time // start of an earlier one
+		var last time.Time // latest start of an earlier job
 		for _, job := range line {
 			first := time.Time{}
 			latest := last

@@ -1,6 +1,6 @@
 package verify
 
-// overload is family D: what is slow, full or about to end costs no job.
+// overload returns family D: a slow, full or stopping system loses no job.
 func overload() []Row {
 	return []Row{
 		{

@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// directions is what a partition holds back.
+// directions are the kinds of partition, by what they hold back.
 var directions = []struct {
 	name              string
 	requests, answers bool
@@ -27,7 +27,7 @@ var directions = []struct {
 	{"answers", false, true},
 }
 
-// partitions is row B3.
+// partitions runs row B3.
 func partitions(ctx context.Context, r *Run) error {
 	if r.Tier == TierP {
 		r.Lease = 3 * time.Second
@@ -80,8 +80,8 @@ func partitions(ctx context.Context, r *Run) error {
 	return r.checkStops(ctx)
 }
 
-// cutOff cuts a worker off again and again, first in the direction of its own
-// number. Workers begin one after the other, so that some are always there.
+// cutOff partitions a worker from the server again and again, starting with the direction of the worker's number.
+// Workers start at different times, so that some are always connected.
 func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds int) error {
 	random := fault.Random(r.Seed, fmt.Sprint("partitions of ", worker))
 	if err := backoff.Sleep(ctx, 2*time.Second+time.Duration(worker)*r.Lease*2/3); err != nil {
@@ -117,8 +117,8 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 	return nil
 }
 
-// awaitWork waits until a worker has its hands full, or nothing is left to do: a
-// process takes a while to begin, the longer the slower the machine.
+// awaitWork waits until a worker holds many jobs, or few are left: a process takes a while to start, the longer the
+// slower the machine is.
 func (r *Run) awaitWork(ctx context.Context, worker string) error {
 	return r.Await(ctx, patience, worker+" to have jobs", func(ctx context.Context) (busy bool, err error) {
 		err = r.DB.QueryRow(ctx,
@@ -128,9 +128,8 @@ func (r *Run) awaitWork(ctx context.Context, worker string) error {
 	})
 }
 
-// checkStops compares the ends of handlers, by the ledgers, with the ends of their
-// leases, by the database: of those that were stopped or went on beyond it. Both
-// clocks are this machine's.
+// checkStops compares when handlers ended, by the ledgers, with when their leases ended, by the database, for the
+// handlers that a lost lease stopped or that outlived their lease. Both times come from this machine's clock.
 func (r *Run) checkStops(ctx context.Context) error {
 	expiry := map[string]time.Time{}
 	var lease string

@@ -20,13 +20,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// patroniTTL is how long a leader that says nothing stays one: the shortest time that Patroni's manual allows.
+// patroniTTL is how long a silent leader keeps the leadership: the shortest time that Patroni's manual allows.
 const patroniTTL = 20 * time.Second
 
-// patroniPatience is how long Patroni may take for anything, on a busy machine.
+// patroniPatience is how long any step of Patroni may take on a busy machine.
 const patroniPatience = 2 * time.Minute
 
-// patroniSettings are those of docs/operate/ha.md: of the cluster, and of a member.
+// patroniSettings are the settings of docs/operate/ha.md, for the cluster and for a member.
 const patroniSettings = `
 scope: verify
 name: %[1]s
@@ -58,7 +58,7 @@ postgresql:
 watchdog: {mode: "off"}
 `
 
-// proxySettings are those of docs/operate/ha.md, too.
+// proxySettings are also from docs/operate/ha.md.
 const proxySettings = `
 global
   maxconn 500
@@ -75,11 +75,11 @@ listen leader
   default-server inter 1s fall 2 rise 1 on-marked-down shutdown-sessions
 `
 
-// patroni is two servers of which Patroni makes one the leader, by way of an etcd of their own.
+// patroni is a cluster of two servers. Patroni makes one of them the leader, with an etcd of the cluster's own.
 type patroni struct {
 	run     *Run
 	dir     string
-	as      []string // what runs a command as an account that may run Postgres
+	as      []string // command that runs another as an account that may run Postgres
 	members []*patroniMember
 }
 
@@ -88,7 +88,7 @@ type patroniMember struct {
 	process         *child.Process
 }
 
-// startPatroni starts a cluster and returns when commits wait for its standby.
+// startPatroni starts a cluster, and returns when the leader's commits wait for the standby.
 func (r *Run) startPatroni(ctx context.Context) (p *patroni, err error) {
 	for _, program := range []string{"patroni", "etcd", "haproxy"} {
 		if programAt(program) == "" {
@@ -180,7 +180,8 @@ func (p *patroni) join(m *patroniMember) (err error) {
 	return err
 }
 
-// state is what Patroni says of each member: leader, sync_standby, replica, or nothing.
+// state returns each member's role as Patroni reports it: leader, sync_standby or replica. It leaves out members that
+// are not running.
 func (p *patroni) state(ctx context.Context) (roles map[string]string, err error) {
 	for _, m := range p.members {
 		var answer struct {
@@ -200,7 +201,7 @@ func (p *patroni) state(ctx context.Context) (roles map[string]string, err error
 	return nil, err
 }
 
-// ask asks the REST API of a member's Patroni.
+// ask sends a request to the REST API of a member's Patroni.
 func (m *patroniMember) ask(ctx context.Context, method, path string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -224,11 +225,11 @@ func (m *patroniMember) ask(ctx context.Context, method, path string, question, 
 	return json.NewDecoder(response.Body).Decode(answer)
 }
 
-// awaitStandby waits until there is a leader whose commits wait for the other.
+// awaitStandby waits until there is a leader whose commits wait for the other member.
 func (p *patroni) awaitStandby(ctx context.Context) error {
 	return p.run.Await(ctx, patroniPatience, "the cluster to have a leader and a synchronous standby",
 		func(ctx context.Context) (bool, error) {
-			_ = backoff.Sleep(ctx, 250*time.Millisecond) // an answer costs Patroni milliseconds of a core
+			_ = backoff.Sleep(ctx, 250*time.Millisecond) // a request costs Patroni milliseconds of a core
 			roles, err := p.state(ctx)
 			roleOf := map[string]bool{}
 			for _, role := range roles {
@@ -238,8 +239,8 @@ func (p *patroni) awaitStandby(ctx context.Context) error {
 		})
 }
 
-// leader waits for a member that takes writes, and returns it and the other one: on a busy machine Patroni takes the
-// leadership from a member that is late, and gives it back.
+// leader waits for a member that takes writes, and returns it and the other one. It may have to wait: on a busy machine
+// Patroni takes the leadership from a member that is late, and gives it back.
 func (p *patroni) leader(ctx context.Context) (leader, other *patroniMember, err error) {
 	err = p.run.Await(ctx, patroniPatience, "a member to say that it is the leader",
 		func(ctx context.Context) (bool, error) {
@@ -259,8 +260,8 @@ const (
 	leaderKilled = "kill -9 of the leader"
 )
 
-// switchOver has the standby become the leader, as somebody does who maintains a server, and asks again where Patroni
-// refuses or fails. It returns when the standby takes writes, and for how long nobody did at most.
+// switchOver makes the standby the leader, as an administrator does before maintenance, and retries if Patroni refuses
+// or fails. It returns, when the standby takes writes, an upper bound of the time in which no member took any.
 func (p *patroni) switchOver(ctx context.Context) (took time.Duration, err error) {
 	leader, other, err := p.leader(ctx)
 	if err != nil {
@@ -280,7 +281,7 @@ func (p *patroni) switchOver(ctx context.Context) (took time.Duration, err error
 	return time.Since(began), err
 }
 
-// kill kills the leader's Patroni and its server, which comes back when the standby has taken its place.
+// kill kills the leader's Patroni and its server, waits until the standby leads, and starts the killed member again.
 func (p *patroni) kill(ctx context.Context) (took time.Duration, err error) {
 	leader, other, err := p.leader(ctx)
 	if err != nil {
@@ -309,8 +310,8 @@ func (p *patroni) awaitLeader(ctx context.Context, m *patroniMember, began time.
 	return time.Since(began), err
 }
 
-// signal signals the server of a member. Patroni's servers are no children of its own. The file of one that was killed
-// stays, and its number may be somebody else's by now.
+// signal sends a signal to the server of a member, which is not our child process. A killed server leaves its
+// postmaster.pid behind, and another process may have its number by now, so signal checks the command line first.
 func (p *patroni) signal(m *patroniMember, sig syscall.Signal) error {
 	content, err := os.ReadFile(filepath.Join(p.dir, m.name, "postmaster.pid"))
 	if err != nil {
@@ -328,7 +329,7 @@ func (p *patroni) signal(m *patroniMember, sig syscall.Signal) error {
 	return syscall.Kill(pid, sig)
 }
 
-// stop ends Patroni, and then the servers, which it would start again.
+// stop kills Patroni first, which would restart the servers, and then the servers.
 func (p *patroni) stop() error {
 	if p == nil {
 		return nil
@@ -346,7 +347,7 @@ func (p *patroni) stop() error {
 	return os.RemoveAll(p.dir)
 }
 
-// serves reports whether there is still a server: it removes its postmaster.pid when it ends in good order.
+// serves reports whether a server is still running. A server removes its postmaster.pid when it stops in good order.
 func (p *patroni) serves() bool {
 	for _, m := range p.members {
 		if p.signal(m, 0) == nil {
@@ -356,7 +357,7 @@ func (p *patroni) serves() bool {
 	return false
 }
 
-// urls are how clients find the leader: by trying both, or through HAProxy.
+// urls returns two ways in which clients find the leader: trying both members, and HAProxy, which it starts.
 func (p *patroni) urls() (direct, proxied string, err error) {
 	var hosts, servers []string
 	for _, m := range p.members {

@@ -12,8 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// pickup is how long a job waited, from when its producer saw the commit until its
-// first attempt began.
+// pickup holds how long a job waited, from when its producer saw the commit until its first attempt began.
 type pickup struct {
 	Job   outbox.ID
 	Key   string
@@ -26,7 +25,7 @@ func (p pickup) String() string {
 		p.Took.Round(time.Millisecond))
 }
 
-// pickups reads the ledgers. The slowest comes last.
+// pickups returns the pickups that the ledgers record, the slowest last.
 func (r *Run) pickups() (all []pickup, err error) {
 	committed, started := map[outbox.ID]pickup{}, map[outbox.ID]time.Time{}
 	for e, err := range ledger.All(r.ledgers()) {
@@ -43,7 +42,7 @@ func (r *Run) pickups() (all []pickup, err error) {
 		}
 	}
 	for job, p := range committed {
-		if at, known := started[job]; known { // what never started is lost, which Check tells
+		if at, known := started[job]; known { // Check reports a job that never started
 			p.Took = max(at.Sub(p.Acked), 0)
 			all = append(all, p)
 		}
@@ -52,7 +51,7 @@ func (r *Run) pickups() (all []pickup, err error) {
 	return all, nil
 }
 
-// between is those that were committed within a window.
+// between returns the pickups of jobs that were committed between two times.
 func between(all []pickup, from, until time.Time) (some []pickup) {
 	for _, p := range all {
 		if p.Acked.After(from) && p.Acked.Before(until) {
@@ -62,7 +61,7 @@ func between(all []pickup, from, until time.Time) (some []pickup) {
 	return some
 }
 
-// quantile is of pickups in order; q is from 0 to 1.
+// quantile returns the q-quantile of pickups that are sorted; q is from 0 to 1.
 func quantile(sorted []pickup, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -70,7 +69,7 @@ func quantile(sorted []pickup, q float64) time.Duration {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)].Took
 }
 
-// startsWithin expects that every job was picked up in time.
+// startsWithin checks that every job started within limit of its commit.
 func (r *Run) startsWithin(limit time.Duration) error {
 	all, err := r.pickups()
 	if err != nil {
@@ -90,8 +89,7 @@ func (r *Run) startsWithin(limit time.Duration) error {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// trickle has a producer place an order at a pace for as long as during lasts, and
-// then drains, stops, and checks.
+// trickle runs a producer for as long as during runs, and then drains, stops, and checks.
 func (r *Run) trickle(ctx context.Context, workers []*child.Process, producer []string,
 	during func(context.Context) error,
 ) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// place commits orders of our own, each with a job, in one transaction, and keeps
-// the ledger of it. The tasks' names are given here.
+// place commits orders of the harness, each with a job, in one transaction, and writes them to the ledger. It sets the
+// tasks' keys.
 func (r *Run) place(ctx context.Context, tasks ...probe.Task) error {
 	r.mu.Lock()
 	first := r.placed
@@ -50,10 +50,10 @@ func (r *Run) place(ctx context.Context, tasks ...probe.Task) error {
 	return nil
 }
 
-// maxAttempts is more than any fault costs.
+// maxAttempts is more than any fault uses up.
 const maxAttempts = 1000
 
-// repeated is n tasks of the same content.
+// repeated returns n copies of a task.
 func repeated(n int, task probe.Task) []probe.Task {
 	tasks := make([]probe.Task, n)
 	for i := range tasks {

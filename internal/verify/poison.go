@@ -15,17 +15,17 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Of poison jobs, and of the workers that they kill.
+// Numbers for poison jobs, and for the workers that they kill.
 const (
 	poisons        = 10
 	poisonAttempts = 3
 	workerMemory   = 256 << 20
 )
 
-// outOfMemory is row A10.
+// outOfMemory runs row A10.
 func outOfMemory(ctx context.Context, r *Run) (err error) {
 	const slots = 3
-	r.Lease = 3 * time.Second // each attempt at poison costs one
+	r.Lease = 3 * time.Second // each attempt at a poison job costs a lease
 	var ward ward
 	for i := range slots {
 		group, err := newMemoryGroup(fmt.Sprintf("w%d", i), workerMemory)
@@ -69,8 +69,8 @@ func outOfMemory(ctx context.Context, r *Run) (err error) {
 	return errors.Join(ward.judge(r), r.judgePoison(ctx, ids))
 }
 
-// placePoison enqueues jobs that want more memory than there is. They are never
-// carried out, and so stand in no producer's ledger.
+// placePoison enqueues jobs that need more memory than there is. They never complete, so no producer's ledger lists
+// them.
 func (r *Run) placePoison(ctx context.Context) (ids []outbox.ID, err error) {
 	err = pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
 		for i := range poisons {
@@ -90,11 +90,9 @@ func (r *Run) placePoison(ctx context.Context) (ids []outbox.ID, err error) {
 	return ids, err
 }
 
-// judgePoison expects that each was tried as often as it may be, and no more. An
-// attempt counts from the claim: one poison job may be claimed by a worker that
-// another kills before the first has begun. A worker that want of memory stalls, but
-// that lives, may find that its lease is about to lapse and give the job back, which
-// spends no attempt.
+// judgePoison checks that each poison job used exactly the attempts that it may. An attempt counts from the claim: a
+// worker may claim two poison jobs, and be killed by one before the other has started. A worker that survives, but is
+// stalled by lack of memory, may find that its lease is about to lapse and give the job back, which uses no attempt.
 func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 	executions := map[outbox.ID]int{}
 	for e, err := range ledger.All(r.ledgers()) {
@@ -137,8 +135,7 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 	return nil
 }
 
-// slot is a place for one worker at a time, with so much memory and no more: one
-// that is killed is replaced, as by a supervisor.
+// slot runs one worker at a time, with limited memory, and replaces a worker that was killed, as a supervisor does.
 type slot struct {
 	run    *Run
 	number int
@@ -160,7 +157,7 @@ func (s *slot) hire() (*child.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.MayEnd() // the kernel decides
+	p.MayEnd() // the kernel may kill it
 	s.starts++
 	s.worker = p
 	return p, s.group.add(p)
@@ -182,7 +179,7 @@ func (s *slot) staff(first *child.Process) error {
 	return nil
 }
 
-// ward is all slots.
+// ward holds all slots.
 type ward struct {
 	slots    []*slot
 	staffing sync.WaitGroup
@@ -207,7 +204,7 @@ func (w *ward) open() error {
 	return nil
 }
 
-// discharge ends the replacing and returns the workers that are there.
+// discharge stops replacing workers, and returns those that are alive.
 func (w *ward) discharge() (workers []*child.Process) {
 	for _, s := range w.slots {
 		s.mu.Lock()
@@ -226,7 +223,7 @@ func (w *ward) failed() error {
 	return errors.Join(w.errs...)
 }
 
-// judge expects that the kernel, and nothing else, ended workers.
+// judge checks that only the kernel ended workers.
 func (w *ward) judge(r *Run) error {
 	killed, ended := 0, 0
 	for _, s := range w.slots {
@@ -237,8 +234,8 @@ func (w *ward) judge(r *Run) error {
 		killed, ended = killed+n, ended+s.starts-1
 	}
 	r.Count("workers killed by the OOM killer", killed)
-	// An attempt can also end in a worker that lives: want of memory stalls it until its
-	// leases lapse, which stops the handlers and frees what they took.
+	// An attempt can also end while its worker survives: lack of memory stalls the worker until its leases lapse, which
+	// stops the handlers and frees their memory.
 	r.Expect("workers killed by the OOM killer", float64(killed), ">=", 1)
 	r.Expect("workers that ended for another reason", float64(ended-killed), "=", 0)
 	return nil

@@ -21,9 +21,8 @@ import (
 // poolSize is how many sessions the pooler shares among all clients.
 const poolSize = 20
 
-// behindAPooler is row D10: a calm third, as A1, and then the kills and restarts
-// of A2, everything but LISTEN by way of PgBouncer in transaction mode. Tier S has
-// every other row of tier P come after that.
+// behindAPooler runs row D10: first a third of the jobs without faults, as A1, then the kills and restarts of A2.
+// Everything but LISTEN goes through PgBouncer in transaction mode. In tier S, every other row of tier P follows.
 func behindAPooler(ctx context.Context, r *Run) error {
 	const workers = 3
 	p, err := r.startPooler(ctx)
@@ -77,12 +76,11 @@ func behindAPooler(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// pooler is a PgBouncer in front of the run's database, by its console.
+// pooler is a PgBouncer in front of the run's database, known by the address of its console.
 type pooler struct{ console string }
 
-// startPooler connects the processes that are started from then on by way of
-// PgBouncer, which needs to be installed. PgBouncer refuses to run as root, so it
-// runs as the owner of the server.
+// startPooler starts PgBouncer, which must be installed. Processes that are started from then on connect through it.
+// PgBouncer refuses to run as root: if we do, it runs as nobody.
 func (r *Run) startPooler(ctx context.Context) (*pooler, error) {
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -139,7 +137,7 @@ server_login_retry = 1
 	})
 }
 
-// transactions is how many the pooler has passed on.
+// transactions returns how many transactions the pooler has passed on.
 func (p *pooler) transactions(ctx context.Context) (n int64, err error) {
 	conn, err := pgx.Connect(ctx, p.console)
 	if err != nil {

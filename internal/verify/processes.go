@@ -12,10 +12,10 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// stopPatience bounds an orderly stop.
+// stopPatience bounds how long a graceful stop may take.
 const stopPatience = 45 * time.Second
 
-// Worker starts a worker. What env says comes after the run's settings and counts.
+// Worker starts a worker. Settings in env override those of the run.
 func (r *Run) Worker(name string, env ...string) (*child.Process, error) {
 	return r.start(name, "verify-worker", r.workerEnv(name, env), nil)
 }
@@ -27,7 +27,7 @@ func (r *Run) workerEnv(name string, env []string) []string {
 	}, env...)
 }
 
-// Producer starts a producer; see package probe for what env can ask of it.
+// Producer starts a producer. Package probe lists what env can set.
 func (r *Run) Producer(name string, env ...string) (*child.Process, error) {
 	p, err := r.start(name, "verify-producer", env, nil)
 	if err == nil {
@@ -36,8 +36,8 @@ func (r *Run) Producer(name string, env ...string) (*child.Process, error) {
 	return p, err
 }
 
-// start starts a command of the binary. A process that takes the name of
-// one that is gone goes on with its ledger. For prepare see [child.Start].
+// start starts a command of the posthaste-proof binary. A process with the name of an earlier one continues its ledger.
+// See [child.Start] for prepare.
 func (r *Run) start(name, command string, env []string, prepare func(pid int) error) (*child.Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,13 +54,13 @@ func (r *Run) start(name, command string, env []string, prepare func(pid int) er
 	return p, nil
 }
 
-// processURL is how processes reach the database, but for LISTEN.
+// processURL returns the URL by which processes reach the database, except for LISTEN.
 func (r *Run) processURL() string { return cmp.Or(r.pooled, r.URL) }
 
 func (r *Run) ledgerOf(name string) string { return filepath.Join(r.ledgers(), name+ledger.Suffix) }
 
-// stop ends processes in good order and expects that they do. One that was started
-// a moment ago is let begin first: before it listens for signals, SIGTERM kills it.
+// stop terminates processes and checks that they exit with status 0. It first waits until each has begun: SIGTERM kills
+// a process that does not handle signals yet.
 func (r *Run) stop(ctx context.Context, processes ...*child.Process) error {
 	for _, p := range processes {
 		if err := p.Begun(ctx); err != nil {
@@ -83,10 +83,10 @@ func (r *Run) stop(ctx context.Context, processes ...*child.Process) error {
 	return nil
 }
 
-// endProcesses leaves none behind.
+// endProcesses kills all processes of the run.
 func (r *Run) endProcesses() {
 	for _, p := range r.all() {
-		_ = p.Kill9() // what is gone already is gone
+		_ = p.Kill9() // it fails if the process has ended
 	}
 }
 
@@ -96,7 +96,7 @@ func (r *Run) all() []*child.Process {
 	return append([]*child.Process(nil), r.processes...)
 }
 
-// fates is what became of processes that must not have.
+// fates returns a line for each process that ended in a way in which it must not.
 func (r *Run) fates() (bad []string) {
 	for _, p := range r.all() {
 		if fate := p.Fate(); fate != "" {
@@ -106,7 +106,7 @@ func (r *Run) fates() (bad []string) {
 	return bad
 }
 
-// crew is workers of which one that is killed is replaced.
+// crew is a set of workers, in which each killed worker is replaced.
 type crew struct {
 	run     *Run
 	env     []string
@@ -131,8 +131,8 @@ func (c *crew) hire() (*child.Process, error) {
 	return c.run.Worker(fmt.Sprintf("w%d", c.run.hired-1), c.env...)
 }
 
-// replace kills a worker with -9 and starts another. One that was started a moment
-// ago is let begin first: its death would cost nothing, and prove nothing.
+// replace kills a worker with SIGKILL and starts another. It first waits until the worker has begun: killing it earlier
+// would prove nothing.
 func (c *crew) replace(ctx context.Context, i int) error {
 	victim := c.workers[i]
 	if err := victim.Begun(ctx); err != nil {

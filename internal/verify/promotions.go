@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// A process that frees a slot promotes the next job at once: it looks and commits. Of
-	// some hundred the slowest took 0.2 s on two cores, and 0.5 s beside ten times as much
-	// work as these can do. The sweep, which repairs what was lost, would come after 2 s.
+	// A process that frees a slot promotes the next job at once. Of some hundred promotions the slowest took 0.2 s on
+	// two cores, and 0.5 s under ten times the load that two cores can handle. The sweep, which repairs lost
+	// promotions, would come after 2 s.
 	promoteWithin = time.Second
-	// A sweep begins up to 2.5 s after the last one, and looks again 250 ms later at
-	// what it has found, before it promotes.
+	// A sweep begins up to 2.5 s after the last one. It looks again 250 ms later at the keys that it has found, before
+	// it promotes.
 	sweepWithin = 2750 * time.Millisecond
 	// A pass over the leases begins up to 2.5 s after the last one.
 	reapWithin = 2500 * time.Millisecond
-	// A sweep that took long is followed by a pause 19 times as long, and what stalls the
-	// machine stalls it: so many times the allowance, which is two stalls, comes on top.
+	// A pause follows each sweep, 19 times as long as the sweep, which a stalled machine prolongs: limits add
+	// sweepStalls times the allowance, which is twice the longest stall.
 	sweepStalls = 10
 )
 
-// inBursts is what producers and workers of both halves of row K6 do: no key is used
-// again after its burst, so that no later job of it makes good what was lost.
+// inBursts returns the flow of both halves of row K6. No key is used again after its burst, so that no later job of the
+// key can repair a lost promotion.
 func inBursts(names string, jobs, burst int) flow {
 	return flow{
 		names: names, jobs: jobs, producers: 3, workers: 3, concurrency: 16,
@@ -39,18 +39,18 @@ func inBursts(names string, jobs, burst int) flow {
 	}
 }
 
-// promotions is row K6.
+// promotions runs row K6.
 func promotions(ctx context.Context, r *Run) error {
 	stalled, cold := r.stalls(ctx), r.firstPromotions(ctx)
 	before := inBursts("p", r.Size(600, 60_000), 4)
-	// Nobody takes back what a worker cannot extend in time, on a machine that is too busy
-	// with starting them all: these have a whole lease.
+	// These workers have the default lease of the run: there is no reaper to take a job back if a worker cannot extend
+	// its lease in time, on a machine that is busy starting them all.
 	err := r.withoutSweeps(ctx, &before)
 	first := cold()
 	if err != nil {
 		return err
 	}
-	r.Lease = 2 * time.Second // until it lapses, a killed worker's slots are taken
+	r.Lease = 2 * time.Second // a killed worker's slots are taken until it lapses
 	parted := time.Now()
 	f, d := inBursts("q", r.Size(250, 30_000), r.Size(16, 64)), &deaths{run: r}
 	f.least = map[string]int{"kill -9 worker": r.Size(2, 60), allDead: r.Size(1, 15)}
@@ -59,7 +59,7 @@ func promotions(ctx context.Context, r *Run) error {
 			"kill": func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"die":  func(ctx context.Context, _ fault.Planned) error { return d.die(ctx, c) },
 		},
-			// One worker is spared, whose reaper the others' keys can rely on.
+			// One worker is spared, so that there is always a reaper.
 			fault.Beat{Kind: "kill", Every: 500 * time.Millisecond, Targets: f.workers - 1},
 			fault.Beat{Kind: "die", Every: time.Duration(r.Size(1, 5)) * time.Second})(ctx)
 	}
@@ -76,10 +76,10 @@ func promotions(ctx context.Context, r *Run) error {
 	return r.checkSlots(ctx, parted, d.away, stall, first)
 }
 
-// withoutSweeps has workers without a reaper: what they do not promote, nobody does.
+// withoutSweeps runs the flow with workers that have no reaper: a job that they do not promote stays blocked.
 func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
-	// A job that fails frees its slot, too. It comes back late, so that it does not make
-	// good what was lost then.
+	// A job that fails also frees its slot. It is retried late, so that its retry does not repair a promotion that was
+	// lost then.
 	f.producerEnv = append(f.producerEnv, "VERIFY_FAILS=25")
 	crew, err := r.Crew(f.workers, fmt.Sprint("VERIFY_CONCURRENCY=", f.concurrency), "OUTBOX_REAP=off",
 		"VERIFY_RETRY=2s")
@@ -93,7 +93,7 @@ func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
 	if err := p.placeAll(ctx); err != nil {
 		return err
 	}
-	// Retries come after 2 s, polls after 1 s: where nothing has moved for ten, nothing will.
+	// Retries come after 2 s, polls after 1 s: if nothing has moved for 10 s, nothing will.
 	err = r.Await(ctx, f.patience, "all jobs to be done, or to stand still",
 		func(ctx context.Context) (ended bool, err error) {
 			n, err := r.closed(ctx)
@@ -116,21 +116,21 @@ func (r *Run) withoutSweeps(ctx context.Context, f *flow) error {
 	if err := r.stop(ctx, crew.workers...); err != nil {
 		return err
 	}
-	// Else the first sweep would have thousands of keys to look at and to forget, and the
-	// next ones would come 19 times later than that took.
+	// Otherwise the first sweep would have thousands of keys to read and delete, and a pause 19 times as long would
+	// follow it.
 	_, err = r.DB.Exec(ctx, `DELETE FROM outbox.keys WHERE NOT EXISTS (SELECT FROM outbox.jobs)`)
 	return err
 }
 
-// checkSlots holds the recorded moves of each key against what promotions promise: of
-// the time before parted, when nobody swept, and of that of the faults. What keys
-// waited while there was no worker or somebody held them, is not counted.
+// checkSlots checks the recorded moves of each key: before parted, when no process swept, and after it, during the
+// faults. It does not count the time in which a key waited because there was no worker, or because the row itself had
+// locked the keys.
 func (r *Run) checkSlots(ctx context.Context, parted time.Time, away []checker.Span, stall, first time.Duration) error {
 	unswept := longest{limit: promoteWithin + stall + first}
 	swept := longest{limit: sweepWithin + promoteWithin + sweepStalls*stall}
-	// A slot of a dead worker is free when its lease has lapsed and a reaper has seen
-	// that; if that one dies before it has promoted the next job, a sweep does. A job
-	// that is promoted when nobody listens waits for the poll.
+	// A slot of a dead worker is free when its lease has lapsed and a reaper has expired it. If that process dies
+	// before it has promoted the next job, a sweep promotes it. A job that is promoted while no worker listens waits
+	// for the poll.
 	claimed := longest{limit: r.Lease + reapWithin + sweepWithin + poll + promoteWithin + sweepStalls*stall}
 	promoted := 0
 	err := r.eachKey(ctx, func(key string, limit int, moves []checker.Move) {
@@ -162,13 +162,13 @@ func (r *Run) checkSlots(ctx context.Context, parted time.Time, away []checker.S
 	return nil
 }
 
-// longest is the longest of some spans, and those beyond a limit.
+// longest holds the longest of the noted spans, and those beyond a limit.
 type longest struct {
 	limit, took time.Duration
 	beyond      []string
 }
 
-// note counts of a span what lies in no time of away.
+// note notes the part of a span that lies outside the times in away.
 func (l *longest) note(key string, s checker.Span, away []checker.Span) {
 	took := s.Until.Sub(s.From)
 	for _, a := range away {
@@ -191,8 +191,7 @@ func (l *longest) expect(r *Run, what string) {
 	r.Expect(what, l.took.Seconds(), "<=", l.limit.Seconds(), l.beyond...)
 }
 
-// eachKey calls f with the moves of all jobs of a key, in the order of their times,
-// and with its limit, key by key.
+// eachKey calls f once for each key, with the key's limit and the moves of all its jobs in the order of their times.
 func (r *Run) eachKey(ctx context.Context, f func(key string, limit int, moves []checker.Move)) error {
 	rows, err := r.DB.Query(ctx, `
 		SELECT jobs.key, coalesce((jobs.task ->> 'limit')::int, 1), jobs.id::text, coalesce(moves.was, ''), moves.became, moves.at

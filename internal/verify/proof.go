@@ -10,9 +10,8 @@ import (
 	"unicode"
 )
 
-// WriteProof writes what the records show, the newest of each row and tier, as a
-// page for docs/, beside which the lines of all runs are. It leaves nothing out: rows
-// without a record say so.
+// WriteProof writes the page docs/proof.md from the newest record of each row and tier, and from the lines of all runs.
+// It leaves nothing out: the page says so when a row has no record.
 func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 	p := page{newest: map[string]*Record{}, runs: runs}
 	for _, r := range Newest(records) {
@@ -63,7 +62,7 @@ func (p *page) summarize() {
 	}
 }
 
-// inShort is the cell of a row's newest run.
+// inShort returns the table cell for a row's newest run.
 func (p *page) inShort(row Row, tier Tier) string {
 	r := p.newest[row.Name+string(tier)]
 	switch {
@@ -82,7 +81,7 @@ func (p *page) inShort(row Row, tier Tier) string {
 	return text
 }
 
-// prove is the section of a row.
+// prove writes the section of a row.
 func (p *page) prove(row Row) {
 	fmt.Fprintf(p, "\n## %s\n\n- Fault: %s\n- Workload: %s\n- Pass: %s\n", heading(row), row.Fault, row.Workload,
 		row.Pass)
@@ -102,7 +101,7 @@ func heading(row Row) string { return row.Name + ": " + row.Title }
 
 func runHeading(r *Record) string { return fmt.Sprintf("%s, tier %s", r.Row, r.Tier) }
 
-// anchor is the id that GitHub gives a heading.
+// anchor returns the id that GitHub gives a heading.
 func anchor(heading string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -127,7 +126,7 @@ func result(r *Record) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// prove is the section of one run. Its record is outdated if the row was described otherwise when it ran.
+// prove writes the section of one run. The record is outdated if the row's description has changed since the run.
 func (r *Record) prove(b *strings.Builder, outdated bool) {
 	fmt.Fprintf(b, "\n### %s\n\n- Result: %s, %s in %.0f s, commit `%.12s`: `%s`\n", runHeading(r),
 		result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, r.Commit, r.Command)
@@ -154,7 +153,7 @@ func (r *Record) prove(b *strings.Builder, outdated bool) {
 	r.listChecks(b)
 }
 
-// listChecks names the checks that found no violation, and has a table of the others.
+// listChecks lists the checks that found no violation, and writes a table of the others.
 func (r *Record) listChecks(b *strings.Builder) {
 	var none []string
 	var others []Expectation
@@ -179,12 +178,12 @@ func (r *Record) listChecks(b *strings.Builder) {
 	}
 }
 
-// texts is the row's description. A run under another one may have proved something else.
+// texts returns the row's description. A run under another description may have proved something else.
 func (r Row) texts(t Tier) string {
 	return fmt.Sprintf("%s, tier %s\nFault: %s\nWorkload: %s\nPass: %s\n", r.Name, t, r.Fault, r.Workload, r.Pass)
 }
 
-// texts is the description under which the record's run was made.
+// texts returns the description under which the record's run was made.
 func (r *Record) texts() string {
 	return Row{Name: r.Row, Fault: r.Fault, Workload: r.Workload, Pass: r.Pass}.texts(r.Tier)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// The page is what the code writes of the records beside it, so that it describes every row as the code does, whatever
-// the day of its last run. `posthaste-proof verify --write-proof docs/proof.md FOLDER` writes it anew.
+// The page must equal what WriteProof makes of the records in docs, so that it describes every row as the code does,
+// whenever the row last ran. `posthaste-proof verify --write-proof docs/proof.md FOLDER` writes it anew.
 func TestTheProofIsWrittenFromItsRecords(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/proof.md")
@@ -51,7 +51,7 @@ func readFile[T any](path string, read func(io.Reader) ([]T, error)) ([]T, error
 	return read(file)
 }
 
-// The page does not count a run for a row that was described otherwise then.
+// The page does not count a run that was made under another description of its row.
 func TestTheProofSaysThatARunIsOutdated(t *testing.T) {
 	t.Parallel()
 	record := recordOf(Scorecard()[0])
@@ -67,7 +67,7 @@ func TestTheProofSaysThatARunIsOutdated(t *testing.T) {
 	}
 }
 
-// recordOf is a record of a run of the row at tier P.
+// recordOf returns a record of a run of the row at tier P.
 func recordOf(row Row) *Record {
 	return &Record{Row: row.Name, Tier: TierP, Fault: row.Fault, Workload: row.Workload, Pass: row.Pass}
 }
@@ -94,7 +94,7 @@ func TestRowsAreNamedAndInOrder(t *testing.T) {
 	}
 }
 
-// The legend lists the names of checks that are made, as they are made.
+// The legend names checks exactly as the rows do.
 func TestTheLegendHasTheChecksThatAreMade(t *testing.T) {
 	t.Parallel()
 	var made strings.Builder
@@ -119,8 +119,7 @@ func TestTheLegendHasTheChecksThatAreMade(t *testing.T) {
 	}
 }
 
-// Ten seeds in a row are ten different ones, on one major version, after the last
-// failure.
+// Ten seeds in a row are ten different seeds, on one major version, since the last failure.
 func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -130,7 +129,7 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 		passed  bool
 	}{{"15.18", 1, true}, {"15.18", 2, false}, {"15.18", 3, true}, {"18.1", 3, true}, {"15.19", 4, true}, {"15.19", 4, true}, {"18.1", 4, true}}
 	for i, run := range runs {
-		// The last two are in one second.
+		// The last two started in the same second.
 		r := recordOf(Scorecard()[0])
 		r.Seed, r.Passed, r.Started = run.seed, run.passed, time.Unix(int64(min(i, 5)), 0)
 		r.Server.Version = run.version
@@ -147,7 +146,7 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 		t.Fatalf("%d records were read of %d, error %v", len(records), len(runs), err)
 	}
 	lines := AddRuns(nil, records[:4])
-	for range 2 { // what was added before is not added again, and what is read is what was written
+	for range 2 { // lines are not added twice, and are read as they were written
 		var file bytes.Buffer
 		if err := WriteRuns(&file, AddRuns(lines, records)); err != nil {
 			t.Fatal(err)
@@ -172,8 +171,7 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 	}
 }
 
-// A folder of runs adds to the page: it says the same of all other rows as before,
-// though their folders are gone.
+// A folder of new runs adds to the page: all other rows stay as they were, though the folders of their runs are gone.
 func TestThePageKeepsTheRowsOfEarlierFolders(t *testing.T) {
 	t.Parallel()
 	run := func(row string, tier Tier, seed uint64, minute int64) *Record {

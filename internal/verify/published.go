@@ -20,10 +20,10 @@ import (
 type published struct {
 	at       time.Time
 	id, body string
-	position int64 // 0 where the sink does not say
+	position int64 // 0 if the sink does not report it
 }
 
-// accepted is what a sink's ledgers say, in the order of time.
+// accepted returns the messages in a sink's ledgers, in the order of time.
 func (r *Run) accepted(sink string) (all []published, err error) {
 	for e, err := range ledger.All(r.ledgers()) {
 		if err != nil {
@@ -37,7 +37,7 @@ func (r *Run) accepted(sink string) (all []published, err error) {
 	return all, nil
 }
 
-// stored is what a stream of JetStream has, in its order.
+// stored returns the messages of a JetStream stream, in its order.
 func stored(ctx context.Context, url, stream string) (all []published, err error) {
 	conn, err := nats.Connect(url)
 	if err != nil {
@@ -79,7 +79,7 @@ func stored(ctx context.Context, url, stream string) (all []published, err error
 	return all, nil
 }
 
-// awaitPublished waits until a sink has passed every event, and every gap.
+// awaitPublished waits until a sink's cursor has passed every event and every gap.
 func (r *Run) awaitPublished(ctx context.Context, sink string, patience time.Duration) error {
 	return r.Await(ctx, patience, "sink "+sink+" to have everything", func(ctx context.Context) (all bool, err error) {
 		err = r.DB.QueryRow(ctx, `SELECT top >= (SELECT coalesce(max(position), 0) FROM outbox.events) AND isempty(holes)
@@ -88,9 +88,9 @@ func (r *Run) awaitPublished(ctx context.Context, sink string, patience time.Dur
 	})
 }
 
-// checkPublished holds what a sink has accepted of our publishers' events against the log, which has every event that
-// was committed. What lost reports is not in the log, because a failover has lost it. It returns how many messages were
-// repeats.
+// checkPublished compares the messages of our publishers that a sink has accepted with the log, which has every
+// committed event. Events for which lost reports true are missing from the log, because a failover has lost them. It
+// returns how many messages were repeats.
 func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, got []published,
 	lost func(body string) bool,
 ) (repeats int, err error) {
@@ -141,7 +141,8 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 	return repeats, nil
 }
 
-// checkLog compares what was acknowledged to publishers with the log, and returns the bodies in it by their ids.
+// checkLog checks that the log has every event that was acknowledged to a publisher, and returns the bodies in the log
+// by their ids.
 func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time,
 	lost func(body string) bool,
 ) (committed map[string]string, err error) {
@@ -168,8 +169,8 @@ func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time,
 
 func nothing(string) bool { return false }
 
-// lag is how long it took from a commit's answer until a sink first had the event, at worst, of the commits within a
-// time.
+// lag returns, for the commits within a period, the longest time from a commit's response until a sink first had the
+// event, and the number of those commits.
 func lag(acked map[string]time.Time, got []published, during span) (worst time.Duration, n int) {
 	first := map[string]time.Time{}
 	for _, m := range got {
@@ -185,8 +186,8 @@ func lag(acked map[string]time.Time, got []published, during span) (worst time.D
 	return worst, n
 }
 
-// rateOf is how many messages a second a sink took, from the first fifth of them on: a relay that starts, or finds the
-// broker again, begins with a few.
+// rateOf returns how many messages per second a sink accepted, without the first fifth of them: a relay that starts, or
+// finds the broker again, begins slowly.
 func rateOf(got []published) (float64, error) {
 	if len(got) < 1000 {
 		return 0, errors.New("there are too few messages for a rate")

@@ -16,13 +16,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// publishing is clients that lock the row of a key, publish its next number as "KEY/N", and commit, again and again.
+// publishing runs clients that lock the row of a key, publish its next number as "KEY/N", and commit, again and again.
 // One transaction in ten is rolled back.
 type publishing struct {
 	clients, keys int
-	open          time.Duration // most that a transaction stays open once it has published
-	rest          time.Duration // most between two of a client's
-	insists       bool          // goes on when a transaction fails, as the server may be away
+	open          time.Duration // the longest that a transaction stays open after it has published
+	rest          time.Duration // the longest pause of a client between two transactions
+	insists       bool          // goes on when a transaction fails, because the server may be away
 
 	run    *Run
 	pool   *pgxpool.Pool
@@ -30,12 +30,12 @@ type publishing struct {
 	ended  sync.WaitGroup
 
 	mu    sync.Mutex
-	acked map[string]time.Time // when the commit was answered
+	acked map[string]time.Time // by body: when the commit's response came
 	took  []commitTook
 	err   error
 }
 
-// commitTook is how long the statements of a transaction and its COMMIT took.
+// commitTook holds when a transaction was committed, and how long its statements and its COMMIT took.
 type commitTook struct {
 	at   time.Time
 	took time.Duration
@@ -43,7 +43,7 @@ type commitTook struct {
 
 const publishingSchema = `CREATE TABLE IF NOT EXISTS keys (key text PRIMARY KEY, n integer NOT NULL)`
 
-// publish starts clients, which go on until stop is called.
+// publish starts the clients, which run until stop is called.
 func (r *Run) publish(ctx context.Context, p *publishing) error {
 	p.run, p.acked = r, map[string]time.Time{}
 	config := r.DB.Config().Copy()
@@ -78,7 +78,7 @@ func (r *Run) publish(ctx context.Context, p *publishing) error {
 	return nil
 }
 
-// prepareEvents makes what publishers need in a database.
+// prepareEvents creates what publishers need in a database.
 func (r *Run) prepareEvents(ctx context.Context, keys int) error {
 	if _, err := r.DB.Exec(ctx, `SELECT outbox.ensure_days(1)`); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (r *Run) prepareEvents(ctx context.Context, keys int) error {
 	return err
 }
 
-// once is one transaction.
+// once runs one transaction.
 func (p *publishing) once(ctx context.Context, dice *rand.Rand) error {
 	began := time.Now()
 	tx, err := p.pool.Begin(ctx)
@@ -132,7 +132,7 @@ func publishNext(ctx context.Context, tx pgx.Tx, key string) (body string, err e
 	return body, err
 }
 
-// stop ends the clients, each with the transaction that is under way.
+// stop waits until each client has ended its current transaction, and returns an error that stopped one.
 func (p *publishing) stop() error {
 	p.cancel()
 	p.ended.Wait()
@@ -142,14 +142,14 @@ func (p *publishing) stop() error {
 	return p.err
 }
 
-// sofar is how many transactions were acknowledged.
+// sofar returns how many transactions were acknowledged.
 func (p *publishing) sofar() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.acked)
 }
 
-// p99 is how long transactions took that ended within a time.
+// p99 returns the 99th percentile of the durations of transactions that ended within a period.
 func (p *publishing) p99(s span) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +166,8 @@ func (p *publishing) p99(s span) time.Duration {
 	return took[len(took)*99/100]
 }
 
-// store stores n events of a key in one transaction, which nobody acknowledges to anybody: the table has them.
+// store stores n events in one transaction, without acknowledging them to a publisher: their commit is known from the
+// table.
 func (r *Run) store(ctx context.Context, n int, key string) error {
 	_, err := r.DB.Exec(ctx, `WITH stored AS (
 			INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)

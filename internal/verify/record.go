@@ -17,14 +17,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// Record is what a run leaves behind: one JSON file, enough to judge it and to
-// repeat it.
+// Record is the result of a run: one JSON file, enough to judge the run and to repeat it.
 type Record struct {
 	Row      string `json:"row"`
 	Tier     Tier   `json:"tier"`
 	Seed     uint64 `json:"seed"`
 	Passed   bool   `json:"passed"`
-	Skipped  string `json:"skipped,omitempty"` // why the fault cannot be injected here; not passed then
+	Skipped  string `json:"skipped,omitempty"` // why the fault cannot be injected here; then Passed is false
 	Error    string `json:"error,omitempty"`   // why the run could not be finished
 	Fault    string `json:"fault"`
 	Workload string `json:"workload"`
@@ -44,7 +43,7 @@ type Record struct {
 	FaultCounts  map[string]int `json:"fault_counts"`
 }
 
-// Machine is what a run ran on.
+// Machine describes the machine of a run.
 type Machine struct {
 	OS    string `json:"os"`
 	Arch  string `json:"arch"`
@@ -53,7 +52,7 @@ type Machine struct {
 	Race  bool   `json:"race_detector"`
 }
 
-// Server is the Postgres of a run and what its answers depend on.
+// Server describes the Postgres server of a run, with the settings that decide what a crash can lose.
 type Server struct {
 	Version           string `json:"postgresql"`
 	Fsync             string `json:"fsync"`
@@ -61,14 +60,14 @@ type Server struct {
 	FullPageWrites    string `json:"full_page_writes"`
 }
 
-// Expectation is one thing that had to hold.
+// Expectation is one check of a run.
 type Expectation struct {
 	What     string   `json:"what"`
 	Got      float64  `json:"got"`
 	Op       string   `json:"op"` // "=", "<=" or ">="
 	Want     float64  `json:"want"`
 	OK       bool     `json:"ok"`
-	Examples []string `json:"examples,omitempty"` // of what violates it
+	Examples []string `json:"examples,omitempty"` // violations
 }
 
 func (e Expectation) String() string {
@@ -79,13 +78,13 @@ func (e Expectation) String() string {
 	return s
 }
 
-// Figure is a number that was measured.
+// Figure is a measured number.
 type Figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 }
 
-// Violated is the expectations that did not hold.
+// Violated returns the expectations that did not hold.
 func (r *Record) Violated() (violated []Expectation) {
 	for _, e := range r.Expectations {
 		if !e.OK {
@@ -95,8 +94,8 @@ func (r *Record) Violated() (violated []Expectation) {
 	return violated
 }
 
-// Write writes the record to a folder, under the name of its row and seed: runs with
-// the same seed on several servers, or of several tiers, take a folder each.
+// Write writes the record to a folder, in a file named after its row and seed: runs with the same seed on several
+// servers, or of several tiers, need a folder each.
 func (r *Record) Write(folder string) (path string, err error) {
 	path = filepath.Join(folder, fmt.Sprintf("%s-%d.json", r.Row, r.Seed))
 	content, err := json.MarshalIndent(r, "", "  ")
@@ -106,7 +105,7 @@ func (r *Record) Write(folder string) (path string, err error) {
 	return path, err
 }
 
-// ReadRecords reads every record in a folder, and in the folders in it.
+// ReadRecords reads every record in a folder and its subfolders.
 func ReadRecords(folder string) (records []*Record, err error) {
 	var paths []string
 	err = filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
@@ -152,7 +151,7 @@ func newRecord(row Row, o Options) *Record {
 	}
 }
 
-// commit is what the binary was built from, or the working copy in which it runs.
+// commit returns the commit from which the binary was built, or that of the working copy in which it runs.
 func commit() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		revision, modified := "", ""
@@ -188,7 +187,7 @@ func raceDetector() bool {
 	return false
 }
 
-// number is short, and exact for whole numbers. It has no exponent where that would hide the size.
+// number formats a number: exactly if it is whole, else with three digits, and without an exponent if it is large.
 func number(v float64) string {
 	if v == float64(int64(v)) || math.Abs(v) >= 1000 {
 		return fmt.Sprintf("%.0f", v)

@@ -18,7 +18,7 @@ const (
 	largePayloads = "max_payload: 1048576"
 )
 
-// refusedFirst is row E3: the first message of a key is refused for a while, and relays die.
+// refusedFirst runs row E3: the broker refuses the first message of a key for a while, and relays die.
 func refusedFirst(ctx context.Context, r *Run) (err error) {
 	const keys = 1_000
 	numbers, kills := r.Size(20, 60), r.Size(3, 30)
@@ -78,7 +78,7 @@ func refusedFirst(ctx context.Context, r *Run) (err error) {
 	return err
 }
 
-// publishHeld expects so many messages to be held, and removes the reason.
+// publishHeld checks that the given number of messages is held back, and makes the broker accept them.
 func (r *Run) publishHeld(ctx context.Context, broker *natsproc.Server, want int) error {
 	held, err := r.heldMessages(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *Run) publishHeld(ctx context.Context, broker *natsproc.Server, want int
 	return r.mendRefused(ctx, broker)
 }
 
-// reap has a reaper give back what dead relays have claimed, until stop is called.
+// reap runs a reaper, which takes back what dead relays have claimed, until stop is called.
 func (r *Run) reap(ctx context.Context) (stop func() error, err error) {
 	reaper, err := reaper.New(r.DB, reaper.Config{})
 	if err != nil {
@@ -100,7 +100,8 @@ func (r *Run) reap(ctx context.Context) (stop func() error, err error) {
 	return func() error { cancel(); return <-ended }, nil
 }
 
-// storeRefused stores events of so many keys in turns. The first of each tenth key is larger than the broker takes.
+// storeRefused stores events of the given number of keys, key after key for each number. The first event of every tenth
+// key is larger than the broker accepts.
 func (r *Run) storeRefused(ctx context.Context, keys, numbers int) error {
 	_, err := r.DB.Exec(ctx, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
 		SELECT gen_random_uuid(), $1, 'order.paid', 'first' || key, 'text/plain',
@@ -112,14 +113,14 @@ func (r *Run) storeRefused(ctx context.Context, keys, numbers int) error {
 	return nil
 }
 
-// heldMessages is how many messages of the sink are open jobs.
+// heldMessages returns how many messages of the sink are held back as open jobs.
 func (r *Run) heldMessages(ctx context.Context) (int, error) {
 	sink, err := operator.New(r.DB).Sink(ctx, "s")
 	return int(sink.HeldMessages), err
 }
 
-// mendRefused has the broker take large messages, replays dead letters, and waits until no job is left. The broker
-// starts anew: one that reads its limit again does not tell clients that are connected, which keep to the old one.
+// mendRefused makes the broker accept large messages, replays dead letters, and waits until no job is left. It restarts
+// the broker: one that only reloads its settings does not tell connected clients, which keep the old limit.
 func (r *Run) mendRefused(ctx context.Context, broker *natsproc.Server) error {
 	if err := errors.Join(broker.Kill9(), broker.Configure(largePayloads), broker.Restart()); err != nil {
 		return err

@@ -19,23 +19,23 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// Options are how rows are run.
+// Options say how rows are run.
 type Options struct {
 	Tier    Tier
 	Seed    uint64
-	Program string // the posthaste-proof binary that the children are made of
-	// Previous is a folder with posthaste and posthaste-proof of the release before, for the row
-	// that runs both; "" is none.
+	Program string // the posthaste-proof binary that the child processes run
+	// Previous is a folder with posthaste and posthaste-proof of the previous release, for the row that runs both
+	// releases; "" in all other rows.
 	Previous string
 	Out      string // folder for records, and for ledgers and logs of failed runs
-	Major    string // of PostgreSQL; "" is any
-	Pooler   bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN
+	Major    string // of PostgreSQL; "" allows any
+	Pooler   bool   // the processes connect through PgBouncer in transaction mode, except for LISTEN
 	Log      io.Writer
-	// Progress gets how far a run is; nil prints nothing.
+	// Progress, unless nil, is called with how far a run is.
 	Progress func(stage string, done, total int)
 }
 
-// Run is a row while it runs: a server, a database, ledgers, the processes.
+// Run is a row while it runs: its server, database, ledgers and processes.
 type Run struct {
 	Options
 	Row    Row
@@ -46,20 +46,19 @@ type Run struct {
 	Server *pgdev.Server
 	Faults fault.Log
 
-	pooled    string // of the database by way of a pooler; "" without one
-	clock     string // file that the server's clock is set by; "" in rows that do not set it
-	data, wal *disk  // of the server; nil in rows that do not need them to be full
+	pooled    string // URL of the database through a pooler; "" without one
+	clock     string // file that sets the server's clock; "" in rows that do not set it
+	data, wal *disk  // of the server; nil in rows that do not fill them
 
 	mu        sync.Mutex
-	placed    int // orders of our own; see place
+	placed    int // orders of the harness; see place
 	hired     int // workers of all crews
 	record    *Record
 	processes []*child.Process
 	enqueued  int // by Enqueue, which one goroutine calls
 }
 
-// Do runs a row and writes its record. The error is that of writing; how the run
-// fared is in the record.
+// Do runs a row and writes its record. The error reports a failed write; the record holds the row's result.
 func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	r := &Run{Options: o, Row: row, Lease: 5 * time.Second, record: newRecord(row, o)}
 	if r.Progress == nil {
@@ -80,9 +79,8 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	return rec, errors.Join(err, failed)
 }
 
-// conclude completes the record of a run that ended with err. One that was broken
-// off has not passed, whatever it had seen by then: faults end with their context
-// without an error.
+// conclude completes the record of a run that ended with err. An interrupted run has not passed, whatever it had seen
+// by then: faults end with their context, without an error.
 func (r *Run) conclude(ctx context.Context, err error) {
 	rec := r.record
 	if impossible, ok := errors.AsType[notPossible](err); ok {
@@ -105,13 +103,13 @@ func (r *Run) conclude(ctx context.Context, err error) {
 	rec.Passed = err == nil && rec.Skipped == "" && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
 }
 
-// notPossible is returned by a row whose fault cannot be injected on this machine:
-// it lacks a privilege or a program. It says which.
+// notPossible is the error of a row whose fault cannot be injected on this machine, because a privilege or a program is
+// missing. It says which.
 type notPossible string
 
 func (n notPossible) Error() string { return "not possible here: " + string(n) }
 
-// do makes the world of the run, runs the row in it, and ends it.
+// do starts the row's server, prepares its database, runs the row, and stops everything.
 func (r *Run) do(ctx context.Context) (err error) {
 	r.Dir = filepath.Join(r.Out, fmt.Sprintf("%s-%d", r.Row.Name, r.Seed))
 	if err := errors.Join(os.RemoveAll(r.Dir), os.MkdirAll(r.ledgers(), 0o755)); err != nil {
@@ -155,11 +153,10 @@ func (r *Run) do(ctx context.Context) (err error) {
 	return r.Row.run(ctx, r)
 }
 
-// keepServerLog puts the server's log to the others: it says who had locked what where
-// there was a deadlock.
+// keepServerLog copies the server's log to the folder of the run: after a deadlock it shows the locks of each side.
 func (r *Run) keepServerLog() error {
 	text, err := os.ReadFile(r.Server.Log())
-	if errors.Is(err, fs.ErrNotExist) { // a fault took it
+	if errors.Is(err, fs.ErrNotExist) { // a fault removed it
 		return nil
 	}
 	if err != nil {
@@ -168,7 +165,7 @@ func (r *Run) keepServerLog() error {
 	return os.WriteFile(filepath.Join(r.Dir, "postgres.log"), text, 0o600)
 }
 
-// Size is a number that depends on the tier.
+// Size returns the number for the run's tier.
 func (r *Run) Size(p, s int) int {
 	if r.Tier == TierS {
 		return s
@@ -176,25 +173,24 @@ func (r *Run) Size(p, s int) int {
 	return p
 }
 
-// Figure notes what was measured.
+// Figure records a measurement.
 func (r *Run) Figure(name string, value float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record.Figures = append(r.record.Figures, Figure{name, value})
 }
 
-// Count notes how many of something there were.
+// Count adds n to a count.
 func (r *Run) Count(name string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record.Counts[name] += n
 }
 
-// maxExamples is how many violations of one expectation are printed.
+// maxExamples is how many violations of one expectation are recorded.
 const maxExamples = 5
 
-// Expect notes what had to hold and whether it did: op is "=", "<=" or ">=". The
-// row goes on, so that it tells everything that is wrong.
+// Expect records a check: op is "=", "<=" or ">=". The row goes on after a violation, so that it reports all of them.
 func (r *Run) Expect(what string, got float64, op string, want float64, examples ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,18 +211,16 @@ func (r *Run) Expect(what string, got float64, op string, want float64, examples
 	r.record.Expectations = append(r.record.Expectations, e)
 }
 
-// None expects that there are no examples of a violation.
+// None checks that there are no examples of a violation.
 func (r *Run) None(what string, examples []string) {
 	r.Expect(what, float64(len(examples)), "=", 0, examples...)
 }
 
-// patience is for what takes a moment on a quiet machine, and must not decide on a
-// busy one.
+// patience bounds waits for what takes a moment on a quiet machine, so that a busy machine does not fail the row.
 const patience = time.Minute
 
-// Await looks until cond is true. A cond that returns an error is asked again: the
-// server may be away. A soak, whose tables are large, looks less often the longer a
-// look takes.
+// Await calls cond until it reports true. It calls cond again after an error: the server may be away. In a soak, whose
+// tables are large, it calls less often the longer cond takes.
 func (r *Run) Await(ctx context.Context, patience time.Duration, what string,
 	cond func(context.Context) (bool, error),
 ) error {

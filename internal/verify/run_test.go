@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A run passes if it came to its end, expected something, and saw nothing else.
+// A run passes if it finished, checked something, and found no violation.
 func TestWhatPasses(t *testing.T) {
 	t.Parallel()
 	holds := func(r *Run) { r.Expect("jobs lost", 0, "=", 0) }

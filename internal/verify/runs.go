@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// RunLine is what is kept of a run when its record is gone: the claim that a row
-// passes with so many seeds can be looked up.
+// RunLine is the line of docs/proof.csv about a run. It remains when the run's record is gone, so that the number of
+// seeds with which a row has passed can be verified.
 type RunLine struct {
 	Started    time.Time
 	Row        string
@@ -24,7 +24,7 @@ type RunLine struct {
 	Seed       uint64
 	Result     string // passed, failed or skipped
 	Commit     string
-	Texts      string // a hash: a run under other texts proved something else
+	Texts      string // hash of the row's description: a run under another one proved something else
 }
 
 var runColumns = []string{"started", "row", "tier", "postgresql", "seed", "result", "commit", "texts"}
@@ -52,8 +52,7 @@ func hashOf(r *Record) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// AddRuns returns lines with those of the records that it does not have yet, in the
-// order in which the runs began.
+// AddRuns returns lines, with lines added for the records that have none yet, in the order in which the runs began.
 func AddRuns(lines []RunLine, records []*Record) []RunLine {
 	type one struct {
 		started    int64
@@ -76,7 +75,7 @@ func AddRuns(lines []RunLine, records []*Record) []RunLine {
 	})
 }
 
-// ReadRuns reads what WriteRuns has written.
+// ReadRuns reads what WriteRuns wrote.
 func ReadRuns(in io.Reader) (lines []RunLine, err error) {
 	rows, err := csv.NewReader(in).ReadAll()
 	if err != nil {
@@ -98,7 +97,7 @@ func ReadRuns(in io.Reader) (lines []RunLine, err error) {
 	return lines, nil
 }
 
-// WriteRuns writes a line for each run, after one with the names of the columns.
+// WriteRuns writes a header with the names of the columns, and a line for each run.
 func WriteRuns(w io.Writer, lines []RunLine) error {
 	rows := [][]string{runColumns}
 	for _, l := range lines {
@@ -110,8 +109,8 @@ func WriteRuns(w io.Writer, lines []RunLine) error {
 	return csv.NewWriter(w).WriteAll(rows)
 }
 
-// inARow is how often the row of a record has passed since it last failed, on each
-// major version of the server, counting every seed once.
+// inARow returns how often the row of a record has passed since it last failed, on each major version of the server,
+// counting every seed once.
 func inARow(lines []RunLine, like *Record) string {
 	seeds := map[string]map[uint64]bool{} // by major version
 	for _, l := range lines {

@@ -16,10 +16,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// savepoints is row A11: random transactions of a Producer, which holds back what is
-// enqueued until the next statement or the COMMIT. A savepoint that is rolled back has to
-// take with it what was enqueued since it began, through whatever handle, and no more:
-// exactly the jobs of the orders that it takes.
+// savepoints runs row A11: random transactions of a Producer, which buffers enqueued jobs until the next statement or
+// the COMMIT. Rolling a savepoint back must discard exactly the jobs that were enqueued since it began, through any
+// handle: the jobs of the orders that it discards.
 func savepoints(ctx context.Context, r *Run) (err error) {
 	const writers = 4
 	transactions := r.Size(600, 20_000)
@@ -76,7 +75,7 @@ func savepoints(ctx context.Context, r *Run) (err error) {
 	return nil
 }
 
-// writer makes transactions, one after the other.
+// writer runs transactions, one after the other.
 type writer struct {
 	*Run
 	book    *ledger.Writer
@@ -84,16 +83,16 @@ type writer struct {
 	tenants []outbox.ID
 	name    string
 	placed  int
-	conn    *pgx.Conn // that of the transaction, if it was asked for
+	conn    *pgx.Conn // the connection of the transaction, if it was asked for
 
 	kept, undone, rolledBack int
 }
 
-// level is the transaction, or a savepoint in it that is open.
+// level is the transaction, or an open savepoint in it.
 type level struct {
 	tx   pgx.Tx
-	sql  string   // its name, if it is a savepoint by the connection; tx is the one around it
-	keys []string // of the jobs that were enqueued while it was the innermost
+	sql  string   // the name of a savepoint that was begun on the connection; tx is then the level around it
+	keys []string // of the jobs that were enqueued while this level was the innermost
 }
 
 func (w *writer) transaction(ctx context.Context, producer *outbox.Producer) error {
@@ -146,7 +145,7 @@ func (w *writer) transaction(ctx context.Context, producer *outbox.Producer) err
 	return nil
 }
 
-// begin begins a savepoint, by the transaction or behind its back.
+// begin begins a savepoint, through the transaction or directly on its connection.
 func (w *writer) begin(ctx context.Context, tx pgx.Tx, depth int) (level, error) {
 	if w.conn != nil && w.random.IntN(2) == 0 {
 		l := level{tx: tx, sql: fmt.Sprint("by_hand_", depth)}
@@ -157,7 +156,7 @@ func (w *writer) begin(ctx context.Context, tx pgx.Tx, depth int) (level, error)
 	return level{tx: inner}, err
 }
 
-// leave ends the innermost savepoint, by RELEASE or by ROLLBACK TO.
+// leave ends the innermost savepoint, with RELEASE or with ROLLBACK TO.
 func (w *writer) leave(ctx context.Context, levels []level) ([]level, error) {
 	last := len(levels) - 1
 	inner, outer := levels[last], &levels[last-1]
@@ -179,8 +178,8 @@ func (w *writer) leave(ctx context.Context, levels []level) ([]level, error) {
 	return levels[:last], inner.tx.Rollback(ctx)
 }
 
-// place stores an order and its job: the order by a plain statement, the job through the
-// transaction, one of its savepoints, or the connection that all of them have.
+// place stores an order and its job: the order with a plain statement, the job through the transaction, one of its
+// savepoints, or the connection that they share.
 func (w *writer) place(ctx context.Context, levels []level) (key string, err error) {
 	key = fmt.Sprintf("%s-%d", w.name, w.placed)
 	w.placed++

@@ -8,7 +8,7 @@ import (
 
 var both = []Tier{TierP, TierS}
 
-// Scorecard is every row, in the order of their names.
+// Scorecard returns every row, in the order of the names.
 func Scorecard() []Row {
 	rows := slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), events(),
 		consumers(), badInput(), semantics())
@@ -16,7 +16,7 @@ func Scorecard() []Row {
 	return rows
 }
 
-// compareNames puts A3b between A3 and A4, and A10 behind A9.
+// compareNames orders A3b between A3 and A4, and A10 after A9.
 func compareNames(a, b string) int {
 	type parts struct {
 		group, suffix string
@@ -30,7 +30,7 @@ func compareNames(a, b string) int {
 		cmp.Compare(of[0].suffix, of[1].suffix))
 }
 
-// What most rows promise of their jobs, which Check checks, and of their events, which checkPublished checks.
+// jobsSafe names what Check checks, eventsSafe what checkPublished checks.
 const (
 	jobsSafe   = "no lost or unexpected jobs, no orphans, no illegal status changes, every job closed; L1, L2 and L3 hold"
 	eventsSafe = "no event missing or unexpected, none out of order, none published again under another id"

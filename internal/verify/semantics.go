@@ -1,6 +1,6 @@
 package verify
 
-// semantics is family K: what jobs were promised beyond being carried out.
+// semantics returns family K: what jobs were promised beyond being executed.
 func semantics() []Row {
 	return []Row{
 		{

@@ -15,14 +15,14 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 )
 
-// fakeTime has the server ask libfaketime for the time, which adds what a file
-// says. Timeouts are not touched: they are of the monotonic clock.
+// fakeTime makes the server take the time from libfaketime, which adds the offset that a file holds. Timeouts are
+// unaffected: they use the monotonic clock.
 func fakeTime(r *Run) ([]string, error) {
 	found, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
 	if err != nil || len(found) == 0 {
 		return nil, notPossible("libfaketime is not installed (apt-get install faketime)")
 	}
-	dir, err := os.MkdirTemp("", "posthaste-clock-") // the server's account may not see the run's own folder
+	dir, err := os.MkdirTemp("", "posthaste-clock-") // the server's account may be unable to read the run's own folder
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func fakeTime(r *Run) ([]string, error) {
 	}, stepTo(file, 0)
 }
 
-// stepTo sets the server's clock off, in one step of the file system.
+// stepTo sets the offset of the server's clock, by an atomic rename.
 func stepTo(file string, off time.Duration) error {
 	if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%+d\n", int(off.Seconds())), 0o644); err != nil {
 		return err
@@ -47,13 +47,13 @@ func stepTo(file string, off time.Duration) error {
 
 const serverStep = 10 * time.Minute
 
-// Steps of the server's clock: one ahead ends leases, one back does not.
+// Steps of the server's clock. A step ahead ends leases, a step back does not.
 const (
 	stepAhead = "server's clock steps ahead"
 	stepBack  = "server's clock steps back"
 )
 
-// serverClock is row B4b.
+// serverClock runs row B4b.
 func serverClock(ctx context.Context, r *Run) (err error) {
 	if r.Tier == TierP {
 		r.Lease = 3 * time.Second
@@ -75,11 +75,11 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 		f.least[failedOver] = 5
 	}
 	steps := 0
-	// A step stays until the next; no process can learn of it.
+	// A step lasts until the next one. Processes cannot detect it.
 	f.faults = func(ctx context.Context, c *crew) error {
 		for ; backoff.Sleep(ctx, time.Second) == nil; steps++ {
 			var fail **pgdev.Server
-			if standby != nil && steps%3 == 2 { // now ahead, now back
+			if standby != nil && steps%3 == 2 { // which is sometimes a step ahead and sometimes one back
 				fail = &standby
 			}
 			if err := r.stepServer(context.WithoutCancel(ctx), time.Duration((steps+1)%2)*serverStep,
@@ -94,13 +94,13 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 		}
 		return nil
 	}
-	// What was stored while the clock was ahead is due then.
+	// Jobs that were stored while the clock was ahead become due only when it is ahead again.
 	f.healed = func(ctx context.Context) error { return r.stepServer(ctx, serverStep, nil) }
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	// Those of the killed worker at least. A step ahead is an outage to the reaper, which costs a
-	// job neither an attempt nor a lost lease: only the record of the attempt names it.
+	// At least the leases of the killed worker expired. To the reaper a step ahead is an outage, which costs a job no
+	// attempt and does not count as a lost lease: only the record of the attempt shows it.
 	lapsed, err := r.Number(ctx, `SELECT count(*) FROM outbox.attempts WHERE error_code = 'lease_lost'`)
 	if err != nil {
 		return err
@@ -110,9 +110,8 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 	return nil
 }
 
-// standbyOfOneClock is a standby whose clock is that of the server, as a machine has
-// it whose clock was set by the same source. That their own time-outs run by it is no
-// fault of ours.
+// standbyOfOneClock starts a standby whose clock steps together with the server's, like two machines that are set by
+// the same source. It turns off the servers' replication timeouts, which use that clock.
 func (r *Run) standbyOfOneClock(ctx context.Context) (*pgdev.Server, error) {
 	for _, sql := range []string{
 		`ALTER SYSTEM SET wal_sender_timeout = 0`, `ALTER SYSTEM SET wal_receiver_timeout = 0`,
@@ -132,10 +131,9 @@ func (r *Run) standbyOfOneClock(ctx context.Context) (*pgdev.Server, error) {
 	return standby, nil
 }
 
-// lapsedByStep tells of leases that were taken away because the taker's clock was
-// ahead of the giver's: by a step between the two, or because one of their sessions
-// had not seen a step, ahead or back, which it looks for once a second. The recorded
-// moves have the clock of the session that made them.
+// lapsedByStep returns a function that reports whether an execution lost its lease because the taker's clock was ahead
+// of the giver's: by a step between the two, or because one of their sessions had not yet seen a step, which it looks
+// for once a second. The recorded moves have the clock of the session that made them.
 func (r *Run) lapsedByStep(ctx context.Context) (func(job string, x checker.Execution) bool, error) {
 	rows, err := r.DB.Query(ctx, `
 		SELECT job::text, epoch
@@ -153,8 +151,8 @@ func (r *Run) lapsedByStep(ctx context.Context) (func(job string, x checker.Exec
 	return func(job string, x checker.Execution) bool { return lapsed[checker.Lease{Job: job, Epoch: x.Epoch}] }, err
 }
 
-// stepServer steps the clock and waits until new sessions see it. With a standby, the
-// server is killed at the step, and the standby promoted.
+// stepServer steps the clock and waits until new sessions see it. If standby is not nil, it also kills the server at
+// the step, promotes the standby, and starts a new one.
 func (r *Run) stepServer(ctx context.Context, off time.Duration, standby **pgdev.Server) error {
 	kind := stepBack
 	if off > 0 {
@@ -179,7 +177,7 @@ func (r *Run) stepServer(ctx context.Context, off time.Duration, standby **pgdev
 		err = backoff.Sleep(ctx, r.Lease) // until every lease that a step ended was lost or extended
 	}
 	healed()
-	if err == nil && standby != nil { // the dead one's place is taken by a new standby
+	if err == nil && standby != nil { // a new standby takes the place of the dead server
 		next, err := r.Server.Standby(ctx, port(*standby))
 		if err != nil {
 			return err

@@ -1,6 +1,6 @@
 package verify
 
-// shortages is the part of family A in which the machine runs out of something.
+// shortages returns the part of family A in which the machine runs out of something.
 func shortages() []Row {
 	return []Row{
 		{

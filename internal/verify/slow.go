@@ -12,13 +12,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// leastStalled is how many answers are held back at least.
+// leastStalled is the least number of responses that must be held back.
 const leastStalled = 10
 
-// slowDatabase is row D4: a round trip to the database takes half a second, and
-// one answer in ten does not come for long.
+// slowDatabase runs row D4: a round trip to the database takes half a second, and one response in ten is held back for
+// long.
 func slowDatabase(ctx context.Context, r *Run) error {
-	r.Lease = 15 * time.Second // the default: shorter ones cannot be extended at such a distance
+	r.Lease = 15 * time.Second // the default: with such round trips, shorter leases cannot be extended in time
 	before := time.Duration(r.Size(3, 20)) * time.Second
 	slow := time.Duration(r.Size(10, 150)) * time.Second
 	stall := time.Duration(r.Size(7, 30)) * time.Second
@@ -36,7 +36,7 @@ func slowDatabase(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // until the processes are warm
 		return err
 	}
 	baseline := span{from: time.Now()}
@@ -60,11 +60,11 @@ func slowDatabase(ctx context.Context, r *Run) error {
 	return r.expectBoundedCalls()
 }
 
-// slowJobs is how many jobs there have to be.
+// slowJobs returns the least number of jobs that must be stored.
 func (r *Run) slowJobs() int { return r.Size(1, 20_000) }
 
-// slowDown makes the database slow for a while and returns how many answers it
-// held back. A worker that waits may not learn in time that its lease is over.
+// slowDown makes the database slow for a while, and returns how many responses it held back. It also counts as a
+// partition: a worker that waits may not learn in time that its lease is over.
 func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall time.Duration) (stalled int64, err error) {
 	defer r.Faults.Begin("network partition", "")()
 	defer r.Faults.Begin("500 ms per round trip, one response in ten stalled", "")()
@@ -83,7 +83,7 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 		return stall
 	})
 	defer heal()
-	if err = backoff.Sleep(ctx, lasts); err == nil { // and on a machine that does less, until there was enough of it
+	if err = backoff.Sleep(ctx, lasts); err == nil { // on a slow machine it waits longer, until there was enough load
 		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute,
 			"responses to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
 				var placed int
@@ -94,8 +94,7 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 	return n.Load(), err
 }
 
-// expectFullSpeed waits for a second in which as many jobs are done as in one of
-// those before.
+// expectFullSpeed waits until as many jobs complete in a second as before the fault, on average.
 func (r *Run) expectFullSpeed(ctx context.Context, baseline span, healed time.Time) error {
 	n, err := r.Number(ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at BETWEEN $1 AND $2`,
 		baseline.from, baseline.until)
@@ -116,7 +115,7 @@ func (r *Run) expectFullSpeed(ctx context.Context, baseline span, healed time.Ti
 	return err
 }
 
-// expectBoundedCalls asks the ledgers of traced workers.
+// expectBoundedCalls checks the ledgers of traced workers: each call had a deadline, and returned soon after it.
 func (r *Run) expectBoundedCalls() error {
 	var overdue, unbounded []string
 	for e, err := range ledger.All(r.ledgers()) {

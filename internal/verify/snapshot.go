@@ -12,11 +12,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// heldSnapshot is row D1: a forgotten transaction keeps dead rows and dead index
-// entries from being removed, while jobs come and go at a steady pace. Tier P
-// has no time for that, and makes those that the ten minutes leave behind.
+// heldSnapshot runs row D1: an idle transaction keeps dead rows and index entries from being removed, while jobs come
+// and go at a steady pace. Tier P is too short for that, and makes as many dead entries as ten minutes would leave.
 func heldSnapshot(ctx context.Context, r *Run) error {
-	const deadEntries = 300_000 // 500 a second, for ten minutes
+	const deadEntries = 300_000 // 500 per second for ten minutes
 	before := time.Duration(r.Size(5, 60)) * time.Second
 	held := time.Duration(r.Size(6, 600)) * time.Second
 	crew, err := r.Crew(2, "VERIFY_CONCURRENCY=16", tracing)
@@ -27,7 +26,7 @@ func heldSnapshot(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil { // until the processes are warm
 		return err
 	}
 	baseline := span{from: time.Now()}
@@ -56,7 +55,7 @@ func heldSnapshot(ctx context.Context, r *Run) error {
 		return err
 	}
 	c := r.newClaims()
-	if err := c.read(); err != nil { // before claims are looked at again and again: a soak has written for a while
+	if err := c.read(); err != nil { // now, since a soak's ledgers are long, and expectSteady reads on repeatedly
 		return err
 	}
 	if err := forgotten.Close(ctx); err != nil {
@@ -69,11 +68,10 @@ func heldSnapshot(ctx context.Context, r *Run) error {
 	return r.endSteady(ctx, producer, crew)
 }
 
-// span is a time of the run.
+// span is a period of the run.
 type span struct{ from, until time.Time }
 
-// holdSnapshot is a session that began a transaction, looked at something, and
-// forgot about it.
+// holdSnapshot opens a session and begins a transaction in it, which holds a snapshot until the session is closed.
 func (r *Run) holdSnapshot(ctx context.Context) (*pgx.Conn, error) {
 	config := r.DB.Config().ConnConfig.Copy()
 	conn, err := pgx.ConnectConfig(ctx, config)
@@ -86,12 +84,12 @@ func (r *Run) holdSnapshot(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// leaveDeadEntries makes rows that nobody ever sees, due now, and deletes them:
-// the due index keeps an entry of each for as long as the snapshot is held.
+// leaveDeadEntries inserts and deletes rows, due now, in one transaction that nothing else can see. The index of due
+// jobs keeps an entry of each for as long as the snapshot is held.
 func (r *Run) leaveDeadEntries(ctx context.Context, tenant outbox.ID, n int) error {
 	r.Progress("leave dead rows behind", 0, 0)
 	return pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`) // these are no jobs: they leave no moves
+		_, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`) // these are no jobs: record no moves
 		if err == nil {
 			_, err = tx.Exec(ctx, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload)
 				SELECT outbox.uuid_v7(), $1, 'dead', '{}' FROM generate_series(1, $2::integer)`, tenant.String(), n)
@@ -106,7 +104,7 @@ func (r *Run) leaveDeadEntries(ctx context.Context, tenant outbox.ID, n int) err
 	})
 }
 
-// expectDead expects that the fault had its effect.
+// expectDead checks that there are at least the given number of dead rows.
 func (r *Run) expectDead(ctx context.Context, least int) error {
 	var age, dead int
 	err := r.DB.QueryRow(ctx, `SELECT (SELECT max(age(backend_xmin)) FROM pg_stat_activity WHERE state = 'idle in transaction'),
@@ -116,16 +114,15 @@ func (r *Run) expectDead(ctx context.Context, least int) error {
 	return err
 }
 
-// expectSteady compares the time of the fault with the time before it, and waits
-// until claims are as fast as before: so that a noisy second does not decide, for
-// two seconds out of three.
+// expectSteady compares claims during the fault with those before it, and waits until they are as fast as before. Two
+// seconds out of three must be fast, so that a single noisy second does not decide.
 func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span) error {
 	const patience = 60 * time.Second
 	released := time.Now()
 	var before, under time.Duration
 	recovered := r.Await(ctx, patience+5*time.Second, "claims to be as fast as before",
 		func(context.Context) (bool, error) {
-			now := time.Now() // what is claimed while this is read, which may take seconds, is not in it
+			now := time.Now() // reading may take seconds; claims of that time are left out
 			if err := c.read(); err != nil {
 				return false, err
 			}
@@ -136,7 +133,7 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 			after, seen := c.p99s(now.Add(-5*time.Second), now)
 			fast := 0
 			for _, p99 := range after[max(len(after)-3, 0):] {
-				// A scan over dead entries takes a hundred milliseconds; the rest is a busy machine's.
+				// A scan over dead entries takes a hundred milliseconds; less comes from a busy machine.
 				if p99 <= max(2*before, before+20*time.Millisecond) {
 					fast++
 				}
@@ -158,9 +155,9 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 	return r.expectThroughput(ctx, baseline, during)
 }
 
-// figurePickups notes how long jobs have waited for their claim before the fault and during it.
+// figurePickups records how long jobs waited for their claim, before the fault and during it.
 func (r *Run) figurePickups(ctx context.Context, baseline, during span) error {
-	// It grew by two hundred thousand rows, and the joins below take a minute by a plan for few.
+	// The table has grown by two hundred thousand rows; a plan for few rows would take a minute.
 	if _, err := r.DB.Exec(ctx, `ANALYZE verify.moves`); err != nil {
 		return err
 	}
@@ -176,7 +173,7 @@ func (r *Run) figurePickups(ctx context.Context, baseline, during span) error {
 	return nil
 }
 
-// expectThroughput compares the jobs a second.
+// expectThroughput compares the completed jobs per second during the fault with those before it.
 func (r *Run) expectThroughput(ctx context.Context, baseline, during span) error {
 	// The median of the seconds, as for the claims.
 	perSecond := func(s span) (rate float64, err error) {
@@ -199,15 +196,14 @@ func (r *Run) expectThroughput(ctx context.Context, baseline, during span) error
 	return nil
 }
 
-// endSteady ends a flow that goes on until its producer, if it has one, is told to end, and
-// checks it.
+// endSteady stops the producer, if there is one, drains, stops the workers, and checks.
 func (r *Run) endSteady(ctx context.Context, producer *child.Process, crew *crew) error {
 	if producer != nil {
 		if err := r.stop(ctx, producer); err != nil {
 			return err
 		}
 	}
-	// A slow database leaves a soak with thousands.
+	// In a soak, a slow database leaves thousands of open jobs.
 	if err := r.Drain(ctx, 0, time.Duration(r.Size(1, 10))*time.Minute); err != nil {
 		return err
 	}

@@ -9,13 +9,12 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-// stalls begins to measure what the machine itself makes everybody wait: how late
-// something comes that is due now and has to commit, forty times a second. The
-// function that it returns ends that and tells twice the worst: what a limit in
-// milliseconds needs on top where others share the machine. The row's processes
-// were kept waiting by it too, when they were woken and when they committed.
+// stalls starts to measure how long the machine itself delays a process: forty times a second it measures how late a
+// commit ends that is due now. The function that it returns stops that, and returns twice the longest delay: limits in
+// milliseconds need that much more if the machine is shared, because it also delays the row's processes, both when they
+// wake and when they commit.
 //
-// What the server refuses, or does not get because it is away, is not counted.
+// Commits that fail, because the server refuses them or is away, are not counted.
 func (r *Run) stalls(ctx context.Context) (more func() time.Duration) {
 	const every = 25 * time.Millisecond
 	ctx, stop := context.WithCancel(ctx)
@@ -37,9 +36,9 @@ func (r *Run) stalls(ctx context.Context) (more func() time.Duration) {
 	}
 }
 
-// firstPromotions measures, until more is called, how long a session that has just been
-// opened takes for its first promotion, of no key: it reads the catalogues and plans as
-// much as that of a worker which has just started.
+// firstPromotions measures, until more is called, how long a new session takes for its first promotion, of no key: it
+// reads the catalogs and plans as much as the session of a worker that has just started. The function more returns the
+// longest.
 func (r *Run) firstPromotions(ctx context.Context) (more func() time.Duration) {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan time.Duration)

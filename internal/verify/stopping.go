@@ -16,8 +16,8 @@ import (
 // Ways to stop a worker under load.
 const (
 	orderly = iota // SIGTERM
-	cut            // and another before it has drained
-	killed         // and SIGKILL before it has drained, as who starts processes does when their time is over
+	cut            // and another SIGTERM before it has drained
+	killed         // and SIGKILL before it has drained, as a supervisor sends when the grace period is over
 	stopWays
 )
 
@@ -29,22 +29,22 @@ var stopNames = [stopWays]string{
 var stopFigures = [stopWays]string{orderly: "sigterm", cut: "sigterm_twice", killed: "sigkill"}
 
 const (
-	// stopGrace is longer than most jobs take, and shorter than those that linger.
+	// stopGrace is longer than most jobs take, and shorter than a job that lingers.
 	stopGrace = 3 * time.Second
-	// cutWithin is what a worker needs to cut its jobs off, on a busy machine.
+	// cutWithin is how long a worker may take to cut its jobs off, on a busy machine.
 	cutWithin = 3 * time.Second
 )
 
-// stopper stops workers of a crew, one after the other, in every way in turn.
+// stopper stops workers of a crew, one after the other, in each way in turn.
 type stopper struct {
 	run   *Run
 	crew  *crew
 	took  [stopWays][]time.Duration
-	bad   []string // what went otherwise than it has to
-	owned []string // leases that a worker still had after it had stopped in good order
+	bad   []string // stops that were too slow, or ended with another exit status
+	owned []string // leases that a worker still held after a graceful stop
 }
 
-// stopsUnderLoad is row D7.
+// stopsUnderLoad runs row D7.
 func stopsUnderLoad(ctx context.Context, r *Run) error {
 	const workers = 3
 	stops := stopWays * r.Size(3, 200)
@@ -111,7 +111,7 @@ func (s *stopper) stop(ctx context.Context, i, way int) error {
 	}
 	switch way {
 	case cut:
-		time.Sleep(400 * time.Millisecond) // sooner it would count as the same signal
+		time.Sleep(400 * time.Millisecond) // any sooner, it could merge with the first signal
 		if err := p.Signal(syscall.SIGTERM); err != nil && p.Alive() {
 			return err
 		}
@@ -140,7 +140,7 @@ func (s *stopper) stop(ctx context.Context, i, way int) error {
 	return err
 }
 
-// judge looks at the worker's exit status, and at what it has left behind.
+// judge checks a stopped worker's exit status, and collects the leases that it still holds after a graceful stop.
 func (s *stopper) judge(ctx context.Context, p *child.Process, way int) error {
 	code := p.ExitCode()
 	if want := [stopWays]int{orderly: 0, cut: 1, killed: -1}[way]; code != want {
@@ -155,9 +155,8 @@ func (s *stopper) judge(ctx context.Context, p *child.Process, way int) error {
 	return err
 }
 
-// awaitLongJob waits until a worker has just begun a job that it cannot finish
-// before it is stopped in whatever way, and has one that its grace period is too short
-// for.
+// awaitLongJob waits until a worker has just started a job that outlasts every kind of stop, and runs one that outlasts
+// the grace period.
 func (r *Run) awaitLongJob(ctx context.Context, p *child.Process) error {
 	return r.Await(ctx, patience, p.Name+" to begin a long job", func(ctx context.Context) (begun bool, err error) {
 		err = r.DB.QueryRow(ctx, `SELECT count(*) >= 8 AND bool_or(started_at > clock_timestamp() - interval '200 ms'
@@ -168,8 +167,7 @@ func (r *Run) awaitLongJob(ctx context.Context, p *child.Process) error {
 	})
 }
 
-// expectLapsesInTime expects that the leases that nobody gave back were taken away
-// within three seconds of their end.
+// expectLapsesInTime checks that the leases which no worker gave back were expired within three seconds of their end.
 func (r *Run) expectLapsesInTime(ctx context.Context) error {
 	var lapsed int
 	var worst float64

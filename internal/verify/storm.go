@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// forgedNotifications is row C5: the same load without a storm and in one.
+// forgedNotifications runs row C5: the same load without forged notifications and with them.
 func forgedNotifications(ctx context.Context, r *Run) error {
 	const dispatchers = 2
 	if _, err := r.DB.Exec(ctx, `CREATE EXTENSION pg_stat_statements; CREATE ROLE stranger LOGIN`); err != nil {
@@ -29,7 +29,7 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 		return err
 	}
 	lasts := time.Duration(r.Size(6, 35)) * time.Second
-	forged := r.Size(10_000, 11_000) // a second; some are late, and S is to see 10,000
+	forged := r.Size(10_000, 11_000) // a second; some are late, and S must see 10,000
 	var calm, storm weather
 	err = r.trickle(ctx, crew.workers, []string{
 		"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms",
@@ -64,10 +64,10 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 	return r.compare(calm, storm, dispatchers)
 }
 
-// weather is what dispatchers asked within a time.
+// weather holds how many queries the dispatchers sent per second within a period.
 type weather struct {
 	from, until     time.Time
-	claims, surveys float64 // a second
+	claims, surveys float64 // per second
 }
 
 func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err error) {
@@ -91,17 +91,15 @@ func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err 
 	return w, err
 }
 
-// What a storm may cost each dispatcher, in claims a second: one that is woken for
-// nothing looks every 20 ms at most, so that a busy machine, on which nobody looked
-// before, comes to fifty. To look less often would have the real jobs wait for what
-// a stranger does. Where the real jobs are claimed all the time, as here on a machine
-// that has nothing else to do, a storm adds far less.
+// How many claims per second forged notifications may add for each dispatcher. A dispatcher that is woken for nothing
+// looks at most every 20 ms, so that an idle one comes to fifty. If it looked less often, forged notifications would
+// delay real jobs. In a soak the dispatchers claim real jobs all the time, and forged notifications add far fewer.
 const (
 	stormClaims     = 55
 	soakStormClaims = 20
 )
 
-// compare expects that a storm costs little.
+// compare checks that the forged notifications cost little.
 func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	all, err := r.pickups()
 	if err != nil {
@@ -127,8 +125,7 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	return nil
 }
 
-// forge notifies as a role that was granted nothing, until ctx ends, and returns
-// how often it did.
+// forge sends notifications as a role without any grants, until ctx ends, and returns how many.
 func (r *Run) forge(ctx context.Context, aSecond int) (n int, err error) {
 	const strangers, batch = 2, 20
 	u, err := url.Parse(r.URL)
@@ -136,7 +133,7 @@ func (r *Run) forge(ctx context.Context, aSecond int) (n int, err error) {
 		return 0, err
 	}
 	u.User = url.User("stranger")
-	// Postgres folds equal notifications of a transaction into one: these differ.
+	// Postgres merges equal notifications of a transaction: these differ.
 	statement := fmt.Sprintf(`SELECT pg_notify('%s', i::text) FROM generate_series(1, %d) AS i`, engine.Channel, batch)
 	errs := make([]error, strangers)
 	var sent atomic.Int64
@@ -157,7 +154,7 @@ func forgeAlone(ctx context.Context, url, statement string, every time.Duration,
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil { // a stranger does not wait for the disk
+	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil { // so that the rate does not depend on the disk
 		return err
 	}
 	beat := time.NewTicker(every)
@@ -168,7 +165,7 @@ func forgeAlone(ctx context.Context, url, statement string, every time.Duration,
 			return nil
 		case <-beat.C:
 		}
-		// Not cut off by the end of ctx: the statement takes no time.
+		// The statement is fast: the end of ctx need not interrupt it.
 		if _, err := conn.Exec(context.WithoutCancel(ctx), statement); err != nil {
 			return err
 		}

@@ -7,15 +7,14 @@ import (
 	"slices"
 )
 
-// combinations of server and way in which a soak has every row of tier P.
+// suites are the combinations of server and connection with which a soak runs every row of tier P.
 var suites = []struct {
 	major  string
 	pooler bool
 }{{"15", false}, {"15", true}, {"18", false}, {"18", true}}
 
-// everyRow runs every other row of tier P, one after the other, on the oldest and the
-// newest Postgres, with and without the pooler. Each has a server of its own, and
-// leaves its record in a folder of the combination.
+// everyRow runs every other row of tier P, one after the other, on the oldest and the newest Postgres, with and without
+// the pooler. Each row starts its own server, and its record goes to a folder of the combination.
 func (r *Run) everyRow(ctx context.Context) error {
 	for _, suite := range suites {
 		o := r.Options

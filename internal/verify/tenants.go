@@ -11,10 +11,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// newTenants is row D11: while a forgotten transaction keeps the dead entries of a busy
-// tenant, the lone jobs of others start at once, beside the busy one and after it. They
-// are of tenants that nobody has heard of, without and with a key, and of tenants that
-// had a job when the workers started and none since.
+// newTenants runs row D11: while an idle transaction keeps the dead entries of a busy tenant, single jobs of other
+// tenants start at once, beside the busy tenant's jobs and after them. They belong to tenants that the workers have
+// never seen, without and with a key, and to tenants that had one job when the workers started and none since.
 func newTenants(ctx context.Context, r *Run) error {
 	busy := outbox.NewID()
 	forgotten, err := r.holdSnapshot(ctx)
@@ -68,8 +67,8 @@ func newTenants(ctx context.Context, r *Run) error {
 	return r.endSteady(ctx, nil, crew)
 }
 
-// placeLone commits lone jobs, one at a time, until the last of the busy tenant's is done and
-// for a while after. It returns the ids of each sort.
+// placeLone commits single jobs, one at a time, until the last job of the busy tenant is done and for a while after. It
+// returns the ids of each sort.
 func (r *Run) placeLone(ctx context.Context, last outbox.ID, quiet []outbox.ID) (map[string]map[outbox.ID]bool, error) {
 	const after, quietFor = 4 * time.Second, 12 * time.Second
 	clerk, err := r.newClerk()

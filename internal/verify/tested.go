@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Tested is a row of the scorecard that needs no processes of its own: Go tests
-// check it whenever the tests are run. The targets of H1 are run on what they have kept
-// then, and on random input by make fuzz.
+// Tested is a row of the scorecard that needs no processes of its own: Go tests check it on every test run. That runs
+// the fuzz targets of H1 on their saved inputs; make fuzz runs them on random input.
 type Tested struct {
 	Name   string // "G1"
 	Check  string
@@ -16,7 +15,7 @@ type Tested struct {
 	Tests  []string
 }
 
-// TestedRows are those rows, in their order.
+// TestedRows returns the rows that Go tests check, in order.
 func TestedRows() []Tested { return slices.Clone(testedRows) }
 
 var testedRows = []Tested{
@@ -136,7 +135,7 @@ var testedRows = []Tested{
 	},
 }
 
-// listTested writes them as a table.
+// listTested writes the tested rows as a table.
 func listTested(b *strings.Builder) {
 	b.WriteString("\n### Go tests\n\nThese rows need no processes of their own: Go tests check them with every change.\n\n| row | what is checked | tests |\n| --- | --- | --- |\n")
 	for _, row := range TestedRows() {

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// The page on what is proved names no test that is not there, and leaves out none
-// that has the name of a row.
+// The proof page names only tests that exist, and every test that is named after a row.
 func TestTestedRowsNameEveryTestOfARow(t *testing.T) {
 	t.Parallel()
 	named := map[string]bool{}

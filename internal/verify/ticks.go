@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ticks is row K3.
+// ticks runs row K3.
 func ticks(ctx context.Context, r *Run) error {
 	const workers = 3
 	r.Lease = 3 * time.Second
@@ -24,7 +24,7 @@ func ticks(ctx context.Context, r *Run) error {
 	}); err != nil {
 		return err
 	}
-	// Cron has no seconds: its ticks of a quarter of an hour were missed.
+	// Cron has no seconds: pretend that the schedule has missed its ticks of a quarter of an hour.
 	if _, err := r.DB.Exec(ctx, `UPDATE outbox.schedules SET since = since - interval '15 minutes',
 		next_at = date_trunc('minute', since - interval '15 minutes') + interval '1 minute' WHERE name = $1`, probe.Minutes); err != nil {
 		return err
@@ -67,8 +67,8 @@ func ticks(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// pauseSchedules ends the firing, so that what was fired can be counted: the last
-// missed ticks, which a process that starts fires, have come before.
+// pauseSchedules waits until the missed ticks were fired, and pauses the schedules, so that the fired ticks can be
+// counted.
 func (r *Run) pauseSchedules(ctx context.Context) error {
 	if err := r.Await(ctx, patience, "missed ticks to be fired", func(ctx context.Context) (bool, error) {
 		var behind int
@@ -87,8 +87,8 @@ func (r *Run) pauseSchedules(ctx context.Context) error {
 	return nil
 }
 
-// checkTicks compares the jobs with the ticks that there were from when a schedule
-// was declared until it was paused. Drain has closed all.
+// checkTicks compares the jobs with the ticks from the declaration of each schedule to its pause. Drain must have
+// closed all jobs.
 func (r *Run) checkTicks(ctx context.Context) error {
 	const fired = `fired AS (SELECT headers ->> 'schedule' AS name, (headers ->> 'scheduled_for')::timestamptz AS at, status FROM outbox.history),
 		due AS (SELECT name, at FROM outbox.schedules, LATERAL (SELECT CASE name WHEN 'seconds' THEN interval '1 second' ELSE interval '1 minute' END AS step) AS every,

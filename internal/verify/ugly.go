@@ -10,14 +10,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// request is something that a producer may ask for.
+// request is something that a producer enqueues.
 type request struct {
 	name    string
 	args    outbox.Args
 	options outbox.Options
 }
 
-// jsonOf is a request with a payload that was made elsewhere.
+// jsonOf returns a request with a payload that is already JSON.
 func jsonOf(name, payload string) request {
 	return request{name: name, args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte(payload)}}
 }
@@ -30,7 +30,7 @@ func with(name string, options outbox.Options) request {
 	return request{name: name, args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte(`{}`)}, options: options}
 }
 
-// oddText is text that is text all the same.
+// oddText is valid but unusual text.
 var oddText = map[string]string{
 	"emoji and combining": "👩‍👩‍👧‍👦 e\u0301 \u202eright to left\u202c",
 	"noncharacters":       "\uffff\ufffe\U0010ffff\ufdd0\ufeff",
@@ -39,7 +39,7 @@ var oddText = map[string]string{
 	"only spaces":         "   ",
 }
 
-// acceptable is what has to be stored and delivered exactly.
+// acceptable returns requests that must be stored, and delivered unchanged.
 func acceptable() []request {
 	const mib = 1 << 20
 	all := []request{
@@ -93,12 +93,12 @@ func everyByte() []byte {
 	return b
 }
 
-// notANumber cannot be said in JSON.
+// notANumber cannot be encoded as JSON.
 type notANumber struct{ F float64 }
 
 func (notANumber) Kind() string { return probe.EchoKind }
 
-// unacceptable is what has to be refused, with an error that names it.
+// unacceptable returns requests that must be refused, with an error that says what is wrong.
 func unacceptable() []request {
 	kind := func(name, kind string) request {
 		return request{name: name, args: outbox.Raw{KindName: kind, Payload: []byte(`{}`)}}
@@ -145,13 +145,13 @@ func unacceptable() []request {
 	return all
 }
 
-// A row whose worker is long gone, for the reaper.
+// Columns of a row whose worker is long gone, for the reaper.
 const (
 	lapsed = `payload, status, attempt, epoch, lease_owner, lease_expires_at, `
 	leased = `'{}', 'running', 1, 1, repeat(E'\n', 5000), '4714-11-24 00:00:00+00 BC', `
 )
 
-// oddColumns is rows that only plain SQL can make.
+// oddColumns are rows that only plain SQL can store.
 var oddColumns = []struct{ names, values string }{
 	{`payload, content_type`, `'\x', 'application/json'`},
 	{`payload, content_type`, `'\xff00fe', 'application/json'`},

@@ -10,9 +10,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// unanswered is row A12: the transaction in which a handler completes its job loses its
-// connection at the COMMIT, and the handler returns the error. Only the database knows
-// whether the job is done: if it is, that is a success like any other, and no lost lease.
+// unanswered runs row A12: the transaction in which a handler completes its job loses its connection at the COMMIT, and
+// the handler returns the error. Only the database knows whether the job is done: if it is, the worker must report a
+// success like any other, and no lost lease.
 func unanswered(ctx context.Context, r *Run) error {
 	const odds = 4
 	jobs := r.Size(1_200, 40_000)

@@ -10,31 +10,29 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 )
 
-// allDead is the fault of [deaths].
+// allDead is the fault that [deaths] injects.
 const allDead = "kill -9 of every worker before it could promote"
 
-// deaths are those of whole crews whose promotions were under way.
+// deaths kills whole crews while their promotions are under way.
 type deaths struct {
 	run  *Run
-	took []time.Duration // from when there were workers again until the keys had moved on
-	away []checker.Span  // when somebody held the keys, or there was no worker
+	took []time.Duration // from when there were workers again until the next jobs were promoted
+	away []checker.Span  // when the row had locked the keys, or there was no worker
 }
 
-// unpromoted is the next job of each key that nothing moves on but a promotion.
+// unpromoted selects the next job of each key whose jobs only a promotion can unblock.
 const unpromoted = `SELECT DISTINCT ON (key) id::text FROM outbox.jobs
 	WHERE status = 'blocked' AND key NOT IN (SELECT key FROM outbox.jobs WHERE status IN ('running', 'pending', 'retrying'))
 	ORDER BY key, priority DESC, run_at, id`
 
-// die kills all workers when they have settled jobs and not yet promoted the next
-// ones, which are nobody's then but the sweep's. For a settlement waits for no key,
-// and a promotion does:
+// die kills all workers when they have settled jobs and not yet promoted the next ones, so that only the sweep can. A
+// lock on the keys separates the two: a settlement does not wait for it, and a promotion does:
 //
 //	harness    lock the keys                               roll back, hire
 //	workers                   settle, wait for a key, die
 //	others                                                                  sweep, promote
 //
-// Where too few jobs are blocked just now, it does nothing: the next beat has
-// another try.
+// If too few jobs are blocked, it does nothing, and the next beat tries again.
 func (d *deaths) die(ctx context.Context, c *crew) error {
 	if d.run.Await(ctx, time.Second, "blocked jobs", func(ctx context.Context) (bool, error) {
 		n, err := d.run.Number(ctx, `SELECT count(DISTINCT key) FROM outbox.jobs WHERE status = 'blocked'`)
@@ -59,7 +57,7 @@ func (d *deaths) die(ctx context.Context, c *crew) error {
 		return err
 	}
 	d.took = append(d.took, time.Since(began))
-	// All of them are alive until the next fault, so that their metrics tell everything.
+	// All workers are alive until the next fault, so that their metrics are complete.
 	return d.run.Await(ctx, patience, "the sweep to count the keys that it promoted",
 		func(ctx context.Context) (bool, error) {
 			n, err := metric(ctx, "outbox_reaper_keys_moved_on_total", c.workers...)
@@ -67,7 +65,8 @@ func (d *deaths) die(ctx context.Context, c *crew) error {
 		})
 }
 
-// strike returns the jobs that wait for a promotion when there are workers again.
+// strike locks the keys, kills all workers once slots are free, and hires new ones. It returns the jobs that wait for a
+// promotion by then.
 func (d *deaths) strike(ctx context.Context, c *crew) (next []string, err error) {
 	r := d.run
 	holder, err := r.DB.Begin(ctx)
@@ -94,7 +93,7 @@ func (d *deaths) strike(ctx context.Context, c *crew) (next []string, err error)
 			return nil, err
 		}
 	}
-	// A statement that waits for a lock does not notice that nobody waits for it.
+	// A statement that waits for a lock does not notice that its client is gone.
 	if err := r.Await(ctx, patience, "the sessions of the killed workers to end",
 		func(ctx context.Context) (bool, error) {
 			n, err := r.Number(ctx,

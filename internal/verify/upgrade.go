@@ -14,8 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
-// Upgrade is a row beside the scorecard, because it needs a second build: the release before and
-// this one work side by side on this one's schema.
+// Upgrade returns a row outside the scorecard, because it needs a second build: the previous release and this one work
+// side by side on this one's schema.
 func Upgrade() Row {
 	return Row{
 		Name: "U1", Title: "Two releases side by side",
@@ -26,7 +26,7 @@ func Upgrade() Row {
 	}
 }
 
-// programOf is the build that a process is of: those with an odd number are of the release before.
+// programOf returns the binary that a process runs: processes with an odd number run the previous release.
 func (r *Run) programOf(name string) string {
 	if r.Previous != "" && older.MatchString(name) {
 		return filepath.Join(r.Previous, "posthaste-proof")
@@ -73,7 +73,7 @@ func upgrade(ctx context.Context, r *Run) error {
 	return r.expectRefusal(ctx)
 }
 
-// expectUsable expects that both builds call the schema one that they work with.
+// expectUsable checks that both builds report the schema as usable.
 func (r *Run) expectUsable(ctx context.Context, when string) error {
 	for _, folder := range []string{r.Previous, filepath.Dir(r.Program)} {
 		said, code, err := r.migrateStatus(ctx, folder)
@@ -86,7 +86,8 @@ func (r *Run) expectUsable(ctx context.Context, when string) error {
 	return nil
 }
 
-// expectRefusal raises the floor above the older build, as the release after this one does.
+// expectRefusal raises the floor above the older build, as the next release would, and checks that the older build
+// refuses to work.
 func (r *Run) expectRefusal(ctx context.Context) error {
 	if _, err := r.DB.Exec(ctx, `INSERT INTO outbox.schema_files VALUES ('floor/next', sha256(''), 1000)`); err != nil {
 		return err
@@ -99,7 +100,7 @@ func (r *Run) expectRefusal(ctx context.Context) error {
 	if !strings.Contains(said, "run release next or a newer one") {
 		r.None("messages of a build below the floor that do not say what to do", []string{said})
 	}
-	w, err := r.Worker("w1") // of the older build
+	w, err := r.Worker("w1") // the older build
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (r *Run) expectRefusal(ctx context.Context) error {
 	return nil
 }
 
-// migrateStatus is what the command of a build says of the database.
+// migrateStatus runs "posthaste migrate status" of a build, and returns its last line and its exit status.
 func (r *Run) migrateStatus(ctx context.Context, folder string) (said string, code int, err error) {
 	out, err := r.posthaste(ctx, folder, "migrate", "status").CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -131,15 +132,14 @@ func (r *Run) posthaste(ctx context.Context, folder string, args ...string) *exe
 	return cmd
 }
 
-// ofARetry are SQLSTATEs of what is tried again by itself: conflicts, connections, a lock that is
-// taken, a server that stops.
+// ofARetry are the classes of SQLSTATEs after which processes retry: connection failures, conflicts, unavailable locks,
+// a server that stops.
 var (
 	sqlstate = regexp.MustCompile(`SQLSTATE (\w{5})`)
 	ofARetry = []string{"08", "40", "57", "55"}
 )
 
-// expectRetriesOnly expects of all processes that what they logged as an error of the server is one
-// that is tried again by itself.
+// expectRetriesOnly checks that the processes logged no server errors except those after which they retry.
 func (r *Run) expectRetriesOnly() error {
 	var wrong []string
 	for _, p := range r.all() {

@@ -1,11 +1,7 @@
-// Package verify is the fault harness: each row of its scorecard starts real
-// worker and producer processes on a Postgres of its own, injects faults from a
-// schedule that the seed decides, heals, lets everything drain, and holds what
-// ledgers outside of the database say against the database. `posthaste-proof verify` is
-// its face.
-//
-// A run proves something only if its faults were injected: rows fail that
-// injected too few.
+// Package verify is the fault harness. Each row of its scorecard starts real worker and producer processes on its own
+// Postgres, injects faults on a schedule derived from the seed, removes them, waits until the queue is empty, and
+// compares ledgers kept outside the database with the database. Command `posthaste-proof verify` runs it. A row that
+// injected too few faults fails.
 package verify
 
 import (
@@ -16,16 +12,16 @@ import (
 	"strings"
 )
 
-// Tier is how much a run takes on.
+// Tier selects how much work a run does.
 type Tier string
 
 // Tiers.
 const (
-	TierP Tier = "P" // with every change: seconds
-	TierS Tier = "S" // a soak on demand, with the scorecard's figures
+	TierP Tier = "P" // takes seconds; run with every change
+	TierS Tier = "S" // a soak, run on demand
 )
 
-// Row is one line of the scorecard. Its texts are what docs/proof.md says of it.
+// Row is one line of the scorecard. docs/proof.md shows its texts.
 type Row struct {
 	Name     string // "A2"
 	Title    string // in a few words, for tables and headings
@@ -34,38 +30,36 @@ type Row struct {
 	Pass     string // the criterion
 	Tiers    []Tier
 
-	// Timed says that the criterion is about times: the row runs the binary as it is
-	// shipped. Alone says that they are so short that it needs the machine for itself.
+	// Timed rows measure times, so they run the shipped binary. Alone rows need the machine to themselves.
 	Timed, Alone bool
 
-	// Test is a Go test that does the same, but less of it, whenever the tests are run; the test of
-	// the scorecard leaves the row to it.
+	// Test names a Go test that checks the same on a smaller scale; the test of the scorecard skips the row because of
+	// it.
 	Test string
 
-	Settings map[string]string // of the row's server, beyond the durable defaults
+	Settings map[string]string // of the row's server, besides the durable defaults
 
-	// disks is where the row's server is to keep its data, and how to give that
-	// place back; nil is anywhere.
+	// disks chooses the server's data folder, and returns how to release it; nil lets pgdev choose.
 	disks func(*Run) (folder string, giveBack func() error, err error)
 
-	// direct says that a pooler can have no part in the row.
+	// direct says that the row cannot run behind a pooler.
 	direct bool
 
-	// elsewhere says that the row makes its database on servers of its own.
+	// elsewhere says that the row creates its database on servers of its own.
 	elsewhere bool
 
-	serverEnv func(*Run) ([]string, error) // nil adds nothing to the server's environment
+	serverEnv func(*Run) ([]string, error) // returns additions to the server's environment; may be nil
 
 	run func(context.Context, *Run) error
 }
 
-// Runs reports whether the row has something to do at a tier.
+// Runs reports whether the row runs at a tier.
 func (r Row) Runs(t Tier) bool { return slices.Contains(r.Tiers, t) }
 
 // ErrUnknownRow is returned for a name that the scorecard does not have.
 var ErrUnknownRow = errors.New("unknown row")
 
-// Find is the rows of the given names, or without names those of a tier.
+// Find returns the named rows, or all rows of the tier if there are no names.
 func Find(tier Tier, names ...string) (rows []Row, err error) {
 	if len(names) == 0 {
 		for _, row := range Scorecard() {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// wakeUps is family C: a notification is a hint.
+// wakeUps returns family C: a notification is only a hint.
 func wakeUps() []Row {
 	return []Row{
 		{
@@ -58,12 +58,12 @@ func wakeUps() []Row {
 }
 
 const (
-	poll      = time.Second            // of the harness's workers
-	deafPoll  = 2 * time.Second        // of a worker that hears nothing, whatever its settings
+	poll      = time.Second            // poll interval of the harness's workers
+	deafPoll  = 2 * time.Second        // poll interval of a worker whose listener is deaf, whatever its settings
 	pollSlack = 250 * time.Millisecond // for the look itself
 )
 
-// noNotifications is row C1.
+// noNotifications runs row C1.
 func noNotifications(ctx context.Context, r *Run) error {
 	f := flow{jobs: r.Size(2_000, 20_000), producers: 2, workers: 2, concurrency: 32, producerEnv: []string{
 		"VERIFY_NOTIFY=off", "VERIFY_CLIENTS=4", "VERIFY_PACE=40ms", "VERIFY_MIX=effect,nothing,once,sleep",
@@ -72,9 +72,9 @@ func noNotifications(ctx context.Context, r *Run) error {
 	var team *crew
 	f.faults = func(ctx context.Context, c *crew) error {
 		team = c
-		return r.commitLate(ctx, len(c.workers)) // production goes on until it returns
+		return r.commitLate(ctx, len(c.workers)) // production goes on until this returns
 	}
-	f.healed = func(ctx context.Context) error { // the workers are still there to ask
+	f.healed = func(ctx context.Context) error { // the workers are still running, so that their metrics can be read
 		heard, err := metric(ctx, "job_notification_received_total", team.workers...)
 		r.Expect("notifications received although all were to be dropped", heard, "=", 0)
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// wedgedListener is row C6: a process is stopped while so much is notified that
-// the server cannot get rid of what is for it.
+// wedgedListener runs row C6: a process is stopped while so much is notified that the server cannot deliver its
+// notifications.
 func wedgedListener(ctx context.Context, r *Run) error {
 	const victims, survivors = 1, 2
 	victim, err := r.Worker("w0")
@@ -60,16 +60,16 @@ func wedgedListener(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// listenerOf returns the session by which the victim listens, once it does: the one
-// that is none of the others'. Right after a pause the victim still believes in the one
-// that was ended meanwhile:
+// listenerOf waits until the victim listens, and returns its session: the one that is not in others. It must not ask
+// the victim first, which right after a pause still believes in the session that was terminated meanwhile:
 //
 //	reaper   ends the victim's session
 //	we       continue the victim, and ask it: ready
 //	we       stop it again: nobody listens, and the newest session is another's
 //	victim   (would have found out now)
 //
-// It connects anew when it knows, so it is asked after its session is there.
+// The victim connects anew when it has found out. So listenerOf first waits for the session, and then for the victim's
+// status.
 func (r *Run) listenerOf(ctx context.Context, victim *child.Process, others []string) (pid int, err error) {
 	err = r.Await(ctx, patience, victim.Name+" to connect its listener", func(ctx context.Context) (_ bool, err error) {
 		pid, err = r.Number(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE `+listeners+
@@ -82,18 +82,17 @@ func (r *Run) listenerOf(ctx context.Context, victim *child.Process, others []st
 	return pid, r.awaitStatus(ctx, "ready", victim)
 }
 
-// listeners are sessions that listen.
+// listeners is the SQL condition for sessions that listen.
 const listeners = `datname = current_database() AND application_name = 'posthaste-listener'`
 
-// notified is how much is notified while the victim is stopped; each carries what
-// makes a few hundred of them more than its socket takes.
+// How many notifications are sent while the victim is stopped, and their size: a few hundred are more than its socket
+// buffers.
 const (
 	notifiedTimes = 50_000
 	notifiedBytes = 400
 )
 
-// wedge stops the victim, notifies, waits until its session has been ended for it,
-// and continues it.
+// wedge stops the victim, sends notifications, waits until the reaper has terminated its session, and continues it.
 func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 	if err := victim.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -136,8 +135,7 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 	return nil
 }
 
-// held is whether a session waits for its client and holds a snapshot. It may take
-// a moment until it does.
+// held returns 1 once a session waits for its client and holds a snapshot, and 0 if that does not happen in time.
 func (r *Run) held(ctx context.Context, pid int) (n int) {
 	err := r.Await(ctx, patience, "the server to wait for the stopped listener",
 		func(ctx context.Context) (_ bool, err error) {

@@ -17,15 +17,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// applicationName is ours: faults that hit every session spare it.
+// applicationName is the name of the harness's own sessions, which faults that hit all sessions spare.
 const applicationName = "verify"
 
-// recording keeps every change of a job, in the transaction that makes it.
-// Numbers within a job rise in the order of its changes, because each holds the
-// row's lock. Statement triggers, because row triggers would cost more than the
-// work that they watch. They join by hashing: the dispatcher's and the reaper's
-// sessions forbid it to themselves, and would compare each of thousands of rows
-// with each.
+// recording records every change of a job, in the transaction that makes it. The numbers of a job's moves rise in the
+// order of its changes, because each change holds the lock of the row. The triggers are statement triggers: row
+// triggers would cost more than the work that they record. They force hash joins: the sessions of dispatchers and
+// reapers turn them off, and would compare each of thousands of rows with every other.
 const recording = `
 	CREATE SCHEMA verify;
 	CREATE TABLE verify.moves (
@@ -54,8 +52,8 @@ const recording = `
 
 func (r *Run) ledgers() string { return filepath.Join(r.Dir, "ledgers") }
 
-// openDatabase makes the run's database on a server, migrated and watched. It refuses a
-// server that may lose commits.
+// openDatabase creates the run's database on a server, migrates it, and installs the recording. It notes in the record
+// the settings that decide what a crash can lose.
 func (r *Run) openDatabase(ctx context.Context, server string) (err error) {
 	if r.URL, _, err = pgdev.CreateDatabase(ctx, server, "verify"); err != nil {
 		return err
@@ -79,8 +77,8 @@ func (r *Run) openDatabase(ctx context.Context, server string) (err error) {
 		}
 	}
 	if err == nil && r.clock != "" {
-		// A step may come between the look at the clock that decides about a lease and
-		// the recording: what counts is the look.
+		// The clock may step between the read that decides about a lease and the recording: record the time of that
+		// read.
 		_, err = r.DB.Exec(ctx, `ALTER TABLE verify.moves ALTER at SET DEFAULT statement_timestamp()`)
 	}
 	if err != nil {
@@ -100,7 +98,7 @@ func (r *Run) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// ask asks until the server answers: it may be away for a moment.
+// ask retries question until the server answers.
 func (r *Run) ask(ctx context.Context, question func(context.Context) error) error {
 	return r.Await(ctx, patience, "an answer of the server", func(ctx context.Context) (bool, error) {
 		err := question(ctx)
@@ -108,19 +106,19 @@ func (r *Run) ask(ctx context.Context, question func(context.Context) error) err
 	})
 }
 
-// Number is the answer of a query.
+// Number returns the single integer that a query yields.
 func (r *Run) Number(ctx context.Context, sql string, args ...any) (n int, err error) {
 	err = r.ask(ctx, func(ctx context.Context) error { return r.DB.QueryRow(ctx, sql, args...).Scan(&n) })
 	return n, err
 }
 
-// Texts is the one column of a query's rows.
+// Texts returns the single column of a query's rows.
 func (r *Run) Texts(ctx context.Context, sql string, args ...any) (column []string, err error) {
 	rows, _ := r.DB.Query(ctx, sql, args...)
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// moves is what the triggers recorded, job by job.
+// moves returns the recorded moves, job by job.
 func (r *Run) moves(ctx context.Context) iter.Seq2[checker.Move, error] {
 	return func(yield func(checker.Move, error) bool) {
 		rows, err := r.DB.Query(ctx, `SELECT job::text, coalesce(was, ''), became, epoch, coalesce(owner, ''),

@@ -19,8 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// zombieVerbs is what a zombie tries, by the names of package probe, and how a
-// record calls it.
+// zombieVerbs are what a zombie tries: the names in package probe, and those in a record.
 var zombieVerbs = []struct{ verb, name string }{
 	{"succeed", "succeed"},
 	{"result", "result write"},
@@ -32,10 +31,10 @@ var zombieVerbs = []struct{ verb, name string }{
 	{"complete", "Complete in a transaction"},
 }
 
-// zombieRounds is how many jobs of each verb one stopped worker holds.
+// zombieRounds is how many jobs of each verb a stopped worker holds.
 const zombieRounds = 150
 
-// zombies is row B1.
+// zombies runs row B1.
 func zombies(ctx context.Context, r *Run) error { return runZombies(ctx, r, "", false) }
 
 func runZombies(ctx context.Context, r *Run, worker string, retried bool) error {
@@ -45,7 +44,7 @@ func runZombies(ctx context.Context, r *Run, worker string, retried bool) error 
 	for n := 0; n < stops && err == nil; n++ {
 		err = z.round(ctx, n, retried)
 	}
-	z.expect(stops) // also if what a zombie did keeps the jobs from being done
+	z.expect(stops) // before err is checked: a zombie's write may keep the jobs from completing
 	if err != nil {
 		return err
 	}
@@ -67,26 +66,26 @@ func (z *zombie) expect(stops int) {
 	z.None("handlers of the resumed worker whose context did not end with ErrLeaseLost", z.unaware)
 	z.Figure("context_ended_max_s", z.slowest.Seconds())
 	z.Figure("woken_max_s", z.woken.Seconds())
-	// The machine comes to each of them twice, to wake it and to tell it of the end; to
-	// those that wait for nothing it comes once.
+	// A handler that waits for its context is scheduled twice: when it is woken and when its context ends. A handler
+	// that waits for nothing is scheduled once.
 	z.Expect("seconds from SIGCONT until a handler's context ended, worst, less the machine's wake-up time",
 		max(z.slowest-2*z.woken, 0).Seconds(), "<=", (z.Lease / 3).Seconds())
 	z.atLeast(stops, "SIGSTOP of a worker")
 }
 
-// zombie is a worker that is stopped while it holds jobs, continued while its
-// replacement runs them, and refused.
+// zombie is a worker that is stopped while it holds jobs, and continued while its replacement runs them; its writes
+// must be refused.
 type zombie struct {
 	*Run
-	worker       string // the id of both; "" gives each its own
+	worker       string // the worker name of both; "" gives each its own
 	a, b         *child.Process
-	zombieLedger *ledger.Tail // the zombie's ledger
+	zombieLedger *ledger.Tail // the ledger of a
 
 	refused map[string]int // by verb
 	changed []string
 	unaware []string
 	slowest time.Duration // from SIGCONT to the end of a handler that waits for its context
-	woken   time.Duration // and of one that waits for nothing: what the machine takes to get to them all
+	woken   time.Duration // and of one that waits for nothing: how long the machine takes to schedule all of them
 }
 
 func (z *zombie) round(ctx context.Context, n int, retried bool) error {
@@ -125,8 +124,8 @@ func (z *zombie) env(more ...string) []string {
 	return append(env, more...)
 }
 
-// stopA has a worker hold all jobs, and stops it. It reaps nothing, so that nobody
-// touches the jobs while both are there.
+// stopA starts a worker that holds all jobs, and stops it. The worker runs no reaper, so that nothing touches the jobs
+// while both workers exist.
 func (z *zombie) stopA(ctx context.Context, n int, list []probe.Task, retried bool) (healed func(), err error) {
 	if z.a, err = z.Worker(fmt.Sprintf("a%d", n), z.env("VERIFY_STALL=on", "OUTBOX_REAP=off")...); err != nil {
 		return nil, err
@@ -150,11 +149,10 @@ func (z *zombie) stopA(ctx context.Context, n int, list []probe.Task, retried bo
 	return healed, z.a.Signal(syscall.SIGSTOP)
 }
 
-// replace starts another worker and waits until it runs all jobs. Those that are
-// dead by then need an operator.
+// replace starts another worker and waits until it runs all jobs. Jobs that are dead by then are retried by an
+// operator.
 func (z *zombie) replace(ctx context.Context, n, jobs int, retried bool) (err error) {
-	// It will stand still for as long as the zombie is awake, which must not cost it
-	// its leases however slow the machine is.
+	// It is stopped for as long as the zombie runs, and must not lose its leases then, however slow the machine is.
 	if z.b, err = z.Worker(fmt.Sprintf("b%d", n), z.env("OUTBOX_LEASE_TTL=2m")...); err != nil {
 		return err
 	}
@@ -186,9 +184,8 @@ func (z *zombie) retryDead(ctx context.Context, n int) error {
 	return err
 }
 
-// wake continues the zombie while its replacement stands still, waits until it has
-// tried everything, and compares what is stored before and after. Then the zombie
-// is killed: what the replacement gives back it might claim rightly.
+// wake continues the zombie while its replacement is stopped, waits until it has tried everything, and compares what is
+// stored before and after. Then it kills the zombie, which might rightly claim what the replacement gives back.
 func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
 	goOn := z.Faults.Begin("SIGSTOP of a worker", z.b.Name)
 	if err := z.b.Signal(syscall.SIGSTOP); err != nil {
@@ -240,14 +237,13 @@ func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
 	return z.b.Signal(syscall.SIGCONT)
 }
 
-// awaitRefusals waits until every handler of the zombie has ended and every
-// settlement was refused, and counts. One that was not refused is missing from
-// the count: that is no reason to go no further.
+// awaitRefusals waits until every handler of the zombie has ended and every settlement was refused, and counts the
+// refusals. It does not fail if one is missing: the count shows it.
 func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time) error {
 	if err := z.awaitEntries(ctx, z.zombieLedger, ledger.End, jobs); err != nil {
 		return err
 	}
-	refused := map[string]bool{} // settlements, by the zombie's log
+	refused := map[string]bool{} // jobs whose settlement was refused, by the zombie's log
 	for deadline := time.Now().Add(patience); len(refused) < jobs && time.Now().Before(deadline); {
 		lines, err := logged(z.a, saying("lease_lost"))
 		if err != nil {
@@ -288,8 +284,8 @@ func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time)
 	return nil
 }
 
-// readEnds returns the jobs whose transaction was refused, and notes how the
-// handlers' contexts ended. It leaves out the verbs that return at once.
+// readEnds returns the jobs whose transaction was refused, and notes how the handlers' contexts ended. It leaves out
+// the contexts of verbs that return at once.
 func (z *zombie) readEnds(entries []ledger.Entry, resumed time.Time) map[outbox.ID]bool {
 	inTx := map[outbox.ID]bool{}
 	for _, e := range entries {
@@ -313,10 +309,9 @@ func (z *zombie) readEnds(entries []ledger.Entry, resumed time.Time) map[outbox.
 	return inTx
 }
 
-// extendLate sends the worker's own statement with the leases that the zombie had,
-// as a network does that held it back: the zombie itself may have learned first
-// that its leases are over, and not have sent it. It returns the leases that were
-// called lost.
+// extendLate sends the worker's own statement for the leases that the zombie held, as a network does that has delayed
+// it: the zombie itself may have learned first that its leases are over, and not have sent it. It returns the jobs
+// whose leases the statement reported as lost.
 func (z *zombie) extendLate(ctx context.Context, entries []ledger.Entry) (map[outbox.ID]bool, error) {
 	params := sqlgen.ExtendLeasesParams{LeaseTtl: pgtype.Interval{Microseconds: time.Hour.Microseconds(), Valid: true}}
 	for _, e := range entries {
@@ -333,7 +328,7 @@ func (z *zombie) extendLate(ctx context.Context, entries []ledger.Entry) (map[ou
 	return lost, err
 }
 
-// stored is all that the database knows of jobs, leases included.
+// stored returns all that the database stores about jobs, leases included.
 func (z *zombie) stored(ctx context.Context) (map[string]bool, error) {
 	rows, err := z.Texts(ctx, `
 		SELECT to_jsonb(jobs)::text FROM outbox.jobs
@@ -347,7 +342,7 @@ func (z *zombie) stored(ctx context.Context) (map[string]bool, error) {
 	return set, err
 }
 
-// awaitEntries waits until a ledger tells of an event for n different jobs.
+// awaitEntries waits until a ledger has an event for n different jobs.
 func (r *Run) awaitEntries(ctx context.Context, t *ledger.Tail, event string, n int) error {
 	return r.Await(ctx, patience, fmt.Sprintf("%d × %q in %s", n, event, t.Path()),
 		func(context.Context) (bool, error) {
