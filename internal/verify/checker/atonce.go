@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Span is a time in which something went on.
+// Span is a period in which something happened.
 type Span struct {
 	From, Until time.Time
 	What        string
@@ -17,8 +17,8 @@ func (s Span) String() string {
 	return fmt.Sprintf("%s from %s to %s", s.What, clock(s.From), clock(s.Until))
 }
 
-// AtOnce is the largest number of spans that have an instant in common, and these
-// spans. One that ends when another begins does not meet it.
+// AtOnce returns the largest number of spans that share an instant, and these spans. A span that ends when another
+// begins does not overlap it.
 func AtOnce(spans []Span) (most int, which []Span) {
 	spans = slices.SortedFunc(slices.Values(spans), func(a, b Span) int {
 		return cmp.Or(a.From.Compare(b.From), a.Until.Compare(b.Until))

@@ -22,7 +22,7 @@ func TestTheQueueTellsWhatWasLostOrInvented(t *testing.T) {
 	q.Unknown("recovered")
 	q.Failed("refused")
 	q.Failed("ghost")
-	q.Unknown("repeated") // first refused for an unknown reason, then certainly
+	q.Unknown("repeated") // first with an unknown outcome, then refused
 	q.Attempted("repeated")
 	q.Failed("repeated")
 	for _, key := range []string{"fine", "recovered", "ghost", "again", "again", "killed", "nobody's", "repeated"} {
@@ -46,7 +46,7 @@ func TestTheQueueTellsWhatWasLostOrInvented(t *testing.T) {
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// history is the moves of one job, a second apart.
+// history returns the moves of one job, a second apart.
 func history(moves ...Move) iter.Seq2[Move, error] {
 	return func(yield func(Move, error) bool) {
 		from := outbox.Status("")
@@ -67,7 +67,7 @@ func claim(epoch int64, owner string, seconds int) Move {
 	return Move{To: outbox.Running, Epoch: epoch, Owner: owner, Expires: noon.Add(time.Duration(seconds) * time.Second)}
 }
 
-// Each history but the first has one mistake planted, and that one is found.
+// Each case has one planted mistake, which must be found. The last history has none.
 func TestReplayFindsWhatIsPlanted(t *testing.T) {
 	made, done := Move{To: outbox.Pending}, Move{To: outbox.Succeeded, Epoch: 3}
 	lapse := Move{To: outbox.Retrying, Epoch: 2, LostLeases: 1}
@@ -142,9 +142,8 @@ func TestOverlapsNeedAnExplanation(t *testing.T) {
 	}
 }
 
-// A give-back looks the same in the moves, whichever process made it. Only the
-// ledger of its worker tells that the job was still being carried out: by then
-// another may have begun it, or not.
+// In the moves, a give-back looks the same whether or not the handler has ended. Only the worker's ledger shows that
+// the job was still being executed: by then another worker may have started it.
 func TestALeaseIsGivenUpByWhoIsDone(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	made, back := Move{To: outbox.Pending}, Move{To: outbox.Pending, Epoch: 2}

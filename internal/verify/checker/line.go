@@ -8,12 +8,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Life is what the moves of an ordered job show. Times are of the first move of their
-// kind, and zero if there was none.
+// Life is what the moves of an ordered job show. Each time is that of the first such move, and zero if there was none.
 type Life struct {
 	Made, Claimed, Closed time.Time
 
-	Retries []Span // from each failure to the next claim; not those of lapsed leases
+	Retries []Span // from each failure to the next claim, without lapsed leases
 }
 
 // Lives reads the lives of jobs from their moves, which come job by job.
@@ -48,10 +47,9 @@ func Lives(moves iter.Seq2[Move, error]) (map[string]*Life, error) {
 	return lives, nil
 }
 
-// Line holds the jobs of one line, in their order, against their lives: none may be
-// claimed before the one before it has closed, however often that is tried. It tells
-// of each that was, and of the retries for which the next job, stored by then, had
-// to wait: without any, nothing could have been overtaken by way of them.
+// Line checks the jobs of one line, in their order, against their lives: no job may be claimed before the job before it
+// was closed, however often that one is retried. It reports each job that was, and the retries for which the next job,
+// stored by then, had to wait: if there were none, no retry could have been overtaken.
 func Line(jobs []string, lives map[string]*Life) (overtaken []string, held []Span) {
 	for i := range len(jobs) - 1 {
 		first, next := lives[jobs[i]], lives[jobs[i+1]]

@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// steps are moves of several jobs, each at its second.
+// step is a move of a job, at its second.
 type step struct {
 	second   int
 	job      string
@@ -22,7 +22,7 @@ func movesOf(steps ...step) (moves []Move) {
 	return moves
 }
 
-// lived is the life of a job that fails once and waits from second 2 to second 6.
+// lived is the life of a job that fails once, and waits for its retry from second 2 to second 6.
 var lived = []step{
 	{0, "1", "", outbox.Pending},
 	{1, "1", outbox.Pending, outbox.Running},
@@ -31,7 +31,7 @@ var lived = []step{
 	{8, "1", outbox.Running, outbox.Succeeded},
 }
 
-// In each line but the first job 2 overtakes job 1 in another way.
+// In the cases that want one overtaken job, job 2 overtakes job 1, or moves are missing.
 func TestTheLineFindsWhoOvertakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second   []step
@@ -62,7 +62,7 @@ func TestTheLineFindsWhoOvertakes(t *testing.T) {
 	}
 }
 
-// A lapsed lease is no failure of the job.
+// A lapsed lease is not a failure of the job.
 func TestARetryIsNoLapsedLease(t *testing.T) {
 	moves := movesOf(lived...)
 	for i := range moves[2:] {

@@ -11,30 +11,27 @@ import (
 type Execution struct {
 	Epoch      int64
 	Process    string
-	Start, End time.Time // End is when the process died if it did not tell
+	Start, End time.Time // End is when the process died if it recorded no end
 }
 
-// Window is a time in which a process could not learn that its lease is over,
-// because it was stopped or cut off.
+// Window is a period in which a process could not learn that its lease was over, because it was stopped or cut off.
 type Window struct {
-	Process     string // "" is all
+	Process     string // "" means all
 	From, Until time.Time
-	// Explains says whether it does so for an execution that went on too long; nil
-	// is for every one.
+	// Explains reports whether the window explains that an execution ran too long; nil explains all.
 	Explains func(job string, x Execution) bool
 }
 
-// Overlaps is the executions of one job that ran at the same time.
+// Overlaps holds the executions that overlapped.
 type Overlaps struct {
 	Explained   int
 	Unexplained []string
 	SameLease   []string // two executions under one epoch
 }
 
-// Add judges the executions of one job. Two that overlap are explained if the
-// earlier lease's process was within a window that lasted at least as long as it
-// takes a lease to lapse, that began before the later one started, and that was
-// not over for so long that the process must have learned of it.
+// Add judges the executions of one job. An overlap of two is explained if the process of the earlier lease was in a
+// window that lasted at least as long as a lease takes to lapse, that began before the later execution, and that had
+// not been over for so long that the process must have learned of it.
 func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lapse time.Duration) {
 	slices.SortFunc(executions, func(a, b Execution) int {
 		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), a.Start.Compare(b.Start))
@@ -63,9 +60,8 @@ func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lap
 	}
 }
 
-// WentOn is the executions of a job that went on after its lease had been given up,
-// in its owner's name: another may have run beside them. It leaves out those that
-// ended within slack of it.
+// WentOn returns the executions of a job that went on after their lease was given up in their owner's name: another
+// worker may have run the job at the same time. It leaves out executions that ended within slack of that.
 func WentOn(job string, executions []Execution, givenUp map[Lease]time.Time, slack time.Duration) (bad []string) {
 	for _, x := range executions {
 		at, gone := givenUp[Lease{job, x.Epoch}]

@@ -1,11 +1,10 @@
-// Package checker judges a run by what ledgers and database say. Its functions
-// are pure: they are tested with histories in which a fault is planted.
+// Package checker judges a run by what the ledgers and the database say. Its functions are pure: tests give them
+// histories with a planted fault.
 package checker
 
-// Queue is Jepsen's total queue: what producers tried, the answers they got, and
-// what came out. An unknown commit is neither success nor failure. A key may be
-// tried several times; it counts as acknowledged if one of them was, and as
-// failed if all of them certainly failed.
+// Queue is Jepsen's total queue: what producers attempted, the responses they got, and what came out. A commit with an
+// unknown outcome is neither success nor failure. A key may be attempted several times; it counts as acknowledged if
+// one attempt was, and as failed if all attempts certainly failed.
 type Queue struct {
 	fate map[string]fate
 }
@@ -15,7 +14,7 @@ type fate struct {
 	delivered                         uint32
 }
 
-// NewQueue makes an empty one.
+// NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{fate: map[string]fate{}} }
 
 func (q *Queue) change(key string, change func(*fate)) {
@@ -24,19 +23,19 @@ func (q *Queue) change(key string, change func(*fate)) {
 	q.fate[key] = f
 }
 
-// Attempted, Acked, Failed and Unknown are what the producers' ledgers say.
+// Attempted records that a transaction begins.
 func (q *Queue) Attempted(key string) { q.change(key, func(f *fate) { f.attempted++ }) }
 
-// Acked says that a commit was acknowledged.
+// Acked records that a commit was acknowledged.
 func (q *Queue) Acked(key string) { q.change(key, func(f *fate) { f.acked++ }) }
 
-// Failed says that a transaction certainly did not commit.
+// Failed records that a transaction certainly did not commit.
 func (q *Queue) Failed(key string) { q.change(key, func(f *fate) { f.failed++ }) }
 
-// Unknown says that it may have.
+// Unknown records that a transaction may have committed.
 func (q *Queue) Unknown(key string) { q.change(key, func(f *fate) { f.unknown++ }) }
 
-// Delivered says that a job was carried out to a good end.
+// Delivered records that a job completed.
 func (q *Queue) Delivered(key string) { q.change(key, func(f *fate) { f.delivered++ }) }
 
 // Verdict is the queue's sets. The queue is valid if nothing is lost or unexpected.
@@ -46,11 +45,10 @@ type Verdict struct {
 	Lost       []string // acknowledged, and never came out
 	Unexpected []string // came out, but was never attempted, or failed every time
 	Duplicated []string // came out more than once: legal for executions
-	Recovered  []string // the outcome was unknown, and it came out: legal
+	Recovered  []string // came out after an unknown outcome: legal
 }
 
-// Verdict judges what was said. A try that nobody noted the end of (its producer
-// was killed) is unknown.
+// Verdict judges what was recorded. An attempt without a recorded end (its producer was killed) is unknown.
 func (q *Queue) Verdict() (v Verdict) {
 	for key, f := range q.fate {
 		open := f.attempted > f.failed+f.acked // some try may have committed unseen

@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Move is a change of a job as the database's trigger saw it. From is empty when
-// the job was made. A move from running to running extends a lease.
+// Move is a change of a job as the database's trigger recorded it. From is empty if the job was created. A move from
+// running to running extends a lease.
 type Move struct {
 	Job        string
 	From, To   outbox.Status
@@ -21,7 +21,7 @@ type Move struct {
 	At         time.Time // the database's clock
 }
 
-// Lease is a job's, by the epoch that its claim made.
+// Lease identifies a lease by its job and the epoch that the claim set.
 type Lease struct {
 	Job   string
 	Epoch int64
@@ -31,19 +31,19 @@ type Lease struct {
 type Replayed struct {
 	Jobs, Moves, Claims, Expired int
 
-	Illegal     []string // moves that the state machine does not have, or from where the job was not
-	Epochs      []string // an epoch that fell, or that did not rise at a claim
-	TwoLeases   []string // L1: a lease given or taken away while another's was alive
+	Illegal     []string // moves that the state machine does not allow, or from a status that the job did not have
+	Epochs      []string // epochs that fell, or that did not rise at a claim
+	TwoLeases   []string // L1: leases granted or taken away while another worker's was alive
 	Regressions []string // moves out of a closed status
 
-	// GivenUp is when a lease was given up, by its owner's word, so that the job can
-	// run again: that owner must have been done with it, which [WentOn] checks.
+	// GivenUp is when a lease's owner gave it up, so that the job can run again. The owner's handler must have ended by
+	// then, which [WentOn] checks.
 	GivenUp map[Lease]time.Time
-	Open    []string // jobs that are neither closed nor dead letters in the end
+	Open    []string // jobs that are neither closed nor dead letters at the end
 }
 
-// Replay replays the histories of jobs against the legal moves. The moves come
-// job by job, those of each in the order in which they were made.
+// Replay replays the histories of jobs against the legal moves. The moves come job by job, and those of each job in the
+// order in which they were made.
 func Replay(moves iter.Seq2[Move, error]) (r Replayed, err error) {
 	r.GivenUp = map[Lease]time.Time{}
 	var last Move
@@ -70,8 +70,8 @@ func (r *Replayed) finish(last Move) {
 	}
 }
 
-// begins reports whether a job may be stored as it is: nobody's, at epoch 0, or claimed
-// for the first time by the statement that stores it.
+// begins reports whether a job may be stored like this: without a worker, at epoch 0, or claimed for the first time by
+// the statement that stores it.
 func begins(m Move) bool {
 	switch m.To {
 	case outbox.Pending, outbox.Created:
@@ -111,8 +111,8 @@ func (r *Replayed) step(last, m Move) {
 	if m.From == outbox.Running && !lapsed && (m.To == outbox.Pending || m.To == outbox.Retrying) {
 		r.GivenUp[Lease{m.Job, last.Epoch}] = m.At
 	}
-	// A lease may be given up by its owner at any time, but be taken away, or
-	// passed to another, only when it is over.
+	// Its owner may give a lease up at any time. It may be taken away, or passed to another worker, only when it is
+	// over.
 	alive := last.To == outbox.Running && m.At.Before(last.Expires)
 	stolen := m.To == outbox.Running && (m.Owner != last.Owner || m.Epoch != last.Epoch)
 	if alive && (lapsed || stolen) {

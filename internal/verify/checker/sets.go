@@ -20,8 +20,7 @@ func Orphans(rows, jobs []string) (rowsWithoutJob, jobsWithoutRow, twice []strin
 	return rowsWithoutJob, jobsWithoutRow, twice
 }
 
-// Effects compares the jobs that were to make an effect with the effects that
-// there are: exactly one each (L3).
+// Effects compares the jobs that must have made an effect with the effects that exist: exactly one each (L3).
 func Effects(wanted, made []string) (missing, duplicated, nobodys []string) {
 	count := make(map[string]int, len(made))
 	for _, id := range made {

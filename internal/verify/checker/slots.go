@@ -6,21 +6,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Slots is what became of the slots of one key.
+// Slots describes how the slots of one key were used.
 type Slots struct {
-	// Free is when a slot was free, a job blocked, and no pending one there to take
-	// the slot: somebody had to promote one. The slot that was free first is taken to
-	// be filled first, so that where several come and go no span is too long.
+	// Free is when a slot was free, a job was blocked, and no pending job could take the slot: a process had to promote
+	// one. Slots are assumed to be filled in the order in which they became free, so that no span is too long if there
+	// are several.
 	Free []Span
-	// Unclaimed is when jobs were blocked or pending, from one claim of the key, or
-	// from when they came, to the next.
+	// Unclaimed is when jobs were blocked or pending: each span lasts from a claim of the key, or from the arrival of
+	// the jobs, to the next claim.
 	Unclaimed []Span
 	Promoted  int // jobs that were blocked and became pending
 }
 
-// ReadSlots reads how a key was used from the moves of all its jobs, in the order of
-// their times. What is still going on at the end is left out: [Replay] tells of jobs
-// that are open then.
+// ReadSlots reads how a key was used from the moves of all its jobs, in the order of their times. It leaves out spans
+// that have not ended: [Replay] reports jobs that are open at the end.
 func ReadSlots(limit int, moves []Move) (s Slots) {
 	in := map[outbox.Status]int{}
 	var free []time.Time // since when each slot waits for a promotion, the oldest first

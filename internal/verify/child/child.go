@@ -1,5 +1,5 @@
-// Package child runs the processes of a fault test: real ones, in process groups
-// of their own, that can be killed and stopped, and that do not outlive us.
+// Package child runs the processes of a fault test: real ones, each in a process group of its own, that can be killed
+// and stopped, and that do not outlive their parent.
 package child
 
 import (
@@ -18,18 +18,17 @@ import (
 // Process is a program under test.
 type Process struct {
 	Name string
-	Log  string // path of what it prints
+	Log  string // path of the file with its output
 
 	cmd    *exec.Cmd
 	since  time.Time
-	ended  chan struct{} // closed when it is gone
-	at     time.Time     // when it was; valid after ended
-	mayEnd atomic.Bool   // that it may end
+	ended  chan struct{} // closed when the process has ended
+	at     time.Time     // when it ended; valid once ended is closed
+	mayEnd atomic.Bool   // that it may end without being an error
 }
 
-// Start starts a program. It gets of our own environment only what cannot
-// configure it, and then env. Unless it is nil, prepare is called with the number
-// of the process before that has run its first instruction.
+// Start starts a program. The program gets env, and of our own environment only what cannot configure it. If prepare is
+// not nil, Start calls it with the number of the process before the process runs its first instruction.
 func Start(name, log, program string, env []string, prepare func(pid int) error, args ...string) (*Process, error) {
 	p := &Process{
 		Name: name, Log: log, cmd: exec.Command(program, args...), since: time.Now(),
@@ -42,8 +41,8 @@ func Start(name, log, program string, env []string, prepare func(pid int) error,
 	return p, nil
 }
 
-// Environment is env after what our own environment has that cannot configure a
-// program of ours or its connections.
+// Environment returns env, preceded by those variables of our own environment that cannot configure a program of ours
+// or its connections.
 func Environment(env []string) (all []string) {
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") &&
@@ -54,15 +53,15 @@ func Environment(env []string) (all []string) {
 	return append(all, env...)
 }
 
-// launch keeps the thread that starts the process for as long as it lives, so
-// that it dies with us and not before.
+// launch keeps the thread that starts the process locked for as long as the process lives, so that the process dies
+// with us and not before.
 func (p *Process) launch(prepare func(pid int) error) error {
 	log, err := os.Create(p.Log)
 	if err != nil {
 		return err
 	}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches only us
 	dieWithParent(p.cmd.SysProcAttr)
 	started := make(chan error)
 	go func() {
@@ -72,7 +71,7 @@ func (p *Process) launch(prepare func(pid int) error) error {
 		err := p.begin(prepare)
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait() // its status is looked at by those whom it concerns
+			_ = p.cmd.Wait() // callers read the exit status
 			p.at = time.Now()
 			close(p.ended)
 		}
@@ -80,7 +79,7 @@ func (p *Process) launch(prepare func(pid int) error) error {
 	return <-started
 }
 
-// begin starts the process, and has it stand at its exec while it is prepared.
+// begin starts the process, and stops it at its exec while prepare runs.
 func (p *Process) begin(prepare func(pid int) error) error {
 	if prepare == nil {
 		return p.cmd.Start()
@@ -100,7 +99,7 @@ func (p *Process) begin(prepare func(pid int) error) error {
 	return err
 }
 
-// PID is the process's number.
+// PID returns the process's number.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal that does not end the process.
@@ -111,8 +110,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Stop sends SIGSTOP and returns when every thread of the process stands still: a busy machine lets them run on for a
-// while, and answer what is asked of them.
+// Stop sends SIGSTOP and returns when every thread of the process has stopped: on a busy machine, threads run on for a
+// while, and still respond.
 func (p *Process) Stop() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -127,7 +126,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Kill9 returns when the process is gone.
+// Kill9 sends SIGKILL and returns when the process has ended.
 func (p *Process) Kill9() error {
 	p.mayEnd.Store(true)
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -137,8 +136,8 @@ func (p *Process) Kill9() error {
 	return nil
 }
 
-// Begun waits until the process has printed something, or has ended. One that has
-// printed nothing for ten seconds is taken for one that does not.
+// Begun waits until the process has printed something, or has ended. After ten seconds it assumes that the process
+// prints nothing.
 func (p *Process) Begun(ctx context.Context) error {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
@@ -165,13 +164,13 @@ func (p *Process) Terminate() error {
 	return nil
 }
 
-// MayEnd says that the process ends by itself.
+// MayEnd marks the process as one that may end by itself.
 func (p *Process) MayEnd() { p.mayEnd.Store(true) }
 
-// Ended is closed when the process is gone.
+// Ended returns a channel that is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// EndedAt is when the process ended; zero if it still runs.
+// EndedAt returns when the process ended, or zero if it still runs.
 func (p *Process) EndedAt() time.Time {
 	if p.Alive() {
 		return time.Time{}
@@ -179,13 +178,13 @@ func (p *Process) EndedAt() time.Time {
 	return p.at
 }
 
-// ExitCode is its status once it has ended, -1 if a signal ended it.
+// ExitCode waits until the process has ended and returns its exit status, or -1 if a signal ended it.
 func (p *Process) ExitCode() int {
 	<-p.ended
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Alive reports whether the process is there, stopped or not.
+// Alive reports whether the process exists, stopped or not.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.ended:
@@ -195,8 +194,8 @@ func (p *Process) Alive() bool {
 	}
 }
 
-// Fate is what happened to the process that must not: it ended by itself, or its
-// log tells of a data race or a crash. It is empty if all is well.
+// Fate describes what must not happen to the process and did: it ended by itself, or its log shows a data race or a
+// crash. It returns "" if there is nothing wrong.
 func (p *Process) Fate() string {
 	if !p.Alive() && !p.mayEnd.Load() {
 		return fmt.Sprintf("%s ended by itself: %s", p.Name, p.cmd.ProcessState)

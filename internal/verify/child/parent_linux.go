@@ -8,12 +8,11 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel kill the process when the thread that started it
-// ends; see launch.
+// dieWithParent makes the kernel kill the process when the thread that started it ends; see launch.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// standAtExec has the process stop before its first instruction. Only the thread
-// that starts it may speak to it then.
+// standAtExec makes the process stop before its first instruction. Until it goes on, only the thread that starts it may
+// control it.
 func standAtExec(attr *syscall.SysProcAttr) { attr.Ptrace = true }
 
 func awaitExec(pid int) error {
@@ -29,7 +28,7 @@ func awaitExec(pid int) error {
 
 func goOn(pid int) error { return syscall.PtraceDetach(pid) }
 
-// standsStill reports whether all threads of a process have been stopped.
+// standsStill reports whether all threads of a process have stopped.
 func standsStill(pid int) (bool, error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil || len(threads) == 0 {
@@ -37,7 +36,8 @@ func standsStill(pid int) (bool, error) {
 	}
 	for _, thread := range threads {
 		stat, err := os.ReadFile(thread)
-		// NUMBER (NAME) STATE …, and a name may have anything in it. A thread that cannot be read has just ended.
+		// The format is NUMBER (NAME) STATE …, where NAME may contain anything. If the file cannot be read, the thread
+		// has just ended.
 		if err != nil || !bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T")) {
 			return false, nil
 		}

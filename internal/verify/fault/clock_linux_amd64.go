@@ -11,17 +11,16 @@ import (
 	"time"
 )
 
-// Clock is the wall clock of one process, which others do not share. Go asks the
-// kernel's vDSO for the time, so neither a library put before it nor a time
-// namespace changes what it sees; hence the vDSO's own code is replaced in the
-// memory of the process.
+// Clock is the wall clock of one process, changed for that process alone. Go asks the kernel's vDSO for the time, so
+// neither a preloaded library nor a time namespace changes what it sees. TakeClock therefore replaces the vDSO's code
+// in the memory of the process.
 type Clock struct {
 	memory *os.File
-	offset int64 // where the seconds are that are added
+	offset int64 // where the added seconds are stored
 }
 
-// clockGettime asks the kernel, and adds the seconds that lie behind the code to
-// the wall clock. The monotonic clock stays as it is.
+// clockGettime asks the kernel for the time, and adds the seconds that are stored after the code to the wall clock. It
+// leaves the monotonic clock as it is.
 var clockGettime = []byte{
 	0xb8, 0xe4, 0x00, 0x00, 0x00, // mov  eax, 228 (clock_gettime; edi and rsi are the caller's)
 	0x0f, 0x05, //                   syscall
@@ -35,8 +34,7 @@ var clockGettime = []byte{
 
 const distanceAt, distanceFrom = 14, 18 // in clockGettime: where it is, what it counts from
 
-// TakeClock takes the clock of a process that has not run yet: it stands at its
-// exec.
+// TakeClock takes over the clock of a process that is stopped at its exec.
 func TakeClock(pid int) (*Clock, error) {
 	base, size, err := findVDSO(pid)
 	if err != nil {
@@ -55,7 +53,7 @@ func TakeClock(pid int) (*Clock, error) {
 		return nil, errors.Join(err, memory.Close())
 	}
 	start := base + function
-	c := &Clock{memory: memory, offset: (start + int64(len(clockGettime)) + 7) &^ 7} // aligned: a change is seen whole
+	c := &Clock{memory: memory, offset: (start + int64(len(clockGettime)) + 7) &^ 7} // aligned, so that a change is atomic
 	if c.offset+8 > start+room {
 		return nil, errors.Join(fmt.Errorf("clock_gettime in the vDSO has %d bytes: too few", room), memory.Close())
 	}
@@ -70,7 +68,7 @@ func TakeClock(pid int) (*Clock, error) {
 	return c, nil
 }
 
-// Set puts the clock off by whole seconds, at once and also while the process runs.
+// Set sets the clock off by whole seconds, at once, also while the process runs.
 func (c *Clock) Set(off time.Duration) error {
 	var seconds [8]byte
 	binary.LittleEndian.PutUint64(seconds[:], uint64(off/time.Second))

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Clock is the wall clock of one process; here nobody can take one.
+// Clock is the wall clock of one process. It exists only on Linux on amd64.
 type Clock struct{}
 
-// TakeClock says that it cannot.
+// TakeClock returns an error.
 func TakeClock(int) (*Clock, error) {
 	return nil, errors.New("only on Linux on amd64 can a process be given a clock of its own")
 }

@@ -8,19 +8,18 @@ import (
 // Done is a fault that was injected.
 type Done struct {
 	Kind   string    `json:"kind"`
-	Target string    `json:"target,omitempty"` // a process; "" is everybody
+	Target string    `json:"target,omitempty"` // a process; "" means all
 	From   time.Time `json:"from"`
 	Until  time.Time `json:"until,omitzero"` // when it was healed
 }
 
-// Log is what was done. It is safe for concurrent use.
+// Log records the injected faults. It is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	done []Done
 }
 
-// Begin notes that a fault is injected now, and returns how to note that it is
-// healed.
+// Begin records that a fault is injected now. The caller calls healed when the fault ends.
 func (l *Log) Begin(kind, target string) (healed func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,14 +32,14 @@ func (l *Log) Begin(kind, target string) (healed func()) {
 	}
 }
 
-// All is a copy of the log.
+// All returns a copy of the log.
 func (l *Log) All() []Done {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]Done(nil), l.done...)
 }
 
-// Count is how many faults of a kind there were.
+// Count returns the number of faults of a kind.
 func (l *Log) Count(kind string) (n int) {
 	for _, d := range l.All() {
 		if d.Kind == kind {

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Proxy stands between processes and Postgres and does what networks and poolers
-// do. The switches may be changed at any time.
+// Proxy stands between processes and Postgres, and injects the faults of networks and poolers. Its switches may be
+// changed at any time.
 type Proxy struct {
-	Swallow atomic.Bool  // answer LISTEN as a pooler does that hands the session to others
+	Swallow atomic.Bool  // replace LISTEN: the session does not listen, as behind a pooler that gives it to others
 	Refuse  atomic.Bool  // new connections
 	Refused atomic.Int32 // connections
 	Latency atomic.Int64 // nanoseconds that every packet of either side is held back
 
-	// A network that is cut holds bytes back, as TCP does that sends them again and
-	// again: they arrive when it is mended. Connections made meanwhile hang too.
+	// A shut valve holds bytes back, as TCP does when it retransmits: they arrive when the valve opens. Connections
+	// made meanwhile hang, too.
 	Requests, Answers Valve
 
 	front    net.Listener
@@ -46,12 +46,12 @@ const (
 // line is one proxied connection.
 type line struct {
 	client, server net.Conn
-	frozen         atomic.Bool // bytes vanish, and nobody notices
-	mute           atomic.Bool // the server's next word is not passed on, but ends the line
+	frozen         atomic.Bool // bytes are dropped, and neither side gets an error
+	mute           atomic.Bool // the server's next packet is not passed on, but ends the line
 }
 
-// NewProxy leads to the server of a database; dsn is that of the same database by
-// way of it. The caller closes it.
+// NewProxy starts a proxy for the server of a database, and returns the URL of the same database through the proxy. The
+// caller closes it.
 func NewProxy(database string) (p *Proxy, dsn string, err error) {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -70,15 +70,15 @@ func NewProxy(database string) (p *Proxy, dsn string, err error) {
 	return p, u.String(), nil
 }
 
-// breaks is where connections break: at a packet that has mark.
+// breaks says where connections break: at a packet that contains mark.
 type breaks struct {
 	mark   []byte
-	inside func(sent []byte, at int) int // how many bytes the server gets of it
+	inside func(sent []byte, at int) int // how many bytes of the packet the server gets for Inside
 	decide func() Cut
 }
 
-// AtCommit has fn decide where connections break that send COMMIT as a simple
-// query, as pgx does. Nil breaks none. Calls may be concurrent.
+// AtCommit makes fn decide whether and where a connection breaks that sends COMMIT as a simple query, as pgx does. If
+// fn is nil, no connection breaks. Calls of fn may be concurrent.
 func (p *Proxy) AtCommit(fn func() Cut) {
 	if fn == nil {
 		p.atCommit.Store(nil)
@@ -87,22 +87,21 @@ func (p *Proxy) AtCommit(fn func() Cut) {
 	p.atCommit.Store(&breaks{commit, func(_ []byte, at int) int { return at + len(commit)/2 }, fn})
 }
 
-// AtBatch has fn decide where connections break that send a batch in which mark is, and
-// COMMIT is the last statement. Inside is after COMMIT and before the Sync, at which the
-// server would answer.
+// AtBatch makes fn decide whether and where a connection breaks that sends a batch which contains mark, and whose last
+// statement is COMMIT. Inside is between the COMMIT and the Sync, at which the server would respond.
 func (p *Proxy) AtBatch(mark string, fn func() Cut) {
 	const sync = 5 // bytes
 	p.atCommit.Store(&breaks{[]byte(mark), func(sent []byte, _ int) int { return len(sent) - sync }, fn})
 }
 
-// stalls holds answers back until they are healed.
+// stalls holds responses back until it is healed.
 type stalls struct {
 	pick   func() time.Duration
 	healed chan struct{}
 }
 
-// Stall has pick decide how long each packet of the server is held back, until
-// heal is called, which lets go of those that are. Calls may be concurrent.
+// Stall makes pick decide how long each packet of the server is held back, until heal is called, which also releases
+// the packets that are held back. Calls of pick may be concurrent.
 func (p *Proxy) Stall(pick func() time.Duration) (heal func()) {
 	s := &stalls{pick, make(chan struct{})}
 	p.stalls.Store(s)
@@ -112,7 +111,7 @@ func (p *Proxy) Stall(pick func() time.Duration) (heal func()) {
 	}
 }
 
-// holdBack waits as Stall says.
+// holdBack waits for as long as the pick of Stall decides.
 func (p *Proxy) holdBack() {
 	s := p.stalls.Load()
 	if s == nil {
@@ -126,16 +125,15 @@ func (p *Proxy) holdBack() {
 	}
 }
 
-// Freeze makes the connections of now half-open: whatever either side sends
-// vanishes, and neither notices.
+// Freeze makes the current connections half-open: whatever either side sends is dropped, and neither side gets an
+// error.
 func (p *Proxy) Freeze() {
 	for _, l := range p.current() {
 		l.frozen.Store(true)
 	}
 }
 
-// Thaw ends the connections that are half-open. The server learns of it now; the
-// client may have given up long ago.
+// Thaw closes the half-open connections. The server notices that now; the client may have given up long ago.
 func (p *Proxy) Thaw() {
 	for _, l := range p.current() {
 		if l.frozen.Load() {
@@ -144,8 +142,8 @@ func (p *Proxy) Thaw() {
 	}
 }
 
-// Inject sends a statement to the server on every connection of now, behind the
-// clients' backs. It must be so short that its message has one byte of length.
+// Inject sends a statement to the server on every current connection, without the clients' knowledge. The statement
+// must be so short that the length of its message fits in one byte.
 func (p *Proxy) Inject(sql string) error {
 	message := append([]byte{'Q', 0, 0, 0, byte(4 + len(sql) + 1)}, sql...)
 	var errs []error
@@ -156,14 +154,14 @@ func (p *Proxy) Inject(sql string) error {
 	return errors.Join(errs...)
 }
 
-// CutAll breaks the connections of now; both sides notice.
+// CutAll closes the current connections; both sides notice.
 func (p *Proxy) CutAll() {
 	for _, l := range p.current() {
 		l.close()
 	}
 }
 
-// Close ends everything.
+// Close stops the proxy and closes all its connections.
 func (p *Proxy) Close() {
 	p.Requests.Open()
 	p.Answers.Open()
@@ -215,11 +213,10 @@ func (p *Proxy) delay() {
 	}
 }
 
-// commit is the message by which pgx commits.
+// commit is the message with which pgx commits.
 var commit = []byte("Q\x00\x00\x00\x0bcommit\x00")
 
-// meddle sees what the client sends before the server does, and returns what the
-// server gets, and whether the line lives on.
+// meddle returns what the server gets of what the client has sent, and whether the line lives on.
 func (p *Proxy) meddle(l *line, sent []byte) (passed []byte, lives bool) {
 	p.delay()
 	if at := bytes.Index(bytes.ToLower(sent), []byte(`listen "`)); at >= 0 && p.Swallow.Load() {
@@ -244,8 +241,8 @@ func (p *Proxy) meddle(l *line, sent []byte) (passed []byte, lives bool) {
 	return sent, true
 }
 
-// copy moves bytes until either side ends or meddle says so, and then ends both,
-// unless frozen.
+// copy copies bytes until either side ends or meddle reports false, and then closes both sides, unless the line is
+// frozen.
 func (l *line) copy(to, from net.Conn, valve *Valve, meddle func([]byte) ([]byte, bool)) {
 	buf := make([]byte, 32<<10)
 	for {

@@ -1,6 +1,5 @@
-// Package fault is what is done to the processes, the network and the server of a
-// run: a schedule that depends on the seed alone, the proxy that cuts connections,
-// and the log of what was done when.
+// Package fault injects faults into the processes, the network and the server of a run. It has the schedule, which
+// depends on the seed alone, the proxy that breaks connections, and the log of the injected faults.
 package fault
 
 import (
@@ -10,8 +9,8 @@ import (
 	"time"
 )
 
-// Random is a source of random numbers that depends on the seed and the name of
-// its use alone: what one part of a run draws does not change what another gets.
+// Random returns a source of random numbers that depends only on the seed and the name of its use: the numbers that one
+// part of a run draws do not change those of another part.
 func Random(seed uint64, use string) *rand.Rand {
 	var stream uint64 = 14695981039346656037 // FNV-1a
 	for _, b := range []byte(use) {
@@ -20,14 +19,14 @@ func Random(seed uint64, use string) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, stream))
 }
 
-// Beat is a fault that comes again and again.
+// Beat describes a fault that is injected repeatedly.
 type Beat struct {
 	Kind    string
-	Every   time.Duration // on average; each time between half and one and a half of it
-	Targets int           // how many there are to choose from; 0 if there is no choice
+	Every   time.Duration // on average; each interval is between half of it and one and a half times it
+	Targets int           // the number of targets to choose from; 0 if there is no choice
 }
 
-// Planned is a fault at its time.
+// Planned is a fault to be injected at a certain time.
 type Planned struct {
 	At     time.Duration // since the beginning of the faults
 	Kind   string

@@ -32,7 +32,7 @@ func TestTheSeedDecidesTheSchedule(t *testing.T) {
 	}
 }
 
-// What one kind draws must not change what another gets.
+// The numbers that one kind of fault draws must not change those of another kind.
 func TestKindsDoNotDisturbEachOther(t *testing.T) {
 	var kills []Planned
 	for _, p := range Schedule(7, time.Minute, beats...) {

@@ -2,7 +2,7 @@ package fault
 
 import "sync"
 
-// Valve stops what flows in one direction. Its zero value is open.
+// Valve can stop a flow of bytes in one direction. Its zero value is open.
 type Valve struct {
 	mu   sync.Mutex
 	shut chan struct{} // nil while open; closed by Open
@@ -17,7 +17,7 @@ func (v *Valve) Shut() {
 	}
 }
 
-// Open lets everything through that was held back.
+// Open lets everything through, including what was held back.
 func (v *Valve) Open() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

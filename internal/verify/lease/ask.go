@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ttl is so long that no lease lapses but by elapse.
+// ttl is so long that leases lapse only by elapse.
 const ttl = time.Hour
 
 func (c *client) claim(ctx context.Context, h *history, a *ask) error {
@@ -46,10 +46,9 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 	return nil
 }
 
-// passedBy is what a claim or a reaper's pass says of the jobs that it did not
-// take: something if it had room for more, nothing otherwise. But a claim without
-// room may have had their rows locked, and have let them go: it looks at a row again
-// once it has the lock, and leaves it if another has changed it meanwhile.
+// passedBy records what a claim or a reaper's pass proves about the jobs that it did not take: that it passed them by
+// if it had room for more, nothing otherwise. But even a claim without room may have locked their rows and let them go:
+// it checks a row again once it has the lock, and skips it if another statement has changed it meanwhile.
 func (a *ask) passedBy(room, reaper bool) {
 	for id := range a.about {
 		if room {
@@ -60,8 +59,8 @@ func (a *ask) passedBy(room, reaper bool) {
 	}
 }
 
-// succeed settles as a dispatcher does: where the claims have left the jobs, and then
-// the others. Of both together one took effect, or none.
+// succeed settles as a dispatcher does: first at the places where the claims have left the rows, and then the other
+// jobs. Either one of the two statements takes effect for a job, or none.
 func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 	var p sqlgen.SettleSucceededParams
 	var places []pgtype.TID
@@ -72,7 +71,7 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 		places = append(places, l.place)
 	}
 	var settled []pgtype.UUID
-	if c.rand.IntN(4) > 0 { // some are too old to be looked for there
+	if c.rand.IntN(4) > 0 { // some leases are too old to try that
 		var err error
 		if c.rand.IntN(4) > 0 {
 			settled, err = c.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
@@ -80,7 +79,7 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 				Epochs: p.Epochs,
 			})
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
-				settled, err = nil, nil // it did not wait for another: all are left
+				settled, err = nil, nil // it did not wait for a lock: all are left
 			}
 		} else {
 			settled, err = c.db.SettleStreamed(ctx, sqlgen.SettleStreamedParams(p))
@@ -121,7 +120,7 @@ func (c *client) unfinished(ctx context.Context, h *history, a *ask) error {
 	return err
 }
 
-// settled notes which of the settlements took effect.
+// settled records which of the settlements took effect.
 func (h *history) settled(a *ask, ids []pgtype.UUID) {
 	for _, id := range ids {
 		op := a.about[id.Bytes]
@@ -173,9 +172,9 @@ func (c *client) expire(ctx context.Context, h *history, a *ask) error {
 	return nil
 }
 
-// elapse moves a row instead of the clock: a running job's lease has lapsed, a
-// waiting one has become due. What was stored in lease_extensions while it waited for
-// the row is of the time before, so it is removed by a statement that sees it.
+// elapse changes a row instead of the clock: the lease of a running job lapses, a waiting job becomes due. Extensions
+// that were stored in lease_extensions while their statement waited for the row belong to the time before, so a second
+// statement, which sees them, removes them.
 func (c *client) elapse(ctx context.Context, a *ask, id pgtype.UUID) error {
 	op := operation{in: input{verb: elapse}}
 	a.about[id.Bytes] = op
@@ -222,10 +221,10 @@ func (c *client) read(ctx context.Context, a *ask, id pgtype.UUID) error {
 	op := operation{in: input{verb: read}}
 	a.about[id.Bytes] = op
 	rows, err := c.db.FindJob(ctx, id, pgtype.UUID{})
-	if len(rows) == 1 { // none leaves a status that no job has
+	if len(rows) == 1 { // without a row, the status stays one that no job has
 		row := rows[0]
 		op.out = output{status: outbox.Status(row.Status), epoch: row.Epoch, attempt: int(row.Attempt)}
-		// By the database's clocks alone: a lease that has not lapsed has most of ttl left.
+		// By the database's clock alone: a lease that has not lapsed has most of ttl left.
 		op.out.lapsed = row.LeaseExpiresAt.Valid && row.LeaseExpiresAt.Time.Before(row.CreatedAt.Time.Add(ttl/2))
 	}
 	a.about[id.Bytes] = op

@@ -21,15 +21,14 @@ const (
 	clients   = 6
 	jobs      = 5                      // of each history
 	killOneIn = 100                    // operations
-	killAfter = 300 * time.Microsecond // at most: before, amid or after the statement
-	bound     = 20 * time.Second       // for everything that is asked of the server
+	killAfter = 300 * time.Microsecond // at most: before, during or after the statement
+	bound     = 20 * time.Second       // for every statement
 )
 
-// crowd is the clients, for all histories.
+// crowd is the clients of all histories.
 type crowd struct{ clients []*client }
 
-// client is a worker, a reaper and an operator in one, who may be killed at any
-// moment and is replaced then.
+// client is a worker, a reaper and an operator in one. It may be killed at any moment, and is replaced then.
 type client struct {
 	crowd   *crowd
 	number  int
@@ -67,8 +66,8 @@ func (c *client) reconnect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect client %d: %w", c.number, err)
 	}
-	// As the dispatcher does: rows are then locked in the order in which they are
-	// named, so that two that settle the same leases cannot deadlock.
+	// As the dispatcher does: statements then lock rows in the order in which they are named, so that two that settle
+	// the same leases cannot deadlock.
 	if _, err := conn.Exec(
 		ctx, `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan`); err != nil {
 		return fmt.Errorf("prepare client %d: %w", c.number, err)
@@ -84,7 +83,7 @@ func (task) Kind() string { return "task" }
 // play makes one history on jobs of its own.
 func (c *crowd) play(ctx context.Context, number, operations int) (*history, error) {
 	h := &history{}
-	// Those of the history before would be claimed and reaped as well.
+	// Otherwise the jobs of the last history would be claimed and reaped, too.
 	if _, err := c.clients[0].conn.Exec(ctx, `DELETE FROM outbox.jobs`); err != nil {
 		return nil, err
 	}
@@ -109,8 +108,7 @@ func (c *crowd) play(ctx context.Context, number, operations int) (*history, err
 	return h, group.Wait()
 }
 
-// act does one operation, and may be killed while it is under way: its connection
-// is cut, as by a process that dies.
+// act does one operation. The client may be killed meanwhile: its connection is cut, as when a process dies.
 func (c *client) act(ctx context.Context, h *history, a *ask) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -125,7 +123,7 @@ func (c *client) act(ctx context.Context, h *history, a *ask) error {
 	switch {
 	case failure == nil:
 		h.end(a)
-	case answered || killed == nil: // nothing that is asked here may be refused by the server
+	case answered || killed == nil: // the server must refuse no operation
 		return fmt.Errorf("client %d: %w", c.number, failure)
 	}
 	if killed == nil {
@@ -141,8 +139,8 @@ func (c *client) act(ctx context.Context, h *history, a *ask) error {
 	return nil
 }
 
-// replace connects anew and waits until the backend of the killed client is gone,
-// and with it the statement that it may have been at.
+// replace connects anew, and waits until the backend of the killed client is gone, and with it the statement that it
+// may have run.
 func (c *client) replace(ctx context.Context) error {
 	pid := c.conn.PgConn().PID()
 	_ = c.conn.PgConn().Conn().Close()
@@ -159,8 +157,8 @@ func (c *client) replace(ctx context.Context) error {
 	return nil
 }
 
-// choose decides what to do. The function that it returns fills in a.about: first
-// what may happen to which job, then, if an answer came, what did.
+// choose decides what to do. The function that it returns fills in a.about: first what may happen to each job, then, if
+// there was a response, what did.
 func (c *client) choose(h *history, a *ask) func(context.Context) error {
 	id := pgtype.UUID{Bytes: h.jobs[c.rand.IntN(len(h.jobs))], Valid: true}
 	switch n := c.rand.IntN(100); {
@@ -185,8 +183,7 @@ func (c *client) choose(h *history, a *ask) func(context.Context) error {
 	}
 }
 
-// someLeases picks one or two leases of different jobs: mostly young ones, so that
-// some of them still count.
+// someLeases picks one or two leases of different jobs: mostly recent ones, so that some of them are still valid.
 func (c *client) someLeases(h *history) []held {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,8 +201,8 @@ func (c *client) someLeases(h *history) []held {
 			some = append(some, l)
 		}
 	}
-	// The engine sends a lease's outcome in one batch only; here two clients may send
-	// the same two at once, and must not wait for each other.
+	// The engine sends a lease's outcome in one batch only. Here two clients may send the same two leases at once, and
+	// must not wait for each other.
 	slices.SortFunc(some, func(a, b held) int { return bytes.Compare(a.id[:], b.id[:]) })
 	return some
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// history is what clients asked and heard. Its clock counts calls and returns:
-// what returned before another was called has a lower number, and more is not
-// needed.
+// history records the operations of the clients and their results. Its clock counts calls and returns: if an operation
+// returned before another was called, its number is lower, and the checker needs no more.
 type history struct {
 	jobs []outbox.ID
 
@@ -30,10 +29,9 @@ type history struct {
 type ask struct {
 	client       int
 	call, answer int64
-	// quiet is when the statement had certainly ended: for one whose client was
-	// killed, when its backend was gone.
+	// quiet is when the statement had certainly ended: if its client was killed, when the backend was gone.
 	quiet int64
-	// about is what became of each job, by job.
+	// about holds the operation on each job.
 	about map[outbox.ID]operation
 	spare int // of a claim: the room that was left
 }
@@ -43,8 +41,7 @@ type operation struct {
 	out output
 }
 
-// held is a lease that some client was given. All clients use them all, for ever:
-// they are the zombies.
+// held is a lease that a client was granted. All clients use all of them, forever: that makes them zombies.
 type held struct {
 	id      outbox.ID
 	epoch   int64
@@ -52,7 +49,7 @@ type held struct {
 	place   pgtype.TID
 }
 
-// begin counts an operation and returns it, nil when there were enough.
+// begin counts an operation and returns it, or nil if there were enough.
 func (h *history) begin(client, most int) *ask {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,7 +66,7 @@ func (h *history) begin(client, most int) *ask {
 	return a
 }
 
-// end notes the time of the answer.
+// end records the time of the response.
 func (h *history) end(a *ask) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +74,7 @@ func (h *history) end(a *ask) {
 	a.answer, a.quiet = h.clock, h.clock
 }
 
-// endUnheard notes that nobody heard the answer, and that the statement is over.
+// endUnheard records that the client got no response, and that the statement has ended.
 func (h *history) endUnheard(a *ask) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,10 +92,10 @@ func (h *history) give(l held) {
 	h.leases = append(h.leases, l)
 }
 
-// byJob returns the operations on each job, with what the checker has to know of
-// the other statements that touched it at the same time.
+// byJob returns the operations on each job, with what the checker must know of other statements that touched the job at
+// the same time.
 func (h *history) byJob() [][]porcupine.Operation {
-	taken := map[*ask]int{} // jobs that others may have changed under a claim
+	taken := map[*ask]int{} // the number of jobs that others may have changed during a claim
 	for _, id := range h.jobs {
 		asks, locking := h.about(id)
 		for _, a := range asks {
@@ -116,12 +113,12 @@ func (h *history) byJob() [][]porcupine.Operation {
 		asks, _ := h.about(id)
 		for _, a := range asks {
 			op := a.about[id]
-			if op.in.verb == lock { // counted above; there is nothing to judge
+			if op.in.verb == lock { // counted above; its result proves nothing
 				continue
 			}
 			if op.in.verb == passBy && !op.in.reaper {
-				// A job that was changed between a claim's snapshot and its lock is left
-				// alone and still takes room: perhaps all that there was.
+				// A claim skips a job that was changed between its snapshot and its lock, and such a job still takes
+				// room: perhaps all that was left.
 				op.in.contended = op.in.contended || taken[a] >= a.spare
 			}
 			events = append(events, porcupine.Operation{
@@ -153,6 +150,5 @@ func (h *history) about(id outbox.ID) (asks, locking []*ask) {
 	return asks, locking
 }
 
-// overlaps reports whether another statement ran while this one did: it may have
-// had a row locked.
+// overlaps reports whether another statement ran at the same time: it may have had a row locked.
 func (a *ask) overlaps(b *ask) bool { return a != b && b.call < a.quiet && a.call < b.quiet }

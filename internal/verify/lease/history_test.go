@@ -8,15 +8,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A claim that is full may have locked the row of a job that it did not get:
+// A claim without room may have locked the row of a job that it did not get:
 //
 //  1. it takes its snapshot, in which the job waits;
-//  2. another claims the job and commits;
-//  3. it locks the job's row, in its newest version, sees that the job does not wait
-//     any more, and goes on to one that does; the lock stays until it commits;
-//  4. the other extends its lease, and learns that the row was locked.
+//  2. another client claims the job and commits;
+//  3. it locks the newest version of the job's row, sees that the job is not waiting any more, and goes on to one that
+//     is; it keeps the lock until it commits;
+//  4. the other client extends its lease, and is told that the row was locked.
 //
-// So the extension was contended, although the claim says nothing about the job.
+// So the extension was contended, although the claim did not return the job.
 func TestAFullClaimMayHaveLockedWhatItDidNotGet(t *testing.T) {
 	t.Parallel()
 	job, got := outbox.NewID(), outbox.NewID()
@@ -42,7 +42,7 @@ func TestAFullClaimMayHaveLockedWhatItDidNotGet(t *testing.T) {
 			t.Errorf("job %d is %s", i, got)
 		}
 	}
-	// Without anybody who could have had the lock the same answer is an error.
+	// Without a statement that could have held the lock, the same result is an error.
 	h.asks = h.asks[1:]
 	if got := porcupine.CheckOperationsTimeout(register, h.byJob()[0], patience); got != porcupine.Ok {
 		return

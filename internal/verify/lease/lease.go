@@ -1,9 +1,7 @@
-// Package lease checks that the lease of a job is linearizable: whatever many
-// clients do to it at once, and whichever of them are killed between asking and
-// hearing, there is one order of all operations that a lease in memory could have
-// gone through. Histories are made with the real statements on a real database
-// and judged by porcupine, job by job. It needs no package testing, so that a
-// command can run it as well.
+// Package lease checks that the lease of a job is linearizable: whatever many clients do to it at once, and whichever
+// of them are killed before the response, there is one order of all operations that a lease in memory could have gone
+// through. The histories come from the real statements on a real database; porcupine judges them, job by job. The
+// package does not need package testing, so that a command can run it, too.
 package lease
 
 import (
@@ -20,7 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Statements are what is checked. *sqlgen.Queries is the real thing.
+// Statements are the statements that are checked. *sqlgen.Queries has the real ones.
 type Statements interface {
 	ClaimJobs(context.Context, sqlgen.ClaimJobsParams) ([]sqlgen.ClaimJobsRow, error)
 	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
@@ -40,18 +38,18 @@ var _ Statements = (*sqlgen.Queries)(nil)
 type Config struct {
 	Histories  int    // 200
 	Operations int    // 400, in each history
-	Seed       uint64 // of the clients' choices; what comes of them is up to the race
-	// Statements makes what a client runs on its connection; nil is the real ones.
+	Seed       uint64 // of the clients' choices; their outcomes depend on the race
+	// Statements returns the statements that a client runs on its connection; nil means the real ones.
 	Statements func(*pgx.Conn) Statements
 }
 
-// Report is what was found. Everything is well if Linearizable equals Histories.
+// Report is the result of a check, which passed if Linearizable equals Histories.
 type Report struct {
 	Histories    int
 	Linearizable int
-	Undecided    int // the checker ran out of time: no success
+	Undecided    int // the checker ran out of time: not a success
 	Operations   int // by clients
-	Killed       int // clients that never heard what became of their operation
+	Killed       int // clients that got no response to their operation
 	Refused      int // writes with a lease that was lost
 	Illegal      []Illegal
 }
@@ -62,7 +60,7 @@ type Illegal struct {
 	Events  []porcupine.Operation
 }
 
-// String lists the operations in the order in which they were asked for.
+// String lists the operations in the order in which they were requested.
 func (i Illegal) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "history %d is not linearizable:\n", i.History)
@@ -73,12 +71,11 @@ func (i Illegal) String() string {
 	return b.String()
 }
 
-// patience is for the checker with one job; it takes milliseconds.
+// patience bounds the checker for one job; it usually takes milliseconds.
 const patience = 30 * time.Second
 
-// Check makes histories and judges them. connect opens a connection of one
-// client; the database must have no other jobs, nobody else may use it. An error
-// means that the check could not be carried out.
+// Check makes histories and judges them. connect opens a connection of one client. The database must have no other jobs
+// and no other users. An error means that the check could not be made.
 func Check(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), config Config) (Report, error) {
 	if config.Statements == nil {
 		config.Statements = func(conn *pgx.Conn) Statements { return sqlgen.New(conn) }

@@ -31,8 +31,8 @@ func check(t *testing.T, config lease.Config) lease.Report {
 	return report
 }
 
-// Whatever workers, zombies, reapers and operators do to a job at the same time,
-// killed or not, its lease goes through one order of all that was done.
+// Whatever workers, zombies, reapers and operators do to a job at the same time, killed or not, there is one order of
+// all operations that its lease can have gone through.
 func TestTheLeaseIsLinearizable(t *testing.T) {
 	t.Parallel()
 	const histories = 30
@@ -51,7 +51,7 @@ func TestTheLeaseIsLinearizable(t *testing.T) {
 // planted is set by make mutants.
 var planted = flag.Bool("planted", false, "also check statements with an error in them: each has to be found")
 
-// Errors that somebody might make in a statement are found.
+// The check finds errors in statements.
 func TestPlantedErrorsAreFound(t *testing.T) {
 	if !*planted {
 		t.Skip("this proves the check, not the statements: make mutants runs it")
@@ -71,7 +71,7 @@ func TestPlantedErrorsAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(100) { // found in a race, so not in every history
+			for seed := range uint64(100) { // an error is found in a race, so not in every history
 				report := check(t, lease.Config{Histories: 1, Seed: seed, Statements: bug.statements})
 				if len(report.Illegal) > 0 {
 					return

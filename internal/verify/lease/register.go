@@ -8,42 +8,40 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const maxAttempts = 3 // of every job here
+const maxAttempts = 3 // of every job
 
-// verb is what was asked about one job. A statement about several jobs is several
-// operations that happen at the same time.
+// verb is what an operation does to one job. A statement about several jobs is several operations at the same time.
 type verb string
 
 const (
 	claim   verb = "claim"   // got the job
 	settle  verb = "settle"  // as succeeded, retrying, failed, or pending: given back
 	extend  verb = "extend"  //
-	beside  verb = "beside"  // an extension that found the row locked, if nothing was heard of it
+	beside  verb = "beside"  // an extension that may have found the row locked, if its client got no response
 	expire  verb = "expire"  // a reaper's pass that took the lease away
 	passBy  verb = "pass by" // a claim or a reaper's pass that had room and did not take the job
-	lock    verb = "lock"    // a claim that had no room and may have locked the job's row: it says nothing else
+	lock    verb = "lock"    // a claim without room left, which may have locked the row: it proves nothing else
 	elapse  verb = "elapse"  // time goes by: the lease lapses, or the job becomes due
-	retry   verb = "retry"   // an operator's
-	dismiss verb = "dismiss" // an operator's
+	retry   verb = "retry"   // by an operator
+	dismiss verb = "dismiss" // by an operator
 	read    verb = "read"
 )
 
-// input is an operation as it was asked for.
+// input is an operation as it was requested.
 type input struct {
 	verb  verb
 	epoch int64         // of settle and extend
 	to    outbox.Status // of settle
-	// Somebody else may have had the row locked meanwhile: SKIP LOCKED may have
-	// left it alone for no other reason.
+	// Another client may have had the row locked meanwhile, so that SKIP LOCKED skipped it.
 	contended bool
-	reaper    bool // of pass by: which of the two
+	reaper    bool // of pass by: a reaper's pass, not a claim
 }
 
-// output is what was heard of it.
+// output is the result of an operation, as far as the client got it.
 type output struct {
-	unknown bool // nothing: the client was killed
-	done    bool // it took effect
-	lost    bool // of extend: not merely locked
+	unknown bool // the client was killed, and got no response
+	done    bool // the operation took effect
+	lost    bool // of extend: the lease is lost, and not only the row locked
 	status  outbox.Status
 	epoch   int64
 	attempt int
@@ -57,8 +55,8 @@ type state struct {
 	attempt int
 	lost    int
 	lapsed  bool
-	beside  bool // an extension found the row locked: a reaper that sees what it left passes the job by
-	due     bool // for sure; after some lost leases a job waits for seconds
+	beside  bool // an extension found the row locked: a reaper that sees the extension passes the job by
+	due     bool // certainly due; after some lost leases a job waits for seconds
 }
 
 var register = porcupine.Model{
@@ -70,9 +68,9 @@ var register = porcupine.Model{
 	DescribeOperation: describe,
 }
 
-// step says whether the operation can have had this output here, and what follows.
-// One whose output is unknown takes effect here if it can. That it need not have
-// is covered all the same: it has no end, so it may come after everything else.
+// step reports whether the operation can have this output in this state, and returns the next state. An operation with
+// an unknown output takes effect here if it can. It need not have taken effect, which is covered, too: such an
+// operation has no end, so it may come after everything else.
 func (s state) step(in input, out output) (bool, state) {
 	next, possible := s.apply(in)
 	if out.unknown {
@@ -98,7 +96,7 @@ func (s state) step(in input, out output) (bool, state) {
 	case elapse:
 		return out.done == possible && (!possible || out.status == s.status && out.epoch == s.epoch), next
 	case retry:
-		if out.status == "" { // not found among the open ones
+		if out.status == "" { // not found among the open jobs
 			return s.status.Closed(), s
 		}
 		return out.status == s.status && out.done == possible, next
@@ -109,7 +107,7 @@ func (s state) step(in input, out output) (bool, state) {
 	}
 }
 
-// apply carries the operation out if it is possible.
+// apply applies the operation if that is possible.
 func (s state) apply(in input) (next state, possible bool) {
 	next = s
 	holds := s.holds(in.epoch)
@@ -172,7 +170,7 @@ func (s state) settled(to outbox.Status) state {
 }
 
 func (s state) expired() state {
-	s.due = s.due && s.lost == 0 // the first time it keeps its place in the queue
+	s.due = s.due && s.lost == 0 // the first time the job keeps its place in the queue
 	s.status, s.epoch, s.lost, s.lapsed = outbox.Retrying, s.epoch+1, s.lost+1, false
 	if s.attempt >= maxAttempts || s.lost >= 2*maxAttempts+10 {
 		s.status = outbox.Dead

@@ -11,19 +11,17 @@ import (
 	"path/filepath"
 )
 
-// Feed reads the ledgers of a folder while they are being written, and keeps
-// nothing of them: what a soak writes in hours is read once.
+// Feed reads the ledgers of a folder while they are being written, and keeps nothing of them: what a soak writes in
+// hours is read once.
 type Feed struct {
 	folder string
 	read   map[string]int64 // bytes, by file
 }
 
-// NewFeed begins at the first entries of all ledgers, of those too that are yet to
-// be opened.
+// NewFeed returns a Feed that starts at the first entries of all ledgers, including those that do not exist yet.
 func NewFeed(folder string) *Feed { return &Feed{folder, map[string]int64{}} }
 
-// Fresh is every entry that was completed since the last call, file by file. It ends
-// at the first error.
+// Fresh returns every entry that was completed since the last call, file by file. It ends at the first error.
 func (f *Feed) Fresh() iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		paths, err := filepath.Glob(filepath.Join(f.folder, "*"+Suffix))

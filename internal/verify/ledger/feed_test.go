@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A feed tells every entry once, of files that come later too, and leaves a line that
-// is being written for the next time.
+// A feed returns every entry once, also those of files that are created later, and leaves an incomplete line for the
+// next time.
 func TestAFeedTellsEveryEntryOnce(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -1,9 +1,8 @@
-// Package ledger is the memory of a fault test outside of the database under
-// test: files to which processes append a line for everything they do, and their
-// reader.
+// Package ledger is the record of a fault test outside the database under test. Processes append a line to files for
+// everything they do; the package also reads these files.
 //
-// A line is one write(2) with O_APPEND: processes may share a file, and a kill -9
-// loses nothing but the line that was being written.
+// A line is one write(2) with O_APPEND: processes may share a file, and a kill -9 loses at most the line that was being
+// written.
 package ledger
 
 import (
@@ -21,36 +20,34 @@ const (
 	Start   = "start"   // an attempt begins
 	End     = "end"     // the handler returned; Error is empty if it succeeded
 	Effect  = "effect"  // a transaction with the effect was seen to commit
-	Refused = "refused" // it was refused: the lease is lost
-	Failed  = "failed"  // it failed, and certainly did not commit
-	Unknown = "unknown" // the connection broke at COMMIT: it may have committed
+	Refused = "refused" // such a transaction was refused: the lease is lost
+	Failed  = "failed"  // such a transaction failed, and certainly did not commit
+	Unknown = "unknown" // the connection broke at COMMIT: the transaction may have committed
 	Stalled = "stalled" // a handler waits for SIGCONT
 )
 
-// Events of a producer; Key names the business row. [Failed] and [Unknown] are
-// said of producers too.
+// Events of a producer; Key names the business row. Producers also write [Failed] and [Unknown].
 const (
 	Attempted = "attempted" // a transaction begins
 	Acked     = "acked"     // its commit was acknowledged
 )
 
-// Published is said by a sink of a message that it has accepted: Key is the body, Do the sink, Detail the id and Epoch
-// the position.
+// Published is written by a sink about a message that it has accepted: Key is the body, Do the sink, Detail the id and
+// Epoch the position.
 const Published = "published"
 
-// Calls of a worker to the database, where they are traced: Do is the statement
-// and N microseconds.
+// Traced calls of a worker to the database: Do is the statement and N the microseconds.
 const (
-	Called    = "called"    // how long it took
-	Overdue   = "overdue"   // it returned so long after the end of its context
-	Unbounded = "unbounded" // it has no deadline
+	Called    = "called"    // the duration of a call
+	Overdue   = "overdue"   // a call returned so long after the end of its context
+	Unbounded = "unbounded" // a call has no deadline
 )
 
 // Entry is one line.
 type Entry struct {
-	At      time.Time `json:"at"`             // the machine's time, however the writer's clock was put off
+	At      time.Time `json:"at"`             // the machine's time, even if the writer's clock is off
 	Clock   time.Time `json:"clock,omitzero"` // the writer's, if it is not the machine's
-	Worker  string    `json:"worker"`         // who writes, producers too
+	Worker  string    `json:"worker"`         // name of the process that writes, also of a producer
 	PID     int       `json:"pid"`
 	Event   string    `json:"event"`
 	Job     outbox.ID `json:"job,omitzero"`
@@ -70,8 +67,7 @@ type Writer struct {
 	name string
 }
 
-// Open makes the file if there is none. Name is what the process is called in
-// its lines.
+// Open opens a ledger, and creates the file if there is none. The process is called name in its lines.
 func Open(path, name string) (*Writer, error) {
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -80,15 +76,14 @@ func Open(path, name string) (*Writer, error) {
 	return &Writer{file: file, name: name}, nil
 }
 
-// Name is what the process is called in its lines.
+// Name returns the name of the process in its lines.
 func (w *Writer) Name() string { return w.name }
 
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// Write appends the entries, in one write, and does not return without having
-// written: what is not in the ledger must not have happened. It panics if it
-// cannot.
+// Write appends the entries, in one write, and returns only once they are written: what is not in the ledger must not
+// have happened. It panics if it cannot write.
 func (w *Writer) Write(entries ...Entry) {
 	var lines []byte
 	for _, e := range entries {
@@ -105,8 +100,8 @@ func (w *Writer) Write(entries ...Entry) {
 	}
 }
 
-// now is the time of the machine, and the process's clock if it differs: a row of
-// the scorecard puts it off, and with it time.Now. It does not reach gettimeofday.
+// now returns the time of the machine, and the process's clock if it differs: a row of the scorecard sets that clock
+// off, which affects time.Now, but not gettimeofday.
 func now() (at, clock time.Time) {
 	clock = time.Now()
 	var tv syscall.Timeval

@@ -15,13 +15,11 @@ import (
 // Suffix is how the names of ledgers end.
 const Suffix = ".jsonl"
 
-// All is every entry of every ledger in a folder, file by file, each in the order
-// of its writing. It ends at the first error: a ledger that cannot be read proves
-// nothing.
+// All returns every entry of every ledger in a folder, file by file, in the order in which they were written. It ends
+// at the first error: a ledger that cannot be read proves nothing.
 //
-// A last line without its end is left out. A kill -9 may cut a write short where it
-// crosses from one page to the next, and then the process has done nothing since: it is as
-// if it had been killed before the write, which every check has to allow for.
+// All leaves out an incomplete last line. A kill -9 may cut a write short at a page boundary, and then the process has
+// done nothing since: it is as if it had been killed before the write, which every check must allow for.
 func All(folder string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		paths, err := filepath.Glob(filepath.Join(folder, "*"+Suffix))
@@ -72,20 +70,20 @@ type Tail struct {
 	broken  error
 }
 
-// NewTail reads the ledger at path, which need not exist yet.
+// NewTail returns a Tail of the ledger at path, which need not exist yet.
 func NewTail(path string) *Tail { return &Tail{path: path} }
 
-// Path is where the ledger is.
+// Path returns the path of the ledger.
 func (t *Tail) Path() string { return t.path }
 
-// Entries is every complete entry so far, in the order of their writing, and what
-// was wrong with the file, if anything was.
+// Entries returns every complete entry so far, in the order in which they were written, and the first error in reading
+// the file.
 func (t *Tail) Entries() ([]Entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	file, err := os.Open(t.path)
 	if err != nil {
-		return t.entries, t.broken // nobody has written yet
+		return t.entries, t.broken // nothing was written yet
 	}
 	defer file.Close()
 	fresh, err := io.ReadAll(io.NewSectionReader(file, t.read, 1<<40))

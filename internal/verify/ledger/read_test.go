@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A line that a kill -9 has cut short is the last one of its file, and has not happened.
-// Any other line that cannot be read proves that the ledger is none.
+// A line that a kill -9 has cut short is the last one of its file, and counts as not written. Any other line that
+// cannot be read makes the ledger invalid.
 func TestOnlyALastLineMayBeCutShort(t *testing.T) {
 	t.Parallel()
 	const line = `{"at":"2026-11-25T19:30:34.687069439Z","worker":"w7","pid":7,"event":"start","n":1}`

@@ -35,8 +35,7 @@ const (
 	pausedQueues = `SELECT queue FROM outbox.queues WHERE paused_at IS NOT NULL`
 )
 
-// compare reads the whole database, in one round trip, and wants it to be what
-// the model says.
+// compare reads the whole database, in one round trip, and compares it with the model.
 func (m *Machine) compare(ctx context.Context) error {
 	stored, keys, paused := map[outbox.ID]*row{}, map[string]outbox.ID{}, map[string]bool{}
 	batch := &pgx.Batch{}

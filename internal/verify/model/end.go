@@ -22,14 +22,14 @@ func (m *Machine) enqueueHeld(ctx context.Context, d Draws) (bool, error) {
 		outbox.Options{Hold: true, Deadline: pick(d, []time.Time{{}, m.nextYear()}, "deadline")})
 }
 
-// enqueueWithDeadline stores a job that has a year.
+// enqueueWithDeadline stores a job with a deadline in a year.
 func (m *Machine) enqueueWithDeadline(ctx context.Context, d Draws) (bool, error) {
 	return m.enqueueAs(ctx, d, "", outbox.Options{Deadline: m.nextYear()})
 }
 
 func (*Machine) nextYear() time.Time { return time.Now().AddDate(1, 0, 0) }
 
-// release lets a job run that was held, or is refused.
+// release releases a held job, or is refused.
 func (m *Machine) release(ctx context.Context, d Draws) (bool, error) {
 	if len(m.ids) == 0 {
 		return false, nil
@@ -46,7 +46,8 @@ func (m *Machine) release(ctx context.Context, d Draws) (bool, error) {
 	return true, err
 }
 
-// cancel is three-way.
+// cancel cancels a job: it closes a waiting job, asks the worker of a running one to stop, and is refused for a closed
+// one.
 func (m *Machine) cancel(ctx context.Context, d Draws) (bool, error) {
 	if len(m.ids) == 0 {
 		return false, nil
@@ -83,8 +84,7 @@ func wantRefusal(err error, j *job) error {
 	return nil
 }
 
-// deadlineComes is time going by: the deadlines of some jobs have come. Nobody has
-// noticed yet.
+// deadlineComes makes the deadline of a job pass. No process has noticed yet.
 func (m *Machine) deadlineComes(ctx context.Context, d Draws) (bool, error) {
 	ids := m.where(func(j *job) bool { return !j.Status.Closed() && j.hasDeadline && !j.late })
 	if len(ids) == 0 {
@@ -96,7 +96,7 @@ func (m *Machine) deadlineComes(ctx context.Context, d Draws) (bool, error) {
 	return true, err
 }
 
-// expireDeadlines closes what is late, but no dead letters.
+// expireDeadlines closes the jobs whose deadlines have passed, except dead letters.
 func (m *Machine) expireDeadlines(ctx context.Context, _ Draws) (bool, error) {
 	late := m.where(func(j *job) bool { return j.late && engine.CanBecome(j.Status, outbox.Expired) })
 	row, err := m.q.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
@@ -114,8 +114,8 @@ func (m *Machine) expireDeadlines(ctx context.Context, _ Draws) (bool, error) {
 	return true, err
 }
 
-// closeCalledOff is what a worker does after an outcome was refused: it closes what
-// was cancelled or is late, and nothing else.
+// closeCalledOff does what a worker does after an outcome was refused: it closes the jobs that were cancelled or are
+// past their deadline, and no others.
 func (m *Machine) closeCalledOff(ctx context.Context, d Draws) (bool, error) {
 	leases := m.drawLeases(d, 3)
 	if len(leases) == 0 {
@@ -153,15 +153,16 @@ func (m *Machine) closeCalledOff(ctx context.Context, d Draws) (bool, error) {
 	return true, sameIDs(closed, want)
 }
 
-// calledOff is when no outcome but success is taken from the worker, or none.
+// calledOff reports whether the job was cancelled or is past its deadline. In the first case the worker's only outcome
+// that counts is success, in the second none.
 func (j *job) calledOff() bool { return j.Asked || j.late }
 
-// onTime leaves out what is late: nothing that a worker says of it counts.
+// onTime leaves out the jobs that are past their deadline: no outcome of them counts.
 func (m *Machine) onTime(ids []outbox.ID) []outbox.ID {
 	return slices.DeleteFunc(slices.Clone(ids), func(id outbox.ID) bool { return m.jobs[id].late })
 }
 
-// wanted leaves out what is late or was cancelled.
+// wanted leaves out the jobs that are past their deadline or were cancelled.
 func (m *Machine) wanted(ids []outbox.ID) []outbox.ID {
 	return slices.DeleteFunc(slices.Clone(ids), func(id outbox.ID) bool { return m.jobs[id].calledOff() })
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// keyShape is what the jobs of a key have in common: each key has one of its own.
+// keyShape is what the jobs of a key have in common.
 type keyShape struct {
 	key   string
-	limit int // of jobs that run at once
+	limit int // most jobs that may run at once
 	rules outbox.Options
-	drawn func(Draws) outbox.Options // instead, for each job
+	drawn func(Draws) outbox.Options // instead of rules: draws the rules of each job
 }
 
 var keyShapes = []keyShape{
@@ -51,7 +51,7 @@ const (
 	mixedKey = "mixed"
 )
 
-// keyedJob is what is stored of an open job.
+// keyedJob holds what is stored of an open job.
 type keyedJob struct {
 	id        outbox.ID
 	key       string
@@ -79,13 +79,12 @@ func (j *keyedJob) inLine() bool {
 	return j.ordered && j.status != outbox.Created && !(j.dead() && j.onDeath == string(outbox.SkipDead))
 }
 
-// KeyedMachine plays random operations on the jobs of a few keys, and wants after
-// each of them what docs/guides/keys.md promises. It does not foretell what is stored, as
-// Machine does: what it holds against the database is written here from the
-// promises, and not from the statements.
+// KeyedMachine plays random operations on the jobs of a few keys, and checks after each what docs/guides/keys.md
+// promises. Unlike Machine, it does not predict what is stored: it checks the database against rules that are written
+// from the promises, and not from the statements.
 type KeyedMachine struct {
-	Streamed bool      // every job is; set before Reset, as Tenant is
-	Tenant   outbox.ID // whose jobs they are
+	Streamed bool      // whether jobs are streamed; set before Reset
+	Tenant   outbox.ID // of all jobs; set before Reset
 
 	db       *pgxpool.Pool
 	q        *sqlgen.Queries
@@ -95,19 +94,19 @@ type KeyedMachine struct {
 	open   map[outbox.ID]*keyedJob
 	closed map[outbox.ID]outbox.Status
 	parked map[string]bool
-	// dirty are the keys that a process had freed when it died: until the reaper's
-	// sweep, jobs of them may wait though they could run.
+	// dirty are the keys in which a process had freed a slot when it died: until the reaper's sweep, their jobs may
+	// wait although they could run.
 	dirty  map[string]bool
 	ops    int
 	resets int
 }
 
-// NewKeyed makes a machine. It is used after Reset.
+// NewKeyed returns a machine. The caller calls Reset before the first operation.
 func NewKeyed(db *pgxpool.Pool) *KeyedMachine {
 	return &KeyedMachine{Tenant: outbox.RootTenant, db: db, q: sqlgen.New(db), operator: operator.New(db)}
 }
 
-// Reset begins anew with an empty outbox. It deletes every job of the database.
+// Reset empties the outbox and the machine's state. It deletes every job of the database.
 func (m *KeyedMachine) Reset(ctx context.Context) error {
 	m.known, m.dirty = nil, map[string]bool{}
 	m.open, m.closed, m.parked = nil, nil, nil
@@ -116,7 +115,7 @@ func (m *KeyedMachine) Reset(ctx context.Context) error {
 		"outbox.events")
 }
 
-// Ops is how many operations have been done and checked since NewKeyed.
+// Ops returns how many operations have been done and checked since NewKeyed.
 func (m *KeyedMachine) Ops() int { return m.ops }
 
 // Operations returns the operations by name.
@@ -144,7 +143,7 @@ func (m *KeyedMachine) Operations() map[string]Operation {
 	}
 	for name, do := range operations {
 		operations[name] = func(ctx context.Context, d Draws) (bool, error) {
-			err := m.look(ctx) // of the first operation; the others know
+			err := m.look(ctx) // for the first operation; check has looked for the others
 			done := false
 			if err == nil {
 				done, err = do(ctx, d)
@@ -211,7 +210,7 @@ func (m *KeyedMachine) look(ctx context.Context) error {
 	return m.db.SendBatch(ctx, batch).Close()
 }
 
-// where returns the open jobs that satisfy is, in the order of their making.
+// where returns the open jobs that satisfy is, in the order of creation.
 func (m *KeyedMachine) where(is func(*keyedJob) bool) []*keyedJob {
 	var jobs []*keyedJob
 	for _, id := range m.known {
@@ -226,7 +225,7 @@ func (m *KeyedMachine) of(key string) []*keyedJob {
 	return m.where(func(j *keyedJob) bool { return j.key == key })
 }
 
-// head is the first in the line of a key, nil if nobody stands in it.
+// head returns the first ordered job of a key, nil if there is none.
 func head(jobs []*keyedJob) *keyedJob {
 	var first *keyedJob
 	for _, j := range jobs {

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// check reads the database and wants every promise kept.
+// check reads the database and checks every promise.
 func (m *KeyedMachine) check(ctx context.Context) error {
 	closed := m.closed
 	if err := m.look(ctx); err != nil {
@@ -40,8 +40,7 @@ func (m *KeyedMachine) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkMoves wants that nothing waits which could run, unless somebody died who was
-// about to see to that.
+// checkMoves checks that no job waits that could run, unless a process died that was about to promote it.
 func (m *KeyedMachine) checkMoves(key string, jobs []*keyedJob) error {
 	if m.dirty[key] {
 		return nil
@@ -56,7 +55,7 @@ func (m *KeyedMachine) checkMoves(key string, jobs []*keyedJob) error {
 	return nil
 }
 
-// couldRun is a blocked job for which there is a slot that nobody is about to take.
+// couldRun returns a blocked job for which there is a slot that no other job is about to take, or nil.
 func (m *KeyedMachine) couldRun(key string, jobs []*keyedJob) *keyedJob {
 	if m.parked[key] {
 		return nil
@@ -65,7 +64,7 @@ func (m *KeyedMachine) couldRun(key string, jobs []*keyedJob) *keyedJob {
 	if first := head(jobs); first != nil && first.status == outbox.Blocked && active == 0 {
 		return first
 	}
-	// One that is due is claimed, and moves the key on when it ends.
+	// A job that is due will be claimed, and its end promotes the next one.
 	taken := active + count(jobs, func(j *keyedJob) bool {
 		return !j.ordered && j.queued() && j.status != outbox.Blocked && j.due
 	})
@@ -86,9 +85,8 @@ func moreUrgent(a, b *keyedJob) int {
 		cmp.Compare(a.id.String(), b.id.String()))
 }
 
-// checkClaim compares what a claim took with what there was: nothing of a parked
-// key, of a line nobody but its head, and no more than each job's own limit. looked
-// says that it looked at everything and had room.
+// checkClaim compares what a claim took with what there was: no job of a parked key, of ordered jobs only the first,
+// and no more than each job's own limit. looked says that the claim looked at all jobs and had room left.
 func (m *KeyedMachine) checkClaim(ctx context.Context, claimed []outbox.ID, looked bool) error {
 	then, parked := m.open, m.parked
 	if err := m.look(ctx); err != nil {
@@ -109,8 +107,8 @@ func (m *KeyedMachine) checkClaim(ctx context.Context, claimed []outbox.ID, look
 			return fmt.Errorf("job %s of key %s was claimed at position %d before job %s at position %d", id, is.key,
 				is.position, first.id, first.position)
 		}
-		// Of the jobs of one claim those with the lower limit may have been first: a higher
-		// one lets a job run beside them.
+		// Of the jobs of one claim, those with a lower limit may have started first: a job with a higher limit may run
+		// beside them.
 		n := 1 + count(jobs, func(j *keyedJob) bool {
 			return running(j) && (running(then[j.id]) || j != is && (j.ordered || j.limit < is.limit ||
 				j.limit == is.limit && before(j, is)))

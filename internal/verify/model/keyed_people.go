@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// drawKeyed draws a job of a key.
+// drawKeyed draws the options of a job with a key.
 func (m *KeyedMachine) drawKeyed(d Draws) outbox.Options {
 	shape := pick(d, keyShapes, "key")
 	opts := shape.rules
@@ -41,7 +41,7 @@ func (m *KeyedMachine) enqueue(ctx context.Context, d Draws) (bool, error) {
 	return true, err
 }
 
-// submit wants exactly the verdict that the jobs ask for that wait.
+// submit checks that Submit decides as the waiting jobs of the key demand.
 func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 	if len(m.open) >= maxKeyed {
 		return false, nil
@@ -94,8 +94,8 @@ func newestOf(jobs []*keyedJob) *keyedJob {
 	return newest
 }
 
-// oldestOf is the one that is replaced: that with the first place in line, or the
-// one stored first, whichever of the two was stored before the other.
+// oldestOf returns the job that a new one replaces: of the first ordered job and the unordered job that was stored
+// first, the one that was stored earlier.
 func oldestOf(jobs []*keyedJob) *keyedJob {
 	var first, stored *keyedJob
 	for _, j := range jobs {
@@ -119,7 +119,7 @@ func storedBefore(a, b *keyedJob) bool {
 	return a.id.String() < b.id.String()
 }
 
-// drawJob picks an open job that satisfies is.
+// drawJob draws an open job that satisfies is, or returns nil.
 func (m *KeyedMachine) drawJob(d Draws, is func(*keyedJob) bool) *keyedJob {
 	jobs := m.where(is)
 	if len(jobs) == 0 {
@@ -171,16 +171,15 @@ func (m *KeyedMachine) unblock(ctx context.Context, d Draws) (bool, error) {
 	if errors.Is(err, operator.ErrKeyNotFound) && len(m.of(key)) == 0 {
 		err = nil
 	}
-	if errors.Is(err, operator.ErrKeyNotFound) { // nothing has been claimed of it, and nothing has died
+	if errors.Is(err, operator.ErrKeyNotFound) { // none of its jobs has been claimed or has died
 		err = nil
 	}
 	return true, err
 }
 
-// drain has everything run that can be made to run: in the end no job is left, or
-// some key was stuck for good.
+// drain now and then runs every job that can be made to run, and checks that none is left: otherwise a key is stuck.
 func (m *KeyedMachine) drain(ctx context.Context, d Draws) (bool, error) {
-	if d.Below(8, "now") != 7 { // it costs as much as many others
+	if d.Below(8, "now") != 7 { // it takes as long as many other operations
 		return false, nil
 	}
 	for round := 0; len(m.open) > 0; round++ {

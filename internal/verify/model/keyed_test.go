@@ -8,10 +8,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/model"
 )
 
-// After every one of some thousand operations on the jobs of a few keys, all that is
-// promised of keys holds: no key runs more than its limit, nobody overtakes in a
-// line, nothing is blocked that could run, what is replaced never runs, depths are
-// counted right, and whatever happened, everything can be brought to an end.
+// After each of some thousand operations on the jobs of a few keys, all promises of keys hold: no key runs more jobs
+// than its limit, ordered jobs run in order, no job is blocked that could run, replaced jobs never run, depths are
+// counted right, and all jobs can be completed in the end.
 func TestKeysKeepTheirPromises(t *testing.T) {
 	t.Parallel()
 	want := wantOps(t, 2_000)

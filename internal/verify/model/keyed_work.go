@@ -21,7 +21,7 @@ var allTime = []pgtype.Timestamptz{
 }
 
 func (m *KeyedMachine) claim(ctx context.Context, d Draws) (bool, error) {
-	var also []outbox.ID // whatever is offered: it may have moved on
+	var also []outbox.ID // any job may be offered, whatever its status is by now
 	for range d.Below(3, "offers") {
 		if len(m.known) > 0 {
 			also = append(also, pick(d, m.known, "offered"))
@@ -40,7 +40,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	for range priorities {
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
-	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // its error is also that of Err
+	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // rows.Err returns the error, too
 		[]pgtype.UUID{pgvalue.UUID(m.Tenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1},
 		[]int32{int32(len(priorities))},
 		priorities, fromRunAt, fromID, kinds[:1], offered, int32(room), keyedQueue, false)
@@ -49,7 +49,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	var id pgtype.UUID
 	var key *string
 	columns := make([]any, len(rows.FieldDescriptions()))
-	columns[0], columns[len(columns)-5] = &id, &key // a row without a job names a key, the last one not even that
+	columns[0], columns[len(columns)-5] = &id, &key // a row without a job names a key; the last row has neither
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		switch {
 		case id.Valid:
@@ -68,9 +68,8 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	if err := m.checkClaim(ctx, claimed, len(claimed) < room && reach > maxKeyed); err != nil {
 		return err
 	}
-	// What a claim blocks it must not have to promote: nobody else was there. But where
-	// the jobs of a key have different rules, one that cannot run may take the turn of
-	// one behind it that could: the look that follows mends it.
+	// A claim must not block a job that could run, since nothing else ran at the same time. But if the jobs of a key
+	// have different rules, one that cannot run may hold up a later one that could; moveOn repairs that.
 	for _, key := range halted {
 		if key == mixedKey {
 			continue
@@ -82,7 +81,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	return m.moveOn(ctx, halted, engine.MaxKeyActive)
 }
 
-// moveOn is what a dispatcher's promoter does for keys that jobs have left.
+// moveOn does what a dispatcher's promoter does for keys that jobs have left.
 func (m *KeyedMachine) moveOn(ctx context.Context, keys []string, slots int32) error {
 	var look sqlgen.FindMovableKeysParams
 	for i, key := range keys {
@@ -109,8 +108,7 @@ func (m *KeyedMachine) moveOn(ctx context.Context, keys []string, slots int32) e
 	return err
 }
 
-// left is the end of an attempt that is stored: the key is moved on, unless the
-// process dies first.
+// left does what follows the stored end of an attempt: the key's next jobs are promoted, unless the process dies first.
 func (m *KeyedMachine) left(ctx context.Context, d Draws, key string) error {
 	if d.Below(4, "the process dies") == 3 {
 		m.dirty[key] = true
@@ -119,7 +117,7 @@ func (m *KeyedMachine) left(ctx context.Context, d Draws, key string) error {
 	return m.moveOn(ctx, []string{key}, 1)
 }
 
-// drawRunning picks a job whose attempt is to end.
+// drawRunning draws a job whose attempt is to end.
 func (m *KeyedMachine) drawRunning(d Draws) *keyedJob {
 	jobs := m.where(running)
 	if len(jobs) == 0 {
@@ -182,13 +180,13 @@ func (m *KeyedMachine) unfinished(ctx context.Context, d Draws, outcomes ...outb
 	return true, m.left(ctx, d, j.key)
 }
 
-// asked reports whether somebody has cancelled a running job: only its success counts.
+// asked reports whether a running job was cancelled: then only its success counts.
 func (m *KeyedMachine) asked(ctx context.Context, j *keyedJob) (asked bool) {
 	_ = m.db.QueryRow(ctx, `SELECT cancel_requested_at IS NOT NULL FROM outbox.jobs WHERE id = $1`, j.id).Scan(&asked)
 	return asked
 }
 
-// lapse has the workers of some jobs die, and the reaper notice.
+// lapse makes the worker of a job die, and the reaper notice.
 func (m *KeyedMachine) lapse(ctx context.Context, d Draws) (bool, error) {
 	j := m.drawRunning(d)
 	if j == nil {
@@ -211,7 +209,7 @@ func (m *KeyedMachine) lapse(ctx context.Context, d Draws) (bool, error) {
 	return true, m.left(ctx, d, j.key)
 }
 
-// expire has deadlines come, and the reaper notice.
+// expire makes deadlines pass, and usually the reaper notice.
 func (m *KeyedMachine) expire(ctx context.Context, d Draws) (bool, error) {
 	jobs := m.where(func(j *keyedJob) bool { return !j.dead() })
 	if len(jobs) == 0 {
@@ -241,7 +239,7 @@ func (m *KeyedMachine) becomeDue(ctx context.Context, _ Draws) (bool, error) {
 	return true, err
 }
 
-// parkLater is time going by while heads are dead.
+// parkLater makes time pass while the first job of key "parked later" is dead, and checks that the key is parked.
 func (m *KeyedMachine) parkLater(ctx context.Context, _ Draws) (bool, error) {
 	first := head(m.of("parked later"))
 	if first == nil || !first.dead() || m.dirty[first.key] {
@@ -270,7 +268,7 @@ func (m *KeyedMachine) parkLater(ctx context.Context, _ Draws) (bool, error) {
 	return true, nil
 }
 
-// sweep is the reaper's: it finds everything that was left.
+// sweep runs the reaper's sweep, which finds all lost promotions.
 func (m *KeyedMachine) sweep(ctx context.Context, _ Draws) (bool, error) {
 	page := sqlgen.SweepKeysParams{AfterTenantID: pgtype.UUID{Valid: true}, MaxKeys: 100}
 	rows, err := m.q.SweepKeys(ctx, page)

@@ -1,7 +1,6 @@
-// Package model plays random operations on the jobs of a real database and on a
-// model of the state machine in memory, and compares the two after each: every
-// row, every column that the design speaks of. It needs no package testing, so
-// that a command can run it as well.
+// Package model plays random operations on the jobs of a real database and on a model of the state machine in memory.
+// After each operation it compares the two: every row, and every column that is part of the design. It does not need
+// package testing, so that a command can run it, too.
 package model
 
 import (
@@ -20,14 +19,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Draws is where choices come from: rapid in tests, which makes a failure small;
-// a seeded generator elsewhere.
+// Draws makes choices: rapid in tests, which shrinks a failure; elsewhere a seeded generator.
 type Draws interface {
-	// Below draws one of 0 to n-1; the label names it in reports.
+	// Below draws a number from 0 to n-1; the label names it in reports.
 	Below(n int, label string) int
 }
 
-// The choices are few, so that operations meet each other often.
+// There are few choices, so that operations often act on the same jobs.
 var (
 	queues     = []string{"mail", "media"}
 	kinds      = []string{"known", "unknown"} // the second has no handler in most claims
@@ -38,7 +36,7 @@ var (
 
 const maxOpen = 12 // jobs at once
 
-// row is what is stored of a job, and compared.
+// row holds the fields of a job that are stored and compared.
 type row struct {
 	Status      outbox.Status
 	ClosedFrom  string
@@ -48,36 +46,35 @@ type row struct {
 	MaxAttempts int
 	LostLeases  int
 	Epoch       int64
-	Worker      string // who holds or closed it
+	Worker      string // the worker that holds or closed the job
 	Lease       string // held, extended or lapsed while it runs
 	Error       string // last_error_code
 	Attempts    string // recorded failures: epoch/attempt/code
-	Asked       bool   // somebody cancelled it while it ran
-	Due         bool   // run_at has come; the model has no clock, it moves rows
-	RunAt       int64  // microseconds; 0 in the model until it is learnt
+	Asked       bool   // it was cancelled while it ran
+	Due         bool   // run_at has come; the model has no clock, but moves rows
+	RunAt       int64  // microseconds; 0 in the model until read from the database
 }
 
 type job struct {
 	row
 	lapsedAt int  // the order in which leases lapsed
-	outage   bool // claimed before the server started, as far as the rows tell
+	outage   bool // claimed before the server started, by the stored times
 
 	hasDeadline, late bool
 }
 
-// lease is what a worker knows. Those that were ever handed out stay in use, as by
-// workers that do not know that they lost them.
+// lease is what a worker knows of a lease. All leases that were ever granted stay in use, as if by workers that do not
+// know that they lost them.
 type lease struct {
 	id    outbox.ID
 	epoch int64
-	place pgtype.TID // where the claim has left the job
+	place pgtype.TID // of the job's row after the claim
 }
 
-// Machine is the database and the model of it. Between two operations nobody else
-// may write to the database.
+// Machine holds the database and the model of it. Nothing else may write to the database.
 type Machine struct {
-	Streamed bool      // every job is; set before Reset, as Tenant is
-	Tenant   outbox.ID // whose jobs they are
+	Streamed bool      // whether jobs are streamed; set before Reset
+	Tenant   outbox.ID // of all jobs; set before Reset
 
 	db       *pgxpool.Pool
 	q        *sqlgen.Queries
@@ -96,12 +93,12 @@ type Machine struct {
 	claims      int
 }
 
-// New makes a machine. It is used after Reset.
+// New returns a machine. The caller calls Reset before the first operation.
 func New(db *pgxpool.Pool) *Machine {
 	return &Machine{Tenant: outbox.RootTenant, db: db, q: sqlgen.New(db), operator: operator.New(db)}
 }
 
-// Reset begins anew with an empty outbox. It deletes every job of the database.
+// Reset empties the outbox and the model. It deletes every job of the database.
 func (m *Machine) Reset(ctx context.Context) error {
 	m.jobs, m.keys, m.paused = map[outbox.ID]*job{}, map[string]outbox.ID{}, map[string]bool{}
 	m.ids, m.leases, m.lapses = nil, nil, 0
@@ -110,8 +107,8 @@ func (m *Machine) Reset(ctx context.Context) error {
 		"outbox.queues", "outbox.events")
 }
 
-// empty leaves nothing in the tables. TRUNCATE makes the server plan everything anew,
-// and DELETE leaves more behind each time: so it is the former now and then.
+// empty empties the tables. TRUNCATE makes the server plan all statements anew, and DELETE leaves dead rows behind, so
+// empty truncates only at every 20th reset.
 func empty(ctx context.Context, db *pgxpool.Pool, resets int, tables ...string) error {
 	if resets%20 == 1 {
 		_, err := db.Exec(ctx, `TRUNCATE `+strings.Join(tables, ", "))
@@ -124,11 +121,10 @@ func empty(ctx context.Context, db *pgxpool.Pool, resets int, tables ...string) 
 	return db.SendBatch(ctx, batch).Close()
 }
 
-// Ops is how many operations have been done and compared since New.
+// Ops returns how many operations have been done and compared since New.
 func (m *Machine) Ops() int { return m.ops }
 
-// An Operation does one thing to the database and to the model. It reports false
-// if there is nothing to do it to.
+// An Operation does the same to the database and to the model. It reports false if there is nothing to act on.
 type Operation func(context.Context, Draws) (done bool, err error)
 
 // Operations returns the operations by name.
@@ -144,7 +140,7 @@ func (m *Machine) Operations() map[string]Operation {
 		"expire deadlines":         m.expireDeadlines,
 		"close what is called off": m.closeCalledOff,
 		"claim":                    m.claim,
-		"claim again":              m.claim, // twice as often as the others: most need a lease
+		"claim again":              m.claim, // twice as likely as the others: most need a lease
 		"succeed":                  m.succeed,
 		"complete":                 m.complete,
 		"fail":                     m.fail,
@@ -180,7 +176,7 @@ func (m *Machine) Operations() map[string]Operation {
 	return operations
 }
 
-// live is the job of a lease that still counts, nil otherwise.
+// live returns the job of a lease that is still valid, nil otherwise.
 func (m *Machine) live(l lease) *job {
 	if j := m.jobs[l.id]; j.Status == outbox.Running && j.Epoch == l.epoch {
 		return j
@@ -188,7 +184,7 @@ func (m *Machine) live(l lease) *job {
 	return nil
 }
 
-// where returns the ids of the jobs that satisfy is, in the order of their making.
+// where returns the ids of the jobs that satisfy is, in the order of creation.
 func (m *Machine) where(is func(*job) bool) []outbox.ID {
 	var ids []outbox.ID
 	for _, id := range m.ids {
@@ -199,23 +195,23 @@ func (m *Machine) where(is func(*job) bool) []outbox.ID {
 	return ids
 }
 
-// leave takes a job out of running.
+// leave moves a job from running to next.
 func (j *job) leave(next outbox.Status) {
 	j.Status, j.Worker, j.Lease, j.outage = next, "", "", false
 }
 
-// recordFailure is what outbox.attempts gets of the attempt under way.
+// recordFailure adds to the model what outbox.attempts records of the current attempt.
 func (j *job) recordFailure(code string) {
 	j.Attempts += fmt.Sprintf("%d/%d/%s ", j.Epoch, j.Attempt, code)
 	j.Error = code
 }
 
-// due sets a run_at that the model knows only by whether it has come.
+// due sets a run_at of which the model knows only whether it has come.
 func (j *job) due(now bool) { j.Due, j.RunAt = now, 0 }
 
 func pick[T any](d Draws, from []T, label string) T { return from[d.Below(len(from), label)] }
 
-// sameIDs compares what a statement took effect for with what it should have.
+// sameIDs compares the jobs for which a statement took effect with those for which it should have.
 func sameIDs(got []pgtype.UUID, want []outbox.ID) error {
 	tally := map[outbox.ID]int{}
 	for _, id := range got {

@@ -15,15 +15,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Now and then a reset costs as much as a hundred operations.
+	// Some resets cost as much as a hundred operations, so play long runs.
 	if err := flag.Set("rapid.steps", "300"); err != nil {
 		panic(err)
 	}
 	pgtest.Main(m)
 }
 
-// wantOps is how many operations are done and compared: POSTHASTE_MODEL_OPS says
-// how many instead of usual, CONTRIBUTING.md when to say so.
+// wantOps returns how many operations to play: usual, or the number in POSTHASTE_MODEL_OPS. CONTRIBUTING.md says when
+// to set it.
 func wantOps(t *testing.T, usual int) int {
 	n, err := strconv.Atoi(os.Getenv("POSTHASTE_MODEL_OPS"))
 	if err != nil {
@@ -35,8 +35,7 @@ func wantOps(t *testing.T, usual int) int {
 	return n
 }
 
-// onlyOurs keeps others from writing between an operation and its comparison, and
-// the server from adding noise.
+// onlyOurs returns a database to which only the test writes, without noise from autovacuum.
 func onlyOurs(t *testing.T) *pgxpool.Pool {
 	db := pgtest.New(t)
 	if _, err := db.Exec(t.Context(), `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`); err != nil {
@@ -45,14 +44,13 @@ func onlyOurs(t *testing.T) *pgxpool.Pool {
 	return db
 }
 
-// drawn lets rapid choose, and find the smallest choices that fail.
+// drawn lets rapid choose, and shrink the choices of a failure.
 type drawn struct{ *rapid.T }
 
 func (d drawn) Below(n int, label string) int { return rapid.IntRange(0, n-1).Draw(d.T, label) }
 
-// The database and an in-memory model agree after every one of 8 000 operations:
-// producers, workers (also those that lost their lease and do not know it), the
-// reaper, operators, and time that goes by.
+// The database and a model in memory agree after each of 8,000 operations: of producers, workers (also those that lost
+// their lease and do not know it), the reaper and operators, with time passing.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	want := wantOps(t, 8_000)
@@ -72,7 +70,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// machine is what rapid plays with.
+// machine is what play plays with.
 type machine interface {
 	Reset(context.Context) error
 	Operations() map[string]model.Operation

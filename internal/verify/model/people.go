@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// task is what is enqueued.
+// task is the job that is enqueued.
 type task struct{ kind string }
 
 func (t task) Kind() string { return t.kind }
@@ -21,7 +21,7 @@ func (m *Machine) enqueue(ctx context.Context, d Draws) (bool, error) {
 	return m.enqueueWith(ctx, d, "")
 }
 
-// enqueueOnce is a producer that repeats itself.
+// enqueueOnce enqueues with an idempotency key, as a producer that retries.
 func (m *Machine) enqueueOnce(ctx context.Context, d Draws) (bool, error) {
 	return m.enqueueWith(ctx, d, pick(d, keys, "key"))
 }
@@ -111,8 +111,8 @@ func (m *Machine) dismiss(ctx context.Context, d Draws) (bool, error) {
 	return true, m.operator.Dismiss(ctx, id)
 }
 
-// mistake retries what runs or is closed, or dismisses what is no dead letter:
-// refused, with the status that stands in the way.
+// mistake retries a job that runs or is closed, or dismisses one that is no dead letter. Both must be refused, with the
+// status that is the reason.
 func (m *Machine) mistake(ctx context.Context, d Draws) (bool, error) {
 	act, allowed := m.operator.Retry, []outbox.Status{outbox.Pending, outbox.Retrying, outbox.Failed, outbox.Dead}
 	if d.Below(2, "dismiss") == 1 {

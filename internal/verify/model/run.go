@@ -16,9 +16,8 @@ const (
 	trailShown = 40  // of the operations before a mismatch
 )
 
-// Run plays n operations chosen from seed, and returns how many it did before the
-// first mismatch, which is the error. The same seed makes the same choices. It
-// deletes every job of the database.
+// Run plays n operations chosen from seed. It returns how many it did, and an error for the first mismatch, at which it
+// stops. The same seed makes the same choices. Run deletes every job of the database.
 func Run(ctx context.Context, db *pgxpool.Pool, seed uint64, n int) (int, error) {
 	m := New(db)
 	operations := m.Operations()

@@ -14,8 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Whatever is done to streamed jobs, their events rebuild what the database holds of them:
-// plain and keyed jobs, of the root tenant and of another one.
+// After any operations on streamed jobs, their events rebuild what the database stores of them: plain and keyed jobs,
+// of the root tenant and of another one.
 func TestEventsRebuildStreamedJobs(t *testing.T) {
 	t.Parallel()
 	another := outbox.NewID()
@@ -49,7 +49,7 @@ func TestEventsRebuildStreamedJobs(t *testing.T) {
 			playAndCompare(plain, wantOps(t, 2_000))
 			playAndCompare(keyed, wantOps(t, 1_000))
 			t.Logf("%d operations, %v", plain.Ops()+keyed.Ops(), seen)
-			// Some are rare: a while longer, and there has been one of them, too.
+			// Some events are rare: play on until each has occurred.
 			for more := 0; more < 20 && len(unseen(seen)) > 0 && !t.Failed(); more++ {
 				playAndCompare(plain, plain.Ops()+500)
 				playAndCompare(keyed, keyed.Ops()+200)
@@ -61,7 +61,7 @@ func TestEventsRebuildStreamedJobs(t *testing.T) {
 	}
 }
 
-// unseen is which events a streamed job can have and none had.
+// unseen returns the events that a streamed job can have and that have not occurred.
 func unseen(seen map[lifecycle.Name]int) (names []lifecycle.Name) {
 	for _, name := range []lifecycle.Name{
 		lifecycle.Created, lifecycle.Released, lifecycle.Started, lifecycle.Retry, lifecycle.Snoozed, lifecycle.Interrupted,
@@ -80,7 +80,7 @@ type counted interface {
 	Ops() int
 }
 
-// asMoved leaves out what operations move by hand: time, and how often a job has cost a worker.
+// asMoved clears the fields that operations change by hand: times, and the number of lost leases.
 func asMoved(stored, rebuilt *lifecycle.State) {
 	for _, s := range []*lifecycle.State{stored, rebuilt} {
 		s.RunAt, s.Deadline, s.StartedAt, s.LostLeases = time.Time{}, time.Time{}, time.Time{}, 0

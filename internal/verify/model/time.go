@@ -11,9 +11,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Time goes by when rows are moved: no clock is faked.
+// Time passes by moving the times in rows: no clock is faked.
 
-// lapse has some leases run out, one after the other. Nobody has noticed yet.
+// lapse makes some leases lapse, one after the other. No reaper has noticed yet.
 func (m *Machine) lapse(ctx context.Context, d Draws) (bool, error) {
 	any := false
 	for _, l := range m.drawLeases(d, 3) {
@@ -33,8 +33,8 @@ func (m *Machine) lapse(ctx context.Context, d Draws) (bool, error) {
 	return any, nil
 }
 
-// restart makes the server look as if it had started after some claims: nobody
-// could have extended those leases meanwhile. Some jobs have lost many before.
+// restart makes a job look as if the server had started after its claim, so that its lease could not be extended. Some
+// jobs have lost many leases before.
 func (m *Machine) restart(ctx context.Context, d Draws) (bool, error) {
 	leases := m.drawLeases(d, 1)
 	if len(leases) == 0 || m.live(leases[0]) == nil {
@@ -103,7 +103,7 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 	}
 	next, away, before := outbox.Retrying, j.outage, j.LostLeases
 	switch {
-	case away: // which costs it nothing
+	case away: // an outage costs the job nothing
 		j.Attempt--
 	case j.Attempt >= j.MaxAttempts || j.LostLeases+1 >= 2*j.MaxAttempts+10:
 		next = outbox.Dead
@@ -117,10 +117,9 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 		return fmt.Errorf("the job came back as %s with attempt %d, want %+v", row.Status, row.Attempt, j.row)
 	}
 	if before == 0 || away {
-		return nil // it keeps its place in the queue
+		return nil // the job keeps its place in the queue
 	}
-	// It waits for some seconds: long enough for the check, and then for the
-	// model's idea of the future.
+	// The job waits for some seconds. Check how long, and then move it to the model's future.
 	want := min(1<<min(before, 6)-1, 60)
 	var wait float64
 	err := m.db.QueryRow(ctx, `

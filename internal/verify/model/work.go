@@ -20,10 +20,10 @@ import (
 const (
 	leaseTTL    = time.Hour
 	extendedTTL = 2 * time.Hour
-	far         = time.Hour // no run takes that long: what is due then is not due now
+	far         = time.Hour // longer than any run: what is due then is not due now
 )
 
-// claim must take exactly the most urgent jobs, in the order that the design says.
+// claim checks that a claim takes exactly the most urgent jobs, in the documented order.
 func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	queue, worker, room := pick(d, queues, "queue"), pick(d, workers, "worker"), 1+d.Below(4, "room")
 	handled := kinds[:1]
@@ -75,7 +75,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	return true, nil
 }
 
-// claimJobs is the one statement or the other, in turns.
+// claimJobs runs ClaimJobs and ClaimStreamedJobs in turn.
 func (m *Machine) claimJobs(ctx context.Context, p sqlgen.ClaimJobsParams) ([]sqlgen.ClaimJobsRow, error) {
 	if m.claims++; m.claims%2 == 0 {
 		return m.q.ClaimJobs(ctx, p)
@@ -92,7 +92,8 @@ func (m *Machine) claimJobs(ctx context.Context, p sqlgen.ClaimJobsParams) ([]sq
 	return rows, err
 }
 
-// drawLeases picks up to most leases, two of three live if there are any, none twice.
+// drawLeases draws different leases, at most the given number. If there are valid leases, it draws two in three from
+// them.
 func (m *Machine) drawLeases(d Draws, most int) []lease {
 	var live, drawn []lease
 	for _, l := range m.leases {
@@ -115,7 +116,7 @@ func (m *Machine) drawLeases(d Draws, most int) []lease {
 	return drawn
 }
 
-// split are the arrays that statements take, and the jobs whose leases count.
+// split returns the ids and epochs of leases, and the jobs whose leases are valid.
 func (m *Machine) split(leases []lease) (ids []pgtype.UUID, epochs []int64, live []outbox.ID) {
 	for _, l := range leases {
 		ids, epochs = append(ids, pgvalue.UUID(l.id)), append(epochs, l.epoch)
@@ -138,7 +139,7 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	if err != nil {
 		return err
 	}
-	// All of them once more: what is settled is not settled again.
+	// All of them once more: a settled job is not settled again.
 	moved, err := m.q.SettleSucceeded(ctx, p)
 	if err != nil {
 		return err
@@ -151,7 +152,7 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	return sameIDs(settled, live)
 }
 
-// settleFirst settles by the other statements for successes, in turns.
+// settleFirst runs the two other statements for successes in turn.
 func (m *Machine) settleFirst(ctx context.Context, leases []lease,
 	p sqlgen.SettleSucceededParams,
 ) ([]pgtype.UUID, error) {
@@ -165,7 +166,7 @@ func (m *Machine) settleFirst(ctx context.Context, leases []lease,
 	return m.q.SettleInPlace(ctx, inPlace)
 }
 
-// close moves a job into the history; who held it stays known there.
+// close moves a job into the history, which keeps the name of its worker.
 func (j *job) close(status outbox.Status) {
 	worker := j.Worker
 	j.ClosedFrom = string(j.Status)
@@ -173,7 +174,7 @@ func (j *job) close(status outbox.Status) {
 	j.Worker = worker
 }
 
-// complete finishes a job in a transaction of its own, which may roll back.
+// complete finishes a job in a transaction of its own, which may be rolled back.
 func (m *Machine) complete(ctx context.Context, d Draws) (bool, error) {
 	leases := m.drawLeases(d, 1)
 	if len(leases) == 0 {
@@ -197,7 +198,7 @@ func (m *Machine) complete(ctx context.Context, d Draws) (bool, error) {
 	return true, tx.Commit(ctx)
 }
 
-// wantFence wants a lost lease exactly when the model says so.
+// wantFence returns an error unless err reports a lost lease exactly if live is nil.
 func wantFence(err error, live *job) error {
 	switch {
 	case err == nil && live == nil:
@@ -226,7 +227,7 @@ func (m *Machine) fail(ctx context.Context, d Draws) (bool, error) {
 	return len(leases) > 0, m.settleUnfinished(ctx, d, leases, outbox.Retrying, outbox.Retrying, outbox.Failed)
 }
 
-// snooze also stands for interrupted and for claimed, but not started.
+// snooze also stands for interrupted jobs, and for claimed jobs that have not started.
 func (m *Machine) snooze(ctx context.Context, d Draws) (bool, error) {
 	leases := m.drawLeases(d, 3)
 	return len(leases) > 0, m.settleUnfinished(ctx, d, leases, outbox.Pending)
@@ -287,7 +288,7 @@ func (m *Machine) extendLeases(ctx context.Context, leases []lease) error {
 		return err
 	}
 	for _, id := range live {
-		m.jobs[id].Lease = "extended" // also one that has lapsed, while nobody has taken it
+		m.jobs[id].Lease = "extended" // also a lapsed lease that no reaper has expired
 	}
 	for _, r := range refused {
 		if !r.Lost {
@@ -300,7 +301,7 @@ func (m *Machine) extendLeases(ctx context.Context, leases []lease) error {
 	return nil
 }
 
-// zombie is a worker that writes with leases that it has lost, and with no other.
+// zombie writes with leases that are lost, and only with those.
 func (m *Machine) zombie(ctx context.Context, d Draws) (bool, error) {
 	var lost, leases []lease
 	for _, l := range m.leases {
@@ -328,7 +329,7 @@ func (m *Machine) zombie(ctx context.Context, d Draws) (bool, error) {
 	}
 }
 
-// returnOrphans gives back what a worker holds and does not know of.
+// returnOrphans gives back the jobs of a worker that it does not know of.
 func (m *Machine) returnOrphans(ctx context.Context, d Draws) (bool, error) {
 	queue, worker := pick(d, queues, "queue"), pick(d, workers, "worker")
 	mine := m.where(func(j *job) bool { return j.Queue == queue && j.Worker == worker && j.Status == outbox.Running })
@@ -344,7 +345,7 @@ func (m *Machine) returnOrphans(ctx context.Context, d Draws) (bool, error) {
 		}
 		j := m.jobs[id]
 		if j.Lease == "lapsed" || j.Asked {
-			continue // the reaper's
+			continue // the reaper expires it
 		}
 		j.leave(outbox.Pending)
 		j.Attempt--

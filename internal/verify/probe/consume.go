@@ -18,21 +18,19 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// InboxSchema is where the consumer makes its effects: two parts a message, in two
-// statements of one transaction.
+// InboxSchema creates the table in which the consumer makes its effects: two rows per message, by two statements of one
+// transaction.
 const InboxSchema = `CREATE TABLE received (message text NOT NULL, part integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`
 
-// consumer gets every message several times, as a broker delivers that has not
-// seen the acknowledgement.
+// consumer receives every message several times, as from a broker that has not seen the acknowledgement.
 type consumer struct {
 	pool *pgxpool.Pool
 	book *ledger.Writer
 }
 
-// Consume is the consumer: VERIFY_JOBS messages, VERIFY_TIMES each, on
-// VERIFY_CLIENTS goroutines. What its ledger does not say was acknowledged is
-// delivered again, by the process of the same name that comes after one that was
-// killed too. It ends when all is.
+// Consume runs the consumer: VERIFY_JOBS messages, VERIFY_TIMES deliveries of each, on VERIFY_CLIENTS goroutines. It
+// repeats deliveries that are not acknowledged in its ledger, also those of a killed process with the same name. It
+// returns when all are acknowledged.
 func Consume(ctx context.Context) (err error) {
 	book, pool, err := begin("consumer")
 	if err != nil {
@@ -75,8 +73,8 @@ func Consume(ctx context.Context) (err error) {
 	return nil
 }
 
-// unacknowledged is the deliveries that are to be made: block by block, so that
-// those of one message meet, and new messages come until the end.
+// unacknowledged returns the deliveries to be made: block by block, so that deliveries of the same message coincide,
+// and new messages arrive until the end.
 func unacknowledged(messages, times int) (due []string, err error) {
 	entries, err := ledger.NewTail(os.Getenv("VERIFY_LEDGER")).Entries()
 	if err != nil {

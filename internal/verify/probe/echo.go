@@ -15,8 +15,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// EchoKind is of jobs whose handler tells what it was handed: its first attempt
-// fails with the payload as the error's message, the next has it as its result.
+// EchoKind is the kind of jobs whose handler reports what it received: its first attempt fails with the payload as the
+// error's message, the next one returns the payload as its result.
 const EchoKind = "verify.echo"
 
 func (h *handlers) echo(_ context.Context, job *outbox.Claimed) error {
@@ -39,7 +39,7 @@ func (h *handlers) echo(_ context.Context, job *outbox.Claimed) error {
 	return err
 }
 
-// Digest is of everything that a producer can say to a handler.
+// Digest returns a hash of everything that a producer can pass to a handler.
 func Digest(payload []byte, contentType, key string, headers map[string]string) string {
 	said := []string{
 		strconv.QuoteToASCII(string(payload)), strconv.QuoteToASCII(contentType),

@@ -21,23 +21,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Task is a job that says what its handler is to do.
+// Task is a job that says what its handler does.
 type Task struct {
 	N   int    `json:"n"`
 	Do  string `json:"do"`
 	Ms  int    `json:"ms,omitempty"`
-	Key string `json:"key,omitempty"` // of the business row; of the message for receive
-	// Verb is what stall tries after it was continued.
+	Key string `json:"key,omitempty"` // of the business row; for receive, of the message
+	// Verb is what stall tries after the process was continued.
 	Verb string `json:"verb,omitempty"`
 	// Fails is how many of the first attempts fail.
 	Fails int `json:"fails,omitempty"`
-	// Limit is the MaxActive of the job, Seq its place among those of its key that
-	// were committed; 0 is none.
+	// Limit is the MaxActive of the job, Seq its position in the order of its key's commits; 0 means none.
 	Limit int   `json:"limit,omitempty"`
 	Seq   int64 `json:"seq,omitempty"`
 }
 
-// Kind is "verify.task".
+// Kind returns "verify.task".
 func (Task) Kind() string { return "verify.task" }
 
 type handlers struct {
@@ -46,8 +45,8 @@ type handlers struct {
 	stalls bool
 	woken  chan struct{} // closed at the first SIGCONT
 
-	watch sync.Once     // looks for the gate
-	gate  chan struct{} // closed when it is open
+	watch sync.Once     // starts the goroutine that waits for the gate
+	gate  chan struct{} // closed when the gate is open
 }
 
 func newHandlers(ctx context.Context, pool *pgxpool.Pool, book *ledger.Writer) *handlers {
@@ -70,7 +69,7 @@ func newHandlers(ctx context.Context, pool *pgxpool.Pool, book *ledger.Writer) *
 	return h
 }
 
-// handle writes both ends of every attempt to the ledger.
+// handle runs an attempt, and writes its start and end to the ledger.
 func (h *handlers) handle(ctx context.Context, job *outbox.Job[Task]) (err error) {
 	h.book.Write(of(ledger.Start, job))
 	defer func() {
@@ -96,7 +95,7 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return nil
 	case "sleep":
 		return backoff.Sleep(ctx, wait)
-	case "ignore": // that its context ends, the first time
+	case "ignore": // ignores the end of its context, the first time
 		if job.Epoch == 1 {
 			time.Sleep(wait)
 		}
@@ -142,8 +141,7 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 	return dispatcher.Discard(fmt.Errorf("nobody knows how to do %q", job.Args.Do))
 }
 
-// hold keeps the job's row locked for so long, in a transaction that it commits, and then
-// works on for a second.
+// hold keeps the job's row locked for a time, in a transaction that it commits, and runs on for another second.
 func (h *handlers) hold(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 		if err := job.Guard(ctx, tx); err != nil {
@@ -158,11 +156,11 @@ func (h *handlers) hold(ctx context.Context, job *outbox.Job[Task], wait time.Du
 	return backoff.Sleep(ctx, time.Second)
 }
 
-// Lingering is how long a job takes that lingers, when it is started first.
+// Lingering is how long the first execution of a job that lingers takes.
 const Lingering = 6 * time.Second
 
-// linger outlives the grace period of a worker that is stopped, once: the job is given
-// back, and takes no time when it is started again.
+// linger outlives the grace period of a stopped worker, once: the job is given back, and its next execution ends at
+// once.
 func (h *handlers) linger(ctx context.Context, job *outbox.Job[Task]) error {
 	if job.Epoch > 1 {
 		return nil
@@ -170,18 +168,17 @@ func (h *handlers) linger(ctx context.Context, job *outbox.Job[Task]) error {
 	return backoff.Sleep(ctx, Lingering)
 }
 
-// gorge takes more memory than a process has that is to die of it, and gives up
-// where nobody kills it.
+// gorge allocates more memory than its worker may have. It gives up if the worker survives that.
 func gorge(ctx context.Context) error {
 	const portion, most = 8 << 20, 1 << 30
 	var eaten [][]byte
 	for len(eaten)*portion < most && ctx.Err() == nil {
-		eaten = append(eaten, bytes.Repeat([]byte{1}, portion)) // written to, or it would not count
+		eaten = append(eaten, bytes.Repeat([]byte{1}, portion)) // written to, so that it counts as used
 	}
 	return dispatcher.Discard(fmt.Errorf("nobody minded %d MiB", len(eaten)*portion>>20))
 }
 
-// hog keeps a connection of the handlers' pool.
+// hog holds a connection of the handlers' pool.
 func (h *handlers) hog(ctx context.Context, wait time.Duration) error {
 	conn, err := h.pool.Acquire(ctx)
 	if err != nil {
@@ -191,8 +188,7 @@ func (h *handlers) hog(ctx context.Context, wait time.Duration) error {
 	return backoff.Sleep(ctx, wait)
 }
 
-// effect makes a row and completes the job in one transaction. A job that asks
-// for a wait gets it before the transaction.
+// effect waits, and then makes a row and completes the job in one transaction.
 func (h *handlers) effect(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	if err := backoff.Sleep(ctx, wait); err != nil {
 		return err
@@ -208,9 +204,8 @@ func (h *handlers) effect(ctx context.Context, job *outbox.Job[Task], wait time.
 	return err
 }
 
-// enrich changes the state of an item, if it is still the one that the job was
-// for: the pattern for effects that are not tied to the job by Complete. After
-// the effect it waits, so that it can be killed before the job is settled.
+// enrich changes the state of an item if it is still the one for which the job was enqueued: the pattern for effects
+// that Complete does not tie to the job. It waits after the effect, so that it can be killed before the job is settled.
 func (h *handlers) enrich(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	changed := false
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
@@ -231,7 +226,7 @@ func (h *handlers) enrich(ctx context.Context, job *outbox.Job[Task], wait time.
 	return backoff.Sleep(ctx, wait)
 }
 
-// receive is enrich for a consumer that knows messages by their id.
+// receive is like enrich, for a consumer that identifies messages by their id.
 func (h *handlers) receive(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	first := false
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
@@ -249,8 +244,7 @@ func (h *handlers) receive(ctx context.Context, job *outbox.Job[Task], wait time
 	return backoff.Sleep(ctx, wait)
 }
 
-// once makes its effect in a transaction of its own, guarded by the inbox: the
-// job is settled apart from it.
+// once makes its effect in a transaction of its own, guarded by the inbox: the job is settled separately.
 func (h *handlers) once(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	if err := backoff.Sleep(ctx, wait); err != nil {
 		return err
@@ -270,7 +264,7 @@ func (h *handlers) once(ctx context.Context, job *outbox.Job[Task], wait time.Du
 	return err
 }
 
-// flaky fails at its first N attempts.
+// flaky fails on its first N attempts.
 func (h *handlers) flaky(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	if err := backoff.Sleep(ctx, wait); err != nil {
 		return err
@@ -281,7 +275,7 @@ func (h *handlers) flaky(ctx context.Context, job *outbox.Job[Task], wait time.D
 	return nil
 }
 
-// gated waits for the gate to be opened, and then makes its effect.
+// gated waits until the gate opens, and then makes its effect.
 func (h *handlers) gated(ctx context.Context, job *outbox.Job[Task]) error {
 	if err := h.awaitGate(ctx); err != nil {
 		return err
@@ -289,8 +283,7 @@ func (h *handlers) gated(ctx context.Context, job *outbox.Job[Task]) error {
 	return h.effect(ctx, job, 0)
 }
 
-// awaitGate waits for a row in gates. However many handlers wait, one goroutine
-// looks, for as long as the process lives.
+// awaitGate waits for a row in gates. One goroutine polls for all handlers that wait, for as long as the process lives.
 func (h *handlers) awaitGate(ctx context.Context) error {
 	h.watch.Do(func() {
 		go func() {
@@ -309,8 +302,7 @@ func (h *handlers) awaitGate(ctx context.Context) error {
 	}
 }
 
-// note tells what became of a transaction. An unknown outcome is neither an effect
-// nor a failure.
+// note records how a transaction ended. An unknown outcome is neither an effect nor a failure.
 func (h *handlers) note(job *outbox.Job[Task], err error) {
 	entry := of(ledger.Effect, job)
 	switch {

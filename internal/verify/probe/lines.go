@@ -11,13 +11,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// lines is which keys a producer's jobs have, order n the key n modulo keys. Jobs
-// of every other key may run three at a time, those of the rest one at a time.
+// lines says which keys a producer's jobs have: order n has the key n modulo keys. Jobs of every other key may run
+// three at a time, those of the rest one at a time.
 type lines struct {
-	keys    int    // VERIFY_KEYS; 0 is jobs without keys
-	ordered bool   // VERIFY_ORDERED=on: all jobs of a key one after the other, and some fail at first
-	burst   int    // VERIFY_BURST: so many orders on end have a new key of their own instead; 0 is none
-	owner   string // of such keys
+	keys    int    // VERIFY_KEYS; 0 means no keys
+	ordered bool   // VERIFY_ORDERED=on: the jobs of a key are ordered, and some fail at first
+	burst   int    // VERIFY_BURST: every so many successive orders share a new key instead; 0 means none
+	owner   string // prefix of the names of such keys
 }
 
 func readLines(errs *[]error) (l lines) {
@@ -33,10 +33,9 @@ func readLines(errs *[]error) (l lines) {
 	return l
 }
 
-// join gives a job its key. The number of an ordered one is drawn under a lock that
-// is held until the transaction has committed, so that numbers of a key rise in the
-// order of the commits. A transaction that is repeated draws another: numbers may
-// be left out.
+// join gives a job its key. It draws the number of an ordered job under a lock that is held until the transaction has
+// committed, so that the numbers of a key rise in the order of the commits. A retried transaction draws another number,
+// so numbers may be skipped.
 func (l lines) join(ctx context.Context, tx pgx.Tx, task *Task, options *outbox.Options) error {
 	var line int
 	switch {
@@ -59,7 +58,7 @@ func (l lines) join(ctx context.Context, tx pgx.Tx, task *Task, options *outbox.
 		ON CONFLICT (key) DO UPDATE SET last = line.last + 1 RETURNING last`, options.Key.Name).Scan(&task.Seq); err != nil {
 		return err
 	}
-	if task.Seq%8 == 4 { // not the last one of a short line, which holds up nobody
+	if task.Seq%8 == 4 { // never the last job of a short line, which would delay no other
 		task.Fails = 1
 	}
 	return nil

@@ -10,18 +10,16 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Orders is a producer in the process of the harness, for callers that have to
-// meet at the same moment.
+// Orders is a producer in the process of the harness, for callers that must place orders at the same moment.
 type Orders struct{ p *producer }
 
-// NewOrders makes one that keeps the ledger. Its orders have idempotency keys, and
-// jobs that make an effect.
+// NewOrders returns Orders that keep the ledger book. The orders have idempotency keys, and their jobs make an effect.
 func NewOrders(book *ledger.Writer, o *outbox.Producer) *Orders {
 	return &Orders{&producer{book: book, outbox: o, plan: plan{insist: true, mix: []string{"effect"}}}}
 }
 
-// Insist places order n, again and again until it is acknowledged, and returns
-// its job. Callers may be concurrent, also with the same order.
+// Insist places order n, again and again until it is acknowledged, and returns its job. Calls may be concurrent, also
+// for the same order.
 func (o *Orders) Insist(ctx context.Context, n int, patience time.Duration) (outbox.ID, error) {
 	key := []string{fmt.Sprintf("%s-%d", o.p.book.Name(), n)}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {

@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// of begins a line about a job.
+// of returns an entry about an event of a job.
 func of(event string, job *outbox.Job[Task]) ledger.Entry {
 	return ledger.Entry{
 		Event: event, Job: job.ID, N: job.Args.N, Do: job.Args.Do,
@@ -20,18 +20,18 @@ func of(event string, job *outbox.Job[Task]) ledger.Entry {
 	}
 }
 
-// beginner is a pool or an outbox.Producer.
+// beginner begins transactions: a pool or an outbox.Producer.
 type beginner interface {
 	Begin(context.Context) (pgx.Tx, error)
 }
 
-// commitError is what COMMIT returned.
+// commitError is an error that COMMIT returned.
 type commitError struct{ err error }
 
 func (e *commitError) Error() string { return "commit: " + e.err.Error() }
 func (e *commitError) Unwrap() error { return e.err }
 
-// inTx is pgx.BeginFunc, but tells a failure of COMMIT from one before it.
+// inTx works like pgx.BeginFunc, but distinguishes a failure of COMMIT from one before it.
 func inTx(ctx context.Context, db beginner, fn func(pgx.Tx) error) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -48,17 +48,16 @@ func inTx(ctx context.Context, db beginner, fn func(pgx.Tx) error) error {
 	return nil
 }
 
-// rollBack has nothing to tell: a broken connection has rolled back.
+// rollBack returns no error: the server rolls back when a connection breaks.
 func rollBack(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTimeout)
 	defer cancel()
 	_ = tx.Rollback(ctx)
 }
 
-// outcomeUnknown reports whether a transaction that failed with err may have
-// committed: the connection broke, or we stopped waiting, between the COMMIT and
-// its answer. What the server refused, it rolled back. Not so when it was
-// terminated (class 57): a commit may have gone through before it.
+// outcomeUnknown reports whether a transaction that failed with err may have committed: the connection broke, or we
+// stopped waiting, between the COMMIT and its response. If the server refused the COMMIT, it has rolled back, except
+// when it terminated the session (class 57): the commit may have taken effect before that.
 func outcomeUnknown(err error) bool {
 	if _, atCommit := errors.AsType[*commitError](err); !atCommit {
 		return false
@@ -70,7 +69,7 @@ func outcomeUnknown(err error) bool {
 	return !ok || refused.Code[:2] == "57"
 }
 
-// class is an error in one word.
+// class returns an error's class in one word.
 func class(err error) string {
 	switch {
 	case err == nil:

@@ -22,23 +22,23 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// maxAttempts is more than any fault costs: that a job ends dead is an error.
+// maxAttempts is more than any fault uses up: a job that ends dead is an error.
 const maxAttempts = 1000
 
-// otherTenant has some of the streamed jobs without a key.
+// otherTenant owns some of the streamed jobs without a key.
 var otherTenant = outbox.ID{15: 9}
 
-// plan is what the producer is to do.
+// plan says what the producer does.
 type plan struct {
-	jobs    int               // VERIFY_JOBS: the number of orders; 0 is without end
+	jobs    int               // VERIFY_JOBS: the number of orders; 0 means no end
 	first   int               // VERIFY_FIRST: the number of the first order
 	clients int               // VERIFY_CLIENTS: at the same time; 0 is 8
 	batch   int               // VERIFY_BATCH: orders in a transaction; 0 is 1
 	pace    time.Duration     // VERIFY_PACE: wait of each client after a transaction
-	insist  bool              // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
-	mix     []string          // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
+	insist  bool              // VERIFY_INSIST=on: use idempotency keys, and retry what was not acknowledged
+	mix     []string          // VERIFY_MIX: what the jobs do, in turn; "" is effect
 	ms      int               // VERIFY_MS: order n takes 7919 n modulo this, so that long and short ones are mixed
-	fails   int               // VERIFY_FAILS: one in so many orders fails at its first attempt; 0 is none
+	fails   int               // VERIFY_FAILS: one in so many orders fails on its first attempt; 0 means none
 	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are notified; "" is coalesced
 	lines   lines             // VERIFY_KEYS and others: keys of the jobs; see lines.go
 	beside  string            // VERIFY_DISPATCH: the database of a dispatcher in the same process; "" has none
@@ -68,12 +68,12 @@ type producer struct {
 	plan
 	outbox *outbox.Producer
 	book   *ledger.Writer
-	placed atomic.Int64 // orders that a client has taken on
+	placed atomic.Int64 // the number of the next order to place
 }
 
-// Produce is the producer, of whose jobs every fourth is streamed. It ends when all orders are placed, or after a
-// SIGTERM with the transactions that were under way. Without VERIFY_INSIST a transaction that fails is noted and not
-// repeated.
+// Produce runs the producer. Every fourth of its jobs is streamed. It returns when all orders are placed or, after a
+// SIGTERM, when the current transactions have ended. Without VERIFY_INSIST it records a failed transaction and does not
+// retry it.
 func Produce(ctx context.Context) (err error) {
 	book, pool, err := begin("producer")
 	if err != nil {
@@ -100,8 +100,7 @@ func Produce(ctx context.Context) (err error) {
 	return errors.Join(p.outbox.Flush(context.WithoutCancel(ctx)), end())
 }
 
-// dispatch has a dispatcher work beside the clients, as in a service that carries out its
-// own jobs, until it is told to end.
+// dispatch runs a dispatcher beside the clients, as in a service that executes its own jobs, until end is called.
 func (p *producer) dispatch(ctx context.Context) (end func() error, err error) {
 	if p.beside == "" {
 		return func() error { return nil }, nil
@@ -141,7 +140,7 @@ func (p *producer) work(ctx context.Context) {
 		for i := range orders {
 			orders[i] = fmt.Sprintf("%s-%d", p.book.Name(), first+i)
 		}
-		// A server that recovers starts a process for each look, to refuse it: look less and less often.
+		// A server that recovers starts a process for each connection only to refuse it: connect less and less often.
 		for wait := minRetryWait; p.place(ctx, first, orders) == nil && p.insist &&
 			ctx.Err() == nil; wait = min(2*wait, maxRetryWait) {
 			_ = backoff.Sleep(ctx, wait)
@@ -150,7 +149,7 @@ func (p *producer) work(ctx context.Context) {
 	}
 }
 
-// What was not acknowledged is repeated after a wait, which doubles each time.
+// A transaction that was not acknowledged is retried after a wait, which doubles each time.
 const (
 	minRetryWait = 20 * time.Millisecond
 	maxRetryWait = 320 * time.Millisecond
@@ -159,8 +158,8 @@ const (
 // placeTimeout bounds one transaction.
 const placeTimeout = 5 * time.Second
 
-// place makes one transaction and notes what became of it. It returns the jobs if
-// it was acknowledged. What was begun is not broken off by the end of ctx.
+// place runs one transaction and records how it ended. It returns the jobs if the transaction was acknowledged. The end
+// of ctx does not interrupt it.
 func (p *producer) place(ctx context.Context, first int, orders []string) (acked []outbox.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTimeout)
 	defer cancel()
@@ -171,7 +170,7 @@ func (p *producer) place(ctx context.Context, first int, orders []string) (acked
 		return err
 	}
 	err := inTx(ctx, p.outbox, func(tx pgx.Tx) (err error) {
-		if p.beside != "" { // what is enqueued last goes with COMMIT
+		if p.beside != "" { // what is enqueued last is sent together with COMMIT
 			if err := insert(tx); err != nil {
 				return err
 			}
@@ -220,7 +219,7 @@ func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []s
 			requests[i].Options.IdempotencyKey = key
 		}
 	}
-	if len(requests) == 1 { // the usual way of a producer
+	if len(requests) == 1 { // as most producers do
 		id, err := outbox.Enqueue(ctx, tx, requests[0].Args, requests[0].Options)
 		return []outbox.ID{id}, err
 	}

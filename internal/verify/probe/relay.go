@@ -23,16 +23,16 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/nats"
 )
 
-// Relay is the relay: it publishes to the sinks of VERIFY_SINKS, NAME=KIND separated by commas, until it is told to
-// stop. The kinds are
+// Relay runs the relay: it publishes to the sinks of VERIFY_SINKS, NAME=KIND separated by commas, until it gets a
+// signal. The kinds are
 //
 //	ledger  accepts everything, and the ledger says what it has accepted
 //	slow    the same, two seconds late
 //	dead    accepts nothing
 //	nats    the JetStream at VERIFY_BROKER, by subjects "events.KEY"
 //
-// With VERIFY_DIE=N it kills itself when the sinks have accepted a batch for the Nth time, before the cursor could be
-// stored. With VERIFY_TRACE=on the ledger has every statement of the relay.
+// With VERIFY_DIE=N it kills itself when a sink has accepted its Nth batch, before the cursor is stored. With
+// VERIFY_TRACE=on it writes each of its statements to the ledger.
 func Relay(ctx context.Context) (err error) {
 	book, err := ledger.Open(os.Getenv("VERIFY_LEDGER"), os.Getenv("VERIFY_NAME"))
 	if err != nil {
@@ -112,7 +112,7 @@ func relayConfig(book *ledger.Writer) (c relay.Config, err error) {
 	return c, nil
 }
 
-// relayPool is read by the relay for how to connect.
+// relayPool opens the pool from which the relay learns how to connect.
 func relayPool(book *ledger.Writer) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(os.Getenv("OUTBOX_DATABASE_URL"))
 	if err != nil {
@@ -126,7 +126,7 @@ func relayPool(book *ledger.Writer) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
-// ledgerSink is a broker that is a file: the ledger has what it has accepted, with the position as Epoch.
+// ledgerSink is a broker whose store is a file: the ledger records what it has accepted, with the position as Epoch.
 type ledgerSink struct {
 	book  *ledger.Writer
 	name  string
@@ -136,7 +136,7 @@ type ledgerSink struct {
 
 var errDead = errors.New("nobody is there")
 
-// Publish accepts all or nothing.
+// Publish accepts all messages or none.
 func (s *ledgerSink) Publish(ctx context.Context, batch []relay.Message) []error {
 	outcomes := make([]error, len(batch))
 	if s.dead {
@@ -157,7 +157,7 @@ func (s *ledgerSink) Publish(ctx context.Context, batch []relay.Message) []error
 	return outcomes
 }
 
-// Probe says whether the broker is there.
+// Probe returns an error if the sink is dead.
 func (s *ledgerSink) Probe(context.Context) error {
 	if s.dead {
 		return errDead
@@ -165,22 +165,22 @@ func (s *ledgerSink) Probe(context.Context) error {
 	return nil
 }
 
-// Limits has none.
+// Limits returns no limits.
 func (s *ledgerSink) Limits() relay.Limits { return relay.Limits{} }
 
-// Check finds nothing.
+// Check returns no findings.
 func (s *ledgerSink) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
 
-// Close has nothing to release.
+// Close does nothing.
 func (s *ledgerSink) Close() error { return nil }
 
-// dying is a sink whose process is killed between the broker's acknowledgement and the store of the cursor.
+// dying is a sink that kills its process between the broker's acknowledgement and the store of the cursor.
 type dying struct {
 	relay.Sink
 	left int // batches
 }
 
-// Publish does not return from the last one.
+// Publish kills the process after the last batch.
 func (d *dying) Publish(ctx context.Context, batch []relay.Message) []error {
 	outcomes := d.Sink.Publish(ctx, batch)
 	if d.left--; d.left <= 0 && len(outcomes) > 0 && outcomes[0] == nil {
@@ -190,27 +190,27 @@ func (d *dying) Publish(ctx context.Context, batch []relay.Message) []error {
 	return outcomes
 }
 
-// statements writes every one to the ledger.
+// statements writes every statement to the ledger.
 type statements struct{ book *ledger.Writer }
 
-// TraceQueryStart notes a query.
+// TraceQueryStart records a query.
 func (t statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	t.book.Write(ledger.Entry{Event: ledger.Called, Do: statement(data.SQL)})
 	return ctx
 }
 
-// TraceQueryEnd has noted it before.
+// TraceQueryEnd does nothing: TraceQueryStart has recorded the query.
 func (t statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TraceBatchStart has no statement yet.
+// TraceBatchStart does nothing: it does not know the queries yet.
 func (t statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }
 
-// TraceBatchQuery notes a query of a batch.
+// TraceBatchQuery records a query of a batch.
 func (t statements) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
 	t.book.Write(ledger.Entry{Event: ledger.Called, Do: statement(data.SQL)})
 }
 
-// TraceBatchEnd has noted all before.
+// TraceBatchEnd does nothing: TraceBatchQuery has recorded the queries.
 func (t statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

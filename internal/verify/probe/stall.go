@@ -12,13 +12,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// zombiePatience bounds what a worker does after it was continued. The row waits
-// for a minute.
+// zombiePatience bounds what a worker does after it was continued. The row waits for a minute.
 const zombiePatience = 50 * time.Second
 
-// stall waits until the process, stopped in between, is continued, and then does
-// what it always meant to do, whatever its context says. The verbs that end in
-// -late wait for the end of their context first.
+// stall waits until the process, which is stopped in between, is continued. Then it does what its verb says, whatever
+// its context says. The verbs that end in -late first wait for the end of their context.
 func (h *handlers) stall(ctx context.Context, job *outbox.Job[Task]) error {
 	h.book.Write(of(ledger.Stalled, job))
 	<-h.woken
@@ -34,7 +32,7 @@ func (h *handlers) stall(ctx context.Context, job *outbox.Job[Task]) error {
 		return h.awaitEnd(ctx, stubborn, nil)
 	case "fail":
 		return errors.New("a zombie fails")
-	case "fail-late": // which the process takes for an interruption: it gives the job back
+	case "fail-late": // the worker treats it as an interruption, and gives the job back
 		return h.awaitEnd(ctx, stubborn, errors.New("a zombie fails"))
 	case "discard":
 		return dispatcher.Discard(errors.New("a zombie gives up"))
@@ -42,7 +40,7 @@ func (h *handlers) stall(ctx context.Context, job *outbox.Job[Task]) error {
 		return dispatcher.Snooze(time.Hour)
 	case "snooze-late":
 		return h.awaitEnd(ctx, stubborn, dispatcher.Snooze(time.Hour))
-	case "extend": // the process does it by itself; all that a handler sees is the end of its context
+	case "extend": // the worker extends leases by itself; the handler sees only the end of its context
 		return h.awaitEnd(ctx, stubborn, nil)
 	case "guard":
 		return h.awaitEnd(ctx, stubborn, h.progress(stubborn, job))
@@ -61,7 +59,7 @@ func (h *handlers) awaitEnd(ctx, patience context.Context, err error) error {
 	return err
 }
 
-// progress is a write on the way that only the owner may make.
+// progress makes an intermediate write that only the owner of the lease may make.
 func (h *handlers) progress(ctx context.Context, job *outbox.Job[Task]) error {
 	err := inTx(ctx, h.pool, func(tx pgx.Tx) error {
 		if err := job.Guard(ctx, tx); err != nil {

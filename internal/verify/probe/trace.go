@@ -12,20 +12,20 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
-// tracer writes to the ledger how long claims take, and which calls to the
-// database have no deadline or go on after their context has ended.
+// tracer writes to the ledger how long claims take, and which calls to the database have no deadline or run on after
+// their context has ended.
 type tracer struct{ book *ledger.Writer }
 
-// returnWithin is how soon after the end of its context a call has to return.
+// returnWithin is how soon a call must return after its context has ended.
 const returnWithin = time.Second
 
 type callKey struct{}
 
-// call is one that is under way.
+// call is a call to the database that has not returned yet.
 type call struct {
 	what  string
 	began time.Time
-	ended atomic.Pointer[time.Time] // when its context did; nil: not yet
+	ended atomic.Pointer[time.Time] // when its context ended; nil before that
 	stop  func() bool
 }
 
@@ -75,7 +75,7 @@ func (t *tracer) TraceCopyFromEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceC
 	t.end(ctx)
 }
 
-// TraceConnectStart begins to connect, which has a time of its own.
+// TraceConnectStart begins to connect, with a timeout of its own.
 func (t *tracer) TraceConnectStart(ctx context.Context, data pgx.TraceConnectStartData) context.Context {
 	ctx, cancel := ctx, context.CancelFunc(func() {})
 	if limit := data.ConnConfig.ConnectTimeout; limit > 0 {
@@ -93,7 +93,7 @@ func (t *tracer) TraceConnectEnd(ctx context.Context, _ pgx.TraceConnectEndData)
 
 type cancelKey struct{}
 
-// statement is the name of one of ours, or its first word.
+// statement returns the name of one of our named statements, or the first word of any other.
 func statement(sql string) string {
 	if name, ours := strings.CutPrefix(sql, "-- name: "); ours {
 		sql = name

@@ -1,10 +1,8 @@
-// Package probe is the two programs that fault tests kill, stop and starve: a
-// worker, which is app.Run with a handler that does as the job's arguments say,
-// and a producer. Both keep ledgers.
+// Package probe has the programs that fault tests kill, stop and starve: a worker, which is app.Run with a handler that
+// does what the job's arguments say, a producer, a consumer and a relay. All keep ledgers.
 //
-// They are commands of posthaste-proof, and are configured by the
-// environment: the OUTBOX_ variables of posthaste serve, as far as they are read
-// below, and
+// They are commands of posthaste-proof, and are configured by environment variables: the OUTBOX_ variables of posthaste
+// serve, as far as they are read below, and
 //
 //	VERIFY_LEDGER       the file to which it appends a line for everything it does
 //	VERIFY_NAME         what it calls itself there
@@ -17,7 +15,7 @@
 //	VERIFY_HOOK         the URL to which jobs of the kind HookKind are posted; "" leaves them alone
 //	VERIFY_SCHEDULES    on: declares the schedules of schedules.go
 //
-// Those of the producer are in produce.go.
+// The variables of the producer are in produce.go.
 package probe
 
 import (
@@ -44,8 +42,8 @@ import (
 // HookKind is the kind of jobs that are posted to VERIFY_HOOK.
 const HookKind = "verify.hook"
 
-// Work is the worker: it works until it is told to stop, and stops as posthaste
-// serve does. It is an error if goroutines are left after a stop in good order.
+// Work runs the worker until it gets a signal, and then stops as posthaste serve does. It returns an error if
+// goroutines are left after a graceful stop.
 func Work(ctx context.Context) (err error) {
 	book, pool, err := begin("worker")
 	if err != nil {
@@ -84,7 +82,7 @@ func Work(ctx context.Context) (err error) {
 	return nil
 }
 
-// begin opens what both programs have.
+// begin opens the ledger and the pool of a program.
 func begin(role string) (*ledger.Writer, *pgxpool.Pool, error) {
 	book, err := ledger.Open(os.Getenv("VERIFY_LEDGER"), os.Getenv("VERIFY_NAME"))
 	if err != nil {
@@ -109,7 +107,7 @@ func openPool(url, role string, book *ledger.Writer) (*pgxpool.Pool, error) {
 	config.MaxConns = int32(cmp.Or(n, 8))
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	config.ConnConfig.RuntimeParams["application_name"] = "verify-" + role
-	if os.Getenv("VERIFY_TRACE") == "on" { // the dispatcher's and the reaper's own pools take it from here
+	if os.Getenv("VERIFY_TRACE") == "on" { // the pools of the dispatcher and the reaper copy it from here
 		config.ConnConfig.Tracer = &tracer{book}
 	}
 	return pgxpool.NewWithConfig(context.Background(), config)

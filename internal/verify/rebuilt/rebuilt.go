@@ -1,6 +1,5 @@
-// Package rebuilt rebuilds the streamed jobs of a database from their events, and compares
-// them with what the database holds. It needs no package testing, so that a command can use it
-// as well.
+// Package rebuilt rebuilds the streamed jobs of a database from their events, and compares them with the stored jobs.
+// It does not need package testing, so that a command can use it, too.
 package rebuilt
 
 import (
@@ -34,24 +33,23 @@ const (
 		WHERE streamed IS NOT NULL`
 )
 
-// Found is what a comparison has seen.
+// Found is the result of a comparison.
 type Found struct {
 	Jobs, Events int
 	Names        map[lifecycle.Name]int // events of each name
 	Differences  []string
 }
 
-// Compare reduces every event and compares each streamed job with the state that this makes,
-// as the database is when nobody writes to it. A caller that has moved rows about by hand
-// adjusts what is stored and what is rebuilt before they are compared; nil compares them as
-// they are.
+// Compare reduces every event, and compares each streamed job with the state that results. Nothing may write to the
+// database meanwhile. A caller that has changed rows by hand passes adjust, which changes both states before they are
+// compared; nil compares them unchanged.
 func Compare(ctx context.Context, db *pgxpool.Pool, adjust func(stored, rebuilt *lifecycle.State)) (Found, error) {
 	found := Found{Names: map[lifecycle.Name]int{}}
 	states, err := found.reduce(ctx, db)
 	if err != nil {
 		return found, fmt.Errorf("read the events: %w", err)
 	}
-	rows, _ := db.Query(ctx, stored) // its error is also that of CollectRows
+	rows, _ := db.Query(ctx, stored) // CollectRows returns the error, too
 	jobs, err := pgx.CollectRows(rows, scan)
 	if err != nil {
 		return found, fmt.Errorf("read the jobs: %w", err)
@@ -74,7 +72,7 @@ func Compare(ctx context.Context, db *pgxpool.Pool, adjust func(stored, rebuilt 
 	return found, nil
 }
 
-// reduce returns what the events make of the jobs.
+// reduce returns the states of jobs that result from the events.
 func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lifecycle.State, error) {
 	states, ids := map[outbox.ID]lifecycle.State{}, map[outbox.ID]bool{}
 	rows, _ := db.Query(ctx, logged)
@@ -134,7 +132,7 @@ func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
 	return s, err
 }
 
-// text is every field of a state, to be compared.
+// text returns every field of a state, for comparison.
 func text(s lifecycle.State) string {
 	for _, at := range []*time.Time{&s.CreatedAt, &s.RunAt, &s.StartedAt, &s.FinishedAt, &s.Deadline, &s.Progress.At} {
 		*at = at.UTC()
