@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// account is never used here: Postgres runs as ourselves.
+// account is not used on this system: Postgres runs as ourselves.
 type account struct{ name string }
 
 func serverAccount(string) (*account, error)      { return nil, nil }
@@ -21,10 +21,10 @@ func ours(string) bool                            { return true }
 func tryLock(*os.File) bool                       { return true }
 func watchParent(*exec.Cmd) (unwatch func())      { return func() {} }
 
-// locks says that tryLock means something here.
+// locks says whether tryLock locks anything on this system.
 const locks = false
 
-// signal goes through pg_ctl, which knows how to reach a server without signals.
+// signal uses pg_ctl, which can reach a server on a system without signals.
 func (p *process) signal(bin string, sig syscall.Signal) error {
 	name := map[syscall.Signal]string{syscall.SIGINT: "INT", syscall.SIGQUIT: "QUIT"}[sig]
 	if name == "" {

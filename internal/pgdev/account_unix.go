@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// account is a user that runs Postgres in our place, because initdb and
-// postgres refuse to be root. A nil account is ourselves.
+// account is a user that runs Postgres in our place, because initdb and postgres refuse to run as root. A nil account
+// is ourselves.
 type account struct {
 	name     string
 	uid, gid int
 }
 
-// serverAccount is who must run a server: ourselves, or, when we are root, the
-// owner of the data, else the user postgres, else nobody.
+// serverAccount returns the account that must run a server: nil or, if we are root, the owner of the data, else the
+// user postgres, else nobody.
 func serverAccount(data string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -42,7 +42,7 @@ func serverAccount(data string) (*account, error) {
 	return nil, errors.New("root may not run Postgres, and there is no user postgres or nobody who could")
 }
 
-// own makes path a's.
+// own makes a the owner of path.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil
@@ -50,7 +50,7 @@ func (a *account) own(path string) error {
 	return os.Chown(path, a.uid, a.gid)
 }
 
-// reaches says whether a may enter dir, judged by owners and modes.
+// reaches reports whether a may enter dir, by owners and modes.
 func (a *account) reaches(dir string) bool {
 	if a == nil {
 		return true
@@ -82,8 +82,8 @@ func (a *account) reaches(dir string) bool {
 	}
 }
 
-// attributes make a command run as a, in a process group of its own: a Ctrl-C
-// at the terminal is for us, who then stop the server after its clients.
+// attributes makes a command run as a, in a process group of its own: Ctrl-C at the terminal reaches only us, and we
+// stop the server after its clients.
 func (a *account) attributes() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a != nil {
@@ -92,7 +92,7 @@ func (a *account) attributes() *syscall.SysProcAttr {
 	return attr
 }
 
-// ours says whether nobody but us may write to dir.
+// ours reports whether only we may write to dir.
 func ours(dir string) bool {
 	about, err := os.Lstat(dir)
 	if err != nil || !about.IsDir() {
@@ -101,10 +101,10 @@ func ours(dir string) bool {
 	return int(about.Sys().(*syscall.Stat_t).Uid) == os.Geteuid() && about.Mode()&0o022 == 0
 }
 
-// locks says that tryLock means something here.
+// locks says whether tryLock locks anything on this system.
 const locks = true
 
-// tryLock locks file until it is closed or the process ends.
+// tryLock locks file, until it is closed or the process ends, and reports whether it could.
 func tryLock(file *os.File) bool {
 	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }

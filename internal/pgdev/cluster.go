@@ -22,19 +22,19 @@ import (
 
 const (
 	startTimeout = 2 * time.Minute  // recovery after a crash included
-	retryTimeout = 15 * time.Second // for a predecessor that is not quite gone
+	retryTimeout = 15 * time.Second // for a predecessor that has not quite ended
 	stopTimeout  = 30 * time.Second
 	socketLimit  = 100 // bytes of path that every system allows for a socket
 )
 
-// cluster is an owned server: a folder, binaries and, while it runs, a process.
+// cluster is an owned server: a folder, binaries and, while the server runs, a process.
 type cluster struct {
 	*folder
 	bin       string
 	env       []string
 	pickPort  func() (int, error) // for the first start
-	fixedPort bool                // there is no other to pick
-	port      int                 // kept once the server has run, 0 until then: clients know it
+	fixedPort bool                // pickPort always returns the same port
+	port      int                 // 0 until the server has run, then kept, because clients know it
 	process   *process
 }
 
@@ -64,7 +64,7 @@ func localURL(port int) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
 }
 
-// socketDir is where the socket is, or empty if its path would be too long.
+// socketDir returns the folder of the socket, or "" if the socket's path would be too long.
 func (c *cluster) socketDir() string {
 	if runtime.GOOS == "windows" || len(filepath.Join(c.path, ".s.PGSQL.65535")) > socketLimit {
 		return ""
@@ -72,9 +72,8 @@ func (c *cluster) socketDir() string {
 	return c.path
 }
 
-// initialize makes the data directory if there is none and writes the settings.
-// It works beside the final place, so that an interrupted initdb leaves nothing
-// that looks like data.
+// initialize writes the settings, and creates the data directory if there is none. It works in a folder beside the
+// final one, so that an interrupted initdb leaves nothing that looks like data.
 func (c *cluster) initialize(ctx context.Context, o Options) error {
 	settings := filepath.Join(c.data(), "posthaste.conf")
 	if _, err := os.Stat(c.data()); err == nil {
@@ -109,8 +108,8 @@ func (c *cluster) initialize(ctx context.Context, o Options) error {
 	return os.WriteFile(settings, []byte(conf(o.settings())), 0o644)
 }
 
-// command is a program of Postgres, run as the right user, in a folder that
-// this user can be in, and free of settings meant for clients.
+// command returns a program of Postgres, which runs as the right user, in a folder that this user can enter, and
+// without settings meant for clients.
 func (c *cluster) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program(c.bin, name), args...)
 	cmd.Dir = c.path
@@ -125,13 +124,13 @@ func (c *cluster) command(ctx context.Context, name string, args ...string) *exe
 	return cmd
 }
 
-// start runs the server and returns when it answers. It tries again with another
-// port when somebody took the one that it had picked, and with the same one for as long as
-// retryTimeout when a predecessor, killed a moment ago, still holds it or the shared memory.
+// start runs the server and returns when it answers. It retries with another port if another process took the one that
+// it had picked. It retries with the same port, for at most retryTimeout, if a predecessor that was just killed still
+// holds the port or the shared memory.
 func (c *cluster) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	var failed time.Time // when the first try had: a try may take long itself
+	var failed time.Time // when the first try had failed: a try itself may take long
 	for {
 		port := c.port
 		if port == 0 {
@@ -189,9 +188,8 @@ func (c *cluster) startOnce(ctx context.Context, port int) error {
 	return nil
 }
 
-// awaitReady returns when our server answers queries. Another server that took
-// the port would answer too, or keep us waiting: hence the look at the data
-// directory, and the end of all trying when the process ends.
+// awaitReady returns when our server answers queries. Another server that took the port would answer, too, or make us
+// wait: so awaitReady checks the data directory, and gives up when our process has ended.
 func (c *cluster) awaitReady(ctx context.Context, port int) error {
 	alive, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -228,7 +226,7 @@ func (c *cluster) answers(ctx context.Context, port int) bool {
 	return err == nil && filepath.Clean(dir) == c.data()
 }
 
-// halt signals the server and waits for its end, with more force if need be.
+// halt signals the server and waits for its end, with stronger signals if necessary.
 func (c *cluster) halt(sig syscall.Signal) error {
 	p := c.process
 	if p == nil {
@@ -252,7 +250,7 @@ func (c *cluster) halt(sig syscall.Signal) error {
 	return fmt.Errorf("postgres (pid %d) does not end", p.cmd.Process.Pid)
 }
 
-// remove ends the server for good. What is deleted needs no checkpoint first.
+// remove ends the server for good. If its data are temporary, it skips the checkpoint.
 func (c *cluster) remove() error {
 	sig := syscall.SIGINT
 	if c.temporary {

@@ -22,8 +22,8 @@ const (
 	betweenTries  = 100 * time.Millisecond // to connect
 )
 
-// startContainer starts the image of POSTHASTE_PG_IMAGE, else the official one, by the docker command. The server
-// must be reachable at a port of this machine: an engine elsewhere is of no use.
+// startContainer starts the image of POSTHASTE_PG_IMAGE, or else the official one, with the docker command. It needs an
+// engine on this machine, since it connects to a local port.
 func (o Options) startContainer(ctx context.Context) (*Server, error) {
 	ask, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
@@ -56,8 +56,9 @@ func (o Options) startContainer(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
-// runContainer returns when the container runs. A shell removes it when its standard input ends: when stop closes
-// that, or when this process is killed. It has a process group of its own, so that Ctrl-C does not end it before us.
+// runContainer returns when the container runs. A shell removes the container when the shell's standard input ends:
+// when stop closes that, or when this process is killed. The shell has a process group of its own, so that Ctrl-C does
+// not end it before us.
 func runContainer(ctx context.Context, name string, args []string) (stop func(), err error) {
 	const script = `docker run --detach --name "$0" "$@" >/dev/null && echo && read -r _; docker rm --force --volumes "$0" >/dev/null 2>&1`
 	keeper := exec.Command("/bin/sh", append([]string{"-c", script, name}, args...)...)
@@ -84,7 +85,7 @@ func runContainer(ctx context.Context, name string, args []string) (stop func(),
 	case <-ctx.Done(): // the shell removes the container once docker has made it
 		return nil, errors.Join(ctx.Err(), input.Close())
 	case up := <-runs:
-		stop = func() { _ = errors.Join(input.Close(), keeper.Wait()) } // what is gone already needs no removal
+		stop = func() { _ = errors.Join(input.Close(), keeper.Wait()) } // it fails if the container is gone already
 		if !up {
 			stop()
 			return nil, fmt.Errorf("docker run%s", indent(complaints.Bytes()))
@@ -94,7 +95,7 @@ func runContainer(ctx context.Context, name string, args []string) (stop func(),
 }
 
 // awaitContainer returns the server of a container once it accepts connections from outside. (The official image first
-// runs a server that listens on no port.) A container that ends before is an error at once.
+// runs a server that listens on no port.) It returns an error at once if the container ends before that.
 func awaitContainer(ctx context.Context, name string, stop func()) (_ *Server, err error) {
 	defer func() {
 		if err != nil {
@@ -125,7 +126,7 @@ func awaitContainer(ctx context.Context, name string, stop func()) (_ *Server, e
 	}
 }
 
-// docker returns what the command prints, without the white space around it.
+// docker returns the command's output, without surrounding white space.
 func docker(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "docker", args...)
 	cmd.WaitDelay = time.Second

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// playDocker puts a docker command in place of the real one, and leaves no npm. Its
-// containers are the server at address; it writes down what it is asked to do.
+// playDocker puts a fake docker command first in PATH, where there is no npm. Its containers are the server at address.
+// The function that it returns returns the fake's arguments so far.
 func playDocker(t *testing.T, address string) (asked func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,7 +21,7 @@ func playDocker(t *testing.T, address string) (asked func() string) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	t.Setenv("PG_BIN", t.TempDir())                // and no other is looked at
+	t.Setenv("PG_BIN", t.TempDir())                // and pgdev looks nowhere else
 	cache, err := os.MkdirTemp("", "pgdev-cache-") // not in t.TempDir, which is out of reach for the server's account
 	if err != nil {
 		t.Fatal(err)
@@ -90,8 +90,8 @@ func TestAContainerOfNoUseIsRemoved(t *testing.T) {
 	}
 }
 
-// TestContainerOfARealEngine needs an engine (make test-docker). Where there is none, that is a pass of the other half
-// of the promise: an error, soon.
+// TestContainerOfARealEngine needs an engine (make test-docker). Without one, it checks that startContainer fails
+// quickly.
 func TestContainerOfARealEngine(t *testing.T) {
 	options := Options{Fast: true, Settings: map[string]string{"max_connections": "37"}, Log: t.Output()}
 	begin := time.Now()

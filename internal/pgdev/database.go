@@ -9,9 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CreateDatabase makes a new, empty database on the server of dsn and returns
-// its URL. It fails if the name is taken: no existing data is ever touched. drop
-// removes the database again, and fails while anybody is connected to it.
+// CreateDatabase creates a new, empty database on the server of dsn and returns its URL. It fails if the name is taken:
+// it never touches existing data. drop removes the database again, and fails while a client is connected to it.
 func CreateDatabase(ctx context.Context, dsn, name string) (dbURL string, drop func(context.Context) error, err error) {
 	quoted := pgx.Identifier{name}.Sanitize()
 	if err := exec1(ctx, dsn, "CREATE DATABASE "+quoted+" TEMPLATE template0"); err != nil {
@@ -38,7 +37,7 @@ func exec1(ctx context.Context, dsn, sql string) error {
 	return err
 }
 
-// WithDatabase is dsn, a URL or a keyword/value string, with another database.
+// WithDatabase returns dsn, a URL or a keyword/value string, with another database.
 func WithDatabase(dsn, name string) (string, error) {
 	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(name)
@@ -57,8 +56,7 @@ func WithDatabase(dsn, name string) (string, error) {
 	return u.String(), nil
 }
 
-// redacted keeps the reason of a parse error and leaves out the URL, which may
-// hold a password.
+// redacted returns the reason of a parse error without the URL, which may contain a password.
 func redacted(err error) error {
 	if parse, ok := err.(*url.Error); ok {
 		return parse.Err

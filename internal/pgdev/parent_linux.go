@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel shut the server down, at once, when we die.
+// dieWithParent makes the kernel shut the server down, at once, when we die.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }
 
-// watchParent has nothing to add to what the kernel does.
+// watchParent does nothing: the kernel watches us.
 func watchParent(*exec.Cmd) (unwatch func()) { return func() {} }

@@ -11,8 +11,8 @@ import (
 
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// watchParent starts a shell that waits for the end of a pipe whose other end
-// only we hold, and then shuts the server down at once.
+// watchParent starts a shell that waits for the end of a pipe whose other end only we hold, and then shuts the server
+// down at once.
 func watchParent(server *exec.Cmd) (unwatch func()) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -28,7 +28,7 @@ func watchParent(server *exec.Cmd) (unwatch func()) {
 		return func() {}
 	}
 	return func() {
-		_ = watcher.Process.Kill() // first, or the end of the pipe would make it act
+		_ = watcher.Process.Kill() // first, since the end of the pipe would make it act
 		_ = watcher.Wait()
 		w.Close()
 	}

@@ -13,12 +13,11 @@ import (
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // how it ended; valid after done
+	err  error         // how it ended; valid once done is closed
 }
 
-// launch starts cmd so that it dies with us. On Linux the kernel signals a child
-// when the thread that made it ends, not the process; hence this goroutine keeps
-// its thread for as long as the child lives.
+// launch starts cmd so that it dies with us. On Linux the kernel signals a child when the thread that created it ends,
+// not the process; so this goroutine keeps its thread for as long as the child lives.
 func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
@@ -42,7 +41,7 @@ func launch(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// endOf says how a process ended that was not supposed to.
+// endOf returns the error for a process that ended although it should not have.
 func endOf(err error) error {
 	if err == nil {
 		return errors.New("exit status 0")
@@ -50,9 +49,8 @@ func endOf(err error) error {
 	return err
 }
 
-// tail is what a file holds from an offset on, at most its last 4 KiB. The sessions
-// of a server that was killed say so while the next one starts: hundreds of them
-// would hide why that did not, and are left out.
+// tail returns what a file contains from an offset on, at most its last 4 KiB. It leaves out the lines that sessions of
+// a killed server write while the next server starts: hundreds of them would hide why that one did not start.
 func tail(path string, from int64) []byte {
 	const most, read = 4 << 10, 1 << 20
 	file, err := os.Open(path)
@@ -73,7 +71,7 @@ func tail(path string, from int64) []byte {
 	return kept[max(0, len(kept)-most):]
 }
 
-// indent sets a program's output apart from the sentence it is appended to.
+// indent sets a program's output apart from the sentence to which it is appended.
 func indent(output []byte) string {
 	output = bytes.TrimSpace(output)
 	if len(output) == 0 {

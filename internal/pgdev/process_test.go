@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// A server that is started again right after a kill may find the memory of the
-// sessions that are about to end, and is tried again: what they all say comes after
-// what it says.
+// A server that is started right after a kill may find the memory of sessions that have not ended yet, and is then
+// tried again. It logs that before all these sessions log their ends.
 func TestWhatKilledSessionsSayHidesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")

@@ -7,14 +7,13 @@ import (
 	"syscall"
 )
 
-// Mode is how a server is shut down.
+// Mode says how a server is shut down.
 type Mode string
 
 const (
-	// Fast ends sessions, rolls back, and writes everything out.
+	// Fast ends sessions, rolls their transactions back, and writes everything out.
 	Fast Mode = "fast"
-	// Immediate ends without clean-up, so that the next start recovers from the
-	// log as after a crash.
+	// Immediate ends the server without clean-up, so that the next start recovers from the WAL as after a crash.
 	Immediate Mode = "immediate"
 )
 
@@ -33,8 +32,8 @@ func (s *Server) Restart(ctx context.Context, mode Mode) error {
 	})
 }
 
-// Kill9 kills an owned server's main process with SIGKILL and returns when it
-// is gone. Its sessions notice and end by themselves within moments.
+// Kill9 kills an owned server's main process with SIGKILL and returns when it has ended. Its sessions notice that and
+// end within moments.
 func (s *Server) Kill9() error {
 	return s.owned(func(c *cluster) error { return c.halt(syscall.SIGKILL) })
 }

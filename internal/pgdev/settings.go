@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// settings are what the server runs with: ours, then the caller's over them.
+// settings returns the server's settings: those of this package, overridden by the caller's.
 func (o Options) settings() map[string]string {
 	s := map[string]string{
 		"shared_buffers":     "256MB",
@@ -21,11 +21,11 @@ func (o Options) settings() map[string]string {
 	if o.Fast {
 		s["shared_buffers"] = "128MB"
 		s["max_connections"] = "500" // every test of every binary brings a pool
-		s["max_wal_size"] = "512MB"  // it may lie in memory
+		s["max_wal_size"] = "512MB"  // the folder may be in memory
 		s["fsync"] = "off"
 		s["full_page_writes"] = "off"
-		// Nothing here lives long enough to gain from these, and each costs processor while hundreds of databases
-		// are made and dropped.
+		// No database lives long enough to gain from these, and each costs processor time while hundreds of databases
+		// are created and dropped.
 		s["autovacuum_naptime"] = "1h"
 		s["bgwriter_lru_maxpages"] = "0"
 		s["checkpoint_timeout"] = "1h"
@@ -36,8 +36,8 @@ func (o Options) settings() map[string]string {
 	return s
 }
 
-// conf renders settings as a configuration file. They go to a file rather than
-// to the command line so that ALTER SYSTEM still wins.
+// conf formats settings as a configuration file. They are in a file rather than on the command line so that ALTER
+// SYSTEM overrides them.
 func conf(settings map[string]string) string {
 	var b strings.Builder
 	b.WriteString("# Written at every start by posthaste; change postgresql.auto.conf by ALTER SYSTEM instead.\n")

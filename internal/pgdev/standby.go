@@ -14,10 +14,9 @@ import (
 
 const standbyTimeout = time.Minute
 
-// Standby starts a copy of an owned server that streams from it and answers
-// queries, at the given port (0: a free one). When it returns, the commits of s
-// wait until the standby has stored them. The standby is a Server of its own, to
-// be stopped like one; Promote makes it writable.
+// Standby starts a copy of an owned server that streams from it and answers queries, at the given port (0: a free one).
+// When it returns, the commits of s wait until the standby has stored them. The standby is a Server of its own, which
+// the caller stops; Promote makes it writable.
 func (s *Server) Standby(ctx context.Context, port int) (standby *Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
@@ -46,9 +45,8 @@ func (s *Server) Standby(ctx context.Context, port int) (standby *Server, err er
 	return standby, nil
 }
 
-// backup copies the running server's files in the way of the manual, "Making a
-// Base Backup Using the Low Level API". What the server writes meanwhile is in the
-// log, which the copy replays from the label's position.
+// backup copies the running server's files as the manual describes in "Making a Base Backup Using the Low Level API".
+// What the server writes meanwhile is in the WAL, which the copy replays from the label's position.
 func (c *cluster) backup(ctx context.Context, to *folder) error {
 	conn, err := pgx.Connect(ctx, localURL(c.port))
 	if err != nil {
@@ -78,7 +76,7 @@ func (c *cluster) backup(ctx context.Context, to *folder) error {
 	return os.Remove(filepath.Join(to.data(), "postmaster.pid"))
 }
 
-// waitForStandby makes every commit wait for the standby, once that follows.
+// waitForStandby makes every commit wait for the standby, once the standby streams.
 func (s *Server) waitForStandby(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
@@ -100,9 +98,9 @@ func (s *Server) waitForStandby(ctx context.Context) error {
 	return s.seeACommitWait(ctx, conn)
 }
 
-// seeACommitWait returns when a commit has been seen to wait for the standby. What
-// pg_stat_replication says is what the standby's sender has read of the settings;
-// commits wait from when the checkpointer has read them, which a busy one does later.
+// seeACommitWait returns when it has seen a commit wait for the standby. pg_stat_replication shows what the standby's
+// WAL sender has read of the settings, but commits wait only once the checkpointer has read them, too, which takes
+// longer if it is busy.
 func (s *Server) seeACommitWait(ctx context.Context, conn *pgx.Conn) error {
 	ctx, stop := context.WithCancel(ctx)
 	writer, err := pgx.Connect(ctx, s.url)
@@ -133,7 +131,7 @@ func (s *Server) seeACommitWait(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// until asks every few milliseconds.
+// until calls ask every few milliseconds, until it reports true or returns an error.
 func until(ctx context.Context, ask func() (bool, error)) error {
 	for {
 		if is, err := ask(); err != nil || is {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What the server acknowledged is on the standby, which takes over as it is.
+// The standby has what the server acknowledged, also after its promotion.
 func TestAStandbyHasWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	server := start(t, Options{})
@@ -44,9 +44,8 @@ func TestAStandbyHasWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// A checkpointer that has not read its settings yet has no commit wait, while the
-// server says already that the standby is synchronous: what is acknowledged then is
-// gone when the server is killed.
+// While the checkpointer has not read its settings, no commit waits, although the server reports the standby as
+// synchronous: what is acknowledged then is lost when the server is killed.
 func TestAStandbyIsThereWhenCommitsWaitForIt(t *testing.T) {
 	t.Parallel()
 	server := start(t, Options{})
@@ -59,7 +58,7 @@ func TestAStandbyIsThereWhenCommitsWaitForIt(t *testing.T) {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	if err := standby.Kill9(); err != nil { // what commits would wait for is not there
+	if err := standby.Kill9(); err != nil { // commits would wait for the standby, which is gone
 		t.Fatal(err)
 	}
 	conn, err := pgx.Connect(t.Context(), server.URL())
@@ -69,7 +68,7 @@ func TestAStandbyIsThereWhenCommitsWaitForIt(t *testing.T) {
 	defer conn.Close(background)
 	for _, sql := range []string{
 		`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`,
-		`SELECT pg_logical_emit_message(true, 'test', '')`, // commits when nothing waits any more
+		`SELECT pg_logical_emit_message(true, 'test', '')`, // commits once commits do not wait any more
 	} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%s: %v", sql, err)

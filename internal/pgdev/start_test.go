@@ -20,7 +20,7 @@ import (
 
 var background = context.Background()
 
-// start is Start for tests: any failure ends the test, whose end stops the server.
+// start calls Start for a test, which it fails on an error. The end of the test stops the server.
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
 	o.Log = t.Output()
@@ -90,7 +90,7 @@ func TestDurabilityIsGivenUpOnlyWhenAsked(t *testing.T) {
 			t.Errorf("%s: settings = %s, want %s", name, got, test.want)
 		}
 	}
-	// A server has them.
+	// A running server has them.
 	got := query(t, start(t, few).URL(), `SELECT string_agg(current_setting(name), ' ' ORDER BY at) FROM unnest('{`+strings.Join(names, ",")+`}'::text[]) WITH ORDINALITY AS t (name, at)`)
 	if want := "off on off 20"; got != want {
 		t.Errorf("settings of the server = %s, want %s", got, want)
@@ -241,7 +241,7 @@ func TestAServerDiesWithItsParent(t *testing.T) {
 		return (err != nil || server.Signal(syscall.Signal(0)) != nil) && !connects(url)
 	})
 
-	// Its folder is still there, and the next Start a minute later clears it away.
+	// Its folder still exists, and the next Start a minute later removes it.
 	old := time.Now().Add(-2 * time.Minute)
 	if err := os.Chtimes(path+"/lock", old, old); err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func TestATakenPort(t *testing.T) {
 		t.Errorf("it took %s to say so", took)
 	}
 
-	// One that is taken between choosing and starting: another is chosen.
+	// If the port is taken between choosing and starting, another is chosen.
 	ports := []int{taken}
 	c.fixedPort, c.pickPort = false, func() (int, error) {
 		if len(ports) > 0 {

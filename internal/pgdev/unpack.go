@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// unpack writes the archive's package/native to dir, which it makes. All goes
-// through an [os.Root], so that no name in the archive leads out of dir.
+// unpack writes the archive's package/native to dir, which it creates. It uses an [os.Root], so that no name in the
+// archive leads out of dir.
 func unpack(archive, dir string) error {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -33,8 +33,8 @@ func unpack(archive, dir string) error {
 		return err
 	}
 	defer root.Close()
-	// Modes are set once more after making: the server may run as another user
-	// and must be able to read whatever our umask is.
+	// Modes are set again after creation: the server may run as another user, and must be able to read the files
+	// whatever our umask is.
 	if err := root.Chmod(".", 0o755); err != nil {
 		return err
 	}
@@ -78,8 +78,7 @@ func makeFolders(root *os.Root, dir string) error {
 	return errors.Join(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755))
 }
 
-// link makes the symbolic links that npm archives cannot hold and that the
-// package lists in a file instead.
+// link creates the symbolic links, which npm archives cannot contain, and which the package lists in a file instead.
 func link(root *os.Root) error {
 	list, err := root.ReadFile("pg-symlinks.json")
 	if errors.Is(err, os.ErrNotExist) {

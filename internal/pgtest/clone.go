@@ -17,7 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
-// cleanupTimeout bounds everything that is done to a database after its test.
+// cleanupTimeout bounds every operation on a database after its test.
 const cleanupTimeout = time.Minute
 
 var clones atomic.Int64
@@ -42,8 +42,8 @@ func newClone(t testing.TB, template string) clone {
 	return clone{url}
 }
 
-// check reports which invariants the test has broken. It asks by a connection of the pool, or if that has none
-// any more (or is nil) by one of its own.
+// check reports the invariants that the test has broken. It uses a connection of the pool or, if the pool has none left
+// or is nil, a new one.
 func (c clone) check(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
@@ -77,19 +77,19 @@ func createClone(ctx context.Context, server, template string) (name string, err
 	for {
 		name = fmt.Sprintf("t_%d_%d", os.Getpid(), clones.Add(1))
 		err = maintain(ctx, server, func(conn *pgx.Conn) error {
-			// Copied as files it takes a fifth of the time that its log would take.
+			// Copying files takes a fifth of the time that a copy through the WAL takes.
 			_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY file_copy")
 			return err
 		})
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P04" {
-			continue // left on a shared server by an earlier process of the same number
+			continue // an earlier process of the same number left it on a shared server
 		}
 		return name, err
 	}
 }
 
-// finish drops a database after its test. Dropping is not forced, so that a connection that the test leaked is
-// found: Postgres waits five seconds for one that is just closing.
+// finish drops a database after its test. It does not force that at first, so that it finds a connection that the test
+// leaked: Postgres waits five seconds for one that is just closing.
 func finish(t testing.TB, server, name, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
@@ -119,7 +119,7 @@ func drop(ctx context.Context, server, name string) error {
 	})
 }
 
-// sessions describes who is connected to a database, for a person to recognise.
+// sessions describes the sessions that are connected to a database.
 func sessions(ctx context.Context, conn *pgx.Conn, database string) string {
 	rows, _ := conn.Query(ctx, `
 		SELECT format(E'\n    %s, %s for %s: %s', application_name, state, date_trunc('ms', now() - state_change), left(query, 200))

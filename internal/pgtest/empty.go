@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Empty deletes every row that a test has stored, but for the audit, and has the positions of events begin anew: the
-// next case of a table of tests finds the database as good as new, for a tenth of what a clone costs.
+// Empty deletes every row that a test has stored, except the audit, and restarts the positions of events. The next case
+// of a table-driven test then finds the database as good as new, at a tenth of the cost of a clone.
 func Empty(t testing.TB, db *pgxpool.Pool) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), `DO $$

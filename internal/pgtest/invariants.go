@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// invariants hold after every test, whatever it did: a sentence each, and a query for the jobs that break it, which
-// also says whether there are jobs at all. Where there are none, nothing more is asked: to plan a join with each day
-// of the history takes longer than the rest of the check.
+// invariants must hold after every test. Each has a sentence, and a query that returns whether there are jobs at all,
+// and the jobs that break it. If there are no jobs, the other queries are skipped: planning a join with each day of the
+// history takes longer than the rest of the check.
 var invariants = []struct{ sentence, query string }{
 	{
 		"a job is running exactly while it has a lease",
@@ -25,20 +25,20 @@ var invariants = []struct{ sentence, query string }{
 	},
 }
 
-// asker is a connection or a pool.
+// asker runs a query: a connection or a pool.
 type asker interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// brokenIn returns what is broken in a database, a sentence each.
+// brokenIn returns the invariants that are broken in a database, a sentence each.
 func brokenIn(ctx context.Context, db asker) (broken []string, err error) {
 	for _, i := range invariants {
 		var some bool
 		var jobs []string
-		// Prepared first, it would take two more round trips.
+		// Preparing the query first would take two more round trips.
 		err := db.QueryRow(ctx, i.query, pgx.QueryExecModeExec).Scan(&some, &jobs)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" {
-			continue // a table is missing: the database is not, or not yet, or no longer migrated
+			continue // a table is missing: the database is not migrated
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.sentence, err)

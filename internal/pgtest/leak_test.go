@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// rulebreakers are tests that break a rule of this package on purpose. They run
-// in a child process, and what it says is compared with want.
+// rulebreakers are tests that break a rule of this package on purpose. They run in a child process, whose output is
+// compared with want.
 var rulebreakers = map[string]struct {
 	test func(*testing.T)
 	want string
@@ -23,7 +23,7 @@ var rulebreakers = map[string]struct {
 	"kept":       {func(t *testing.T) { URL(t); t.Fail() }, `kept for you: psql 'postgres`},
 }
 
-// forgotten keeps the garbage collector from closing what was leaked.
+// forgotten keeps the garbage collector from closing the leaked connection.
 var forgotten *pgx.Conn
 
 func leakConnection(t *testing.T) {

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// AwaitLocks returns when n sessions or more of db's database wait for a lock that another one holds, and fails the
-// test when they do not within a minute. It asks by connections of db: a transaction goes on seeing the sessions as it
-// found them when it first looked.
+// AwaitLocks returns when at least n sessions of db's database wait for a lock that another session holds, and fails
+// the test if that takes longer than a minute. It uses connections of db: within one transaction, it would always see
+// the sessions as of its first query.
 func AwaitLocks(t testing.TB, db *pgxpool.Pool, n int) {
 	t.Helper()
 	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {

@@ -13,9 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
-// LoginURL is databaseURL as a new login that is a member of the role, such as
-// outbox_api, and of nothing else. It is dropped when the test is over; the test
-// must have closed its connections by then.
+// LoginURL returns databaseURL with a new login that is a member of the role, such as outbox_api, and of no other. The
+// login is dropped when the test is over; the test must have closed its connections by then.
 func LoginURL(t testing.TB, databaseURL, role string) string {
 	t.Helper()
 	target, err := url.Parse(databaseURL)
@@ -46,7 +45,7 @@ func Login(t testing.TB, pool *pgxpool.Pool, role string) *pgxpool.Pool {
 }
 
 func as(server, sql string) error {
-	ctx := context.Background() // the test's has ended when it cleans up
+	ctx := context.Background() // the test's context has ended when it cleans up
 	return maintain(ctx, server, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sql)
 		return err

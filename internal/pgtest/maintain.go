@@ -7,16 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maintenance keeps connections to the servers' maintenance databases for the next
-// test: each test makes a database and drops it, and on a slow machine a connection
-// takes as long as a test.
+// maintenance keeps connections to the servers' maintenance databases for the next test: each test creates and drops a
+// database, and on a slow machine connecting takes as long as a test.
 var maintenance struct {
 	sync.Mutex
 	idle map[string][]*pgx.Conn
 }
 
-// maintain has do use a connection to the server's maintenance database. What do
-// returns is returned.
+// maintain calls do with a connection to the server's maintenance database, and returns its error.
 func maintain(ctx context.Context, server string, do func(*pgx.Conn) error) error {
 	for {
 		conn, kept, err := maintenanceConn(ctx, server)
@@ -29,7 +27,7 @@ func maintain(ctx context.Context, server string, do func(*pgx.Conn) error) erro
 			keepConn(server, conn)
 			return err
 		case kept && ctx.Err() == nil:
-			continue // it was broken before: the server has been started anew
+			continue // the kept connection was broken before: the server was restarted
 		}
 		return err
 	}
@@ -57,7 +55,7 @@ func keepConn(server string, conn *pgx.Conn) {
 	maintenance.idle[server] = append(maintenance.idle[server], conn)
 }
 
-// closeMaintenance closes what maintain has kept.
+// closeMaintenance closes the connections that maintain has kept.
 func closeMaintenance(ctx context.Context) {
 	maintenance.Lock()
 	defer maintenance.Unlock()

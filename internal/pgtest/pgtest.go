@@ -8,16 +8,13 @@
 //		…
 //	}
 //
-// The server is the one of POSTHASTE_TEST_DATABASE_URL, which all test binaries
-// may share (the command withserver runs one for them), else one that package
-// pgdev finds and this binary starts on first use; PG=18 asks for that major
-// version. Without any, tests fail: green means tested.
+// The server is that of POSTHASTE_TEST_DATABASE_URL, which all test binaries may share (the command withserver runs one
+// for them), or else one that package pgdev finds and that this binary starts on first use; PG=18 selects that major
+// version. Without a server, tests fail: a pass means that they ran.
 //
-// Databases are clones of a template that holds the migrations, so that a test
-// pays some tens of milliseconds, and notifications and advisory locks come
-// isolated: use t.Parallel freely. When a test is over, its database must
-// satisfy the invariants of the schema and have no connection left. With
-// PGTEST_KEEP=1 the database of a failed test is kept, and its URL logged.
+// Databases are clones of a migrated template. A clone takes some tens of milliseconds, and isolates notifications and
+// advisory locks: use t.Parallel freely. When a test is over, its database must satisfy the invariants of the schema
+// and have no connection left. With PGTEST_KEEP=1 the database of a failed test is kept, and its URL logged.
 package pgtest
 
 import (
@@ -62,7 +59,7 @@ func URL(t testing.TB) string {
 	return c.url
 }
 
-// template is the database that holds the migrations, in an encoding; "" is UTF-8.
+// template returns the name of the migrated database in an encoding; "" means UTF-8.
 func template(t testing.TB, encoding string) string {
 	t.Helper()
 	name, err := ensureTemplate(context.Background(), serverURL(t), encoding)
@@ -76,11 +73,11 @@ func template(t testing.TB, encoding string) string {
 // any, and exits. Call it from TestMain.
 func Main(m *testing.M) { os.Exit(Wrap(m).Run()) }
 
-// Runner is what [testing.M] is to a TestMain.
+// Runner runs tests, like [testing.M].
 type Runner interface{ Run() int }
 
-// Wrap is Main for a TestMain that has more to do: the returned Run runs m and
-// then stops the server, before for example goleak looks for what is left:
+// Wrap is like Main for a TestMain that has more to do: the returned Runner runs m and then stops the server, for
+// example before goleak looks for leaks:
 //
 //	goleak.VerifyTestMain(pgtest.Wrap(m))
 func Wrap(m Runner) Runner { return wrapped{m} }
@@ -94,13 +91,13 @@ func (w wrapped) Run() int {
 	return w.tests.Run()
 }
 
-// openChecked opens a pool on a clone of the template. Its connections also check the database after the test: one
-// more would cost a test more than the clone does.
+// openChecked opens a pool on a clone of the template. One of its connections also checks the database after the test:
+// a new one would take longer than the clone does.
 func openChecked(t testing.TB, template string) *pgxpool.Pool {
 	t.Helper()
 	c := newClone(t, template)
 	pool := open(t, c.url)
-	t.Cleanup(func() { c.check(t, pool) }) // and then it closes
+	t.Cleanup(func() { c.check(t, pool) }) // runs before the pool closes
 	return pool
 }
 
@@ -123,8 +120,8 @@ func open(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-// closePool closes the pool, which waits for connections in use: it would wait
-// for ever for those that the test forgot.
+// closePool closes the pool. That waits for connections in use, so closePool stops waiting after closeTimeout:
+// connections that the test forgot are never returned.
 func closePool(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	closed := make(chan struct{})

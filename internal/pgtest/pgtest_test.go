@@ -39,7 +39,7 @@ func TestNewEmptyIsEmpty(t *testing.T) {
 	}
 }
 
-// What a clone has is what migrating makes, but for the days that no test needs.
+// A clone equals a migrated database, except for days that no test needs.
 func TestACloneHasTheDaysOfAReaperAndNoStatistics(t *testing.T) {
 	t.Parallel()
 	var days int
@@ -54,7 +54,7 @@ func TestACloneHasTheDaysOfAReaperAndNoStatistics(t *testing.T) {
 	}
 }
 
-// A pool's connections take the Unix socket; what it tells others to connect to is TCP.
+// A pool's connections use the Unix socket; the pool's connection string uses TCP.
 func TestAPoolTakesTheSocket(t *testing.T) {
 	t.Parallel()
 	db := New(t)
@@ -93,7 +93,7 @@ func TestTheTemplateIsMadeOnce(t *testing.T) {
 	if got := migrated.Load(); got != 1 {
 		t.Errorf("it was migrated %d times, want once", got)
 	}
-	open(t, newClone(t, name).url) // a template nobody is connected to can be cloned
+	open(t, newClone(t, name).url) // a template without connections can be cloned
 	dropTemplate(t, server, name)
 }
 
@@ -172,7 +172,7 @@ func dropTemplate(t *testing.T, server, name string) {
 	}
 }
 
-// BenchmarkNew is what a test costs that does nothing: its database made, used once, checked and dropped.
+// BenchmarkNew measures the cost of a test that does nothing: its database is created, used once, checked and dropped.
 func BenchmarkNew(b *testing.B) {
 	template(b, "")
 	for b.Loop() {

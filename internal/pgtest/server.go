@@ -16,7 +16,7 @@ import (
 // serverVariable names a running server for all test binaries.
 const serverVariable = "POSTHASTE_TEST_DATABASE_URL"
 
-// socketVariable leads to the same server by its Unix socket; withserver sets it.
+// socketVariable names the same server by its Unix socket; withserver sets it.
 const socketVariable = "POSTHASTE_TEST_DATABASE_SOCKET_URL"
 
 // startTimeout includes fetching a Postgres.
@@ -29,7 +29,7 @@ var started struct {
 	err    error
 }
 
-// serverURL is the maintenance database of the server that this binary uses.
+// serverURL returns the URL of the maintenance database of the server that this binary uses.
 func serverURL(t testing.TB) string {
 	t.Helper()
 	if url := os.Getenv(serverVariable); url != "" {
@@ -48,8 +48,8 @@ func serverURL(t testing.TB) string {
 	return started.server.URL()
 }
 
-// viaSocket has connections to this binary's server take its Unix socket, if that is known: a round trip costs a
-// third less than by TCP. The connection string stays that of TCP, which proxies and other programs are given.
+// viaSocket makes connections to this binary's server use its Unix socket, if that is known: a round trip costs a third
+// less than over TCP. The connection string stays that of TCP, since tests pass it to proxies and other programs.
 func viaSocket(config *pgx.ConnConfig) error {
 	url := os.Getenv(socketVariable)
 	if os.Getenv(serverVariable) == "" {
@@ -69,8 +69,8 @@ func viaSocket(config *pgx.ConnConfig) error {
 	return err
 }
 
-// StartServer starts a server of the kind that tests use: fast, not durable, of
-// the major version in the variable PG, with the options changed. Tests themselves call [New] or [URL].
+// StartServer starts a server of the kind that tests use: fast, not durable, and of the major version in the variable
+// PG, with the options changed. Tests themselves call [New] or [URL].
 func StartServer(ctx context.Context, change ...func(*pgdev.Options)) (*pgdev.Server, error) {
 	options := pgdev.Options{
 		Major:     os.Getenv("PG"),
@@ -89,7 +89,7 @@ func StartServer(ctx context.Context, change ...func(*pgdev.Options)) (*pgdev.Se
 	return server, nil
 }
 
-// stopServer ends the server if this binary started one.
+// stopServer stops the server if this binary started one.
 func stopServer() {
 	started.Lock()
 	defer started.Unlock()

@@ -9,16 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A look of Stalls that comes this late, or whose question is answered this late,
-// found the machine busy with something else.
+// Stalls queries the server every lookEvery. If that takes longer than usualDelay, the machine was busy with something
+// else.
 const (
 	lookEvery  = 10 * time.Millisecond
 	usualDelay = 50 * time.Millisecond
 )
 
-// Stalls watches how busy the machine is, for a test that has to say how soon
-// something happens. The function returned ends that and tells for how long, in all,
-// this process and the server had to wait for their turn.
+// Stalls measures how busy the machine is, for a test that checks how soon something happens. The function that it
+// returns stops that, and returns for how long, in all, this process and the server had to wait for their turn.
 func Stalls(t testing.TB, db *pgxpool.Pool) func() time.Duration {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())

@@ -17,11 +17,11 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
-// templateLock is the advisory lock under which one process of all that share
-// a server makes the template, in the maintenance database.
+// templateLock is the advisory lock, in the maintenance database, under which one of the processes that share a server
+// makes the template.
 const templateLock = 0x706f7374 // "post"
 
-// migration is what a template holds: files to name it by, and how to run them.
+// migration describes a template: the files that name it, and a function that runs them.
 type migration struct {
 	files    fs.FS
 	up       func(context.Context, *pgxpool.Pool) error
@@ -30,8 +30,8 @@ type migration struct {
 
 var product = migration{files: migrations.FS, up: up}
 
-// up migrates, and drops the last days that are made ahead: their tables are a quarter of the files that each clone
-// copies. A reaper finds as many as it makes.
+// up migrates, and drops the last of the days that are created ahead: their tables are a quarter of the files that each
+// clone copies. The tables that are left are those that a reaper creates.
 func up(ctx context.Context, db *pgxpool.Pool) error {
 	if err := migrate.Up(ctx, db); err != nil {
 		return err
@@ -49,11 +49,10 @@ func up(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// templates remembers, by server and encoding, that the product's template is known to be there.
+// templates records, by server and encoding, that the product's template is known to exist.
 var templates sync.Map
 
-// ensureTemplate returns the name of the database that tests are cloned from,
-// made now if need be.
+// ensureTemplate returns the name of the database that tests are cloned from, and makes it if necessary.
 func ensureTemplate(ctx context.Context, server, encoding string) (string, error) {
 	key := [2]string{server, encoding}
 	if name, known := templates.Load(key); known {
@@ -69,9 +68,8 @@ func ensureTemplate(ctx context.Context, server, encoding string) (string, error
 	return name, nil
 }
 
-// template makes the template unless it is there. That a database of this name
-// is marked as template proves that migrating it went through, because the mark
-// is set last; one without the mark is the rest of a crash.
+// template makes the template unless it exists. A database of this name that is marked as a template is completely
+// migrated, because the mark is set last; one without the mark is left from a crash.
 func (m migration) template(ctx context.Context, server string) (string, error) {
 	name, err := m.name()
 	if err != nil {
@@ -108,7 +106,7 @@ func (m migration) template(ctx context.Context, server string) (string, error) 
 	if err := m.migrate(ctx, url); err != nil {
 		return "", err
 	}
-	// Nobody can be cloned while somebody is connected.
+	// A database cannot be cloned while there are connections to it.
 	_, err = conn.Exec(ctx, "ALTER DATABASE "+name+" IS_TEMPLATE true ALLOW_CONNECTIONS false")
 	return name, err
 }
@@ -125,10 +123,10 @@ func (m migration) migrate(ctx context.Context, url string) error {
 	return settle(ctx, pool)
 }
 
-// settle leaves less to do for each copy of the database and to the sessions of the copy. The catalogs are written
-// anew, which takes away what migrating has left in them; and the next session to begin writes down what it has read
-// of them (pg_internal.init), which is copied with the rest. The product's tables stay as the migrations make them,
-// without statistics: plans are those of a new database.
+// settle reduces the work of copying the database, and of the sessions of the copy. It rewrites the catalogs, which
+// removes the dead rows of the migrations. The next session to start then writes what it has read of the catalogs to
+// pg_internal.init, which is copied with the rest. The product's tables stay as the migrations make them, without
+// statistics: plans are those of a new database.
 func settle(ctx context.Context, pool *pgxpool.Pool) error {
 	var catalogs string
 	err := pool.QueryRow(ctx, `SELECT string_agg(oid::regclass::text, ', ') FROM pg_class
@@ -143,7 +141,7 @@ func settle(ctx context.Context, pool *pgxpool.Pool) error {
 	return pool.Ping(ctx)
 }
 
-// name is made of the files' names and contents, and of the encoding.
+// name returns a name that depends on the files' names and contents, and on the encoding.
 func (m migration) name() (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, m.encoding)

@@ -68,7 +68,7 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 		return 0, err
 	}
 	defer clerk.close()
-	w, err := r.Worker("lone", "OUTBOX_REAP=off", "OUTBOX_LEASE_TTL=2m") // it must not lose its lease because of the crashes
+	w, err := r.Worker("lone", "OUTBOX_REAP=off", "OUTBOX_LEASE_TTL=2m") // it must keep its lease
 	if err != nil {
 		return 0, err
 	}

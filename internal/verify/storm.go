@@ -154,7 +154,7 @@ func forgeAlone(ctx context.Context, url, statement string, every time.Duration,
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil { // so that the rate does not depend on the disk
+	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil { // not to wait for the disk
 		return err
 	}
 	beat := time.NewTicker(every)

@@ -1,6 +1,5 @@
-// Command binaries prints the folder of the Postgres binaries that pgdev would
-// start, and fetches them first if none are installed. PG=18 asks for that
-// major version.
+// Command binaries prints the folder of the Postgres binaries that pgdev would start, and fetches them first if none
+// are installed. PG=18 selects that major version.
 package main
 
 import (

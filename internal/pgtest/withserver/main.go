@@ -1,12 +1,11 @@
-// Command withserver runs a command while a Postgres for tests is there, which
-// all test binaries then share instead of starting one each:
+// Command withserver runs a command beside a Postgres server for tests, which all test binaries then share instead of
+// starting one each:
 //
 //	go run ./internal/pgtest/withserver go test ./...
 //
-// It hands the server over in POSTHASTE_TEST_DATABASE_URL (and starts none if
-// that is set already), and exits as the command does. Servers that tests start
-// for themselves are spared initdb. With PGTEST_KEEP=1 the
-// server stays up after a failure until Ctrl-C.
+// It passes the server's URL in POSTHASTE_TEST_DATABASE_URL (and starts no server if that is set already), and exits
+// with the command's status. Servers that tests start themselves do not run initdb. With PGTEST_KEEP=1 the server stays
+// up after a failure until Ctrl-C.
 package main
 
 import (
@@ -48,8 +47,8 @@ func main() {
 
 // run runs the command with a server and returns the command's exit status.
 func run(args []string) (code int, err error) {
-	// A Ctrl-C reaches the command too, and a SIGTERM is passed on: it decides
-	// when to end, and the server goes last.
+	// Ctrl-C reaches the command, too, and SIGTERM is passed on: the command decides when to end, and the server ends
+	// last.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 
@@ -103,7 +102,7 @@ func runCommand(args []string, signals <-chan os.Signal) (int, error) {
 	}
 }
 
-// exitStatus is the command's, with 128 + n for death by signal n as in a shell.
+// exitStatus returns the command's exit status, or 128 + n after death by signal n, as in a shell.
 func exitStatus(err error) (int, error) {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {

@@ -53,7 +53,7 @@ func TakeClock(pid int) (*Clock, error) {
 		return nil, errors.Join(err, memory.Close())
 	}
 	start := base + function
-	c := &Clock{memory: memory, offset: (start + int64(len(clockGettime)) + 7) &^ 7} // aligned, so that a change is atomic
+	c := &Clock{memory: memory, offset: (start + int64(len(clockGettime)) + 7) &^ 7} // aligned: changes are atomic
 	if c.offset+8 > start+room {
 		return nil, errors.Join(fmt.Errorf("clock_gettime in the vDSO has %d bytes: too few", room), memory.Close())
 	}

@@ -14,7 +14,7 @@ import (
 //  2. another client claims the job and commits;
 //  3. it locks the newest version of the job's row, sees that the job is not waiting any more, and goes on to one that
 //     is; it keeps the lock until it commits;
-//  4. the other client extends its lease, and is told that the row was locked.
+//  4. the other client extends its lease, and learns that the row was locked.
 //
 // So the extension was contended, although the claim did not return the job.
 func TestAFullClaimMayHaveLockedWhatItDidNotGet(t *testing.T) {

@@ -40,7 +40,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	for range priorities {
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
-	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // rows.Err returns the error, too
+	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // Err returns the error, too
 		[]pgtype.UUID{pgvalue.UUID(m.Tenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1},
 		[]int32{int32(len(priorities))},
 		priorities, fromRunAt, fromID, kinds[:1], offered, int32(room), keyedQueue, false)
