@@ -6,11 +6,11 @@ import (
 	"io"
 )
 
-// bar is what this project asks of itself, read against the medians.
+// bar is a target of this project, compared with the medians.
 type bar struct {
 	what                string
 	measurement, figure string
-	against             string // ours divided by this system's; empty: ours as it is
+	against             string // ours divided by this system's; if empty, ours alone
 	otherMeasurement    string // if not the same
 	atLeast, atMost     float64
 }
@@ -46,7 +46,7 @@ var bars = []bar{
 	{what: "idle statements per minute", measurement: "idle", figure: "queries_per_minute", atMost: 45},
 }
 
-// read is what the bar is compared with, false if it was not measured.
+// read returns the measured value of the bar, and false if it was not measured.
 func (b bar) read(r *results) (value float64, ok bool) {
 	own, ok := of(r.samples(b.measurement, b.figure), ours)
 	if b.against == "" || !ok {
@@ -63,7 +63,7 @@ func (b bar) met(value float64) bool {
 	return value >= b.atLeast
 }
 
-// writeBars lists which are met.
+// writeBars lists the bars and whether each is met.
 func (r *results) writeBars(w io.Writer) {
 	rows := [][]string{{"target", "against", "wanted", "measured", ""}}
 	for _, b := range bars {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// environment is what the figures depend on.
+// environment describes the machine, the server and the systems of a run.
 type environment struct {
 	Date       string            `json:"date"`
 	Processor  string            `json:"processor"`
@@ -59,15 +59,15 @@ func memory() string {
 		return "unknown"
 	}
 	text := fmt.Sprintf("%.1f GiB", kib/(1<<20))
-	// The server takes them for shared_buffers where there are some. Without them each of its
-	// processes has every page of that mapped for itself, a page fault each.
+	// The server uses huge pages for shared_buffers if there are some. Without them, each of its processes maps every
+	// page of shared_buffers itself, at the cost of a page fault each.
 	if pages := procField("/proc/meminfo", "HugePages_Total"); pages != "0" && pages != "unknown" {
 		text += " (" + pages + " huge pages)"
 	}
 	return text
 }
 
-// procField is the first value of a name in a file of /proc, "unknown" elsewhere.
+// procField returns the first value of a name in a file of /proc, or "unknown".
 func procField(path, name string) string {
 	content, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(content)) {

@@ -1,14 +1,12 @@
-// Command bench compares this project with its peers: the same workloads, on the
-// same server, in the same run, in turns. It prints the table and writes
-// docs/benchmarks.md with a plot for each question.
+// Command bench compares this project with its peers: the same workloads, on the same server, in the same run,
+// alternately. It prints the table and writes docs/benchmarks.md with a plot for each question.
 //
 //	make bench
 //	go run . --only burndown,steady --rounds 5
 //	go run . --render        # the report again, from docs/benchmarks/results.jsonl
 //
-// Each system is a program of its own that prints one JSON object of figures:
-// `posthaste bench`, river/, graphile/ and floor/, which is no system at all but our
-// statements without our program.
+// Each system is a program of its own that prints one JSON object of figures: `posthaste bench`, river/, graphile/,
+// watermill/ and floor/. The last one is not a system, but runs our statements without our program.
 package main
 
 import (
@@ -75,8 +73,7 @@ func run(ctx context.Context, o options) error {
 
 func (o options) resultsPath() string { return filepath.Join(o.out, "benchmarks", "results.jsonl") }
 
-// measure does all the work and leaves the results in a file, a line each; those
-// before a failure too.
+// measure does all the work and writes the results to a file, one line each, including those before a failure.
 func (o options) measure(ctx context.Context) (err error) {
 	chosen, err := choose(o.only)
 	if err != nil {

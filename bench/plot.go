@@ -18,12 +18,12 @@ var (
 	inkColor   = color.RGBA{R: 0x40, G: 0x40, B: 0x40, A: 0xff}
 )
 
-// plotSVG draws a bar for each system, the first at the top, with the spread over
-// the rounds as a whisker and the median in figures.
+// plotSVG draws a bar for each system, the first at the top, with the spread over the rounds as a whisker and the
+// median in figures.
 func plotSVG(path, title, axis string, samples []sample) error {
 	plot.DefaultFont.Variant = "Sans"
 	p := plot.New()
-	p.BackgroundColor = color.White // also where the page is dark
+	p.BackgroundColor = color.White // also on a dark page
 	p.Title.Text, p.Title.Padding = title, vg.Points(6)
 	p.X.Label.Text = axis
 	p.X.Min = 0
@@ -35,7 +35,7 @@ func plotSVG(path, title, axis string, samples []sample) error {
 	spread := spread{}
 	labels := plotter.XYLabels{}
 	for i, s := range samples {
-		systems = append(systems, "  "+s.system) // or the longest touches the edge
+		systems = append(systems, "  "+s.system) // otherwise the longest touches the edge
 		bar, err := plotter.NewBarChart(plotter.Values{s.median}, vg.Points(18))
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func plotSVG(path, title, axis string, samples []sample) error {
 	return p.Save(7*vg.Inch, vg.Points(62+28*float64(len(samples))), path)
 }
 
-// spread is what the whiskers are drawn from.
+// spread holds the data of the whiskers.
 type spread struct {
 	plotter.XYs
 	plotter.XErrors
@@ -86,7 +86,7 @@ func colorOf(system string) color.Color {
 	}
 }
 
-// format has three digits that mean something, and thousands apart.
+// format formats a number with three significant digits, and separates thousands.
 func format(v float64) string {
 	switch {
 	case v >= 999.5:

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// measurement is one workload at one kind of settings.
+// measurement is one workload with one kind of settings.
 type measurement struct {
 	name     string
 	workload string
 	args     []string
-	quick    []string // args of a run that only tries whether all works
-	profile  string   // which of a system's settings
+	quick    []string // args of a run that only checks that everything works
+	profile  string   // names the kind of a system's settings
 	systems  []string
-	together bool // all systems at once: it is timers that are measured, not work
+	together bool // all systems at once: timers are measured, not work
 	once     bool // in the first round only
 }
 
 const (
 	ours         = "posthaste"
 	river        = "river"
-	watermillSQL = "watermill-sql" // a relay, no queue of jobs
+	watermillSQL = "watermill-sql" // a relay, not a queue of jobs
 	graphile     = "graphile-worker"
 	floor        = "bare SQL"
 )
@@ -106,7 +106,7 @@ func choose(only []string) ([]measurement, error) {
 	}), nil
 }
 
-// question is what a reader wants to know; its first figure is plotted.
+// question is one that a reader asks; its first figure is plotted.
 type question struct {
 	title       string
 	about       string
@@ -117,12 +117,12 @@ type question struct {
 type figure struct {
 	name  string // in the results
 	label string
-	less  bool   // is better
-	peers string // the name of the peers' figure, if it has another one
+	less  bool   // whether less is better
+	peers string // name of the peers' figure, if it is another one
 }
 
-// The figures of a producer that the worker does not know. Every peer's producer is of
-// that kind, so that its only latency is compared with ours.
+// The figures of a producer that is not attached to the worker. Every peer's producer is of that kind, so that its only
+// latency is compared with ours.
 var (
 	apartP50 = figure{"apart_p50_ms", "p50, ms", true, "p50_ms"}
 	apartP95 = figure{"apart_p95_ms", "p95, ms", true, "p95_ms"}

@@ -61,7 +61,7 @@ func (r *results) writeHead(w io.Writer, preface string) {
 	fmt.Fprintf(w, "\nTo repeat: `make bench`, on a machine that does nothing else; `cd bench && go run . --help` lists the options.\n\n")
 }
 
-// printSummary is the table of all questions.
+// printSummary writes the table of all questions.
 func (r *results) printSummary(w io.Writer) {
 	systems := []string{ours, river, graphile, watermillSQL, floor}
 	systems = slices.DeleteFunc(systems, func(name string) bool {
@@ -91,7 +91,7 @@ func (r *results) printSummary(w io.Writer) {
 	writeTable(w, rows)
 }
 
-// writeTable writes a Markdown table that can also be read as it is.
+// writeTable writes a Markdown table that can also be read as plain text.
 func writeTable(w io.Writer, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -143,7 +143,7 @@ func (r *results) writeQuestion(w io.Writer, q question, folder string) error {
 	return nil
 }
 
-// String is the median and the spread.
+// String returns the median and the spread.
 func (s sample) String() string {
 	if s.min == s.max {
 		return format(s.median)

@@ -38,9 +38,9 @@ func TestTheReportTellsMediansSpreadBarsAndLosses(t *testing.T) {
 	for _, want := range []string{
 		"80 000 (70 000 – 90 000)",                                // the median and the spread
 		"| burn-down | river | ≥ 3.00× | 2.67× | missed |",        // against the medians
-		"| burn-down | bare SQL | ≥ 0.70× | 0.80× | met |",        // the floor counts here
-		"- Latency at defaults, p50, ms: river has 0.90, we have", // what is worse is said
-		// The peers have one producer only, which is compared with either of ours.
+		"| burn-down | bare SQL | ≥ 0.70× | 0.80× | met |",        // the floor is compared here
+		"- Latency at defaults, p50, ms: river has 0.90, we have", // losses are listed
+		// The peers have only one producer, which is compared with both of ours.
 		"| Latency at defaults, from another process | p50, ms | 1.90 | 0.90 (2.11×) |",
 		"- Latency at defaults, from another process, p50, ms: river has 0.90, we have 1.90",
 		"See [Other machines](#other-machines). | | |", // the notes' preface, at the head

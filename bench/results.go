@@ -10,8 +10,7 @@ import (
 	"slices"
 )
 
-// record is a line of the results: what surrounds the run, a trial of settings, or
-// one measurement of one system.
+// record is a line of the results: the environment of the run, a trial of settings, or one measurement of one system.
 type record struct {
 	Environment *environment       `json:"environment,omitempty"`
 	Trial       string             `json:"trial,omitempty"`
@@ -29,7 +28,7 @@ func createResults(path string) (*os.File, error) {
 	return os.Create(path)
 }
 
-// results are all lines of a run.
+// results holds all lines of a run.
 type results struct {
 	environment
 	records []record
@@ -56,13 +55,13 @@ func readResults(path string) (*results, error) {
 	return r, lines.Err()
 }
 
-// sample is what all rounds gave for one figure of one system.
+// sample holds the results of all rounds for one figure of one system.
 type sample struct {
 	system           string
 	median, min, max float64
 }
 
-// samples are those of every system that was measured, ours first.
+// samples returns the samples of every system that was measured, ours first.
 func (r *results) samples(measurement, figure string) (all []sample) {
 	for _, system := range []string{ours, river, graphile, watermillSQL, floor} {
 		var values []float64
@@ -79,7 +78,7 @@ func (r *results) samples(measurement, figure string) (all []sample) {
 	return all
 }
 
-// compared are the samples of a question's figure, which may have another name in the results of the peers.
+// compared returns the samples of a question's figure, which may have another name in the results of the peers.
 func (r *results) compared(measurement string, f figure) []sample {
 	all := r.samples(measurement, f.name)
 	if f.peers == "" || len(all) == 0 {
@@ -89,13 +88,13 @@ func (r *results) compared(measurement string, f figure) []sample {
 	return append(all, others...)
 }
 
-// median is that of sorted values.
+// median returns the median of sorted values.
 func median(values []float64) float64 {
 	n := len(values)
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
-// of is a system's sample, if it was measured.
+// of returns a system's sample, and whether it was measured.
 func of(samples []sample, system string) (sample, bool) {
 	i := slices.IndexFunc(samples, func(s sample) bool { return s.system == system })
 	if i < 0 {
@@ -104,7 +103,7 @@ func of(samples []sample, system string) (sample, bool) {
 	return samples[i], true
 }
 
-// flags are the settings that a measurement of a system was made with.
+// flags returns the settings with which a measurement of a system was made.
 func (r *results) flags(measurement, system string) []string {
 	i := slices.IndexFunc(r.records, func(l record) bool { return l.Measurement == measurement && l.System == system })
 	if i < 0 {

@@ -37,9 +37,8 @@ func (s *series) record(r record) error {
 	return json.NewEncoder(s.out).Encode(r)
 }
 
-// rounds measures everything in turns. Each round begins with another system, so
-// that none always has the warmest, or the most worn, server. What fails is missing
-// from the results, and does not cost the others theirs.
+// rounds measures all systems alternately. Each round begins with another system, so that no system always has the
+// warmest, or the most worn, server. A failed measurement is missing from the results, and does not stop the others.
 func (s *series) rounds(ctx context.Context, chosen []measurement) (failed error) {
 	rounds := s.options.rounds
 	if s.quick {
@@ -69,7 +68,7 @@ func (s *series) rounds(ctx context.Context, chosen []measurement) (failed error
 	return failed
 }
 
-// turn is who takes part, in this round's order.
+// turn returns the systems that take part, in this round's order.
 func (s *series) turn(round int, names []string) []*system {
 	var present []*system
 	for _, name := range names {
@@ -77,7 +76,7 @@ func (s *series) turn(round int, names []string) []*system {
 			present = append(present, s.systems[i])
 		}
 	}
-	first := (round - 1) % len(present) // ours is always there
+	first := (round - 1) % len(present) // ours is always present
 	return slices.Concat(present[first:], present[:first])
 }
 
@@ -112,7 +111,7 @@ func (s *series) figures(ctx context.Context, system *system, workload string,
 	return parseFigures(out)
 }
 
-// parseFigures takes the numbers of a JSON object.
+// parseFigures returns the numbers of a JSON object.
 func parseFigures(line []byte) (map[string]float64, error) {
 	var all map[string]any
 	if err := json.Unmarshal(bytes.TrimSpace(line), &all); err != nil {
@@ -127,7 +126,7 @@ func parseFigures(line []byte) (map[string]float64, error) {
 	return figures, nil
 }
 
-// idle measures, with the yardstick's own code, a worker that has no Go.
+// idle measures a worker that is not written in Go, with the code of package bench.
 func (s *series) idle(ctx context.Context, system *system, flags []string) (map[string]float64, error) {
 	o := bench.Options{DatabaseURL: s.url, System: func(string, *pgxpool.Pool) bench.System { return bystander{} }}
 	set := flag.NewFlagSet("idle", flag.ContinueOnError)

@@ -30,17 +30,17 @@ type system struct {
 	name    string
 	version string
 	command []string // takes flags, then the workload
-	// settings are, for each profile, the candidates of flags: the best of several is
-	// found before the first round. None means that there is nothing to set.
+	// settings are, for each profile, the candidates of flags. Trials before the first round choose the best of
+	// several. A profile without candidates has no flags.
 	settings map[string][][]string
-	worker   []string // takes a database and a ledger; for who cannot measure idling itself
+	worker   []string // takes a database and a ledger; for a system whose program cannot measure idle
 }
 
-// prepare builds or fetches every system that can run here, and says which cannot.
+// prepare builds or fetches every system that can run here, and reports which cannot.
 func prepare(ctx context.Context, programs string) ([]*system, error) {
 	for _, dir := range []string{"../cmd/posthaste", "./river", "./watermill", "./floor"} {
 		build := exec.CommandContext(ctx, "go", "build", "-o", programs+string(filepath.Separator), dir)
-		if strings.HasPrefix(dir, "..") { // that of the other module, with its own go.mod
+		if strings.HasPrefix(dir, "..") { // a program of the main module, which has its own go.mod
 			build.Dir, build.Args[len(build.Args)-1] = "..", "./cmd/posthaste"
 		}
 		build.Stderr = os.Stderr
@@ -72,7 +72,7 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 	return append(systems, peer), nil
 }
 
-// ourSettings is a default spelled out: without it the workload compares the modes.
+// ourSettings spells out the default mode: without it the workload compares the modes.
 var ourSettings = map[string][][]string{
 	commits: {{"--notify", "coalesced"}}, bulk: clients(1, 2, 4),
 	oneClient: clients(1),
@@ -85,7 +85,7 @@ var floorSettings = map[string][][]string{
 	oneClient: clients(1),
 }
 
-// clients are settings of producers, with flags that all of them have.
+// clients returns settings of producers, one for each number of clients.
 func clients(numbers ...int) (settings [][]string) {
 	for _, n := range numbers {
 		settings = append(settings, []string{"--clients", strconv.Itoa(n)})
@@ -136,8 +136,8 @@ var graphileSettings = map[string][][]string{
 	oneClient: clients(1),
 }
 
-// prepareGraphile installs what graphile/package-lock.json names, Node included:
-// graphile-worker wants a newer one than many machines have.
+// prepareGraphile installs what graphile/package-lock.json lists, including Node: graphile-worker needs a newer version
+// than many machines have.
 func prepareGraphile(ctx context.Context) (*system, error) {
 	npm, err := exec.LookPath("npm")
 	if err != nil {

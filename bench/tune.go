@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// trial is how the best of several settings is found.
+// trial says how to find the best of several settings.
 type trial struct {
 	workload    string
 	args, quick []string
 	figure      string
-	less        bool // is better
+	less        bool // whether less is better
 }
 
 var trials = map[string]trial{
@@ -27,7 +27,7 @@ var trials = map[string]trial{
 	},
 }
 
-// tune chooses each system's settings for the profiles that will be asked for.
+// tune chooses each system's settings for the profiles that the measurements use.
 func (s *series) tune(ctx context.Context, chosen []measurement) error {
 	s.chosen = map[string][]string{}
 	for _, system := range s.systems {

@@ -1,6 +1,5 @@
-// Command floor measures what the server itself allows: the statements of
-// Posthaste, with its batch sizes, on two connections, and no work in Go but to
-// pass ids from the one to the other. It prints the figures of `posthaste bench`.
+// Command floor measures what the server itself allows: the statements of Posthaste, with its batch sizes, on two
+// connections, and no work in Go except passing ids from one to the other. It prints the figures of `posthaste bench`.
 package main
 
 import (

@@ -21,7 +21,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// floor is our schema and our statements without our program.
+// floor uses our schema and our statements without our program.
 type floor struct {
 	url   string
 	pool  *pgxpool.Pool
@@ -38,12 +38,12 @@ func (f *floor) Commit(context.Context, int, func(pgx.Tx) error) error {
 	return errors.New("the floor has no single jobs")
 }
 
-// EnqueueMany is the COPY that outbox.EnqueueMany makes: the same columns, encoded
-// here with as little work as there can be.
+// EnqueueMany sends the COPY that outbox.EnqueueMany sends: the same columns, encoded here with as little work as
+// possible.
 func (f *floor) EnqueueMany(ctx context.Context, _, n int) error {
 	var stream bytes.Buffer
 	stream.WriteString("PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00")
-	id := outbox.NewID() // counted up from here: in the order of time, as version 7 is
+	id := outbox.NewID() // the next ones count up from here: ordered by time, like version 7
 	payload := []byte(`{"n":12345}`)
 	for range n {
 		binary.BigEndian.PutUint64(id[8:], binary.BigEndian.Uint64(id[8:])+1)
@@ -63,15 +63,15 @@ func (f *floor) EnqueueMany(ctx context.Context, _, n int) error {
 // batch is how many jobs the dispatcher claims, and settles, at once.
 const batch = 2000
 
-// claimed is what settling needs of a claim.
+// claimed holds what settling needs of a claim.
 type claimed struct {
 	places []pgtype.TID
 	ids    []pgtype.UUID
 	epochs []int64
 }
 
-// Work uses two connections: one that claims and one that settles, or two that do
-// both in turns. Which is quicker depends on the cores.
+// Work uses two connections: one that claims and one that settles, or two that do both in turn. Which way is faster
+// depends on the cores.
 func (f *floor) Work(ctx context.Context, handle func(context.Context, int)) (func() error, error) {
 	stopped := make(chan struct{})
 	batches := make(chan claimed, 2)
@@ -83,7 +83,7 @@ func (f *floor) Work(ctx context.Context, handle func(context.Context, int)) (fu
 				defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 				err = loop(conn)
 			}
-			if err != nil && context.Cause(ctx) == nil { // or the caller would wait for the jobs for ever
+			if err != nil && context.Cause(ctx) == nil { // otherwise the caller would wait for the jobs forever
 				fmt.Fprintln(os.Stderr, "floor:", err)
 				os.Exit(1)
 			}
@@ -122,8 +122,8 @@ func pass(ctx context.Context, b claimed, to chan<- claimed) error {
 	}
 }
 
-// place is where a claim begins to look: at the last job of the one before, as the
-// dispatcher does, so that it does not read what is done.
+// place is where a claim starts: at the last job of the claim before, as in the dispatcher, so that it does not read
+// what is done.
 type place struct {
 	runAt  pgtype.Timestamptz
 	id     pgtype.UUID
@@ -183,7 +183,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 			}
 			continue
 		}
-		from = front // for what has been committed late
+		from = front // to find jobs that were committed late
 		select {
 		case <-stopped:
 			return nil
@@ -194,7 +194,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 	}
 }
 
-// column is where a statement returns a column.
+// column returns the index of a column in a statement's result.
 func column(rows pgx.Rows, name string) int {
 	return slices.IndexFunc(rows.FieldDescriptions(), func(f pgconn.FieldDescription) bool { return f.Name == name })
 }

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// The floor passes the arguments of our statements by their numbers and reads what they return unparsed, which no
-// compiler checks.
+// The floor passes the arguments of our statements by their numbers and reads their results unparsed, which no compiler
+// checks.
 func TestTheFloorCarriesOutEveryJob(t *testing.T) {
 	t.Parallel()
 	for name, alike := range map[string]bool{"a claimer and a settler": false, "two that do both": true} {

@@ -1,5 +1,4 @@
-// Command river measures River with the workloads, and by the code, of
-// `posthaste bench`, and prints the same figures.
+// Command river measures River with the workloads and the code of `posthaste bench`, and prints the same figures.
 package main
 
 import (
@@ -57,7 +56,7 @@ func run(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// hold is the child process: it works on databaseURL until it is killed.
+// hold runs the child process: it works on databaseURL until it is killed.
 func hold(ctx context.Context, s settings, databaseURL, ledgerPath string) error {
 	ledger, err := os.OpenFile(ledgerPath, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -79,7 +78,7 @@ func hold(ctx context.Context, s settings, databaseURL, ledgerPath string) error
 	return stop()
 }
 
-// flags are those that make a child with the same settings.
+// flags returns the flags that give a child the same settings.
 func (s settings) flags() []string {
 	return []string{
 		"--workers", fmt.Sprint(s.workers), "--cooldown", s.cooldown.String(),
@@ -87,7 +86,7 @@ func (s settings) flags() []string {
 	}
 }
 
-// settings are River's own; zero is its default.
+// settings are River's own settings; a zero means River's default.
 type settings struct {
 	workers, gc            int
 	cooldown, poll, rescue time.Duration

@@ -13,8 +13,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// system is River as its documentation shows it: the pgx driver, one client that
-// inserts and works.
+// system is River as its documentation shows it: the pgx driver, and one client that inserts and works.
 type system struct {
 	settings
 	pool     *pgxpool.Pool
@@ -44,7 +43,7 @@ func (s *system) Open() (table, condition string) {
 	return "river_job", `state IN ('available', 'running', 'retryable')`
 }
 
-// EnqueueMany is COPY, which River calls its fast way.
+// EnqueueMany uses COPY, which River calls its fast way.
 func (s *system) EnqueueMany(ctx context.Context, first, n int) error {
 	kept, _ := s.params.Get().(*[]river.InsertManyParams)
 	if kept == nil || cap(*kept) < n {

@@ -1,6 +1,6 @@
-// Command watermill measures the subscriber of watermill-sql, which is what its forwarder reads the outbox with, as
-// `posthaste bench relay` measures the relay: events of 200 bytes that are there already, to a sink that accepts
-// everything. It prints the same figures.
+// Command watermill measures the subscriber of watermill-sql, with which its forwarder reads the outbox, as `posthaste
+// bench relay` measures the relay: events of 200 bytes that are already stored, to a sink that accepts everything. It
+// prints the same figures.
 package main
 
 import (
@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(map[string]any{"workload": "relay", "events_per_s": rate})
 }
 
-// relay returns how many events a second were taken and acknowledged.
+// relay returns how many events per second were received and acknowledged.
 func relay(ctx context.Context, pool *pgxpool.Pool, events, batch int) (float64, error) {
 	subscriber, err := sql.NewSubscriber(sql.BeginnerFromPgx(pool), sql.SubscriberConfig{
 		SchemaAdapter: sql.DefaultPostgreSQLSchema{

@@ -1,6 +1,5 @@
-// Package bench is the project's own yardstick: each workload runs against a
-// durable Postgres, in a database of its own, and prints figures that a change to
-// the hot path is judged by. `posthaste bench` is its face.
+// Package bench measures this project. Each workload runs against a durable Postgres, in a database of its own, and
+// prints the figures by which changes to the hot path are judged. Command `posthaste bench` runs it.
 package bench
 
 import (
@@ -23,10 +22,9 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Options are what the workloads can be asked for; a zero takes the workload's
-// own default.
+// Options are the options of the workloads; a zero field means the workload's own default.
 type Options struct {
-	DatabaseURL string // of a server; every workload makes a database there and drops it
+	DatabaseURL string // of a server; every workload creates a database there and drops it
 	// Of burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants, processes and pages.
 	Jobs         int
 	Keys         int           // keys, tenants
@@ -34,32 +32,32 @@ type Options struct {
 	Every        time.Duration // latency, tenants: between two jobs
 	Clients      int           // bulk, enqueue, api
 	Processes    int           // processes
-	Sinks        int           // relay: how many to compare with one
-	Overload     bool          // api: what dispatch keeps beside ten times the clients
+	Sinks        int           // relay: how many sinks to compare with one
+	Overload     bool          // api: the rate that dispatch keeps beside ten times the clients
 	Streamed     bool          // burndown: each change of a job is an event, too
 	HoldSnapshot bool          // tenants: lone jobs of new tenants, and a held snapshot; relay: with and without
 	Notify       outbox.NotifyMode
 	Logger       *slog.Logger
 
-	// Sink is what relay and relay-latency publish to, under Destination; nil accepts everything. It is closed.
+	// Sink is the sink to which relay and relay-latency publish, under Destination; nil accepts everything. The relay
+	// closes it.
 	Sink        relay.Sink
 	Destination string
 
-	// System makes what is measured, on a database that is empty still; nil
-	// measures this project.
+	// System returns the system to measure, on an empty database; nil measures this project.
 	System func(databaseURL string, pool *pgxpool.Pool) System
 	// Worker starts a child process that works on databaseURL with all defaults,
 	// as Hold does. For recovery and idle.
 	Worker func(ctx context.Context, databaseURL, ledger string) (kill func() error, err error)
 	// Process starts a child process that does WorkOn. For processes.
 	Process func(ctx context.Context, databaseURL string) (kill func() error, err error)
-	// API makes the API of pool's database, and with owner a token for it. For api.
+	// API returns the API of pool's database, and a token for it, made with owner. For api.
 	API Handler
-	// Console makes the console of pool's database, and with owner a token for it. For console and pages.
+	// Console returns the console of pool's database, and a token for it, made with owner. For console and pages.
 	Console Handler
 }
 
-// Handler makes what is served of pool's database, and with owner a token for it.
+// Handler returns a handler that serves pool's database, and a token for it, made with owner.
 type Handler func(ctx context.Context, owner, pool *pgxpool.Pool) (handler http.Handler, bearer string, err error)
 
 // Figure is one number of a result.
@@ -75,7 +73,7 @@ type Result struct {
 	Server   Server
 }
 
-// MarshalJSON is one flat object: the figures by their names.
+// MarshalJSON encodes the result as one flat object, with the figures by their names.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	line := map[string]any{
 		"workload": r.Workload, "postgresql": r.Server.Version, "fsync": r.Server.Fsync,
@@ -88,7 +86,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(line)
 }
 
-// Server is what the figures depend on.
+// Server describes the server that was measured.
 type Server struct {
 	Version           string
 	Fsync             string
@@ -101,12 +99,12 @@ type Server struct {
 type Workload struct {
 	Name  string
 	About string
-	// OursOnly says that it asks for what a System does not have to have.
+	// OursOnly says that the workload needs more than the methods of System.
 	OursOnly bool
 	run      func(context.Context, *rig) ([]Figure, error)
 }
 
-// Workloads are all of them, in the order in which "all" runs them.
+// Workloads returns all workloads, in the order in which "all" runs them.
 func Workloads() []Workload {
 	return []Workload{
 		{
@@ -170,7 +168,7 @@ func Run(ctx context.Context, name string, o Options) (*Result, error) {
 	return &Result{Workload: name, Figures: figures, Server: server}, nil
 }
 
-// rig is a migrated database of our own.
+// rig holds the migrated database of one run.
 type rig struct {
 	Options
 	url    string
@@ -205,7 +203,7 @@ func newRig(ctx context.Context, o Options) (*rig, error) {
 	return r, nil
 }
 
-// close leaves nothing behind, also after an interrupt.
+// close drops the database, also after an interrupt.
 func (r *rig) close() {
 	if r.pool != nil {
 		r.pool.Close()
@@ -217,7 +215,8 @@ func (r *rig) close() {
 	}
 }
 
-// server refuses settings that lose commits: figures made with them mean nothing.
+// server returns a description of the server. It fails if the server's settings may lose commits: figures measured with
+// them mean nothing.
 func (r *rig) server(ctx context.Context) (Server, error) {
 	s := Server{Cores: runtime.NumCPU()}
 	err := r.pool.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('fsync'),

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// bulk has clients store jobs in transactions of 10 000 each, at once; nobody works.
+// bulk stores jobs with several clients at once, in transactions of 10 000 jobs each; no worker runs.
 func bulk(ctx context.Context, r *rig) ([]Figure, error) {
 	const transaction = 10_000
 	n, clients := cmp.Or(r.Jobs, 400_000), cmp.Or(r.Clients, 2)
@@ -16,7 +16,7 @@ func bulk(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := r.atOnce(clients, func(client int) error {
 		return r.system.EnqueueMany(ctx, client*transaction, transaction)
 	}); err != nil {
-		return nil, err // the first transaction of each connects, and has the server read its catalogues
+		return nil, err // of the warm-up: each client connects, and the server reads its catalogs
 	}
 	if err := r.calm(ctx); err != nil {
 		return nil, err

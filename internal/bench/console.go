@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	trickle   = 10 * time.Millisecond // between two jobs, while what viewers cost is measured
-	probeEach = 97 * time.Millisecond // between two jobs that nobody handles, whose changes are timed
-	burnDowns = 9                     // pairs of them, with viewers and without, the one first and then the other
+	trickle   = 10 * time.Millisecond // between two jobs, while the cost of viewers is measured
+	probeEach = 97 * time.Millisecond // between two jobs that no worker handles, whose changes are timed
+	burnDowns = 9                     // pairs of burn-downs, with viewers and without, in alternating order
 	crowd     = 20                    // viewers beside a burn-down
 )
 
-// viewed measures the console while people look: what they cost while a hundred jobs a second are dispatched, how soon
-// a viewer's stream has a change, and what a burn-down loses beside twenty of them. All of it is one process, the
-// viewers included: what they cost here is more than what they cost the server.
+// viewed measures the console while people look at it: what they cost while a hundred jobs per second are dispatched,
+// how soon a viewer's stream has a change, and how much slower a burn-down is beside twenty of them. Everything runs in
+// one process, including the viewers, so the server alone costs less than is measured here.
 func viewed(ctx context.Context, r *rig) ([]Figure, error) {
 	viewers, duration := cmp.Or(r.Clients, 50), cmp.Or(r.Duration, 20*time.Second)
 	addr, bearer, stop, err := r.serve(ctx, r.Console)
@@ -63,8 +63,8 @@ func viewed(ctx context.Context, r *rig) ([]Figure, error) {
 	return append(figures, kept...), err
 }
 
-// burnedInPairs is what burn-downs lose beside viewers: of each pair the share that is kept, and of the pairs the
-// median, because a machine is faster at one time than at another.
+// burnedInPairs measures how much of a burn-down's rate is kept beside viewers: for each pair of burn-downs the share
+// that is kept, and over the pairs the median, because a machine is faster at some times than at others.
 func (r *rig) burnedInPairs(ctx context.Context, viewers func(context.Context) error) ([]Figure, error) {
 	if _, err := r.burned(ctx, nil); err != nil { // the first one is slower
 		return nil, err
@@ -95,12 +95,12 @@ func (r *rig) burnedInPairs(ctx context.Context, viewers func(context.Context) e
 		Figure{"burndown_kept_least_percent", kept[0]}, Figure{"burndown_kept_most_percent", kept[burnDowns-1]}), nil
 }
 
-// burnDown is how many jobs a second were dispatched, and what this process and the server computed for each, in µs:
-// what else a machine does changes the rate more than the cost.
+// burnDown holds the jobs dispatched per second, and the processor time of this process and the server for each, in µs:
+// other load on the machine changes the rate more than that time.
 type burnDown struct{ rate, cost float64 }
 
-// trickled dispatches jobs one by one for the duration, and returns what share of a core this process took, and when
-// changes of the jobs that nobody handles were seen.
+// trickled dispatches jobs one by one for the duration, and returns the share of a core that this process used, and how
+// long it took until changes of the jobs that no worker handles were seen.
 func (r *rig) trickled(ctx context.Context, duration time.Duration,
 	also func(context.Context, *probes) error,
 ) (percent float64, seen []time.Duration, err error) {
@@ -114,7 +114,7 @@ func (r *rig) trickled(ctx context.Context, duration time.Duration,
 	if also != nil {
 		group.Go(func() error { return also(ctx2, p) })
 	}
-	time.Sleep(2 * time.Second) // the viewers have come
+	time.Sleep(2 * time.Second) // wait for the viewers
 	cpu, started := cpuTime(), time.Now()
 	var stored, probed int
 	for ; time.Since(started) < duration && err == nil; stored++ {
@@ -127,19 +127,19 @@ func (r *rig) trickled(ctx context.Context, duration time.Duration,
 		}
 	}
 	percent = 100 * float64(cpuTime()-cpu) / float64(time.Since(started))
-	time.Sleep(time.Second) // the last changes are seen
+	time.Sleep(time.Second) // wait until the last changes are seen
 	end()
 	if wait := group.Wait(); !errors.Is(wait, context.Canceled) {
 		err = cmp.Or(wait, err)
 	}
 	_, cleared := r.pool.Exec(ctx, `DELETE FROM outbox.jobs WHERE kind = 'bench.other'`)
-	if err == nil { // else one that was counted may not be stored
+	if err == nil { // otherwise a counted job may not be stored
 		err = r.settled(ctx, w, int64(stored))
 	}
 	return percent, p.seen, errors.Join(err, cleared, w.stop())
 }
 
-// burned burns jobs down.
+// burned burns jobs down and returns the rate and the cost.
 func (r *rig) burned(ctx context.Context, also func(context.Context) error) (b burnDown, err error) {
 	n := cmp.Or(r.Jobs, 150_000)
 	if err := r.calm(ctx); err != nil {
@@ -177,7 +177,7 @@ func (r *rig) burned(ctx context.Context, also func(context.Context) error) (b b
 // probes are jobs whose changes are timed.
 type probes struct {
 	mu     sync.Mutex
-	stored map[string]time.Time // when they had committed
+	stored map[string]time.Time // by id: when the job was committed
 	seen   []time.Duration
 }
 
@@ -190,7 +190,7 @@ func (p *probes) store(ctx context.Context, r *rig) error {
 	return err
 }
 
-// watch is a viewer who only notes when the changes of the probes come.
+// watch follows the stream as a viewer, and records when the changes of the probes arrive.
 func (p *probes) watch(ctx context.Context, base, bearer string) error {
 	client, err := signedIn(ctx, base, bearer)
 	if err != nil {
@@ -206,9 +206,9 @@ func (p *probes) watch(ctx context.Context, base, bearer string) error {
 	})
 }
 
-// look has so many viewers look until ctx ends: half of them at the list of jobs, whose rows they ask for again once
-// they have changed, half at the queues, which they read again every five seconds; all follow the stream. The scripts
-// of the pages ask as often.
+// look runs viewers until ctx ends. Half of them show the list of jobs and request its rows again once they have
+// changed; the other half show the queues and request them again every five seconds. All follow the stream. The pages'
+// scripts send requests as often.
 func look(ctx context.Context, base, bearer string, viewers int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for n := range viewers {
@@ -250,7 +250,8 @@ func signedIn(ctx context.Context, base, bearer string) (v viewer, err error) {
 	return viewer{base, res.Cookies()[0].Name + "=" + res.Cookies()[0].Value}, nil
 }
 
-// get asks for a page as a browser does, compressed unless it is to be read, and again in a second if too many ask.
+// get requests a page as a browser does, compressed unless it is to be read, and again after a second if there are too
+// many requests.
 func (v viewer) get(ctx context.Context, page string, header ...string) (io.ReadCloser, error) {
 	for {
 		body, status, err := v.getOnce(ctx, page, header...)
@@ -305,7 +306,7 @@ func (v viewer) follow(ctx context.Context, changed func(id string)) error {
 	}
 	defer func() { _ = body.Close() }()
 	for lines := bufio.NewScanner(body); lines.Scan(); {
-		// It costs little: browsers have machines of their own.
+		// Keep this cheap: real browsers run on other machines.
 		if _, id, ok := bytes.Cut(lines.Bytes(), []byte(`data: {"id":"`)); ok && len(id) > 36 {
 			changed(string(id[:36]))
 		}

@@ -14,12 +14,11 @@ import (
 // forgetPeak makes peakMiB count from now on.
 func forgetPeak() {
 	debug.FreeOSMemory()
-	// Not every system has it: then the peak is that of the whole run.
+	// Not every system has this file: without it, the peak is that of the whole run.
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
 }
 
-// peakMiB is the most resident memory that this process has had, 0 where the
-// system does not tell.
+// peakMiB returns the largest resident memory that this process has had, 0 if the system does not report it.
 func peakMiB() float64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -34,11 +33,10 @@ func peakMiB() float64 {
 	return 0
 }
 
-// cpuTime is what this process has computed so far, in steps of 10 ms; 0 where
-// the system does not tell.
+// cpuTime returns the processor time of this process so far, in steps of 10 ms; 0 if the system does not report it.
 func cpuTime() time.Duration { return processTime("self", 14) }
 
-// processTime is the sum of two fields of a process's line in /proc, which are in hundredths of a second.
+// processTime returns the sum of two adjacent fields of a process's line in /proc, which are in hundredths of a second.
 func processTime(process string, first int) time.Duration {
 	fields := processFields(process)
 	if len(fields) <= first-2 {
@@ -49,7 +47,7 @@ func processTime(process string, first int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// processFields are those of a process's line in /proc, from the 3rd on.
+// processFields returns the fields of a process's line in /proc, from the 3rd on.
 func processFields(process string) []string {
 	stat, err := os.ReadFile("/proc/" + process + "/stat")
 	if err != nil {
@@ -59,10 +57,10 @@ func processFields(process string) []string {
 	return strings.Fields(afterName)
 }
 
-// serverTime is what those sessions of the server have computed that have ended; 0 where the system does not tell, or
-// the server is on another machine.
+// serverTime returns the processor time of the server's sessions that have ended; 0 if the system does not report it,
+// or the server is on another machine.
 func (r *rig) serverTime(ctx context.Context) (time.Duration, error) {
-	time.Sleep(200 * time.Millisecond) // those that were closed a moment ago have ended
+	time.Sleep(200 * time.Millisecond) // until sessions that were just closed have ended
 	var pid int
 	if err := r.pool.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 		return 0, err
@@ -71,11 +69,11 @@ func (r *rig) serverTime(ctx context.Context) (time.Duration, error) {
 	if len(fields) < 2 {
 		return 0, nil
 	}
-	return processTime(fields[1], 16), nil // the session's parent, and its children that have ended
+	return processTime(fields[1], 16), nil // the children of the session's parent that have ended
 }
 
-// computed is what this process and the server have computed so far; 0 where the system does not tell, or the server is
-// on another machine.
+// computed returns the processor time of this process and the server so far; 0 if the system does not report it, or the
+// server is on another machine.
 func (r *rig) computed(ctx context.Context) (time.Duration, error) {
 	var pid int
 	if err := r.pool.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
@@ -95,10 +93,9 @@ func (r *rig) computed(ctx context.Context) (time.Duration, error) {
 	return sum, err
 }
 
-// deadTuples is how many row versions were left behind in the database: each
-// update and delete leaves one. The server's own count of dead rows would miss
-// those that vacuum, or the next visitor of the page, has removed meanwhile.
-// Nobody may use the pool any more: a backend tells its numbers when it ends.
+// deadTuples returns how many dead row versions were made in the database: each update and delete makes one. The
+// server's own count of dead rows would miss those that vacuum, or the next visitor of the page, has removed meanwhile.
+// The pool must not be in use any more: a backend reports its numbers when it ends.
 func (r *rig) deadTuples(ctx context.Context) (float64, error) {
 	r.pool.Reset()
 	conn, err := pgx.Connect(ctx, r.url)

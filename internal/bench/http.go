@@ -19,9 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// overHTTP measures the API over TCP with clients that ask again as soon as they are
-// answered, on connections that stay open. The clients are part of this process: what
-// they compute is missing to the API.
+// overHTTP measures the API over TCP with clients that send the next request as soon as they have the response, on
+// connections that stay open. The clients are part of this process, and take processor time from the API.
 func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.Overload {
 		return beside(ctx, r)
@@ -80,11 +79,11 @@ func named(prefix string, took []time.Duration) []Figure {
 	return figures
 }
 
-// overload is how many times the clients there are in the end; what they are refused
-// they ask again at once, as badly written ones do.
+// overload is how many times more clients there are in the last part. They repeat a refused request at once, as badly
+// written clients do.
 const overload = 20
 
-// posting is a request that stores a job.
+// posting returns a function that returns a request to store a job.
 func posting(bearer, job string) func(int) string {
 	request := fmt.Sprintf(
 		"POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
@@ -92,8 +91,8 @@ func posting(bearer, job string) func(int) string {
 	return func(int) string { return request }
 }
 
-// serve serves the API or the console as package server does: with as many connections, as a login of its
-// own that row security keeps to the tenant of a token, which is looked up.
+// serve serves the API or the console as package server does: with as many connections, and as a login of its own that
+// row security confines to the tenant of the token, which is looked up.
 func (r *rig) serve(ctx context.Context, of Handler) (addr, bearer string, stop func(), err error) {
 	pool, drop, err := r.loginAPI(ctx)
 	if err != nil {
@@ -128,11 +127,10 @@ func (r *rig) serve(ctx context.Context, of Handler) (addr, bearer string, stop 
 	}, nil
 }
 
-// loginAPI makes a login that may do what the API needs, and no more, and connects as
-// it; drop takes both away.
+// loginAPI creates a login with only the privileges that the API needs, and connects as it; drop removes both.
 func (r *rig) loginAPI(ctx context.Context) (pool *pgxpool.Pool, drop func(), err error) {
 	config := r.pool.Config()
-	name := config.ConnConfig.Database + "_api" // there is one database of this name
+	name := config.ConnConfig.Database + "_api" // unique, because the database's name is
 	password := rand.Text()
 	if _, err := r.pool.Exec(ctx, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE outbox_api`, name,
 		password)); err != nil {
@@ -154,12 +152,12 @@ func (r *rig) loginAPI(ctx context.Context) (pool *pgxpool.Pool, drop func(), er
 }
 
 type loaded struct {
-	rate    float64 // of requests that were taken, a second
-	refused float64 // with a 429, a second
+	rate    float64 // accepted requests per second
+	refused float64 // requests refused with a 429 per second
 	took    []time.Duration
 }
 
-// load has every client send requests, one after the other, for the duration.
+// load makes every client send requests, one after the other, for the duration.
 func load(ctx context.Context, addr string, clients int, duration time.Duration, request func(i int) string, want int,
 	answered func([]byte) error,
 ) (loaded, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// keyed burns down jobs that share keys, each of which runs one job at a time:
-// once with the jobs of a key far apart, once with them side by side.
+// keyed burns down jobs that share keys, each of which runs one job at a time: once with the jobs of a key far apart,
+// and once with them side by side.
 func keyed(ctx context.Context, r *rig) ([]Figure, error) {
 	n, keys := cmp.Or(r.Jobs, 100_000), cmp.Or(r.Keys, 10_000)
 	perKey := max(n/keys, 1)
@@ -50,9 +50,9 @@ func keyed(ctx context.Context, r *rig) ([]Figure, error) {
 	return figures, nil
 }
 
-// hotKey burns down jobs without a key, alone and beside many that wait for one
-// key, which does one of them after the other, 100 ms each. Both have a database,
-// and take turns. It also tells how long it takes to set those aside once.
+// hotKey burns down jobs without a key, alone and beside many that wait for one key, which runs one job at a time, 100
+// ms each. The two cases alternate, each in a database of its own. hotKey also measures how long it takes to set the
+// waiting jobs aside once.
 func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	n := cmp.Or(r.Jobs, 100_000)
 	beside, err := newRig(ctx, r.Options)
@@ -62,7 +62,7 @@ func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	defer beside.close()
 	hot := beside.ours(beside.pool, r.Notify)
 	hot.options = &outbox.Options{Key: outbox.KeyRules{Name: "hot"}}
-	const hotJob = -1 // every one of them has this number
+	const hotJob = -1 // all jobs of the hot key have this number
 	if err := inBatches(n, func(_, n int) error { return hot.repeat(ctx, hotJob, n) }); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := w.stop(); err != nil {
 		return nil, err
 	}
-	const due, turns = 200_000, 3 // a start costs the same however many there are
+	const due, turns = 200_000, 3 // many, because starting costs the same for any number
 	rates := map[*rig][]float64{}
 	for range turns {
 		for _, database := range []*rig{r, beside} {
@@ -112,7 +112,7 @@ func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	}, nil
 }
 
-// plainRate is how fast n due jobs without a key are settled.
+// plainRate returns how many of n due jobs without a key are settled per second.
 func (r *rig) plainRate(ctx context.Context, n int, handle func(job int)) (float64, error) {
 	started := time.Now()
 	w, err := r.work(ctx, r.system, handle)

@@ -15,9 +15,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// latency enqueues one job at a time, as a service does that is not busy. Ours it
-// enqueues in turns from the worker's own program and, as a service with a
-// companion does, apart from it.
+// latency enqueues one job at a time, as a service with little load does. If this project is measured, it alternates
+// between a producer in the worker's own program and one apart from it, as in a service with a separate worker.
 func latency(ctx context.Context, r *rig) ([]Figure, error) {
 	producers := []System{r.system}
 	if _, ok := r.system.(*ours); ok {
@@ -87,7 +86,7 @@ func percentiles(took []time.Duration) []Figure {
 	return []Figure{{"p50_ms", at(0.5)}, {"p95_ms", at(0.95)}, {"p99_ms", at(0.99)}, {"max_ms", at(1)}}
 }
 
-// enqueue has many clients commit a business row and a job each.
+// enqueue makes many clients commit transactions of a business row and a job.
 func enqueue(ctx context.Context, r *rig) ([]Figure, error) {
 	clients, duration := cmp.Or(r.Clients, 64), cmp.Or(r.Duration, 5*time.Second)
 	if _, err := r.pool.Exec(
@@ -98,7 +97,7 @@ func enqueue(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	names, systems := []string{"tx_per_s"}, []System{r.system}
-	if r.System == nil && r.Notify == "" { // all three, in turns, so that they see the same machine
+	if r.System == nil && r.Notify == "" { // all three modes in turn, under the same conditions
 		names, systems = nil, nil
 		for _, mode := range []outbox.NotifyMode{outbox.NotifyOff, outbox.NotifyCoalesced, outbox.NotifyTransactional} {
 			names, systems = append(names, fmt.Sprintf("tx_per_s_%s", mode)), append(systems, r.ours(r.pool, mode))

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// Of the jobs that are dispatched while the API is asked: about a tenth of what
-	// one process dispatches flat out, so that there is a rate to keep.
+	// The jobs that are dispatched while the API gets requests: about a tenth of what one process can dispatch, so that
+	// there is a rate to keep.
 	offeredRate  = 5000 // a second
-	offeredBatch = 50   // of one transaction
+	offeredBatch = 50   // in one transaction
 
-	// overloadFactor is how many times the clients there are that the API serves well.
+	// overloadFactor is how many times more clients there are than the API serves well.
 	overloadFactor = 10
 )
 
-// beside measures dispatch at a steady rate of jobs: by itself, beside the API at
-// work, and beside ten times its clients, who ask again at once when they are
-// refused. All of it is one process, its clients included, on one machine.
+// beside measures dispatch of jobs that come at a steady rate: alone, beside the API under normal load, and beside ten
+// times its clients, which repeat refused requests at once. Everything runs in one process on one machine, including
+// the clients.
 func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
 	addr, bearer, stop, err := r.serve(ctx, r.API)
@@ -41,7 +41,7 @@ func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	post := posting(bearer, `{"kind":"bench.other","payload":{"n":7}}`) // that nobody here handles
+	post := posting(bearer, `{"kind":"bench.other","payload":{"n":7}}`) // no worker here handles this kind
 	var asked [2]loaded
 	var dispatched [2]flow
 	for i, n := range []int{clients, clients * overloadFactor} {
@@ -66,15 +66,14 @@ func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	return figures, nil
 }
 
-// flow is what became of jobs that came at a steady rate.
+// flow describes how jobs were dispatched that came at a steady rate.
 type flow struct {
-	rate   float64 // at which they were handled
+	rate   float64 // jobs handled per second
 	pickup []time.Duration
 }
 
-// offered enqueues jobs at the offered rate for the duration, while also goes on,
-// and has them dispatched. The first second does not count: by then what is handled
-// is as much as comes, unless dispatch cannot keep up.
+// offered enqueues and dispatches jobs at the offered rate for the duration, while also runs. It does not count the
+// first second: after that, jobs are handled as fast as they come, unless dispatch cannot keep up.
 func (r *rig) offered(ctx context.Context, duration time.Duration, also func(context.Context) error) (flow, error) {
 	batches := int(duration.Seconds() * offeredRate / offeredBatch)
 	sent := make([]atomic.Int64, batches) // since started
@@ -95,7 +94,7 @@ func (r *rig) offered(ctx context.Context, duration time.Duration, also func(con
 	}
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return also(ctx2) })
-	for batch := range batches { // each on its own: a commit that takes long delays no other
+	for batch := range batches { // concurrently: a slow commit delays no other
 		group.Go(func() error {
 			if err := backoff.Sleep(
 				ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
@@ -106,7 +105,7 @@ func (r *rig) offered(ctx context.Context, duration time.Duration, also func(con
 		})
 	}
 	if err = group.Wait(); err == nil {
-		err = r.settled(ctx, w, int64(batches*offeredBatch)) // the next one begins without a backlog
+		err = r.settled(ctx, w, int64(batches*offeredBatch)) // so that the next call starts without a backlog
 	}
 	mu.Lock()
 	defer mu.Unlock()

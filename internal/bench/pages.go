@@ -15,14 +15,14 @@ import (
 
 const (
 	closedOf   = 5   // closed jobs for each open one
-	askedFor   = 100 // times that each page is asked for
-	leastAsked = 20  // also if it takes long
+	askedFor   = 100 // requests of each page
+	leastAsked = 20  // also if they take long
 	pageTime   = 3 * time.Second
 	pageBudget = 60 * time.Millisecond
 )
 
-// pages measures how long the console takes for each of its pages, one after the other, by a viewer who sees all
-// tenants, with many jobs open and more closed.
+// pages measures how long the console takes for each of its pages, one after the other, for a viewer who may see all
+// tenants, with many open jobs and more closed ones.
 func pages(ctx context.Context, r *rig) ([]Figure, error) {
 	open := cmp.Or(r.Jobs, 1_000_000)
 	if err := r.seed(ctx, open, closedOf*open); err != nil {
@@ -65,7 +65,7 @@ func (r *rig) timePages(ctx context.Context) ([]Figure, error) {
 	return append(figures, Figure{"worst_p95_ms", worst}, Figure{"pages_over_60_ms", float64(over)}), nil
 }
 
-// time asks for the addresses in turns. The first answer may wait for what is read for all viewers together.
+// time requests the addresses in turn. The first response may wait for data that all viewers share.
 func (v viewer) time(ctx context.Context, addresses []string) (first time.Duration, took []time.Duration, err error) {
 	begun := time.Now()
 	for i := range askedFor + 1 {
@@ -85,13 +85,13 @@ func (v viewer) time(ctx context.Context, addresses []string) (first time.Durati
 	return first, took, nil
 }
 
-// page is a page of the console: addresses under which it shows different things.
+// page is a page of the console: addresses at which it shows different things.
 type page struct {
 	name string
 	of   []string
 }
 
-// pages are those that people look at, of things that there are.
+// pages returns the pages that people look at, for things that exist.
 func (r *rig) pages(ctx context.Context) (all []page, err error) {
 	for _, path := range strings.Fields(
 		"problems now jobs letters queues kinds keys schedules workers sinks operations audit system me") {

@@ -9,7 +9,7 @@ import (
 // Days over which the jobs of the history are spread.
 const historyDays = 14
 
-// seeds are what a busy installation has stored, in the order in which it is stored. $1 is the number of open jobs.
+// seeds create the functions that openJobs, closedJobs and around use.
 var seeds = []string{
 	// An id as package outbox would have made it at a time.
 	`CREATE FUNCTION public.id_at(at timestamptz, n bigint) RETURNS uuid LANGUAGE sql STABLE AS $$
@@ -46,7 +46,7 @@ const openJobs = `
 		FROM generate_series($1::bigint, $2::bigint) AS n
 	) AS job`
 
-// closedJobs stores those of the history.
+// closedJobs stores the jobs $1 to $2 of the history.
 const closedJobs = `
 	INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts,
 		lost_leases, priority, queue, kind, payload, content_type, key, worker, result)
@@ -60,7 +60,7 @@ const closedJobs = `
 		SELECT n, now() - make_interval(days => $4::integer) + n * make_interval(days => $4::integer) / $3::bigint AS at FROM generate_series($1::bigint, $2::bigint) AS n
 	) AS job`
 
-// around is what else there is.
+// around stores everything else.
 var around = []string{
 	`INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, finished_at, error_code, error_message, stack, tenant_id)
 		SELECT id, 1, 1, 'worker-1', started_at, started_at + interval '1 second', last_error_code, last_error_message, repeat('main.go:12\n', 20), tenant_id
@@ -92,14 +92,14 @@ var around = []string{
 		FROM generate_series(0, 19) AS n`,
 }
 
-// seed stores so many jobs, and what comes with them, as they would lie after two weeks.
+// seed stores the given numbers of jobs, and everything around them, as after two weeks of operation.
 func (r *rig) seed(ctx context.Context, open, closed int) error {
 	for _, statement := range seeds {
 		if _, err := r.pool.Exec(ctx, statement); err != nil {
 			return err
 		}
 	}
-	for day := range historyDays + 1 { // those of the past, which nobody makes any more
+	for day := range historyDays + 1 { // the partitions of past days, which nothing else creates
 		at := time.Now().UTC().AddDate(0, 0, -day)
 		_, err := r.pool.Exec(
 			ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS outbox.history_%s PARTITION OF outbox.history FOR VALUES FROM ('%s 00:00:00+00') TO ('%s 00:00:00+00')`,

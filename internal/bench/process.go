@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Child starts this program again with other arguments and returns how to
-// kill -9 it.
+// Child starts this program again with other arguments, and returns a function that kills it with -9.
 func Child(ctx context.Context, args ...string) (kill func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -29,13 +28,13 @@ func Child(ctx context.Context, args ...string) (kill func() error, err error) {
 		if err := child.Process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
-		_ = child.Wait() // it was killed: the status says so
+		_ = child.Wait() // it returns the status of a killed process
 		return nil
 	}, nil
 }
 
-// Hold is the handler of such a child: it appends a line to ledger when a job
-// starts, and runs until it is cut off.
+// Hold is the handler of a worker that Child starts: it appends a line to ledger when a job starts, and runs until it
+// is cut off.
 func Hold(ctx context.Context, ledger *os.File) error {
 	if _, err := fmt.Fprintln(ledger, time.Now().Format(time.RFC3339Nano)); err != nil {
 		return err
@@ -44,8 +43,7 @@ func Hold(ctx context.Context, ledger *os.File) error {
 	return ctx.Err()
 }
 
-// recovery kills a worker that holds running jobs and times when another runs
-// each of them again.
+// recovery kills a worker with running jobs, and measures when another worker runs each of them again.
 func recovery(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.Worker == nil {
 		return nil, errors.New("needs a way to start child processes")
@@ -71,7 +69,7 @@ func recovery(ctx context.Context, r *rig) ([]Figure, error) {
 	if err != nil {
 		return nil, errors.Join(err, killFirst())
 	}
-	// Somewhere inside the lease's life, as a crash would be.
+	// Kill at a moment within the lease, as a crash would.
 	time.Sleep(3 * time.Second)
 	killed := time.Now()
 	if err := killFirst(); err != nil {
@@ -112,8 +110,7 @@ func awaitLines(ctx context.Context, ledger string, n int) ([]time.Time, error) 
 	}
 }
 
-// idle counts the statements that a process with nothing to do sends, all of its
-// connections together.
+// idle counts the statements that a process without jobs sends, over all its connections.
 func idle(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.Worker == nil {
 		return nil, errors.New("needs a way to start child processes")

@@ -13,9 +13,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// processes burns jobs down with one process and with several, in turns, and tells what part of
-// the one's rate the several have together: they share one queue, and the machine. The jobs
-// become due at one moment, when all processes have been there for a while.
+// processes burns jobs down with one process and with several, alternately, and reports the ratio of the rates: the
+// several processes share one queue and the machine. The jobs become due at one moment, when all processes have been
+// running for a while.
 func processes(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.Process == nil {
 		return nil, errors.New("needs a way to start child processes")
@@ -41,7 +41,7 @@ func processes(ctx context.Context, r *rig) ([]Figure, error) {
 	}, nil
 }
 
-// together is the rate at which n processes burn jobs down.
+// together returns the rate at which n processes burn jobs down.
 func (r *rig) together(ctx context.Context, n, jobs int) (rate float64, err error) {
 	if _, err := r.pool.Exec(ctx, `TRUNCATE outbox.jobs, outbox.history, outbox.workers`); err != nil {
 		return 0, err
@@ -72,14 +72,14 @@ func (r *rig) together(ctx context.Context, n, jobs int) (rate float64, err erro
 	if err := backoff.Sleep(ctx, time.Until(due)); err != nil {
 		return 0, err
 	}
-	// By the index, where what is dead is skipped once it was seen.
+	// By the index, in which dead entries are skipped once they were seen.
 	if err := r.until(ctx, `SELECT NOT EXISTS (SELECT FROM outbox.jobs ORDER BY id LIMIT $1)`, 1); err != nil {
 		return 0, err
 	}
 	return perSecond(int64(jobs), due), nil
 }
 
-// until asks a question until its answer is true.
+// until repeats a query until it returns true.
 func (r *rig) until(ctx context.Context, question string, arg int) error {
 	for {
 		var yes bool
@@ -92,7 +92,7 @@ func (r *rig) until(ctx context.Context, question string, arg int) error {
 	}
 }
 
-// WorkOn is one of those processes: it carries out the jobs of a database until ctx ends.
+// WorkOn runs one of the processes of workload processes: it executes the jobs of a database until ctx ends.
 func WorkOn(ctx context.Context, databaseURL string) error {
 	pool, err := pgxpool.New(ctx, databaseURL)
 	if err != nil {

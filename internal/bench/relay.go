@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// relayed publishes events of 200 bytes that are in the log already.
+// relayed publishes events of 200 bytes that the log already holds.
 func relayed(ctx context.Context, r *rig) ([]Figure, error) {
 	n, keys := cmp.Or(r.Jobs, 200_000), cmp.Or(r.Keys, 1000)
 	var before string
@@ -54,13 +54,14 @@ func relayed(ctx context.Context, r *rig) ([]Figure, error) {
 	}, nil
 }
 
-// drained is how the log was published.
+// drained holds how fast, and at what cost, the log was published.
 type drained struct {
-	rate float64 // events a second, to each sink
-	cpu  float64 // of this process, microseconds an event
+	rate float64 // events per second, to each sink
+	cpu  float64 // processor time of this process, microseconds per event
 }
 
-// drain publishes the n events of the log to new sinks of these names at once. All but the first accept everything.
+// drain publishes the n events of the log to new sinks of these names at once. All sinks but the first accept
+// everything.
 func (r *rig) drain(ctx context.Context, n int, name string, first relay.Sink, more ...string) (d drained, err error) {
 	sinks := []*counting{{Sink: first, want: n, done: make(chan struct{})}}
 	names := append([]string{name}, more...)
@@ -89,10 +90,10 @@ func (r *rig) drain(ctx context.Context, n int, name string, first relay.Sink, m
 	return d, stop()
 }
 
-// relayTurns is how often several sinks, or the open transaction, take turns with one sink alone.
+// relayTurns is how often the compared cases are measured, alternately.
 const relayTurns = 3
 
-// severalSinks compares what several sinks cost this process and the server with what one does.
+// severalSinks compares the processor time of this process and the server for several sinks with that for one.
 func (r *rig) severalSinks(ctx context.Context, n int) ([]Figure, error) {
 	var alone, together []float64
 	for turn := range relayTurns {
@@ -128,8 +129,8 @@ func (r *rig) severalSinks(ctx context.Context, n int) ([]Figure, error) {
 	return []Figure{{"cpu_us_per_event", all}, {"cpu_us_per_event_one", one}, {"of_one", all / one}}, nil
 }
 
-// besideATransaction compares the rate with a transaction open that has published and holds a snapshot with the rate
-// without one.
+// besideATransaction compares the rate beside an open transaction, which has published and holds a snapshot, with the
+// rate without one.
 func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 	var clean, held []float64
 	for turn := range relayTurns {
@@ -144,7 +145,7 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 		}
 		if _, err = forgotten.Exec(
 			ctx, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), $1, 'late', 'text/plain', '')`, outbox.RootTenant); err == nil {
-			err = r.publish(ctx, n+turn, 1, 1) // behind it, so that its position is a gap
+			err = r.publish(ctx, n+turn, 1, 1) // after it, so that its position is a gap
 		}
 		if err == nil {
 			d, err = r.drain(ctx, n, fmt.Sprint("held", turn), null{})
@@ -161,8 +162,8 @@ func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
 	}, nil
 }
 
-// relayLatency publishes one event a transaction, and waits until the sink has it. The commit is a part of that;
-// after_commit is measured from the producer's receipt of the answer to the commit.
+// relayLatency publishes one event per transaction, and measures how long it takes until the sink has it, commit
+// included. after_commit is measured from when the producer has the response to the commit.
 func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	const warmUp = 50
 	n, every := cmp.Or(r.Jobs, 1000), cmp.Or(r.Every, 10*time.Millisecond)
@@ -252,7 +253,7 @@ func (r *rig) relay(ctx context.Context, sink relay.Sink, change func(*relay.Con
 	return func() error { cancel(); return <-ended }, nil
 }
 
-// counting notes when the sink has accepted each message, in their order.
+// counting records when the sink has accepted each message, in order.
 type counting struct {
 	relay.Sink
 	want int

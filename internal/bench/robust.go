@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// rate burns n due jobs down, from the start of the dispatcher.
+// rate burns n due jobs down and returns the rate, measured from the start of the dispatcher.
 func (r *rig) rate(ctx context.Context, n int) (float64, error) {
 	started := time.Now()
 	w, err := r.work(ctx, r.system, nil)
@@ -28,8 +28,8 @@ func (r *rig) rate(ctx context.Context, n int) (float64, error) {
 	return rate, w.stop()
 }
 
-// heldSnapshot burns down twice: once alone, once while a transaction that
-// somebody forgot keeps vacuum and index clean-up from removing anything.
+// heldSnapshot burns down twice: once alone, and once while an idle transaction keeps vacuum and index clean-up from
+// removing anything.
 func heldSnapshot(ctx context.Context, r *rig) ([]Figure, error) {
 	n := cmp.Or(r.Jobs, 300_000)
 	run := func() (float64, error) {
@@ -60,9 +60,8 @@ func heldSnapshot(ctx context.Context, r *rig) ([]Figure, error) {
 	return []Figure{{"clean_jobs_per_s", clean}, {"held_jobs_per_s", held}, {"kept", held / clean}}, nil
 }
 
-// future burns down due jobs without and with rows that are more urgent and due
-// tomorrow. Both have a database, and take turns: one comparison alone would say
-// more about the machine's mood than about the rows.
+// future burns down due jobs without and with rows that are more urgent and due tomorrow. The two cases alternate, each
+// in a database of its own, so that changes in the machine's speed affect both.
 func future(ctx context.Context, r *rig) ([]Figure, error) {
 	n := cmp.Or(r.Jobs, 1_000_000)
 	beside, err := newRig(ctx, r.Options)
@@ -117,8 +116,8 @@ func backlog(ctx context.Context, r *rig) ([]Figure, error) {
 	return []Figure{{"claim_p99_ms_at_10000", f}, {"claim_p99_ms", m}, {"ratio", m / f}}, nil
 }
 
-// claimTimes works off 5 000 jobs of n open ones, one at a time so that a claim's
-// time is that of finding a job, and returns how long the claims took.
+// claimTimes runs 5 000 of n open jobs, one at a time so that a claim's time is that of finding a job, and returns how
+// long the claims took.
 func (r *rig) claimTimes(ctx context.Context, n int) ([]time.Duration, error) {
 	if _, err := r.pool.Exec(ctx, `TRUNCATE outbox.jobs, outbox.history`); err != nil {
 		return nil, err
@@ -150,7 +149,7 @@ func (r *rig) claimTimes(ctx context.Context, n int) ([]time.Duration, error) {
 	return timer.took, ctx.Err()
 }
 
-// claimTimer times the claiming statement on the wire.
+// claimTimer measures the claiming statement on the wire.
 type claimTimer struct {
 	mu   sync.Mutex
 	took []time.Duration

@@ -15,22 +15,20 @@ import (
 
 // The times of tenantsHeld, from the start of the worker on.
 const (
-	loneFrom   = 12 * time.Second  // the busy tenant has left a hundred thousand dead entries by then
-	loneUntil  = 90 * time.Second  // no new one is committed later
-	quietFrom  = 66 * time.Second  // the quiet tenants' first jobs were done a minute before
+	loneFrom   = 12 * time.Second  // by then, the busy tenant has left a hundred thousand dead entries
+	loneUntil  = 90 * time.Second  // no new job is committed later
+	quietFrom  = 66 * time.Second  // a minute after the quiet tenants' first jobs were done
 	quietUntil = 150 * time.Second // as loneUntil
-	loneAfter  = 10 * time.Second  // so long they go on when the busy tenant is done
-	loneEnd    = 170 * time.Second // a job that has not started by then has waited until then
+	loneAfter  = 10 * time.Second  // how long to go on after the busy tenant is done
+	loneEnd    = 170 * time.Second // a job that has not started by then counts as started then
 	loneEvery  = 100 * time.Millisecond
 )
 
-// tenantsHeld measures how long the lone job of a tenant waits, from its COMMIT until
-// its handler starts, while a transaction holds a snapshot: beside a busy tenant, whose
-// jobs take 5 ms each, and for a while after the last of them is done. The lone jobs
-// come one at a time, and are of tenants that nobody has heard of, without and with a
-// key, and of tenants that had a job a minute ago. They are committed by a producer that
-// knows nothing of the worker: it hears of them from the listener. With --keys the busy
-// tenant's jobs have one of so many keys.
+// tenantsHeld measures how long the single job of a tenant waits, from its COMMIT until its handler starts, while a
+// transaction holds a snapshot: beside a busy tenant, whose jobs take 5 ms each, and for a while after the last of
+// these is done. The single jobs come one at a time. They belong to tenants that the worker has never seen, without and
+// with a key, and to tenants that had a job a minute ago. A producer that is not attached to the worker commits them,
+// so that the worker learns of them from the listener. With --keys the busy tenant's jobs share that many keys.
 func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 	backlog := cmp.Or(r.Jobs, 300_000)
 	busy := r.ours(r.pool, r.Notify)
@@ -91,7 +89,7 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 		Figure{"busy_jobs_per_s", float64(backlog) / took.Seconds()}), w.stop()
 }
 
-// quietTenants enqueues a job of each of n new tenants, which then have none for a while.
+// quietTenants enqueues a job for each of n new tenants, which then have none for a while.
 func (r *rig) quietTenants(ctx context.Context, n int) ([]outbox.ID, error) {
 	tenants, jobs := make([]outbox.ID, n), make([]outbox.Request, n)
 	for i := range tenants {
@@ -102,8 +100,8 @@ func (r *rig) quietTenants(ctx context.Context, n int) ([]outbox.ID, error) {
 	return tenants, err
 }
 
-// besideAndAfter commits lone jobs of new tenants until the busy tenant has been done for a
-// while, and returns how long it has taken the busy one.
+// besideAndAfter commits single jobs of new tenants until the busy tenant has been done for a while, and returns how
+// long the busy tenant's jobs took.
 func (l *loneJobs) besideAndAfter(ctx context.Context, drained <-chan time.Time) ([]Figure, time.Duration, error) {
 	var plain, keyed waits
 	if err := l.sleepUntil(ctx, loneFrom); err != nil {
@@ -127,7 +125,7 @@ func (l *loneJobs) besideAndAfter(ctx context.Context, drained <-chan time.Time)
 	return append(plain.figures("lone"), keyed.figures("keyed")...), took, nil
 }
 
-// forget begins a transaction that has looked at something and keeps its snapshot.
+// forget begins a transaction that holds a snapshot.
 func (r *rig) forget(ctx context.Context) (pgx.Tx, error) {
 	tx, err := r.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -169,8 +167,7 @@ type loneStart struct {
 	at  time.Time
 }
 
-// wait commits a job, not at once after the one before, and returns how long it took from the COMMIT until it has
-// started.
+// wait commits a job, after a pause, and returns the time from the COMMIT until the job has started.
 func (l *loneJobs) wait(ctx context.Context, opts outbox.Options) (time.Duration, error) {
 	if err := backoff.Sleep(ctx, loneEvery); err != nil {
 		return 0, err
@@ -190,7 +187,7 @@ func (l *loneJobs) wait(ctx context.Context, opts outbox.Options) (time.Duration
 	for {
 		select {
 		case start := <-l.starts:
-			if start.job == l.n { // not one that was given up
+			if start.job == l.n { // not a job for which wait gave up
 				return start.at.Sub(committed), nil
 			}
 		case <-end.C:

@@ -16,23 +16,20 @@ import (
 	"github.com/posthaste-dev/posthaste/reaper"
 )
 
-// System is what the workloads drive: this project, or a peer (the module in
-// bench/ has those). Whatever is measured of one is measured of the others by the
-// same code. Its jobs are numbers.
+// System is what the workloads measure: this project, or a peer (the module in bench/ has those). The same code
+// measures all of them. The jobs of a System are numbers.
 type System interface {
 	// Migrate prepares an empty database.
 	Migrate(ctx context.Context) error
-	// EnqueueMany stores n jobs that are due at once, numbered from first, the
-	// fastest way there is.
+	// EnqueueMany stores n jobs that are due at once, numbered from first, in the system's fastest way.
 	EnqueueMany(ctx context.Context, first, n int) error
 	// Commit stores one job in the transaction in which also made its changes.
 	Commit(ctx context.Context, job int, also func(pgx.Tx) error) error
-	// Work starts a worker that calls handle, concurrently, for each job, until
-	// stop, which leaves nothing of it behind.
+	// Work starts a worker that calls handle, concurrently, for each job. The function stop stops the worker and
+	// releases everything that it uses.
 	Work(ctx context.Context, handle func(ctx context.Context, job int)) (stop func() error, err error)
-	// Open is the table of open jobs, and a condition that some of them fulfil for
-	// as long as not all jobs are settled that were handled. It is asked again and
-	// again, so it has to be cheap.
+	// Open returns the table of open jobs, and a condition that holds for some of them until all handled jobs are
+	// settled. It is evaluated repeatedly, so it must be cheap.
 	Open() (table, condition string)
 }
 
@@ -41,7 +38,7 @@ type Noop struct {
 	N int `json:"n"`
 }
 
-// Kind is "bench.noop".
+// Kind returns "bench.noop".
 func (Noop) Kind() string { return "bench.noop" }
 
 // ours is this project, with all defaults: what one process does in production.
@@ -49,7 +46,7 @@ type ours struct {
 	url      string
 	pool     *pgxpool.Pool
 	producer *outbox.Producer
-	options  *outbox.Options // of the jobs of EnqueueMany; nil is none
+	options  *outbox.Options // of the jobs of EnqueueMany; may be nil
 	key      func(job int) string
 	requests sync.Pool // of *[]outbox.Request: the memory of a large batch is kept for the next
 }
@@ -65,7 +62,7 @@ func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {
 func (o *ours) Migrate(ctx context.Context) error { return migrate.Up(ctx, o.pool) }
 
 func (o *ours) Open() (table, condition string) {
-	return "outbox.jobs", `status = 'running'` // by its index: a million other jobs may be open
+	return "outbox.jobs", `status = 'running'` // uses an index: a million other jobs may be open
 }
 
 func (o *ours) EnqueueMany(ctx context.Context, first, n int) error {
@@ -98,7 +95,7 @@ func (o *ours) Commit(ctx context.Context, job int, also func(pgx.Tx) error) err
 	})
 }
 
-// Work runs listener, dispatcher and reaper.
+// Work runs a listener, a dispatcher and a reaper.
 func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (func() error, error) {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Noop]) error {

@@ -14,11 +14,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// tenants compares how long a tenant's jobs wait that come 50 a second: alone, and
-// while a million of another tenant's wait in the same queue, or of the root
-// tenant's. A job takes 10 ms, so that what is waited for is a turn and not a core.
-// The database is the same, and the turns are repeated: what is compared shares the
-// machine's mood. With --keys all jobs have one of so many keys.
+// tenants compares how long a tenant's jobs wait that come 50 per second: alone, and while a million jobs of another
+// tenant, or of the root tenant, wait in the same queue. A job takes 10 ms, so that jobs wait for a turn and not for a
+// core. All cases use the same database, and alternate, so that changes in the machine's speed affect all. With --keys
+// all jobs share that many keys.
 func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.HoldSnapshot {
 		return tenantsHeld(ctx, r)
@@ -32,7 +31,7 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	scenes := []struct {
 		name  string
-		whose outbox.ID // the backlog's; zero: there is none
+		whose outbox.ID // the tenant of the backlog; zero means no backlog
 		waits []time.Duration
 	}{{name: "alone"}, {name: "beside", whose: outbox.NewID()}, {name: "beside_root", whose: outbox.RootTenant}}
 	for range turns {
@@ -70,8 +69,8 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 		Figure{"p99_beside_root_of_alone", p99["beside_root"] / p99["alone"]}), nil
 }
 
-// waits commits n jobs, one each time, and returns how long each waited from
-// before its insert until its handler started. Jobs with the number -1 are others.
+// waits commits n jobs, one at a time, and returns how long each waited from before its insert until its handler
+// started. Jobs with the number -1 belong to the backlog.
 func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) string, n int,
 	every time.Duration,
 ) ([]time.Duration, error) {
@@ -91,7 +90,7 @@ func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) stri
 	if err != nil {
 		return nil, err
 	}
-	// The first claims are small, and learn how long jobs take.
+	// The first claims are small: the dispatcher first learns how long jobs take.
 	if err := backoff.Sleep(ctx, 500*time.Millisecond); err != nil {
 		return nil, err
 	}

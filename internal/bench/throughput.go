@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// burndown enqueues a backlog and works it off.
+// burndown enqueues a backlog and burns it down.
 func burndown(ctx context.Context, r *rig) ([]Figure, error) {
 	n := cmp.Or(r.Jobs, 100_000)
 	if err := r.calm(ctx); err != nil {
@@ -53,7 +53,7 @@ func burndown(ctx context.Context, r *rig) ([]Figure, error) {
 	}, err
 }
 
-// steady enqueues and dispatches at once; the producer waits while 20 000 jobs are open.
+// steady enqueues and dispatches at the same time; the producer waits while 20 000 jobs are open.
 func steady(ctx context.Context, r *rig) ([]Figure, error) {
 	const mostOpen, batch = 20_000, 1000
 	duration := cmp.Or(r.Duration, 10*time.Second)

@@ -13,16 +13,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// wire is a proxy that counts the statements that clients send through it. The
-// server's own counters would count autovacuum's transactions too.
+// wire is a proxy that counts the statements that clients send through it. The server's own counters would also count
+// autovacuum's transactions.
 type wire struct {
 	listener   net.Listener
 	upstream   func(context.Context) (net.Conn, error)
 	statements atomic.Int64
 }
 
-// newWire starts a proxy and returns it with the URL that leads through it. It
-// ends with ctx.
+// newWire starts a proxy, and returns it and the URL that leads through it. The proxy ends with ctx.
 func newWire(ctx context.Context, databaseURL string) (*wire, string, error) {
 	config, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
@@ -65,8 +64,8 @@ func (w *wire) serve(ctx context.Context) {
 	}
 }
 
-// count passes the client's messages on: a startup message without a type, then
-// messages of a type and a length. Q is a simple query, E executes a prepared one.
+// count passes the client's messages on: a startup message without a type, then messages with a type and a length. It
+// counts those of type Q, a simple query, and E, which executes a prepared one.
 func (w *wire) count(server io.Writer, client io.Reader) {
 	header := make([]byte, 5)
 	for startup := true; ; startup = false {

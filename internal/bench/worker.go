@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// worker is a running worker of a system, and how many jobs it has handled.
+// worker is a running worker of a system.
 type worker struct {
 	system System
 	done   atomic.Int64
@@ -27,8 +27,7 @@ func (r *rig) work(ctx context.Context, system System, onStart func(job int)) (*
 	return w, err
 }
 
-// settled waits until n jobs were handled and none is open: the last one is then
-// settled in the database.
+// settled waits until n jobs were handled and all of them are settled in the database.
 func (r *rig) settled(ctx context.Context, w *worker, n int64) error {
 	table, condition := w.system.Open()
 	query := fmt.Sprintf(`SELECT EXISTS (SELECT FROM %s WHERE %s)`, table, condition)
@@ -50,7 +49,7 @@ func (r *rig) settled(ctx context.Context, w *worker, n int64) error {
 	}
 }
 
-// insert enqueues n jobs in batches of 10 000, a transaction each.
+// insert enqueues n jobs in batches of 10 000, one transaction each.
 func (r *rig) insert(ctx context.Context, n int) error {
 	return inBatches(n, func(first, n int) error { return r.system.EnqueueMany(ctx, first, n) })
 }
@@ -65,7 +64,7 @@ func inBatches(n int, enqueue func(first, n int) error) error {
 	return nil
 }
 
-// calm lets the server finish what earlier phases left it to do.
+// calm runs the maintenance that earlier phases have left to the server.
 func (r *rig) calm(ctx context.Context) error {
 	table, _ := r.system.Open()
 	_, err := r.pool.Exec(ctx, `VACUUM (ANALYZE) `+table)
