@@ -359,7 +359,7 @@ type pkg struct {
 	Module                             struct{ Path string }
 }
 
-// name is the import path within our module.
+// name returns the import path within our module.
 func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
 
 func list(t *testing.T, args ...string) (packages []pkg) {

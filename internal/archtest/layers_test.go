@@ -49,7 +49,7 @@ func TestReferencesBetweenFilesPointDownwards(t *testing.T) {
 
 var listedFile = regexp.MustCompile(`(?m)^//\t([a-z_]+\.go) +\S`)
 
-// listedFiles are those that a folder's doc.go lists, with a sentence each, from the top down.
+// listedFiles returns the files that a folder's doc.go lists, each with a sentence, from the top down.
 func listedFiles(t *testing.T, folder string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", folder, "doc.go"))
@@ -116,8 +116,8 @@ func exports(t *testing.T, folder string) importer.Lookup {
 // reference is a use of what another file declares.
 type reference struct{ from, to, name, at string }
 
-// references are those to what a package declares outside of functions: types, their fields and methods, functions,
-// constants and variables.
+// references returns the references to what a package declares outside of functions: types, their fields and methods,
+// functions, constants and variables.
 func (p *checked) references() (all []reference) {
 	for used, object := range p.info.Uses {
 		if object.Pkg() == nil || !object.Pos().IsValid() {

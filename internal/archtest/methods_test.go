@@ -81,7 +81,7 @@ func TestMethodsOfATypeStandTogether(t *testing.T) {
 	}
 }
 
-// receiver is the name of the type that has a method.
+// receiver returns the name of the type that has a method.
 func receiver(of ast.Expr) string {
 	switch of := of.(type) {
 	case *ast.StarExpr:

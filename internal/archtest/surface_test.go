@@ -68,7 +68,7 @@ const (
 	}
 }
 
-// exportedNames is what a package exports, and what of it has no comment, fields included.
+// exportedNames returns the names that a package exports, fields included, and those of them without a comment.
 func exportedNames(t *testing.T, dir string) (names, bare []string) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -128,8 +128,8 @@ func exportedNames(t *testing.T, dir string) (names, bare []string) {
 	return names, bare
 }
 
-// bareFields is the exported fields of a struct that have no comment, if another has one: if none has, the comment of
-// the type is for all of them.
+// bareFields returns the exported fields of a struct that have no comment, if another field has one. If none has, the
+// comment of the type covers all fields.
 func bareFields(typ *doc.Type) (names []string) {
 	for _, s := range typ.Decl.Specs {
 		fields, ok := s.(*ast.TypeSpec).Type.(*ast.StructType)

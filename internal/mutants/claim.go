@@ -1,6 +1,6 @@
 package mutants
 
-// commits are mutants of claims that the storing transaction makes.
+// commits are bugs of claims by the transaction that stores the job.
 var commits = []Mutant{
 	{
 		Name:      "a commit claims from a paused queue",

@@ -21,8 +21,8 @@ import (
 	"testing"
 )
 
-// What mutants make of our code compiles: one that does not is no bug that a test could catch, and its run says
-// nothing. Packages with changed files are checked, against the others as they are.
+// The code of every mutant compiles: otherwise no test could catch the mutant, and its run would prove nothing. The
+// test checks the packages with changed files against the unchanged others.
 func TestEveryMutantCompiles(t *testing.T) {
 	t.Parallel()
 	abs, err := filepath.Abs(root)
@@ -47,7 +47,7 @@ func TestEveryMutantCompiles(t *testing.T) {
 		if c.check(abs, changed[i]) == nil {
 			continue
 		}
-		for _, m := range mutants { // one of them does not compile, or two that have nothing to do with each other
+		for _, m := range mutants { // one of them does not compile, or two cannot be planted together
 			if err := c.check(abs, goFiles(t, abs, m)); err != nil {
 				t.Errorf("%s: %s", m.Name, err)
 			}
@@ -55,8 +55,8 @@ func TestEveryMutantCompiles(t *testing.T) {
 	}
 }
 
-// groups puts mutants of a folder together that change different declarations: most compile together as they do by
-// themselves.
+// groups puts mutants of a folder together that change different declarations: most of them compile together as they do
+// alone.
 func groups(mutants []Mutant) [][]Mutant {
 	const most = 10
 	type group struct {
@@ -89,7 +89,7 @@ func groups(mutants []Mutant) [][]Mutant {
 	return all
 }
 
-// goFiles are the texts that a mutant makes of files in Go.
+// goFiles returns the Go files that a mutant changes, with their new texts.
 func goFiles(t *testing.T, root string, m Mutant) map[string]string {
 	t.Helper()
 	files, err := m.Changed(root)
@@ -100,13 +100,13 @@ func goFiles(t *testing.T, root string, m Mutant) map[string]string {
 	return files
 }
 
-// compiler checks types as the compiler does, against what is compiled already.
+// compiler checks types as the compiler does, against packages that are compiled already.
 type compiler struct {
 	files    *token.FileSet
 	compiled types.Importer
-	packages []listed // those that others import come before them
+	packages []listed // each after the packages that it imports
 	parsed   map[string]*ast.File
-	checked  map[string]*types.Package // those of the mutant that it has changed
+	checked  map[string]*types.Package // packages that the mutant changes
 }
 
 type listed struct {
@@ -115,7 +115,7 @@ type listed struct {
 	Standard                bool
 }
 
-// listPackages compiles the packages and what they import, where the build cache does not have it.
+// listPackages compiles the packages and those that they import, unless they are in the build cache.
 func listPackages(t *testing.T, root string, folders []string) *compiler {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Imports,Standard"}, folders...)...)
@@ -149,7 +149,7 @@ func listPackages(t *testing.T, root string, folders []string) *compiler {
 	return c
 }
 
-// Import is the package as the mutant has it.
+// Import returns the package as the mutant changes it.
 func (c *compiler) Import(path string) (*types.Package, error) {
 	if p := c.checked[path]; p != nil {
 		return p, nil
@@ -157,7 +157,7 @@ func (c *compiler) Import(path string) (*types.Package, error) {
 	return c.compiled.Import(path)
 }
 
-// check checks the packages that have one of the changed files, by their names from the root on, and those in between.
+// check checks the packages of the changed files, which are named from the root, and the packages that import them.
 func (c *compiler) check(root string, changed map[string]string) error {
 	c.checked = map[string]*types.Package{}
 	left := map[string]bool{} // the folders with a change
@@ -186,7 +186,7 @@ func (c *compiler) check(root string, changed map[string]string) error {
 	return nil
 }
 
-// parse parses what the mutant has made of a file, or else the file, once.
+// parse parses the mutant's version of a file or, once, the unchanged file.
 func (c *compiler) parse(root, path string, changed map[string]string) (*ast.File, error) {
 	name, err := filepath.Rel(root, path)
 	if err != nil {

@@ -12,26 +12,26 @@ import (
 	"strings"
 )
 
-// Declaration is what an [Edit] is anchored to: a function, method, constant, variable or type of Go, or what a
-// CREATE statement of SQL makes.
+// Declaration is what an [Edit] is anchored to: a function, method, constant, variable or type of Go, or what a CREATE
+// statement of SQL creates.
 type Declaration struct {
 	Name string // as in Edit.In, with the folder
 	File string // from the root of the module, with slashes
 
-	text       string // of the whole file
-	start, end int    // of the declaration's lines in it
+	text       string // text of the whole file
+	start, end int    // byte offsets of the declaration's lines in it
 }
 
-// Text is the declaration, from the beginning of its first line to the end of its last one.
+// Text returns the declaration, from the beginning of its first line to the end of its last one.
 func (d Declaration) Text() string { return d.text[d.start:d.end] }
 
-// Position is where the declaration begins, as FILE:LINE.
+// Position returns where the declaration begins, as FILE:LINE.
 func (d Declaration) Position() string {
 	return fmt.Sprintf("%s:%d", d.File, 1+strings.Count(d.text[:d.start], "\n"))
 }
 
-// Declarations returns what a folder declares, the folders below it left out but for those of SQL. A name that is
-// declared several times, such as init, is there several times. Of SQL only the last definition counts, in the order
+// Declarations returns the declarations of a folder, and the SQL declarations of the folders below it. A name that is
+// declared several times, such as init, is returned several times. Of SQL only the last definition counts, in the order
 // in which the files are applied: those of the folder by name, then those of the folders below.
 func Declarations(root, folder string) ([]Declaration, error) {
 	files, err := sources(filepath.Join(root, filepath.FromSlash(folder)))
@@ -39,7 +39,7 @@ func Declarations(root, folder string) ([]Declaration, error) {
 		return nil, err
 	}
 	var all []Declaration
-	newest := map[string]int{} // of SQL, where it is in all
+	newest := map[string]int{} // index in all of an SQL declaration
 	for _, path := range files {
 		read, err := os.ReadFile(path)
 		if err != nil {
@@ -97,7 +97,8 @@ type source struct {
 	folder, file, text string
 }
 
-// declaration widens the place to whole lines, so that an edit may begin with an indentation.
+// declaration returns the declaration between two offsets, widened to whole lines, so that an edit may begin with an
+// indentation.
 func (s source) declaration(name string, start, end int) Declaration {
 	start = strings.LastIndexByte(s.text[:start], '\n') + 1
 	if rest := strings.IndexByte(s.text[end:], '\n'); rest >= 0 {
@@ -163,11 +164,11 @@ var (
 	create = regexp.MustCompile(`(?m)^ *CREATE (?:OR REPLACE )?(?:UNIQUE |CONSTRAINT )?` +
 		`(?:FUNCTION|PROCEDURE|TABLE|INDEX|VIEW|TRIGGER|TYPE|DOMAIN|SEQUENCE) (?:IF NOT EXISTS )?([\w.]+)`)
 	down = regexp.MustCompile(`(?m)^-- \+goose Down`)
-	// sqlToken is what may hold a semicolon that ends nothing, or one that does.
+	// sqlToken matches text that may contain a semicolon which ends no statement, and a semicolon that ends one.
 	sqlToken = regexp.MustCompile(`--[^\n]*|'(?:[^']|'')*'|\$\w*\$|;`)
 )
 
-// sqlDeclarations are the CREATE statements of a migration; what its Down section makes is no part of the schema.
+// sqlDeclarations returns the CREATE statements of a migration, except those of its Down section.
 func (s source) sqlDeclarations() (found []Declaration) {
 	up := s.text
 	if at := down.FindStringIndex(up); at != nil {
@@ -179,7 +180,7 @@ func (s source) sqlDeclarations() (found []Declaration) {
 	return found
 }
 
-// statement is the length of the statement that sql begins with.
+// statement returns the length of the statement with which sql begins.
 func statement(sql string) int {
 	at := 0
 	for {

@@ -12,26 +12,26 @@ import (
 // Edit replaces a text that occurs exactly once in a declaration.
 //
 // In names the declaration by its folder, as go doc does: "dispatcher.queue.run" is a method,
-// "internal/sqlgen.ClaimJobs" a statement, "migrations.outbox.enqueue" what the last CREATE of that name makes. The
-// file is not part of it, so that a file may be split or renamed. White space does not count where Old is looked for:
-// what is indented anew stays the same place. Neither do the numbers of a statement's parameters, which change when one
-// is added before them; New gets those that are there.
+// "internal/sqlgen.ClaimJobs" a statement, "migrations.outbox.enqueue" what the last CREATE of that name creates. It
+// does not name the file, so that a file may be split or renamed. The search for Old ignores white space, so that code
+// may be indented anew. It also ignores the numbers of a statement's parameters, which change when a parameter is added
+// before them; New gets the current numbers.
 type Edit struct {
 	In       string
 	Old, New string
 }
 
-// Folder is where the declaration is, from the root of the module.
+// Folder returns the folder of the declaration, from the root of the module.
 func (e Edit) Folder() string {
 	dir, last := path.Split(e.In)
 	name, _, _ := strings.Cut(last, ".")
 	return dir + name
 }
 
-// Find returns the one declaration that is named in the edit and has its text once.
+// Find returns the one declaration with the edit's name that contains its text exactly once.
 func (e Edit) Find(declared []Declaration) (Declaration, error) {
 	var found []Declaration
-	var named []string // where they are
+	var named []string // the positions of the declarations with the name
 	for _, d := range declared {
 		if d.Name != e.In {
 			continue
@@ -66,8 +66,8 @@ func (e Edit) count(text string) int {
 	return strings.Count(bare, old)
 }
 
-// place is where the text is in the declaration's file, and what is to stand there. What is there word for word is
-// replaced word for word. Where only white space differs, that around it stays as it is.
+// place returns where the text is in the declaration's file, and the text that replaces it. A text that matches exactly
+// is replaced as a whole. If only white space differs, the white space around the text stays as it is.
 func (e Edit) place(d Declaration) (start, end int, text string) {
 	whole := d.Text()
 	bare, places := squeeze(whole)
@@ -82,10 +82,10 @@ func (e Edit) place(d Declaration) (start, end int, text string) {
 	return d.start + start, d.start + end, renumber(strings.TrimSpace(e.New), e.Old, whole[start:end])
 }
 
-// span is the part of a text from one byte to before another.
+// span is the part of a text from one byte up to, and not including, another.
 type span struct{ start, end int }
 
-// squeeze returns the text without white space and with parameters that are all called $0, and for each byte of that
+// squeeze returns the text without white space and with all parameters renamed to $0, and for each byte of the result
 // its place in the text.
 func squeeze(text string) (bare string, places []span) {
 	var b strings.Builder
@@ -110,7 +110,7 @@ func squeeze(text string) (bare string, places []span) {
 
 var parameter = regexp.MustCompile(`\$\d+`)
 
-// renumber gives the parameters in text the numbers that those of old have in now.
+// renumber changes the numbers of the parameters in text from those in old to those in now.
 func renumber(text, old, now string) string {
 	numbers := map[string]string{}
 	found := parameter.FindAllString(now, -1)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// write makes a module of the files of a txtar-like map.
+// write writes a module of the given files, by name, into a new folder.
 func write(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -83,7 +83,7 @@ func TestEditsAreMadeInTheirDeclaration(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit     Edit
 		file     string
-		from, to string // "" is refused
+		from, to string // file is "" if the edit must be refused
 	}{
 		"a constant of a group":       {Edit{"p.other", "time.Second", "0"}, "p/p.go", "other = time.Second", "other = 0"},
 		"a method of a generic type":  {Edit{"p.T.once", "f()", "g()"}, "p/p.go", "once() { f() }", "once() { g() }"},
@@ -129,7 +129,7 @@ func TestEditsAreMadeInTheirDeclaration(t *testing.T) {
 	}
 }
 
-// A function that is created anew in a later migration is the one that counts.
+// If a later migration creates a function again, that definition counts.
 func TestTheLastDefinitionInSQLCounts(t *testing.T) {
 	t.Parallel()
 	dir := write(t, map[string]string{

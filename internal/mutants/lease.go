@@ -113,9 +113,8 @@ var lease = []Mutant{
 	},
 }
 
-// workerNameFence has every write of a worker ask for lease_owner in place of the
-// epoch. The statements that hand the handlers' own transactions over know the
-// name as well: the job has it.
+// workerNameFence makes every write of a worker check lease_owner instead of the epoch. The statements for handlers'
+// own transactions know the name as well, because the job has it.
 var workerNameFence = []Edit{
 	{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $4::text

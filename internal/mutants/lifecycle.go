@@ -1,6 +1,6 @@
 package mutants
 
-// lifecycles are bugs of the stream of a job's changes.
+// lifecycles are bugs of the stream of job changes.
 var lifecycles = []Mutant{
 	{
 		Name:      "no event for what goes into the history",

@@ -1,39 +1,35 @@
-// Package mutants lists bugs that are planted, one at a time, into our own code to
-// see that a check catches each of them: a check that was never seen to fail
-// proves little.
+// Package mutants lists bugs that are planted, one at a time, into our own code, to show that a check catches each of
+// them: a check that was never seen to fail proves little.
 //
-// Nothing of it is in what users compile. A mutant is data: a text of a function or
-// another declaration and what is to stand in its place, which the go command's
-// -overlay flag puts there for one build. docs/adr/0007-mutants-by-overlay.md says
-// why; command run plants them all, and command rebase anchors those anew whose code
-// has moved.
+// Users do not compile any of it. A mutant is data: a text of a function or another declaration, and the text that
+// replaces it, with the go command's -overlay flag, for one build. docs/adr/0007-mutants-by-overlay.md says why.
+// Command run plants all mutants, and command rebase updates the anchors of those whose code has moved.
 //
-// The folder reads like the tree: a file lists the mutants of one verb.
+// Each file lists the mutants of one part of the tree.
 package mutants
 
 import "slices"
 
 // Mutant is a planted bug.
 type Mutant struct {
-	Name      string // as one speaks of it
-	Breaks    string // what it does, in a sentence
-	Invariant string // that it breaks, by its name in docs/architecture.md
+	Name      string // short name for reports
+	Breaks    string // what the bug does, in a sentence
+	Invariant string // the invariant that it breaks, as docs/architecture.md names it
 	Edits     []Edit
-	Checks    []Check // every one of them has to catch it
+	Checks    []Check // all of them must catch it
 }
 
-// Check is something that passes on our code and fails on the mutant: a row of the
-// scorecard, or a test of a package.
+// Check passes on our code and fails on the mutant. It is a row of the scorecard or a test of a package.
 type Check struct {
-	Row     string // as in "posthaste-proof verify ROW", which the mutant's own binary runs
-	Package string // the folder of the test
-	Test    string // and its name, or a pattern of a subtest: TestFence/succeed
-	// Says is a part of what the check says when it fails because of this mutant.
-	// One that fails with other words has found something else.
+	Row     string // for "posthaste-proof verify ROW", run by a binary with the bug
+	Package string // folder of the test
+	Test    string // name of the test, or a pattern for a subtest: TestFence/succeed
+	// Says is part of the output of the check when it fails because of this mutant. A check that fails without it has
+	// found something else.
 	Says string
 }
 
-// Name is how the check is called in a report.
+// Name returns the name of the check in reports.
 func (c Check) Name() string {
 	if c.Row != "" {
 		return "row " + c.Row
@@ -41,8 +37,7 @@ func (c Check) Name() string {
 	return c.Package + " " + c.Test
 }
 
-// All returns every mutant. Each is planted into our code as it is, not on top of
-// the others.
+// All returns every mutant. Each is planted into our code alone, without the others.
 func All() []Mutant {
 	return slices.Concat(enqueue, wake, claim, commits, lease, record, settle, expire, traces, ending, retry, failed,
 		receive, keys, limit, sharing, schema, schedule, batches, inMemory, access, service, pages, chained, published, relayed, sinks, overNATS, lifecycles, operations)

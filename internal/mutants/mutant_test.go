@@ -15,8 +15,8 @@ import (
 
 const root = "../.."
 
-// The texts that mutants replace are there, once each, and what is there then is Go: a list that rots would plant
-// nothing. If this fails because code moved, go run ./internal/mutants/rebase -w mends it.
+// Each text that a mutant replaces must exist exactly once, and the result must be valid Go: an outdated list would
+// plant nothing. If this fails because code moved, go run ./internal/mutants/rebase -w repairs it.
 func TestEveryMutantCanBePlanted(t *testing.T) {
 	t.Parallel()
 	abs, err := filepath.Abs(root)
@@ -48,8 +48,8 @@ func TestEveryMutantCanBePlanted(t *testing.T) {
 	}
 }
 
-// promised are the mutants that must be there, each to be caught by a row of the
-// scorecard: by what users can run.
+// promised are the mutants that the list must have, each with a row of the scorecard that catches it, which users can
+// run.
 var promised = []string{
 	"no epoch in settle", "no epoch in extend", "epoch reset on retry", "worker-name fence", "no SKIP LOCKED",
 	"sub-select claim", "no startup scan", "no poll", "synchronous_commit off", "inbox outside the transaction",

@@ -1,6 +1,6 @@
 package mutants
 
-// operations are bugs of acts on many open jobs.
+// operations are bugs of operations on many open jobs.
 var operations = []Mutant{
 	{
 		Name:      "an edit of another epoch",

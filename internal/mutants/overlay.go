@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Plant writes the changed files of the module at root into dir, and returns the
-// file for the -overlay flag of the go command. The module is left as it is.
+// Plant writes the changed files of the module at root into dir, and returns the file for the -overlay flag of the go
+// command. It leaves the module as it is.
 func (m Mutant) Plant(root, dir string) (overlay string, err error) {
 	changed, err := m.Changed(root)
 	if err != nil {
@@ -19,7 +19,7 @@ func (m Mutant) Plant(root, dir string) (overlay string, err error) {
 	var replace struct{ Replace map[string]string }
 	replace.Replace = map[string]string{}
 	for file, text := range changed {
-		// By its whole path: two packages may have a file of the same name.
+		// Keep the whole path: two packages may have a file of the same name.
 		to := filepath.Join(dir, filepath.FromSlash(file))
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return "", fmt.Errorf("plant %q: %w", m.Name, err)
@@ -43,8 +43,8 @@ type change struct {
 	text       string
 }
 
-// Changed returns the files that the mutant's edits change, as they are afterwards. Every edit is looked for in our
-// code as it is, so their order does not matter.
+// Changed returns the texts of the files that the mutant's edits change, by file. It looks for every edit in our
+// unchanged code, so the order of the edits does not matter.
 func (m Mutant) Changed(root string) (map[string]string, error) {
 	folders := map[string][]Declaration{}
 	files := map[string]string{}
@@ -67,7 +67,7 @@ func (m Mutant) Changed(root string) (map[string]string, error) {
 		changes[d.File] = append(changes[d.File], change{start, end, text})
 	}
 	for file, list := range changes {
-		// From the end, so that the places of the others stay.
+		// From the end, so that the offsets of the others stay valid.
 		slices.SortFunc(list, func(a, b change) int { return cmp.Compare(b.start, a.start) })
 		text, rest := files[file], len(files[file])
 		for _, c := range list {

@@ -1,6 +1,6 @@
 package mutants
 
-// published are bugs of publishing, and of what becomes of the log.
+// published are bugs of publishing, and of the log of events.
 var published = []Mutant{
 	{
 		Name:      "a position before the number",

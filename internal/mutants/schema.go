@@ -1,7 +1,6 @@
 package mutants
 
-// anyMove takes the trigger away that refuses illegal moves: without it one sees
-// whether the statements by themselves are right.
+// anyMove removes the trigger that refuses illegal moves, to show whether the statements alone are correct.
 var anyMove = Edit{"migrations.jobs_legal_move", `    WHEN (
         NEW.epoch < OLD.epoch
         OR (OLD.status <> NEW`, `    WHEN (

@@ -1,11 +1,11 @@
-// Command rebase lists the edits of planted bugs that our code does not fit any more, and anchors again those whose
-// text is elsewhere now:
+// Command rebase lists the edits of planted bugs that do not fit our code any more, and updates the anchors of those
+// whose text has moved:
 //
 //	go run ./internal/mutants/rebase [-w]
 //
-// A text that is gone has to be written anew by hand: it says which. It exits with 1 if there are such, or if
-// anchors are to be written and -w was not given. An anchor that was found by its text alone may be another place
-// that reads the same, so it prints how to plant these bugs.
+// An edit whose text is gone must be rewritten by hand: the command names it. It exits with 1 if there are such edits,
+// or if anchors have moved and -w was not given. A place that was found by its text alone may be another one with the
+// same text, so the command prints how to plant these bugs.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// rebase returns how many edits are left that cannot be made.
+// rebase returns the number of edits that cannot be made.
 func rebase(w io.Writer, write bool) (left int, err error) {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -83,10 +83,10 @@ func names(strays []stray) string {
 	return b.String()
 }
 
-// ours has the texts of all edits, and is not where they are to be made.
+// ours is the folder with the texts of all edits, in which no edit is made.
 const ours = "internal/mutants"
 
-// tree is what every folder of the module declares.
+// tree holds the declarations of every folder of the module.
 type tree map[string][]mutants.Declaration
 
 func readTree(root string) (tree, error) {
@@ -116,7 +116,7 @@ type stray struct {
 	edit   mutants.Edit
 	why    error
 	to     string   // the new anchor, if there is one
-	at     []string // where the text is
+	at     []string // where the text was found
 }
 
 func (s stray) String() string {
@@ -142,8 +142,8 @@ func (t tree) strays(all []mutants.Mutant) (found []stray) {
 	return found
 }
 
-// search looks for the edit's text: where the same name is in another folder, then in the folder under other names,
-// then everywhere. The first of these where it is in one place only gives the new anchor.
+// search looks for the edit's text: under the same name in other folders, then under other names in the same folder,
+// then everywhere. The first of these searches that finds the text decides: a single place gives the new anchor.
 func (t tree) search(e mutants.Edit) (to string, at []string) {
 	name := strings.TrimPrefix(e.In, e.Folder())
 	for _, near := range []func(folder string, d mutants.Declaration) bool{

@@ -36,8 +36,7 @@ func rewrite(dir string, moved []stray) error {
 		}
 		files = append(files, file)
 	}
-	// Types tell which literals are edits, and the values of constants in them. What is imported does not matter for
-	// that.
+	// Types show which literals are edits, and the values of the constants in them. Imports do not matter for that.
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
 	_, _ = (&types.Config{Error: func(error) {}}).Check("mutants", fset, files, info)
 
@@ -69,7 +68,7 @@ func rewrite(dir string, moved []stray) error {
 	return nil
 }
 
-// valueOf is the value of a field, with its name or without it. The fields are in their order.
+// valueOf returns the value of a field, with or without its name. The fields are in order.
 func valueOf(field ast.Expr) ast.Expr {
 	if pair, ok := field.(*ast.KeyValueExpr); ok {
 		return pair.Value
@@ -82,7 +81,7 @@ func isEdit(t types.Type) bool {
 	return ok && named.Obj().Name() == "Edit"
 }
 
-// replacement puts a text in the place of some bytes of a file.
+// replacement replaces some bytes of a file with a text.
 type replacement struct {
 	start, end int
 	text       string

@@ -16,18 +16,18 @@ import (
 
 const (
 	testTime = 2 * time.Minute // the tests' own patience is 30 s
-	allTime  = 8 * time.Minute // for all of a package's
+	allTime  = 8 * time.Minute // for all tests of a package
 	rowTime  = 4 * time.Minute
 )
 
-// copyOfCode is our code, or a mutant of it, and what was built from it.
+// copyOfCode is our code, or a mutant of it, with the programs built from it.
 type copyOfCode struct {
 	root    string
-	dir     string // for what is built
-	overlay string // "" is our own code
+	dir     string // for the programs
+	overlay string // "" means our own code
 }
 
-// ending is how a check ended.
+// ending says how a check ended.
 type ending struct {
 	code    int // exit status
 	timeout bool
@@ -36,9 +36,9 @@ type ending struct {
 
 func (e ending) passed() bool { return e.code == 0 && !e.timeout }
 
-// caught returns nil if the check failed as it has to, and otherwise why it did
-// not: it passed, it came to no end, or it failed because of something else. A
-// check whose mutant stops something for good has a patience of its own.
+// caught returns nil if the check failed as it must. Otherwise it returns why that does not count: the check passed,
+// did not end in time, or failed because of something else. A check whose mutant stops something forever has a timeout
+// of its own.
 func (e ending) caught(c mutants.Check) error {
 	switch {
 	case e.passed():
@@ -51,7 +51,7 @@ func (e ending) caught(c mutants.Check) error {
 	return nil
 }
 
-// run builds what the check needs, once for the copy, and runs it.
+// run builds what the check needs, once per copy, and runs the check.
 func (k *copyOfCode) run(ctx context.Context, c mutants.Check) (ending, error) {
 	if c.Row != "" {
 		program := filepath.Join(k.dir, "posthaste-proof")
@@ -87,7 +87,7 @@ func (k *copyOfCode) build(ctx context.Context, program string, args ...string) 
 	if _, err := os.Stat(program); err == nil {
 		return nil
 	}
-	flags := []string{"-o", program, "-ldflags=-s -w"} // nobody debugs it
+	flags := []string{"-o", program, "-ldflags=-s -w"} // it is not debugged
 	if k.overlay != "" {
 		flags = append(flags, "-overlay", k.overlay)
 	}
@@ -118,8 +118,7 @@ func start(ctx context.Context, limit time.Duration, folder, program string, arg
 	return end, nil
 }
 
-// tail bounds what is kept of an output; what a test says of its failure comes
-// before its logs.
+// tail bounds an output. A test's failure messages come before its logs.
 func tail(out string) string {
 	const most = 256 << 10
 	return out[max(0, len(out)-most):]

@@ -3,12 +3,11 @@
 //
 //	go run ./internal/pgtest/withserver go run ./internal/mutants/run [flags] [MUTANT…]
 //
-// First every check has to pass on our code as it is. Then every mutant is built,
-// and all its checks have to fail, for the reason that package mutants gives. It
-// exits with 1 if one does not: that is a hole in our tests.
+// First every check must pass on our unchanged code. Then every mutant is built, and all its checks must fail, for the
+// reason that package mutants gives. The command exits with 1 if one does not: that is a gap in our tests.
 //
-// With a record, checks that it says have caught their mutant are left out: a run
-// that was broken off goes on where it was. Remove the record to begin anew.
+// With a record, the command skips checks that have caught their mutant by the record, so that it continues an
+// interrupted run. Remove the record to start again.
 package main
 
 import (
@@ -108,7 +107,7 @@ func run(ctx context.Context, o options, names []string) (holes int, err error) 
 	return holes, nil
 }
 
-// revision is what the checks are made of.
+// revision returns the commit that is checked.
 func revision(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=12", "--dirty=+changes", "--exclude=*").Output()
 	if err != nil {
@@ -117,7 +116,7 @@ func revision(ctx context.Context) string {
 	return string(bytes.TrimSpace(out))
 }
 
-// choose returns the mutants of the given names, all for none.
+// choose returns the named mutants, or all mutants if there are no names.
 func choose(names []string) ([]mutants.Mutant, error) {
 	if len(names) == 0 {
 		return mutants.All(), nil
@@ -141,8 +140,8 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(string(bytes.TrimSpace(out))), nil
 }
 
-// passOnOurCode runs the checks on the code as it is, those of a package in one
-// process: one that fails there would catch anything.
+// passOnOurCode runs the checks on our unchanged code, those of a package in one process: a check that fails there
+// would catch anything.
 func passOnOurCode(ctx context.Context, root, dir string, planted []mutants.Mutant) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -164,7 +163,7 @@ func passOnOurCode(ctx context.Context, root, dir string, planted []mutants.Muta
 	return nil
 }
 
-// together is every row once, and for each package one check of all its tests.
+// together returns every row once, and for each package one check of all its tests.
 func together(planted []mutants.Mutant) (all []mutants.Check) {
 	tests := map[string][]string{}
 	for _, m := range planted {
@@ -184,14 +183,14 @@ func together(planted []mutants.Mutant) (all []mutants.Check) {
 	return all
 }
 
-// verdict is what came of one check of a mutant.
+// verdict is the result of one check of a mutant.
 type verdict struct {
 	check mutants.Check
 	took  time.Duration
 	err   error // why it does not count as caught
 }
 
-// plantAll returns a channel for each mutant, in their order.
+// plantAll plants the mutants, atOnce at a time, and returns a channel for the verdicts of each, in order.
 func plantAll(ctx context.Context, root, dir string, planted []mutants.Mutant, atOnce int) []chan []verdict {
 	all := make([]chan []verdict, len(planted))
 	for i := range all {

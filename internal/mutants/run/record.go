@@ -11,21 +11,20 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/mutants"
 )
 
-// entry is what came of one check of a mutant: a line of the record.
+// entry is a line of the record: the result of one check of a mutant.
 type entry struct {
 	Mutant  string    `json:"mutant"`
 	Check   string    `json:"check"`
 	Says    string    `json:"says"`
 	Caught  bool      `json:"caught"`
-	Why     string    `json:"why,omitempty"` // it does not count as caught
+	Why     string    `json:"why,omitempty"` // why it does not count as caught
 	Seconds float64   `json:"seconds"`
 	Commit  string    `json:"commit"`
 	At      time.Time `json:"at"`
 }
 
-// record is a file to which every verdict is appended as soon as it is known, so
-// that a run that was broken off can go on where it was. The last line about a
-// check counts.
+// record is a file to which every verdict is appended as soon as it is known, so that an interrupted run can be
+// continued. The last line about a check counts.
 type record struct {
 	file *os.File
 	last map[string]entry
@@ -33,7 +32,7 @@ type record struct {
 
 func keyOf(mutant string, c mutants.Check) string { return mutant + "\n" + c.Name() + "\n" + c.Says }
 
-// openRecord reads what the record has, if there is one.
+// openRecord opens the record and reads it, if there is one.
 func openRecord(path string) (*record, error) {
 	r := &record{last: map[string]entry{}}
 	if path == "" {
@@ -46,7 +45,7 @@ func openRecord(path string) (*record, error) {
 	whole := int64(0)
 	for lines := bufio.NewReader(r.file); ; {
 		line, err := lines.ReadBytes('\n')
-		if err == io.EOF { // what there is of a last line was cut off with its run
+		if err == io.EOF { // an incomplete last line is from an interrupted run
 			return r, r.file.Truncate(whole)
 		}
 		var e entry
@@ -66,8 +65,7 @@ func (r *record) caught(m mutants.Mutant, c mutants.Check) bool {
 	return r.last[keyOf(m.Name, c)].Caught
 }
 
-// missing is the mutants that have a check of which the record does not say that it
-// catches them, each with those checks alone.
+// missing returns the mutants with checks that have not caught them yet, by the record. Each has only those checks.
 func (r *record) missing(all []mutants.Mutant) (left []mutants.Mutant) {
 	for _, m := range all {
 		var checks []mutants.Check
@@ -83,7 +81,7 @@ func (r *record) missing(all []mutants.Mutant) (left []mutants.Mutant) {
 	return left
 }
 
-// add notes the verdicts on a mutant.
+// add records the verdicts on a mutant.
 func (r *record) add(m mutants.Mutant, verdicts []verdict, commit string) error {
 	for _, v := range verdicts {
 		e := entry{Mutant: m.Name, Check: v.check.Name(), Says: v.check.Says, Caught: v.err == nil, Seconds: v.took.Seconds(), Commit: commit, At: time.Now().UTC().Truncate(time.Second)}

@@ -12,8 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/mutants"
 )
 
-// A run that was broken off goes on with what is left, check by check; a check that
-// is changed since is tried again.
+// An interrupted run continues with what is left, check by check; a check that has changed since is tried again.
 func TestARunGoesOnWhereItWasBrokenOff(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "record.jsonl")
@@ -54,7 +53,7 @@ func TestARunGoesOnWhereItWasBrokenOff(t *testing.T) {
 	}
 }
 
-// The page has every mutant, and says of each what is known.
+// The page lists every mutant, and the result of each check that is known.
 func TestThePageLeavesNothingOut(t *testing.T) {
 	t.Parallel()
 	r, err := openRecord("")

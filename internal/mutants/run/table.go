@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/mutants"
 )
 
-// write writes the page of docs/ from the record. It leaves nothing out: mutants
-// that were not tried, or not caught, say so.
+// write writes the page of docs/ from the record. It leaves nothing out: the page says so if a mutant was not tried or
+// not caught.
 func (r *record) write(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
