@@ -18,20 +18,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// caller asks the API of a process, and notes of which routes.
+// caller sends requests to the API of a process, and records to which routes.
 type caller struct {
 	*story
 	url, token string
 	asked      map[string]bool
 }
 
-// called is the values of a route's parameters.
+// called holds the values of a route's parameters.
 type called map[string]string
 
 var inBraces = regexp.MustCompile(`\{(\w+)\}`)
 
-// ask sends a request to a route, such as POST /jobs/{id}/retry, and checks that the
-// answer has the status and is one that the API's description has.
+// ask sends a request to a route, such as POST /jobs/{id}/retry, and checks that the response has the status, and
+// agrees with the API's description.
 func (c *caller) ask(route string, names called, body string, want int) string {
 	c.Helper()
 	method, target := c.target(route, names)
@@ -47,7 +47,8 @@ func (c *caller) ask(route string, names called, body string, want int) string {
 	return string(answer)
 }
 
-// target fills the names in; those without a place are parameters of the query.
+// target returns the method and the path of a route, with the names filled in. Names without a place in the path become
+// parameters of the query.
 func (c *caller) target(route string, names called) (method, target string) {
 	c.Helper()
 	method, path, _ := strings.Cut(route, " ")
@@ -78,7 +79,7 @@ func (c *caller) send(ctx context.Context, method, target, body string) (*http.R
 	if strings.HasSuffix(target, "/batch") {
 		req.Header.Set("Content-Type", "application/x-ndjson")
 	}
-	res, err := client.Transport.RoundTrip(req) // a stream may take longer than client lets it
+	res, err := client.Transport.RoundTrip(req) // a stream may take longer than client's timeout
 	if err != nil {
 		c.Fatalf("%s %s: %v", method, target, err)
 	}
@@ -95,13 +96,13 @@ func (c *caller) enqueue(body string) called {
 	return called{"id": accepted.ID}
 }
 
-// until waits for the job to come to a status.
+// until waits until the job has a status.
 func (c *caller) until(job called, status outbox.Status) {
 	c.Helper()
 	c.awaitStatus(c.parse(job["id"]), status)
 }
 
-// wantIn fails the story unless an answer has each of the words.
+// wantIn reports an error unless the answer contains each of the words.
 func (c *caller) wantIn(answer string, words ...string) {
 	c.Helper()
 	for _, word := range words {
@@ -142,8 +143,8 @@ func newCaller(t *testing.T) *caller {
 	return c
 }
 
-// A story of each route with the real binary, which also carries the jobs out. A route
-// that is added fails this until it has a story here, too.
+// A story of each route with the real binary, which also runs the jobs. A new route fails this test until it has a
+// story here, too.
 func TestEveryRouteOfTheAPI(t *testing.T) {
 	c := newCaller(t)
 	c.tellOfJobs()
@@ -214,7 +215,7 @@ func (c *caller) tellOfJobs() {
 	c.until(called{"id": batch.Jobs[1].ID}, outbox.Cancelled)
 }
 
-// buried is a new dead letter.
+// buried returns a new dead letter.
 func (c *caller) buried() called {
 	c.Helper()
 	job := c.enqueue(`{"kind":"mail","payload":"gone"}`)
@@ -264,7 +265,7 @@ func (c *caller) tellOfOperationsOnLetters() {
 	c.await("the dead letter to be one again", func() bool { return c.count(`SELECT count(*) FROM outbox.jobs WHERE status = 'failed'`) == 1 })
 }
 
-// tellOfProblems is called while there is a dead letter.
+// tellOfProblems must be called while there is a dead letter.
 func (c *caller) tellOfProblems() {
 	c.wantIn(c.ask("GET /me", nil, "", http.StatusOK), `"name":"ops"`, `"allTenants":true`, `"payload.read"`)
 	c.wantIn(c.ask("GET /doctor", nil, "", http.StatusOK), `"question":"schema"`, `"severity":"ok"`)
@@ -317,7 +318,7 @@ func (c *caller) tellOfOperations() {
 	c.wantIn(c.ask("GET /stats", nil, "", http.StatusOK), `"pausedQueues":1`)
 	c.wantIn(c.ask("POST /queues/{queue}/limits", queue, `{"maxRunning":2}`, http.StatusOK), `"maxRunning":2`)
 
-	// A stream that is open when the job runs tells of it.
+	// A stream that is open while the job runs reports it.
 	ctx, leave := context.WithTimeout(c.Context(), patience)
 	defer leave()
 	method, target := c.target("GET /changes", called{"job": waits["id"]})
@@ -335,7 +336,7 @@ func (c *caller) tellOfOperations() {
 	c.wantIn(c.ask("GET /audit", called{"act": "queue.pause"}, "", http.StatusOK), `"actor":"ops"`, `"requestId":`)
 }
 
-// Nobody listens where the sink's broker should be.
+// No broker listens at the sink's address.
 func (c *caller) tellOfSinks() {
 	sink := called{"sink": "lake"}
 	event := posthaste(c.T, c.story.url, nil, "publish", "order.paid", `{"id":7}`)

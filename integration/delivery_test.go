@@ -8,8 +8,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A job is enqueued while a worker listens that polls every five minutes only:
-// the notification starts it, and it ends succeeded at its first attempt.
+// A job is enqueued while a worker listens that polls only every five minutes: the notification starts it, and it
+// succeeds on its first attempt.
 func TestEnqueueWakesAWorker(t *testing.T) {
 	s := newStory(t)
 	s.worker("a").ready()
@@ -31,9 +31,8 @@ func TestEnqueueWakesAWorker(t *testing.T) {
 	s.checkLedger()
 }
 
-// A worker dies by kill -9 between its effect and the settlement, so that the
-// same job is processed twice: the second time leaves the item as it is, both
-// with the state under a lock and with the inbox.
+// A worker dies by kill -9 between its effect and the settlement, so that the same job runs twice: the second run
+// leaves the item unchanged, both with the state under a lock and with the inbox.
 func TestProcessedTwiceChangedOnce(t *testing.T) {
 	s := newStory(t)
 	s.exec(`INSERT INTO items VALUES (1, 'enriching'), (2, 'enriching')`)

@@ -14,8 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// everyWay is jobs of the root tenant and of another one, with a key and without; each
-// may be tried once.
+// everyWay enqueues jobs of the root tenant and of another one, with and without a key, each with one attempt.
 func (s *story) everyWay(n int, job func(i int) task) (ids []outbox.ID) {
 	s.Helper()
 	tenant := outbox.NewID()
@@ -32,8 +31,8 @@ func (s *story) everyWay(n int, job func(i int) task) (ids []outbox.ID) {
 	return ids
 }
 
-// spentNothing checks that all jobs have succeeded in their only attempt, and returns how
-// many of them had to be started more than once.
+// spentNothing checks that all jobs have succeeded on their only attempt, and returns how many of them had to be
+// started more than once.
 func (s *story) spentNothing(ids []outbox.ID) (again int) {
 	s.Helper()
 	s.awaitClosed(len(ids))
@@ -44,9 +43,8 @@ func (s *story) spentNothing(ids []outbox.ID) (again int) {
 	return s.count(`SELECT count(*) FROM outbox.history WHERE epoch > 1`)
 }
 
-// Postgres stands still, or cannot be reached, for longer than the leases: what lapses
-// says nothing about the workers, who all live. The server's start time stays the
-// same: only who could not reach it knows.
+// Postgres hangs, or cannot be reached, for longer than the leases: a lapsed lease then proves nothing about its
+// worker, which is alive. The server's start time stays the same, so only clients can detect the outage.
 func TestA14AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	const lease, away = 5 * time.Second, 10 * time.Second
@@ -57,7 +55,7 @@ func TestA14AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
 		},
 		"a backend is killed and the recovery takes long": func(s *story) {
 			postmaster := s.postmaster()
-			thaw := s.freeze(postmaster) // or it has recovered before we look
+			thaw := s.freeze(postmaster) // otherwise it recovers before we look
 			for _, pid := range s.childrenOf(postmaster) {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 					s.Error(err)
@@ -97,13 +95,13 @@ func TestA14AnOutageOfTwoLeasesSpendsNoAttempt(t *testing.T) {
 	}
 }
 
-// postmaster is the process of the server that starts the others.
+// postmaster returns the number of the server's main process.
 func (s *story) postmaster() int {
 	s.Helper()
 	return parentOf(s, s.backends()[0])
 }
 
-// backends is the processes of the story's sessions.
+// backends returns the numbers of the processes of the story's sessions.
 func (s *story) backends() (pids []int) {
 	s.Helper()
 	rows, _ := s.db.Query(s.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
@@ -114,7 +112,7 @@ func (s *story) backends() (pids []int) {
 	return pids
 }
 
-// childrenOf is the processes that a process has started.
+// childrenOf returns the processes that a process has started.
 func (s *story) childrenOf(parent int) (pids []int) {
 	s.Helper()
 	all, err := os.ReadDir("/proc")
@@ -129,7 +127,7 @@ func (s *story) childrenOf(parent int) (pids []int) {
 	return pids
 }
 
-// parentOf is 0 for a process that is gone.
+// parentOf returns the parent of a process, or 0 if the process is gone.
 func parentOf(s *story, pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -144,7 +142,7 @@ func parentOf(s *story, pid int) int {
 	return parent
 }
 
-// freeze stops processes, and returns what continues them after so long.
+// freeze stops processes, and returns a function that continues them after a time.
 func (s *story) freeze(pids ...int) (thaw func(after time.Duration)) {
 	s.Helper()
 	for _, pid := range pids {

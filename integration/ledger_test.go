@@ -17,14 +17,14 @@ type book struct {
 	broken error
 }
 
-// all is every entry so far, in the order of their writing.
+// all returns every entry so far, in the order in which they were written.
 func (l *book) all() []entry {
 	var entries []entry
 	entries, l.broken = l.Entries()
 	return entries
 }
 
-// of is the entries that have an event and are otherwise as wanted.
+// of returns the entries that have an event and satisfy all of wanted.
 func (l *book) of(event string, wanted ...func(entry) bool) (found []entry) {
 	for _, e := range l.all() {
 		if e.Event == event && !slices.ContainsFunc(wanted, func(w func(entry) bool) bool { return !w(e) }) {
@@ -37,7 +37,7 @@ func (l *book) of(event string, wanted ...func(entry) bool) (found []entry) {
 func byWorker(name string) func(entry) bool { return func(e entry) bool { return e.Worker == name } }
 func ofJob(id outbox.ID) func(entry) bool   { return func(e entry) bool { return e.Job == id } }
 
-// awaitEntries waits until the ledger has n such entries.
+// awaitEntries waits until the ledger has n such entries, and returns them.
 func (s *story) awaitEntries(n int, event string, wanted ...func(entry) bool) []entry {
 	s.Helper()
 	var found []entry
@@ -48,7 +48,7 @@ func (s *story) awaitEntries(n int, event string, wanted ...func(entry) bool) []
 	return found
 }
 
-// checkLedger holds what was done against what the database says:
+// checkLedger compares the ledger with the database:
 //
 //   - no lease is used twice: (job, epoch) is unique among all starts;
 //   - no job makes its effect twice, or starts again after it;
@@ -95,8 +95,7 @@ func (s *story) checkLedger() int {
 	return len(starts)
 }
 
-// checkClosed fails unless each job is in the history, once, succeeded, and no
-// longer among the open ones.
+// checkClosed checks that each job is in the history, once, succeeded, and not among the open ones.
 func (s *story) checkClosed(ids []outbox.ID) {
 	s.Helper()
 	texts := make([]string, len(ids))
@@ -117,7 +116,7 @@ func (s *story) checkClosed(ids []outbox.ID) {
 	}
 }
 
-// checkEffects fails unless each job has made exactly one effect, and nobody else any.
+// checkEffects checks that each job has made exactly one effect, and that there are no other effects.
 func (s *story) checkEffects(ids []outbox.ID) {
 	s.Helper()
 	effects := map[string]int{}

@@ -15,8 +15,7 @@ import (
 // built to be used, and posthaste-proof with the race detector, for the workers.
 var programs struct{ posthaste, proof, worker string }
 
-// parallel is how many stories run at once. Most of the time they wait for
-// something; those that work are limited by heavy.
+// parallel is how many stories run at once. Most of the time they wait; heavy limits those that compute.
 const parallel = "6"
 
 func TestMain(m *testing.M) {
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// built is where the programs are: go build leaves one alone that is up to date.
+// built is the folder of the programs: go build leaves up-to-date programs alone.
 const built = "../bin/integration"
 
 func run(m *testing.M) int {

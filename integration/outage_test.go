@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The server turns read-only in mid-flow, as after a failover that left us on a
-// standby: the worker and the real binary say that they are not ready, log a few
-// lines and ask a few questions a second, and work on when it can be written to.
+// The server turns read-only during work, as after a failover that leaves us connected to a standby: the worker and the
+// real binary report that they are not ready, log a few lines and send a few queries per second, and continue when the
+// server takes writes again.
 func TestTheServerTurnsReadOnly(t *testing.T) {
 	const duration = 6 * time.Second
 	s := newFaultStory(t)
@@ -25,13 +25,12 @@ func TestTheServerTurnsReadOnly(t *testing.T) {
 	for _, p := range []*process{a, b} {
 		p.awaitReadyz(http.StatusServiceUnavailable, "unready", "database", "read-only")
 	}
-	time.Sleep(time.Second) // until the server's statistics have what was before
+	time.Sleep(time.Second) // until the server's statistics include what happened before
 	lines, statements := len(a.lines())+len(b.lines()), s.transactions()
 	time.Sleep(duration)
 	lines, statements = len(a.lines())+len(b.lines())-lines, s.transactions()-statements
 	t.Logf("while read-only, in %s: %d log lines, %d transactions, of two processes", duration, lines, statements)
-	// A loop that spins does thousands. The transactions are also those of new
-	// sessions and of autovacuum, which a new database has a lot of.
+	// A busy loop makes thousands. The count includes new sessions, and autovacuum, which is busy in a new database.
 	if most := int(duration.Seconds()) * 20; lines > most {
 		t.Errorf("they log %d lines in %s, want %d at most", lines, duration, most)
 	}
@@ -49,8 +48,7 @@ func TestTheServerTurnsReadOnly(t *testing.T) {
 	s.checkLedger()
 }
 
-// administrator runs statements on a session that may write whatever the server's
-// default is.
+// administrator returns a function that runs statements in a session that may write whatever the server's default is.
 func (s *story) administrator() func(statements ...string) {
 	return func(statements ...string) {
 		s.Helper()
@@ -67,8 +65,8 @@ func (s *story) administrator() func(statements ...string) {
 	}
 }
 
-// transactions is how many the story's database has seen, our own included. A
-// session tells with a delay of up to a second.
+// transactions returns how many transactions the story's database has counted, including ours. A session reports them
+// with a delay of up to a second.
 func (s *story) transactions() int {
 	s.Helper()
 	return s.count(`SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`)

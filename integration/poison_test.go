@@ -7,9 +7,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// One job kills its process whenever it runs, among 200 good ones, and a
-// supervisor starts the process again: the job is executed exactly as often as
-// it has attempts, then it is dead and waits for a person. All others succeed.
+// One job kills its process whenever it runs, among 200 good ones, and a supervisor restarts the process: the job is
+// executed exactly as often as it has attempts, and is then dead and waits for a person. All others succeed.
 func TestAPoisonJobIsBounded(t *testing.T) {
 	s := newStory(t)
 	ids := s.enqueueMany(100, func(i int) task { return task{N: i, Do: "effect", Ms: 50} })

@@ -22,8 +22,7 @@ type process struct {
 	admin string // address; see readyz
 }
 
-// worker starts a worker. Its environment begins with what makes stories short;
-// what env says comes after it and counts.
+// worker starts a worker. Its environment begins with settings that make stories short; settings in env override them.
 func (s *story) worker(name string, env ...string) *process {
 	s.Helper()
 	return s.start(programs.worker, name, env, "verify-worker")
@@ -40,7 +39,7 @@ func (s *story) start(program, name string, env []string, args ...string) *proce
 	return s.startPrepared(program, name, nil, env, args...)
 }
 
-// startPrepared calls prepare before the process has run its first instruction.
+// startPrepared starts a process, and calls prepare before the process has run its first instruction.
 func (s *story) startPrepared(program, name string, prepare func(pid int) error, env []string, args ...string) *process {
 	s.Helper()
 	all := append([]string{
@@ -57,7 +56,7 @@ func (s *story) startPrepared(program, name string, prepare func(pid int) error,
 	return p
 }
 
-// must fails the story for what a process could not be made to do.
+// must fails the story if err is not nil.
 func (p *process) must(err error) {
 	p.s.Helper()
 	if err != nil {
@@ -71,7 +70,7 @@ func (p *process) signal(sig syscall.Signal) {
 	p.must(p.Signal(sig))
 }
 
-// kill9 returns when the process is gone.
+// kill9 kills the process with SIGKILL, and returns when it has ended.
 func (p *process) kill9() {
 	p.s.Helper()
 	p.must(p.Kill9())
@@ -83,8 +82,7 @@ func (p *process) terminate() {
 	p.must(p.Terminate())
 }
 
-// exit waits for the end of a process that was asked to, and returns its
-// status.
+// exit waits for the end of a process that was asked to stop, and returns its exit status.
 func (p *process) exit(within time.Duration) int {
 	p.s.Helper()
 	select {
@@ -95,7 +93,7 @@ func (p *process) exit(within time.Duration) int {
 	return p.ExitCode()
 }
 
-// close ends a process at the end of its story, and looks for what no process may do.
+// close kills a process at the end of its story, and checks that nothing happened to it that must not.
 func (p *process) close() {
 	if fate := p.Fate(); fate != "" {
 		p.s.Error(fate)
@@ -111,7 +109,7 @@ func (p *process) logs() string {
 	return string(content)
 }
 
-// logged is the log lines with such an "event" or "msg".
+// logged returns the log lines with the given "event" or "msg".
 func (p *process) logged(event string) (lines []logLine) {
 	for line := range bytes.Lines([]byte(p.logs())) {
 		var l logLine
@@ -140,7 +138,7 @@ type report struct {
 
 var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// readyz is what the process says of itself; the code is 0 if it says nothing.
+// readyz returns the process's /readyz; the code is 0 if there is no answer.
 func (p *process) readyz() (code int, r report) {
 	if p.admin == "" {
 		for _, l := range p.logged("admin server listens") {
@@ -158,8 +156,8 @@ func (p *process) readyz() (code int, r report) {
 	return res.StatusCode, r
 }
 
-// awaitReadyz waits until /readyz has the code and the status, and components are
-// in the given states: "listener", "deaf", …
+// awaitReadyz waits until /readyz has the code and the status, and components are in the given states: "listener",
+// "deaf", …
 func (p *process) awaitReadyz(code int, status string, states ...string) {
 	p.s.Helper()
 	var gotCode int
@@ -180,14 +178,14 @@ func (p *process) awaitReadyz(code int, status string, states ...string) {
 	})
 }
 
-// ready waits until the process does all its work.
+// ready waits until the process reports that it is ready.
 func (p *process) ready() *process {
 	p.s.Helper()
 	p.awaitReadyz(http.StatusOK, "ready")
 	return p
 }
 
-// asExit is what a command that failed said.
+// asExit returns the error output of a command that failed.
 func asExit(err error) string {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return string(exit.Stderr)

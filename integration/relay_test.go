@@ -21,8 +21,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A relay stands still for longer than its lease, and another takes over. When it goes on it neither moves the cursor
-// nor takes the sink back, and what it still sends are repeats: there are no more than it had under way.
+// A relay is stopped for longer than its lease, and another takes over. When it continues, it neither moves the cursor
+// nor takes the sink back. What it still sends are repeats, at most as many as it had under way.
 func TestARelayThatStoodStillIsRefused(t *testing.T) {
 	s := newStory(t)
 	const briefly = 100 * time.Millisecond
@@ -54,8 +54,9 @@ func TestARelayThatStoodStillIsRefused(t *testing.T) {
 	r.expectPublished(stop(), times*1000)
 }
 
-// The clock of a relay has no part in what it does: while it jumps by two hours, to and fro, every event is published
-// once and at once, the lease does not lapse, and what is shown of an outage is by the database's clock.
+// A relay's clock does not affect what it does: while it jumps by two hours, back and forth, every event is published
+// once and at once, the lease does not lapse, and the times that are shown of an outage are those of the database's
+// clock.
 func TestARelaysClockJumps(t *testing.T) {
 	s := newStory(t)
 	r := s.relays(100 * time.Millisecond)
@@ -95,14 +96,14 @@ func TestARelaysClockJumps(t *testing.T) {
 	r.expectPublished(stop(), 2*1000) // the broker was killed twice
 }
 
-// relays are those of a story, which publish to one stream.
+// relays starts relays of a story, which publish to one stream.
 type relays struct {
 	*story
 	broker *natstest.Server
 	env    []string
 }
 
-// relays starts a broker that remembers ids for so long, 0 for its default.
+// relays starts a broker that remembers message ids for a time, 0 for its default.
 func (s *story) relays(remembers time.Duration) *relays {
 	s.Helper()
 	r := &relays{story: s, broker: natstest.Start(s.T, natstest.Options{})}
@@ -124,7 +125,7 @@ func (r *relays) hire(name string) *process {
 	return r.serve(name, r.env...).ready()
 }
 
-// owner waits for an owner of the sink, and returns it and which of the processes it is.
+// owner waits for an owner of the sink, and returns it and the index of its process.
 func (r *relays) owner(all []*process) (owner string, at int) {
 	r.Helper()
 	r.await("an owner", func() bool {
@@ -135,8 +136,8 @@ func (r *relays) owner(all []*process) (owner string, at int) {
 	return owner, at
 }
 
-// expectPublished waits until everything is published, and expects of the stream what was committed: nothing else, each
-// key in the order of its lock, and so many repeats at most.
+// expectPublished waits until everything is published, and compares the stream with what was committed: nothing else,
+// each key in the order of its lock, and at most the given number of repeats.
 func (r *relays) expectPublished(committed map[string]bool, repeats int) {
 	r.Helper()
 	r.await("all to be published", func() bool {
@@ -190,8 +191,8 @@ func (s *story) owner() string {
 	return ""
 }
 
-// placeOrders has four producers lock one of ten orders at a time and publish its next
-// number, and take one in ten back. stop returns what was committed.
+// placeOrders starts four producers that each lock one of ten orders, publish its next number, and roll one transaction
+// in ten back. The function that it returns stops them and returns what was committed.
 func (s *story) placeOrders(t *testing.T) (stop func() map[string]bool) {
 	t.Helper()
 	if _, err := s.db.Exec(t.Context(), `CREATE TABLE placed AS SELECT 'o' || i AS id, 0 AS n FROM generate_series(0, 9) AS i`); err != nil {
@@ -226,7 +227,7 @@ func (s *story) placeOrders(t *testing.T) (stop func() map[string]bool) {
 	}
 }
 
-// placeOrder returns "" for an order that was taken back.
+// placeOrder returns the body of a committed event, "" for a transaction that it rolled back.
 func (s *story) placeOrder(ctx context.Context, random *rand.Rand) (body string, err error) {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {

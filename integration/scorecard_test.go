@@ -16,17 +16,15 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify"
 )
 
-// Every row of the scorecard passes at tier P. `posthaste-proof verify ROW --seed N`
-// repeats one that does not. Rows about times run the binary as it is shipped; of the
-// others the seed decides which fifth runs one with the race detector, under which a row
-// takes several times as long to compute; the stories run it always. A row has a second try with the same seed, with
-// the machine for itself, and the first one's verdict is logged: a machine that stood
-// still for a moment is no fault of ours. `make verify` gives none.
+// Every row of the scorecard passes at tier P. `posthaste-proof verify ROW --seed N` repeats one that does not. Rows
+// that measure times run the shipped binary. Of the others, the seed selects a fifth that runs a binary with the race
+// detector, which takes several times as much processor time; the stories always run that one. A row that fails is
+// tried a second time with the same seed, with the machine to itself, and the result of the first try is logged: the
+// machine may have stalled for a moment. `make verify` gives no second try.
 //
-// Rows that need the machine for themselves run first, one after the other; then the
-// others, some at a time. Where a machine is so slow that there is not enough time for
-// all (UNTIL, which .ci/run says), the seed decides which rows have their turn, and the
-// others are skipped, each by its name.
+// Rows that need the machine to themselves run first, one after the other; then the others, some at a time. If a slow
+// machine has not enough time for all (.ci/run sets the deadline in POSTHASTE_SCORECARD_UNTIL), the seed decides which
+// rows run, and the others are skipped by name.
 func TestScorecard(t *testing.T) {
 	s := &scorecard{seed: uint64(time.Now().UnixNano()) % (1 << 32), until: deadline(t)}
 	rows, err := verify.Find(verify.TierP)
@@ -59,18 +57,17 @@ func TestScorecard(t *testing.T) {
 	running.Wait()
 }
 
-// atOnce is how many rows run at a time: they wait for leases and outages more than they
-// compute, on two cores.
+// atOnce is how many rows run at a time on two cores: they wait for leases and outages more than they compute.
 const atOnce = 4
 
-// busyRows are those that compute most, A13, which takes the longest, and E2, which compares two of its own
-// times and is to have both while these compute: they begin first. Rows that mostly wait begin last.
+// busyRows start first: those that compute most, A13, which takes longest, and E2, which compares two of its own
+// measurements and must make both while these rows compute. waitingRows, which mostly wait, start last.
 var (
 	busyRows    = []string{"A3b", "A13", "A2", "A5", "E2", "A1", "A7", "A3", "D10", "B10", "A4", "B4b", "E4"}
 	waitingRows = []string{"C6", "C4", "B11"}
 )
 
-// rank is a row's place in the order.
+// rank returns a row's place in the order.
 func rank(row verify.Row) int {
 	if row.Alone {
 		return -len(busyRows) - 1
@@ -84,15 +81,15 @@ func rank(row verify.Row) int {
 // scorecard is a run of all rows.
 type scorecard struct {
 	seed    uint64
-	until   time.Time    // when no more rows begin; zero is never
-	machine sync.RWMutex // held by rows that need all of it
+	until   time.Time    // when no more rows start; zero means never
+	machine sync.RWMutex // held exclusively by a second try
 	program map[string]string
 }
 
-// oneRaced: of so many rows that are not about times one runs the program with the race detector.
+// oneRaced says how many rows that do not measure times there are to each that runs the program with the race detector.
 const oneRaced = 5
 
-// choosePrograms says which program each row runs.
+// choosePrograms chooses the program of each row.
 func (s *scorecard) choosePrograms(rows []verify.Row) {
 	s.program = map[string]string{}
 	untimed := s.seed % oneRaced
@@ -132,7 +129,7 @@ func (s *scorecard) run(t *testing.T, row verify.Row) {
 // rowTakes is more than most rows take on a slow machine.
 const rowTakes = 45 * time.Second
 
-// deadline is when the scorecard has to be through; zero is never.
+// deadline returns when the scorecard must end; zero means never.
 func deadline(t *testing.T) time.Time {
 	text := os.Getenv("POSTHASTE_SCORECARD_UNTIL")
 	if text == "" {
@@ -149,7 +146,7 @@ func (s *scorecard) runRow(t *testing.T, row verify.Row) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.program[row.Name], "verify", row.Name, "--seed", strconv.FormatUint(s.seed, 10), "--out", t.ArtifactDir())
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it takes its children along
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its child processes
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -28,7 +28,7 @@ type hook struct {
 	url    string
 	mu     sync.Mutex
 	calls  []delivery
-	answer func(d delivery, calls int) int // the status; calls counts those for the job, this one included
+	answer func(d delivery, calls int) int // returns a status; calls counts the job's deliveries
 }
 
 func (s *story) newHook(answer func(d delivery, calls int) int) *hook {
@@ -50,7 +50,7 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(h.answer(d, len(h.of(d.job))))
 }
 
-// of is the deliveries of a job.
+// of returns the deliveries of a job.
 func (h *hook) of(job string) (found []delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,9 +71,9 @@ func (s *story) parse(id string) outbox.ID {
 	return parsed
 }
 
-// The real binary, from end to end: `posthaste enqueue` stores a job, `posthaste
-// serve` is woken and posts its payload as it was given. A receiver that answers
-// 500 gets the job again, one that answers 410 never, and `posthaste jobs` tells.
+// The real binary, end to end: `posthaste enqueue` stores a job, and `posthaste serve` wakes and posts its payload
+// unchanged. A receiver that answers 500 gets the job again, one that answers 410 does not, and `posthaste jobs` shows
+// why.
 func TestServeDeliversByWebhook(t *testing.T) {
 	s := newStory(t)
 	h := s.newHook(func(d delivery, calls int) int {
@@ -107,8 +107,8 @@ func TestServeDeliversByWebhook(t *testing.T) {
 	}
 }
 
-// The real binary dies by kill -9 while a receiver takes its time: another one
-// posts the job again, under a higher epoch, and the answer to the first is lost.
+// The real binary dies by kill -9 while a receiver takes its time: another one posts the job again, under a higher
+// epoch, and the response to the first is lost.
 func TestServeIsKilledAndAnotherTakesOver(t *testing.T) {
 	s := newStory(t)
 	release := make(chan struct{})
@@ -130,7 +130,7 @@ func TestServeIsKilledAndAnotherTakesOver(t *testing.T) {
 	if got := s.awaitStatus(id, outbox.Succeeded); got.Attempt != 2 || got.LostLeases != 1 {
 		t.Errorf("got %+v, want attempt 2 and one lost lease", got)
 	}
-	// Not before: the dead one could have been alive.
+	// Not earlier: the dead process could have been alive.
 	if n := s.count(`SELECT count(*) FROM outbox.history JOIN leases USING (id) WHERE history.started_at >= leases.lease_expires_at`); n != 1 {
 		t.Error("the job was run again before its lease had lapsed")
 	}
@@ -139,9 +139,9 @@ func TestServeIsKilledAndAnotherTakesOver(t *testing.T) {
 	}
 }
 
-// The switches of docs/operate/rollout.md, in its order, each forth and back: dispatch off
-// claims nothing, listen off finds jobs by polling and holds no LISTEN, listen on
-// is woken although it polls every five minutes, notify off sends nothing.
+// The switches of docs/operate/rollout.md, in its order, each off and on: dispatch off claims nothing, listen off finds
+// jobs by polling and has no LISTEN, listen on wakes although it polls only every five minutes, notify off sends
+// nothing.
 func TestRolloutSwitches(t *testing.T) {
 	s := newStory(t)
 	h := s.newHook(func(delivery, int) int { return http.StatusOK })
@@ -181,7 +181,7 @@ func TestRolloutSwitches(t *testing.T) {
 	}
 }
 
-// stop ends a process in good order.
+// stop terminates a process and checks its exit status.
 func (s *story) stop(p *process) {
 	s.Helper()
 	p.terminate()
@@ -190,8 +190,7 @@ func (s *story) stop(p *process) {
 	}
 }
 
-// notifications counts those that an act sends. One of its own tells when all of
-// the act's have come.
+// notifications returns how many notifications act sends. A notification of its own marks the end.
 func (s *story) notifications(act func()) (n int) {
 	s.Helper()
 	conn, err := pgx.Connect(s.Context(), s.url)

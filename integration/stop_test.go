@@ -7,12 +7,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// exitMargin is what a stop may take beyond its grace period on a busy machine.
+// exitMargin is how much longer than its grace period a stop may take on a busy machine.
 const exitMargin = 15 * time.Second
 
-// SIGTERM arrives while the database is down and outcomes wait to be stored: the
-// worker does not hang on to them for ever but exits, and once the database is
-// back the jobs run again.
+// SIGTERM arrives while the database is down and outcomes wait to be stored: the worker does not wait forever but
+// exits, and once the database is back the jobs run again.
 func TestStopWhileTheDatabaseIsDown(t *testing.T) {
 	const grace = 3 * time.Second
 	s := newFaultStory(t)

@@ -26,17 +26,15 @@ import (
 )
 
 const (
-	// patience bounds every wait. It says nothing about how long things may take:
-	// other programs share the machine.
+	// patience bounds every wait. It is no limit that a story tests: other programs share the machine.
 	patience = 90 * time.Second
-	glance   = 20 * time.Millisecond // between two looks
+	glance   = 20 * time.Millisecond // between two polls
 )
 
-// background is for what must outlive the test's own context: cleaning up.
+// background is for cleaning up, which must outlive the test's own context.
 var background = context.Background()
 
-// story is what a test has around it: a database, the ledger beside it, and the
-// processes that it started.
+// story holds what a test works with: a database, the ledger beside it, and the processes that it started.
 type story struct {
 	*testing.T
 	url    string
@@ -46,8 +44,7 @@ type story struct {
 	procs  []*process
 }
 
-// newStory begins a story on the server that all tests share. It runs beside
-// others.
+// newStory begins a story on the server that all tests share. It runs in parallel with others.
 func newStory(t *testing.T) *story {
 	t.Parallel()
 	return begin(t, pgtest.URL(t), nil)
@@ -75,10 +72,10 @@ func newFaultStory(t *testing.T) *story {
 	return begin(t, url, server)
 }
 
-// room is for two stories that keep the machine busy.
+// room lets two stories at a time keep the machine busy.
 var room = make(chan struct{}, 2)
 
-// heavy waits for room and keeps it until the test is over.
+// heavy waits for room, and holds it until the test is over.
 func heavy(t *testing.T) {
 	room <- struct{}{}
 	t.Cleanup(func() { <-room })
@@ -105,8 +102,8 @@ func begin(t *testing.T, url string, server *pgdev.Server) *story {
 	return s
 }
 
-// end kills whatever still runs, looks at how the processes fared, and tells of
-// it if the story failed.
+// end kills all processes that still run, checks how they fared, and logs the tails of the ledger and the logs if the
+// story failed.
 func (s *story) end() {
 	for _, p := range s.procs {
 		p.close()
@@ -120,7 +117,7 @@ func (s *story) end() {
 	}
 }
 
-// tail is the end of a file: little of it, for what failed stands above it.
+// tail returns the end of a file: only a little, because the failures are printed above it.
 func tail(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -151,7 +148,7 @@ func (s *story) awaitFor(patience time.Duration, what string, true func() bool) 
 	}
 }
 
-// task is a job that says what its handler is to do.
+// task is a job that says what its handler does.
 type task = probe.Task
 
 // enqueue stores a job and wakes the dispatchers.
@@ -185,7 +182,7 @@ func first(options []outbox.Options) outbox.Options {
 	return options[0]
 }
 
-// count is the answer of a query, which is asked again while the server is away.
+// count returns the single integer that a query yields. It retries while the server is away.
 func (s *story) count(sql string, args ...any) int {
 	s.Helper()
 	var n int
@@ -193,7 +190,7 @@ func (s *story) count(sql string, args ...any) int {
 	return n
 }
 
-// texts is the one column of a query's rows.
+// texts returns the single column of a query's rows.
 func (s *story) texts(sql string, args ...any) (column []string) {
 	s.Helper()
 	s.ask(func(ctx context.Context) error {
@@ -229,7 +226,7 @@ func (s *story) ask(question func(context.Context) error) {
 	s.Fatal(err)
 }
 
-// closed is how many jobs the history holds.
+// closed returns how many jobs the history holds.
 func (s *story) closed() int { return s.count(`SELECT count(*) FROM outbox.history`) }
 
 // awaitClosed waits until the history holds n jobs.
@@ -238,7 +235,7 @@ func (s *story) awaitClosed(n int) {
 	s.await(fmt.Sprintf("%d closed jobs", n), func() bool { return s.closed() >= n })
 }
 
-// row is how a job stands, wherever it is.
+// row holds the state of a job, open or closed.
 type row struct {
 	Status     string
 	Attempt    int
@@ -264,7 +261,7 @@ func (s *story) row(id outbox.ID) (r row) {
 	return r
 }
 
-// awaitStatus waits until a job has come to a status, and returns how it stands.
+// awaitStatus waits until a job has a status, and returns its state.
 func (s *story) awaitStatus(id outbox.ID, status outbox.Status) (r row) {
 	s.Helper()
 	s.await(fmt.Sprintf("job %s to be %s", id, status), func() bool {
@@ -274,7 +271,7 @@ func (s *story) awaitStatus(id outbox.ID, status outbox.Status) (r row) {
 	return r
 }
 
-// posthaste runs a command of the real binary to its end and returns what it prints.
+// posthaste runs a command of the real binary and returns its output.
 func posthaste(t *testing.T, url string, env []string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -289,7 +286,7 @@ func posthaste(t *testing.T, url string, env []string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// percentile is of measured durations, for the log.
+// percentile returns the p-th percentile of durations, rounded, for the log.
 func percentile(d []time.Duration, p int) time.Duration {
 	if len(d) == 0 {
 		return 0

@@ -14,10 +14,10 @@ import (
 // verbs are what a zombie tries when it wakes; see internal/verify/probe/stall.go.
 var verbs = []string{"succeed", "succeed-late", "fail", "fail-late", "discard", "snooze", "snooze-late", "extend", "guard", "complete"}
 
-// A worker is stopped for longer than its leases, an operator retries its jobs, and it is continued before anybody has
-// claimed them. Whatever it tries then (succeed, fail, give up, snooze, extend, a guarded write, Complete in a
-// transaction) is refused and leaves the jobs as they are, and its handlers learn that their leases are lost. Rows B1
-// and B2 of the scorecard do that again and again with a worker that has taken over, and with a namesake.
+// A worker is stopped for longer than its leases, an operator retries its jobs, and the worker is continued before
+// another has claimed them. Whatever it tries then (succeed, fail, give up, snooze, extend, a guarded write, Complete
+// in a transaction) is refused and leaves the jobs unchanged, and its handlers learn that their leases are lost. Rows
+// B1 and B2 of the scorecard repeat that with a worker that has taken over, and with a worker of the same name.
 func TestAZombieIsRefusedWhileTheJobWaits(t *testing.T) {
 	z := newZombie(t, outbox.Options{MaxAttempts: 1})
 	posthaste(t, z.url, nil, "queues", "pause", "default")
@@ -27,7 +27,7 @@ func TestAZombieIsRefusedWhileTheJobWaits(t *testing.T) {
 		posthaste(t, z.url, nil, "jobs", "retry", id.String())
 	}
 	z.wake()
-	z.a.kill9() // it would claim them rightly
+	z.a.kill9() // otherwise it might rightly claim them
 	b.ready()
 	posthaste(t, z.url, nil, "queues", "resume", "default")
 	z.awaitEntries(len(z.ids), "start", byWorker("b"))
@@ -43,7 +43,7 @@ type zombie struct {
 	ids []outbox.ID
 }
 
-// Sixteen handlers each keep a connection at most.
+// Each of the sixteen handlers uses at most one connection.
 var zombieEnv = []string{"OUTBOX_LEASE_TTL=4s", "VERIFY_CONCURRENCY=16", "VERIFY_POOL=16"}
 
 func newZombie(t *testing.T, options outbox.Options, env ...string) *zombie {
@@ -55,8 +55,7 @@ func newZombie(t *testing.T, options outbox.Options, env ...string) *zombie {
 	return z
 }
 
-// wake continues the zombie, waits until it has tried everything, and compares
-// the jobs before and after.
+// wake continues the zombie, waits until it has tried everything, and compares the jobs before and after.
 func (z *zombie) wake() {
 	z.Helper()
 	before := z.stored()
@@ -68,7 +67,7 @@ func (z *zombie) wake() {
 	}
 }
 
-// refusals are the jobs whose settlement the zombie logged as refused.
+// refusals returns the jobs whose settlement the zombie logged as refused.
 func (z *zombie) refusals() map[string]bool {
 	jobs := map[string]bool{}
 	for _, l := range z.a.logged("lease_lost") {
@@ -77,8 +76,7 @@ func (z *zombie) refusals() map[string]bool {
 	return jobs
 }
 
-// stored is all that the database knows of the jobs, but for the leases, which
-// their owner extends.
+// stored returns all that the database stores about the jobs, except the leases, which their owner extends.
 func (z *zombie) stored() []string {
 	return z.texts(`
 		SELECT (to_jsonb(jobs) - 'lease_expires_at')::text FROM outbox.jobs
@@ -88,8 +86,7 @@ func (z *zombie) stored() []string {
 		ORDER BY 1`)
 }
 
-// check fails unless every job ended by its new owner's hand, and the zombie's
-// handlers were refused and noticed it.
+// check checks that the new owner completed every job, and that the zombie's handlers were refused and noticed it.
 func (z *zombie) check() {
 	z.Helper()
 	z.checkClosed(z.ids)
