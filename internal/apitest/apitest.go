@@ -104,9 +104,9 @@ func isPage(path string) bool {
 	return strings.HasPrefix(path, "/openapi") || strings.HasPrefix(path, "/docs")
 }
 
-// Checked is the API with each of its answers checked before it is sent; a stream is
-// when its first bytes are. A request that its client gives up is not: its answer may be
-// cut off anywhere.
+// Checked returns a handler that serves the API and checks each response before it is sent; it checks a stream at its
+// first bytes. It does not check the response to a request that the client has cancelled, which may be cut off
+// anywhere.
 func Checked(t testing.TB, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked := r.Clone(r.Context())
@@ -130,7 +130,7 @@ type checked struct {
 	began  func(status int, h http.Header)
 }
 
-// Unwrap is for http.ResponseController: streams flush and have deadlines.
+// Unwrap returns the ResponseWriter for http.ResponseController: streams flush and have deadlines.
 func (c *checked) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 func (c *checked) WriteHeader(status int) {

@@ -56,7 +56,7 @@ func StartRabbitMQ(t testing.TB, password string, largest int) *RabbitMQ {
 	return s
 }
 
-// definitions are what the server has when it starts first.
+// definitions returns the definitions with which the server starts.
 func definitions(t testing.TB, password string) string {
 	t.Helper()
 	type object map[string]any

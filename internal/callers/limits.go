@@ -33,9 +33,9 @@ type Caller struct {
 	Name   string
 }
 
-// Of is whose share a principal's requests take. All names of a tenant have one share together: with four of them a
-// tenant gets no more of the process than with one. Those of the root tenant, and those that act for all tenants, are
-// the installation's own programs and people: each name has a share.
+// Of returns the caller to whose share a principal's requests count. All names of a tenant share one: with four names a
+// tenant gets no more of the process than with one. Names of the root tenant, and names that act for all tenants, are
+// the installation's own programs and people: each has a share of its own.
 func Of(who access.Principal) Caller {
 	if !who.AllTenants && who.Tenant != outbox.RootTenant {
 		return Caller{Tenant: who.Tenant}

@@ -26,7 +26,7 @@ const (
 	minSecretBytes = 8   // nothing shorter is a secret, and "a" is in every reason
 )
 
-// Refusal is why a bearer was refused, for the log.
+// Refusal returns, for the log, why a bearer was refused.
 func Refusal(bearer string, err error) string {
 	reason := strings.TrimPrefix(err.Error(), access.ErrUnauthenticated.Error()+": ")
 	if len(bearer) >= minSecretBytes { // an Authenticator that is not ours may quote it

@@ -65,9 +65,8 @@ func ambiguous(rest string) bool {
 	return strings.Contains(rest, "@")
 }
 
-// cause is the part of an error of pgx that does not quote the string. Where that could
-// not be read at all, what pgx says of the place may be a part of a password; where
-// the options have an @, so may the value of one.
+// cause returns the part of an error of pgx that does not quote the string. If pgx could not parse the string at all,
+// the place that it names may be part of a password; if the options contain an @, so may an option's value.
 func cause(err error, withoutValues bool) error {
 	refused, ok := errors.AsType[*pgconn.ParseConfigError](err)
 	if !ok {

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// clear is what tests take for the environment: none of the variables that pgx reads.
+// clear empties the environment variables that pgx reads.
 func clear(t *testing.T) {
 	for _, name := range []string{"PGHOST", "PGPORT", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSSLMODE", "PGSERVICE", "PGSERVICEFILE", "PGPASSFILE"} {
 		t.Setenv(name, "")

@@ -60,8 +60,7 @@ func normalise(message string) string {
 // longID is from which length on a word with a digit in it is taken for an id.
 const longID = 8
 
-// withoutDigits is # for a number or an id, and keeps the letters of names like
-// http2 and x509.
+// withoutDigits returns # for a number or an id, and keeps the letters of names like http2 and x509.
 func withoutDigits(word string) string {
 	switch {
 	case !strings.ContainsAny(word, "0123456789"):

@@ -64,12 +64,12 @@ var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
 	return key
 })
 
-// RSA is a key for RS256, ES one for ES256.
+// RSA returns a key for RS256.
 func RSA(id string) jose.JSONWebKey {
 	return jose.JSONWebKey{Key: rsaKey(), KeyID: id, Algorithm: "RS256", Use: "sig"}
 }
 
-// ES is a new key for ES256.
+// ES returns a new key for ES256.
 func ES(id string) jose.JSONWebKey {
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	return jose.JSONWebKey{Key: key, KeyID: id, Algorithm: "ES256", Use: "sig"}
@@ -120,16 +120,16 @@ func (p *Provider) Down(down bool) { p.do(func() { p.down = down }) }
 // Remove has everybody removed: nobody is confirmed any more.
 func (p *Provider) Remove() { p.do(func() { p.removed = true }) }
 
-// Life is how long ID tokens are good.
+// Life sets how long ID tokens are valid.
 func (p *Provider) Life(d time.Duration) { p.do(func() { p.life = d }) }
 
-// Asked is what the token endpoint was asked for since the start.
+// Asked returns the requests to the token endpoint since the start.
 func (p *Provider) Asked() (asked []string) {
 	p.do(func() { asked = slices.Clone(p.asked) })
 	return asked
 }
 
-// SignedOut is the ID tokens with which people signed out.
+// SignedOut returns the ID tokens with which people signed out.
 func (p *Provider) SignedOut() (hints []string) {
 	p.do(func() { hints = slices.Clone(p.hints) })
 	return hints

@@ -51,10 +51,9 @@ func awaitReady(ctx context.Context, container *postgres.PostgresContainer, name
 	}
 }
 
-// addresses are where the server may be reached: where testcontainers says, and
-// at the same port of this machine. In a container testcontainers takes the
-// engine for that of the host, and names the gateway; but the engine may run
-// in here with us.
+// addresses returns the addresses at which the server may be reached: that which testcontainers reports, and the same
+// port of this machine. In a container, testcontainers assumes that the engine runs on the host, and returns the
+// gateway's address; but the engine may run in this container.
 func addresses(ctx context.Context, container *postgres.PostgresContainer) ([]string, error) {
 	said, err := container.ConnectionString(ctx, "sslmode=disable")
 	if err != nil {
@@ -88,7 +87,7 @@ func answers(ctx context.Context, url, name string) error {
 	return nil
 }
 
-// lastWords is the end of what the server printed.
+// lastWords returns the end of the server's output.
 func lastWords(ctx context.Context, container *postgres.PostgresContainer) string {
 	ctx, cancel := context.WithTimeout(ctx, wordsTimeout)
 	defer cancel()

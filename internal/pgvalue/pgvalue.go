@@ -27,7 +27,7 @@ func IntervalOrNull(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
 }
 
-// OrZero is *p, and the zero value for NULL.
+// OrZero returns *p, or the zero value if p is nil, for NULL.
 func OrZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

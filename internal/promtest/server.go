@@ -69,7 +69,7 @@ func Start(t testing.TB, rules string, targets ...string) *Server {
 	return &Server{url: "http://" + addr}
 }
 
-// freeAddr is one that nobody listens at now.
+// freeAddr returns an address at which nothing listens now.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	port, err := freeport.Pick()

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Suspended is t on a machine that was suspended for d before: its wall clock is d further on, and its monotonic clock
-// is not.
+// Suspended returns t on a machine that was suspended for d before: its wall clock has advanced by d, and its monotonic
+// clock has not.
 func Suspended(t time.Time, d time.Duration) time.Time {
 	late := t.Add(d)
 	(*struct { // as in package time
