@@ -156,6 +156,9 @@ func check(file, content string) (found []string) {
 			}
 		}
 	}
+	for line, name := range states(file, content) {
+		say(line, fmt.Sprintf("the comment says what a function is, %q: say what it does or returns", name))
+	}
 	for _, n := range names {
 		for _, word := range parts(n.text) {
 			if instead := private[word]; instead != "" {

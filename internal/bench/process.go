@@ -33,8 +33,7 @@ func Child(ctx context.Context, args ...string) (kill func() error, err error) {
 	}, nil
 }
 
-// Hold is the handler of a worker that Child starts: it appends a line to ledger when a job starts, and runs until it
-// is cut off.
+// Hold handles a job in a worker that Child has started: it appends a line to ledger, and runs until it is cut off.
 func Hold(ctx context.Context, ledger *os.File) error {
 	if _, err := fmt.Fprintln(ledger, time.Now().Format(time.RFC3339Nano)); err != nil {
 		return err

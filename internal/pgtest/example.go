@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Example is like [New] for an example, which has no *testing.T. The database exists until end is called. Failures are
-// printed, so that the example's output differs.
+// Example returns a pool like [New] for an example, which has no *testing.T. The database exists until end is called.
+// Failures are printed, so that the example's output differs.
 func Example() (pool *pgxpool.Pool, end func()) {
 	tb := new(exampleTB)
 	return New(tb), tb.end

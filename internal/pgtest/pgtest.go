@@ -38,13 +38,13 @@ func New(t testing.TB) *pgxpool.Pool {
 	return openChecked(t, template(t, ""))
 }
 
-// NewEmpty is like New for a database without any migration.
+// NewEmpty returns a pool like New, on a database without any migration.
 func NewEmpty(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return openChecked(t, "template0")
 }
 
-// NewEncoded is like New for a database in another encoding than UTF-8, such as LATIN1.
+// NewEncoded returns a pool like New, on a database in another encoding than UTF-8, such as LATIN1.
 func NewEncoded(t testing.TB, encoding string) *pgxpool.Pool {
 	t.Helper()
 	return openChecked(t, template(t, encoding))
@@ -76,7 +76,7 @@ func Main(m *testing.M) { os.Exit(Wrap(m).Run()) }
 // Runner runs tests, like [testing.M].
 type Runner interface{ Run() int }
 
-// Wrap is like Main for a TestMain that has more to do: the returned Runner runs m and then stops the server, for
+// Wrap replaces Main in a TestMain that has more to do. The returned Runner runs m and then stops the server, for
 // example before goleak looks for leaks:
 //
 //	goleak.VerifyTestMain(pgtest.Wrap(m))

@@ -226,7 +226,7 @@ func (h *handlers) enrich(ctx context.Context, job *outbox.Job[Task], wait time.
 	return backoff.Sleep(ctx, wait)
 }
 
-// receive is like enrich, for a consumer that identifies messages by their id.
+// receive does the same as enrich, for a consumer that identifies messages by their id.
 func (h *handlers) receive(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	first := false
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
