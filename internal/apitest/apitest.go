@@ -1,5 +1,5 @@
-// Package apitest checks answers of the API against its description: those of its own
-// tests, and those that other packages' tests get. Failures are the test's.
+// Package apitest checks responses of the API against its description, both in the API's own tests and in those of
+// other packages. A mismatch fails the test.
 package apitest
 
 import (
@@ -34,9 +34,8 @@ var contract = sync.OnceValues(func() (routers.Router, error) {
 
 const streams = "text/event-stream"
 
-// problems are those that were held against the description. That takes longer than the
-// request, and tests of refusals make thousands of the same kind: one of each kind, for
-// each operation, is enough.
+// problems are the problem responses that were already checked. A check takes longer than the request, and tests of
+// refusals make thousands of the same kind: one of each kind, for each operation, is enough.
 var problems sync.Map // by problem
 
 type problem struct {
@@ -46,8 +45,8 @@ type problem struct {
 	errors    bool
 }
 
-// Check fails unless the answer to a request is one that the description of the API has.
-// Of a stream it looks at the beginning.
+// Check fails the test unless the response to a request agrees with the API's description. Of a stream it checks the
+// beginning.
 func Check(t testing.TB, r *http.Request, status int, h http.Header, body []byte) {
 	t.Helper()
 	if h.Get("X-Request-Id") == "" || h.Get("X-Content-Type-Options") != "nosniff" ||
@@ -99,7 +98,7 @@ func isReference(text string) bool {
 	return err == nil
 }
 
-// isPage knows what the API serves beside its routes: its description, and pages that show it.
+// isPage reports whether a path is one that the API serves besides its routes: its description, and pages that show it.
 func isPage(path string) bool {
 	return strings.HasPrefix(path, "/openapi") || strings.HasPrefix(path, "/docs")
 }
@@ -120,7 +119,7 @@ func Checked(t testing.TB, handler http.Handler) http.Handler {
 	})
 }
 
-// checked keeps what is written.
+// checked keeps what the handler writes.
 type checked struct {
 	http.ResponseWriter
 	status int

@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// Kafka is kfake in a process of its own. It is not Kafka: see internal/kafkadev, which has the users.
+// Kafka is kfake in a process of its own, which is not a real Kafka broker. Package internal/kafkadev describes its
+// users.
 type Kafka struct {
 	server
 }
 
-// StartKafka starts a server on an empty directory and waits until it takes connections. Clients connect to
-// the address that advertise returns for the server's. The test's end stops it.
+// StartKafka starts a server on an empty directory and waits until it accepts connections. Clients connect to the
+// address that advertise returns for the server's. The test's end stops it.
 func StartKafka(t testing.TB, password string, advertise func(address string) string) *Kafka {
 	t.Helper()
 	program, err := kafkadev()
@@ -33,7 +34,8 @@ func StartKafka(t testing.TB, password string, advertise func(address string) st
 	return s
 }
 
-// Limit makes the server take so many more records, until free, and then answer as one whose disk is full.
+// Limit makes the server accept the given number of further records, and then respond as if its disk were full, until
+// free is called.
 func (s *Kafka) Limit(records int) (free func()) {
 	s.t.Helper()
 	file := s.write("limit", fmt.Sprint(records))
@@ -44,7 +46,7 @@ func (s *Kafka) Limit(records int) (free func()) {
 	}
 }
 
-// Revoke makes the server take no more logins of relay, until restore.
+// Revoke makes the server refuse logins of relay, until restore is called.
 func (s *Kafka) Revoke() (restore func()) {
 	s.t.Helper()
 	file := s.write("revoked", "")
@@ -60,7 +62,7 @@ func (s *Kafka) reload() {
 	time.Sleep(200 * time.Millisecond)
 }
 
-// kafkadev builds the server's command, of which the go command knows whether it is up to date.
+// kafkadev builds the server's command. The go command does nothing if the program is up to date.
 var kafkadev = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("posthaste-kafkadev-%d", os.Getuid()), "kafkadev")

@@ -1,5 +1,5 @@
-// Package brokertest starts brokers for tests: real ones where they can be installed, in processes
-// of their own that can be killed, stopped and started again on the same files.
+// Package brokertest starts brokers for tests: real ones if they are installed, in processes of their own that can be
+// killed, stopped and started again on the same files.
 package brokertest
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// required is the variable by which .ci/run says that a broker that is not installed is an error.
+// required names the variable with which .ci/run makes a missing broker an error.
 const required = "POSTHASTE_BROKERS"
 
-// installed returns the path of a program. A test that needs one which is not there is skipped, or
-// fails if it must not be.
+// installed returns the path of a program. If the program is missing, it skips the test, or fails it if the program is
+// required.
 func installed(t testing.TB, paths ...string) string {
 	t.Helper()
 	for _, path := range paths {
@@ -50,7 +50,7 @@ type server struct {
 	process *child.Process
 }
 
-// Restart starts a server that has been killed, on the same files and at the same address, and waits until it takes
+// Restart starts a killed server again, on the same files and at the same address, and waits until it accepts
 // connections.
 func (s *server) Restart() {
 	s.t.Helper()
@@ -74,14 +74,14 @@ func (s *server) Restart() {
 
 func (s *server) log() string { return filepath.Join(s.dir, s.name+".log") }
 
-// Kill ends the server by SIGKILL and waits until it is gone.
+// Kill kills the server with SIGKILL and waits until it has ended.
 func (s *server) Kill() {
 	if err := s.process.Kill9(); err != nil {
 		s.t.Error(err)
 	}
 }
 
-// Stop stops the process, which keeps its connections and answers nothing.
+// Stop stops the process with SIGSTOP: it keeps its connections and does not respond.
 func (s *server) Stop() {
 	s.t.Helper()
 	if err := s.process.Stop(); err != nil {
@@ -89,7 +89,7 @@ func (s *server) Stop() {
 	}
 }
 
-// Continue lets a stopped process go on.
+// Continue lets a stopped process continue.
 func (s *server) Continue() { s.signal(syscall.SIGCONT) }
 
 func (s *server) signal(sig syscall.Signal) {
@@ -118,7 +118,7 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(port)
 }
 
-// run runs a command of a broker's and returns what it prints.
+// run runs a command of a broker and returns its output.
 func run(env []string, program string, args ...string) (string, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Env = child.Environment(env)

@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// RabbitMQ is a RabbitMQ server with two users: admin, with this name as a password, who may do everything, and
-// relay, who may publish to exchanges whose names begin with events.
+// RabbitMQ is a RabbitMQ server with two users: admin, whose password is admin, who may do everything, and relay, who
+// may publish to exchanges whose names begin with events.
 type RabbitMQ struct {
 	server
 	ctl string
@@ -19,8 +19,8 @@ type RabbitMQ struct {
 
 const scripts = "/usr/lib/rabbitmq/bin/" // of Debian's package, without the switch to a user of its own
 
-// StartRabbitMQ starts a server on an empty directory and waits until it takes connections. It takes messages with
-// bodies of up to so many bytes. The test's end stops it.
+// StartRabbitMQ starts a server on an empty directory and waits until it accepts connections. It accepts messages with
+// bodies of up to the given number of bytes. The test's end stops it.
 func StartRabbitMQ(t testing.TB, password string, largest int) *RabbitMQ {
 	t.Helper()
 	program := installed(t, scripts+"rabbitmq-server", "rabbitmq-server")
@@ -44,7 +44,7 @@ func StartRabbitMQ(t testing.TB, password string, largest int) *RabbitMQ {
 			filepath.Join(dir, "logs"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
 	}
-	// The server would start Erlang's name server itself, and leave it running.
+	// Otherwise the server would start Erlang's name server itself, and leave it running.
 	register, err := child.Start("epmd", filepath.Join(dir, "epmd.log"), installed(t, "epmd"), nil, nil, "-port", names,
 		"-address", "127.0.0.1")
 	if err != nil {

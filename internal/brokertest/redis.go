@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Redis is a Redis server that fsyncs what it acknowledges, with two users: admin, with this name as a password,
-// who may do everything, and relay, who may add to streams whose names begin with events.
+// Redis is a Redis server that fsyncs what it acknowledges, with two users: admin, whose password is admin, who may do
+// everything, and relay, who may add to streams whose names begin with events.
 type Redis struct {
 	server
 }
 
-// StartRedis starts a server on an empty directory and waits until it takes connections. It takes values of up to
-// 1 MiB. The test's end stops it.
+// StartRedis starts a server on an empty directory and waits until it accepts connections. It accepts values of up to 1
+// MiB. The test's end stops it.
 func StartRedis(t testing.TB, password string, settings ...string) *Redis {
 	t.Helper()
 	program := installed(t, "redis-server")

@@ -1,4 +1,4 @@
-// Package callers bounds what one caller may ask of a process, over HTTP or NATS.
+// Package callers limits how much one caller may ask of a process, over HTTP or NATS.
 package callers
 
 import (
@@ -12,12 +12,12 @@ import (
 // burst is how many seconds' worth of requests a principal may make at once.
 const burst = time.Second
 
-// maxPrincipals bounds what is remembered: beyond it, those who were quiet are forgotten.
+// maxPrincipals bounds the remembered principals: beyond it, those without recent requests are forgotten.
 const maxPrincipals = 10_000
 
-// Limits bounds the requests of each principal, by the generic cell rate algorithm:
-// for each one instant is kept, at which all its requests so far would have been made
-// at the rate that is allowed. It may run ahead of now by the burst.
+// Limits limits the requests of each principal, by the generic cell rate algorithm. For each principal it keeps one
+// instant, at which all its requests so far would have been made at the allowed rate. The instant may be ahead of now
+// by the burst.
 type Limits struct {
 	interval time.Duration // between two requests at the rate that is allowed
 	now      func() time.Time
@@ -27,7 +27,7 @@ type Limits struct {
 	pruned time.Time
 }
 
-// Caller is who has one share of what a process has: of its requests under way, streams, memory and pages.
+// Caller identifies who has one share of a process's resources: of its concurrent requests, streams, memory and pages.
 type Caller struct {
 	Tenant outbox.ID
 	Name   string
@@ -43,7 +43,7 @@ func Of(who access.Principal) Caller {
 	return Caller{who.Tenant, who.Name}
 }
 
-// NewLimits lets through so many requests of each principal a second.
+// NewLimits returns limits that admit the given number of requests per second of each principal.
 func NewLimits(perSecond float64) *Limits {
 	return &Limits{
 		interval: time.Duration(float64(time.Second) / perSecond), now: time.Now,
@@ -51,8 +51,8 @@ func NewLimits(perSecond float64) *Limits {
 	}
 }
 
-// Take counts a request. It returns 0, or after how many seconds the next one is let
-// through; nil lets all through.
+// Take counts a request. It returns 0 if the request is admitted, and otherwise after how many seconds the next one
+// will be. A nil Limits admits all.
 func (l *Limits) Take(who access.Principal) (wait int) {
 	if l == nil {
 		return 0

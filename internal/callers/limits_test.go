@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A tenant has one share, whatever the names it comes by; the installation's own programs and people have one each.
+// A tenant has one share, whichever names it uses; the installation's own programs and people have one each.
 func TestNamesOfATenantHaveOneShare(t *testing.T) {
 	t.Parallel()
 	tenant, other := outbox.ID{1}, outbox.ID{2}
@@ -28,7 +28,7 @@ func TestNamesOfATenantHaveOneShare(t *testing.T) {
 	}
 }
 
-// The rate that each name may ask at is its own.
+// Each name has a rate of its own.
 func TestEachNameHasItsOwnRate(t *testing.T) {
 	t.Parallel()
 	l, tenant := NewLimits(0.01), outbox.ID{1}

@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// Everybody is who uses a development server without a login.
+// Everybody is the principal of all users of a development server without a login.
 var Everybody = access.Principal{Name: "anonymous", AllTenants: true, Capabilities: map[access.Capability]bool{
 	access.JobsEnqueue: true, access.JobsRead: true, access.JobsCancel: true,
 	access.AdminRead: true, access.AdminMutate: true, access.AdminStream: true, access.PayloadRead: true,

@@ -6,7 +6,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// IsRequestID accepts what is safe in a log and in a header.
+// IsRequestID reports whether s is safe as a request id in a log and in a header.
 func IsRequestID(s string) bool {
 	if s == "" || len(s) > 128 {
 		return false

@@ -29,7 +29,7 @@ const (
 	password = "a-secret-password"
 )
 
-// Whatever an event has in it, the SDK reads the same from what a NATS server has stored, in either mode.
+// Whatever an event contains, the SDK reads the same from what a NATS server has stored, in either mode.
 func TestTheSDKReadsNATS(t *testing.T) {
 	server := natstest.Start(t, natstest.Options{})
 	js := server.Connect()
@@ -47,7 +47,7 @@ func TestTheSDKReadsNATS(t *testing.T) {
 	}, true)
 }
 
-// The same of what kfake has stored.
+// The same with what kfake has stored.
 func TestTheSDKReadsKafka(t *testing.T) {
 	server := brokertest.StartKafka(t, password, func(address string) string { return address })
 	client, err := kgo.NewClient(kgo.SeedBrokers(server.Address), kgo.SASL(scram.Auth{User: "admin", Pass: "admin"}.AsSha256Mechanism()), kgo.ConsumeTopics(place))
@@ -76,8 +76,8 @@ func TestTheSDKReadsKafka(t *testing.T) {
 	}, false)
 }
 
-// The same of what RabbitMQ has stored. The SDK's binding is that of AMQP 1.0, whose application properties RabbitMQ
-// makes of headers.
+// The same with what RabbitMQ has stored. The SDK implements the binding of AMQP 1.0, whose application properties
+// RabbitMQ makes of headers.
 func TestTheSDKReadsRabbitMQ(t *testing.T) {
 	server := brokertest.StartRabbitMQ(t, password, 1<<20)
 	conn, err := amqpgo.Dial("amqp://admin:admin@" + server.Address)
@@ -107,8 +107,8 @@ func TestTheSDKReadsRabbitMQ(t *testing.T) {
 	}, false)
 }
 
-// readStored publishes each event in both modes and compares it with what the SDK makes of what the broker has stored
-// last. Where values of attributes are percent-encoded, as the binding wants, the SDK leaves them so.
+// readStored publishes each event in both modes, and compares it with what the SDK reads from the broker's last
+// message. The SDK leaves attribute values percent-encoded, as the binding requires them.
 func readStored(t *testing.T, sink relay.Sink, destination string, last func() binding.Message, encoded bool) {
 	t.Cleanup(func() {
 		if err := sink.Close(); err != nil {

@@ -31,7 +31,7 @@ var events = map[string]relay.Event{
 	}},
 }
 
-// Whatever an event has in it, the SDK reads the same from the request of a webhook, in either mode.
+// Whatever an event contains, the SDK reads the same from the request of a webhook, in either mode.
 func TestTheSDKReadsWebhooks(t *testing.T) {
 	var got *event.Event
 	var readErr error
@@ -65,7 +65,7 @@ func TestTheSDKReadsWebhooks(t *testing.T) {
 	}
 }
 
-// The JSON format by itself, which every broker carries in the structured mode.
+// The JSON format alone, which every broker carries in the structured mode.
 func TestTheSDKReadsTheJSONFormat(t *testing.T) {
 	for name, e := range events {
 		t.Run(name, func(t *testing.T) {

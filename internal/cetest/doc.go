@@ -1,2 +1,2 @@
-// Package cetest has tests that read what sinks send by the SDK of CloudEvents.
+// Package cetest has tests that read what sinks send with the SDK of CloudEvents.
 package cetest

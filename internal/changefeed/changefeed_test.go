@@ -42,8 +42,8 @@ func TestPositionsAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// Only the newest pages of the history are read: a look does not read days of it. The statistics are those of a table
-// that has grown since.
+// List reads only the newest pages of the history, and not days of it, also with the statistics of a table that has
+// grown since.
 func TestALookReadsTheNewestPagesOfTheHistory(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

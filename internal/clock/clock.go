@@ -1,4 +1,4 @@
-// Package clock measures time across the sleep of a machine.
+// Package clock measures time across the suspension of a machine.
 package clock
 
 import "time"

@@ -1,5 +1,4 @@
-// Package dsn says what is wrong with a connection string without showing a secret
-// that may be in it.
+// Package dsn explains what is wrong with a connection string without showing a secret that may be in it.
 package dsn
 
 import (
@@ -19,10 +18,9 @@ var (
 			"and elsewhere a value with spaces stands between apostrophes")
 )
 
-// Explain returns what is wrong with a connection string: what pgx says of it, if it
-// said anything, without the string and without what may be a part of a password.
-// pgx takes some strings whose password is not escaped for others, with the rest of
-// the password as a host or a database that it then asks for: they are refused.
+// Explain returns what is wrong with a connection string: the error of pgx, if there is one, without the string and
+// without anything that may be part of a password. If a password is not escaped, pgx may parse the string as another
+// one, with the rest of the password as a host or a database to which it then connects: Explain refuses such strings.
 func Explain(connString string, parsed error) error {
 	if strings.Trim(connString, " \t\r\n'\"`") != connString && (parsed != nil || !isKeywords(connString)) {
 		return errSpace
@@ -55,8 +53,8 @@ func cutScheme(s string) (rest string, ok bool) {
 	return "", false
 }
 
-// ambiguous reports whether there is an @ behind the one that ends user and password,
-// or behind a / that would end them, and before the options.
+// ambiguous reports whether there is an @ after the one that ends user and password, or after a / that would end them,
+// and before the options.
 func ambiguous(rest string) bool {
 	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' {
 		rest = rest[i+1:]

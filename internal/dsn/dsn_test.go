@@ -63,7 +63,7 @@ func TestTheCauseIsNamedAndNoSecret(t *testing.T) {
 	}
 }
 
-// Whatever the string, no word of its password is shown.
+// Whatever the string, no part of its password is shown.
 func FuzzExplain(f *testing.F) {
 	for _, s := range []string{"p", "p@q", "p/q", "p?sslmode=q", "p q", "p'q", "p%zz", "p#", "p:q", "p&port=q", "p`: q", "/?target_session_attrs=", "?default_query_exec_mode="} {
 		f.Add(s)

@@ -1,5 +1,5 @@
-// Package durable makes folders that outlive a power cut. To sync a file is not enough for that: its name is in its
-// folder, and that folder's name in the one above.
+// Package durable creates folders that survive a power failure. Syncing a file is not enough for that: its name is in
+// its folder, and the folder's name is in its parent.
 package durable
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Root is what is used of an [os.Root].
+// Root has the methods of an [os.Root] that this package uses.
 type Root interface {
 	MkdirAll(name string, perm fs.FileMode) error
 	Stat(name string) (fs.FileInfo, error)
@@ -21,7 +21,7 @@ type Root interface {
 // mostKnown is how many folders are remembered.
 const mostKnown = 1000
 
-// Folders makes folders in a root. Its methods may be called concurrently.
+// Folders creates folders in a root. Its methods may be called concurrently.
 type Folders struct {
 	Root Root
 
@@ -29,10 +29,10 @@ type Folders struct {
 	known map[string]bool // their names are synced, and those of the folders above them
 }
 
-// MkdirAll makes a folder and those above it. When it returns nil the folder is in the root for good, also if it was
-// there before: another process may have made it, and have died before it synced it. So what this process has not
-// synced is synced once; a folder above that nobody may list is left to the system. What is put into the folder is not
-// durable until [Sync].
+// MkdirAll creates a folder and its parents. When it returns nil the folder is durable, even if it existed before:
+// another process may have created it and died before it synced it, so MkdirAll syncs everything once that this process
+// has not synced. It leaves a parent that may not be listed to the system. What is put into the folder is not durable
+// until [Sync].
 func (f *Folders) MkdirAll(folder string, perm fs.FileMode) error {
 	var unknown []string
 	for at := filepath.Clean(folder); at != filepath.Dir(at) && !f.knows(at); at = filepath.Dir(at) {
@@ -60,7 +60,7 @@ func (f *Folders) MkdirAll(folder string, perm fs.FileMode) error {
 	return nil
 }
 
-// knows reports whether a folder was synced and is still there: one that is made anew is synced again.
+// knows reports whether a folder was synced and still exists: a folder that was created again is synced again.
 func (f *Folders) knows(folder string) bool {
 	f.mu.Lock()
 	known := f.known[folder]

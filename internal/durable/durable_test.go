@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// recorder keeps in mind what is opened, to be synced.
+// recorder records the folders that are opened to be synced.
 type recorder struct {
 	*os.Root
 	opened []string
@@ -20,8 +20,8 @@ func (r *recorder) Open(name string) (*os.File, error) {
 	return r.Root.Open(name)
 }
 
-// Each folder's name is in the one above. One that is there another process may have
-// made, and not have synced yet; what this one has synced it does not sync again, unless the folder is made again.
+// Each folder's name is in its parent. Another process may have made an existing folder, and not have synced it yet, so
+// it is synced once. What this process has synced is not synced again, unless the folder is made again.
 func TestEveryFolderAboveIsSyncedOnce(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(t.TempDir())
@@ -64,7 +64,7 @@ func TestEveryFolderAboveIsSyncedOnce(t *testing.T) {
 	}
 }
 
-// A folder that may be passed through and written to, but not listed, cannot be opened.
+// A folder that may be entered and written to, but not listed, cannot be opened.
 func TestAFolderThatNobodyMayListIsNoError(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(t.TempDir())
@@ -81,7 +81,7 @@ func TestAFolderThatNobodyMayListIsNoError(t *testing.T) {
 	}
 }
 
-// closed opens nothing; the tests may run as root, whom no mode stops.
+// closed fails to open anything: tests may run as root, whom no mode stops.
 type closed struct{ *os.Root }
 
 func (closed) Open(string) (*os.File, error) { return nil, fs.ErrPermission }

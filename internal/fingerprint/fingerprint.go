@@ -1,6 +1,5 @@
-// Package fingerprint tells failures alike: those of one kind and one error code
-// whose messages differ only in numbers, ids, addresses and quoted values have the
-// same fingerprint.
+// Package fingerprint recognizes equal failures: failures with the same kind and error code, whose messages differ only
+// in numbers, ids, addresses and quoted values, have the same fingerprint.
 package fingerprint
 
 import (
@@ -10,12 +9,11 @@ import (
 	"strings"
 )
 
-// maxBytes of a message are looked at; what makes two failures different is
-// usually said first.
+// maxBytes is how much of a message counts: what distinguishes two failures usually comes first.
 const maxBytes = 1 << 10
 
-// Of returns 16 hex digits. The reaper makes the same of a lapsed lease in SQL,
-// with an empty message (queries/expire.sql).
+// Of returns a fingerprint of 16 hex digits. For a lapsed lease the reaper computes the same in SQL, with an empty
+// message (queries/expire.sql).
 func Of(kind, code, message string) string {
 	sum := sha256.Sum256([]byte(kind + "\n" + code + "\n" + normalise(message)))
 	return hex.EncodeToString(sum[:8])
@@ -32,16 +30,16 @@ var (
 	joined       = regexp.MustCompile(`#(?:(?:[-.:/,_+]|, )*#)+`) // an address, a time, a list
 )
 
-// normalise replaces what changes from one failure to the next of its sort: a # is
-// a number, an id, an address or a list of them, and quotes are empty. The result
-// is not longer than the message, and is its own normal form.
+// normalise replaces what differs between failures of the same sort: a # stands for a number, an id, an address or a
+// list of them, and quotes are emptied. The result is not longer than the message, and normalising it again does not
+// change it.
 func normalise(message string) string {
 	if len(message) > maxBytes {
 		message = message[:maxBytes]
 	}
 	message = strings.Join(strings.Fields(strings.ToValidUTF8(message, "")), " ")
-	// A replaced number may make an apostrophe beside it a quote, so once is not
-	// always enough. Nothing grows, so it ends; no text is known to need four rounds.
+	// Replacing a number may turn an apostrophe beside it into a quote, so one round is not always enough. The text
+	// never grows, so this ends; no text is known to need four rounds.
 	for range 10 {
 		before := message
 		message = doubleQuoted.ReplaceAllLiteralString(message, `""`)
@@ -57,7 +55,7 @@ func normalise(message string) string {
 	return message
 }
 
-// longID is from which length on a word with a digit in it is taken for an id.
+// longID is the length from which a word that contains a digit counts as an id.
 const longID = 8
 
 // withoutDigits returns # for a number or an id, and keeps the letters of names like http2 and x509.

@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// The ports lie below those that the kernel gives to outgoing connections, and to listeners that ask for any: one of
-// these might have a server's port while the server is down.
+// The ports lie below those that the kernel assigns to outgoing connections, and to listeners that ask for any port:
+// one of these could take a server's port while the server is down.
 const (
 	first = 12_000
 	last  = 32_000

@@ -1,4 +1,4 @@
-// Package invalid makes the errors by which packages beside outbox refuse arguments.
+// Package invalid makes the errors with which packages other than outbox refuse arguments.
 package invalid
 
 import (
@@ -7,8 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Field says what is wrong with a field: the reason goes on after its name, as in
-// "is 0, want at least 1".
+// Field returns an error about a field. The reason follows the field's name, as in "is 0, want at least 1".
 func Field(field, format string, args ...any) error {
 	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// Options of a server. The zero value is what nats-server does by itself.
+// Options are options of a server. The zero value is what nats-server does by default.
 type Options struct {
 	SyncAlways bool   // fsync every message before its acknowledgement
 	Config     string // more of a configuration of nats-server: users, TLS
 }
 
-// Server is a server in a process of its own. Once started it is to be killed.
+// Server is a server in a process of its own. The caller kills it in the end.
 type Server struct {
 	*child.Process
 	URL string // nats://host:port
@@ -34,7 +34,7 @@ type Server struct {
 	options Options
 }
 
-// Start starts a server on an empty store in a folder, and waits until it takes connections.
+// Start starts a server on an empty store in a folder, and waits until it accepts connections.
 func Start(dir string, options Options) (*Server, error) {
 	port, err := freeport.Pick()
 	if err != nil {
@@ -44,7 +44,7 @@ func Start(dir string, options Options) (*Server, error) {
 	return s, s.Restart()
 }
 
-// Restart starts the server that has been killed again: on the same store, at the same address.
+// Restart starts a killed server again: on the same store, at the same address.
 func (s *Server) Restart() error {
 	program, err := binary()
 	if err != nil {
@@ -82,8 +82,8 @@ func (s *Server) write() error {
 	return os.WriteFile(s.config(), []byte(text), 0o600)
 }
 
-// ready waits until the server takes connections. It greets those before it has recovered its streams, so a client may
-// see JetStream come a moment later.
+// ready waits until the server accepts connections. The server accepts them before it has recovered its streams, so a
+// client may see JetStream only a moment later.
 func (s *Server) ready() error {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -104,7 +104,7 @@ func (s *Server) ready() error {
 	return errors.New("the NATS server does not take connections")
 }
 
-// binary builds the server's command, of which the go command knows whether it is up to date.
+// binary builds the server's command. The go command does nothing if the program is up to date.
 var binary = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("posthaste-natsdev-%d", os.Getuid()))

@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/natsproc"
 )
 
-// Options of a server. The zero value is what nats-server does by itself.
+// Options are options of a server. The zero value is what nats-server does by default.
 type Options = natsproc.Options
 
 // Server is a server in a process of its own.
@@ -26,7 +26,7 @@ type Server struct {
 	server *natsproc.Server
 }
 
-// Start starts a server on an empty store and waits until it takes connections. The test's end stops it.
+// Start starts a server on an empty store and waits until it accepts connections. The test's end stops it.
 func Start(t testing.TB, options Options) *Server {
 	t.Helper()
 	server, err := natsproc.Start(t.TempDir(), options)
@@ -39,7 +39,7 @@ func Start(t testing.TB, options Options) *Server {
 	return &Server{URL: server.URL, t: t, server: server}
 }
 
-// Restart starts the server that has been killed again: on the same store, at the same address.
+// Restart starts a killed server again: on the same store, at the same address.
 func (s *Server) Restart() {
 	s.t.Helper()
 	if err := s.server.Restart(); err != nil {
@@ -47,14 +47,14 @@ func (s *Server) Restart() {
 	}
 }
 
-// Kill ends the server by SIGKILL and waits until it is gone.
+// Kill kills the server with SIGKILL and waits until it has ended.
 func (s *Server) Kill() {
 	if err := s.server.Kill9(); err != nil {
 		s.t.Error(err)
 	}
 }
 
-// Stop stops the process, which keeps its connections and answers nothing.
+// Stop stops the process with SIGSTOP: it keeps its connections and does not respond.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if err := s.server.Stop(); err != nil {
@@ -62,7 +62,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Continue lets a stopped process go on.
+// Continue lets a stopped process continue.
 func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
 
 // Reload makes the server read a new configuration in place of Options.Config.
@@ -81,7 +81,7 @@ func (s *Server) signal(sig syscall.Signal) {
 	}
 }
 
-// Connect connects as somebody who may do everything, and closes with the test.
+// Connect connects as a user that may do everything. The connection is closed when the test ends.
 func (s *Server) Connect(options ...nats.Option) jetstream.JetStream {
 	s.t.Helper()
 	nc, err := nats.Connect(s.URL,

@@ -1,5 +1,5 @@
 // Package oidctest is an OpenID Connect provider for tests: real keys, and the authorization code flow with PKCE over
-// HTTP. Everybody who comes to it is signed in already.
+// HTTP. Every person who comes to it is signed in already.
 package oidctest
 
 import (
@@ -26,7 +26,7 @@ import (
 // Provider knows one client.
 type Provider struct {
 	*httptest.Server
-	// Client and Secret are the client's; no Secret is a public client.
+	// Client and Secret identify the client; a public client has no Secret.
 	Client, Secret string
 
 	mu      sync.Mutex
@@ -43,12 +43,12 @@ type Provider struct {
 	key     jose.JSONWebKey
 }
 
-// grant is what somebody has agreed to.
+// grant is what a person has agreed to.
 type grant struct {
 	nonce, challenge, callback string
 }
 
-// Answer is what the token endpoint is about to answer.
+// Answer is a response that the token endpoint is about to send.
 type Answer struct {
 	NoIDToken bool            // in the answer, as a provider may leave it out of a refresh
 	Claims    map[string]any  // of the ID token
@@ -105,19 +105,19 @@ func New(t testing.TB, key jose.JSONWebKey) *Provider {
 	return p
 }
 
-// Set changes who is signed in: the claims besides those of every ID token.
+// Set sets who is signed in: the claims besides those of every ID token.
 func (p *Provider) Set(claims map[string]any) { p.do(func() { p.claims = claims }) }
 
-// Change has every answer of the token endpoint changed; nil none.
+// Change sets a function that changes every response of the token endpoint; nil changes none.
 func (p *Provider) Change(f func(*Answer)) { p.do(func() { p.change = f }) }
 
-// Allow takes an address to which people may be sent.
+// Allow registers addresses to which people may be sent back.
 func (p *Provider) Allow(back ...string) { p.do(func() { p.back = append(p.back, back...) }) }
 
-// Down has it answer nothing.
+// Down sets whether the provider is down: then it answers no requests.
 func (p *Provider) Down(down bool) { p.do(func() { p.down = down }) }
 
-// Remove has everybody removed: nobody is confirmed any more.
+// Remove removes all people: the provider does not confirm sign-ins any more.
 func (p *Provider) Remove() { p.do(func() { p.removed = true }) }
 
 // Life sets how long ID tokens are valid.
@@ -154,8 +154,8 @@ func (p *Provider) keys(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{p.key.Public()}})
 }
 
-// authorize sends people back with a code. What it would have to tell the person themselves is a 400: it sends nobody
-// to an address that is not registered.
+// authorize sends people back with a code. For what it would have to tell the person, it responds with a 400: it sends
+// nobody to an address that is not registered.
 func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	callback := q.Get("redirect_uri")
@@ -203,7 +203,8 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	p.issue(w, nonce)
 }
 
-// isClient knows the client by its secret in the header, or by its name alone if it has none.
+// isClient reports whether the request is the client's: it has the client's secret in the header, or only its name if
+// the client has no secret.
 func (p *Provider) isClient(r *http.Request) bool {
 	if p.Secret == "" {
 		return r.PostForm.Get("client_id") == p.Client
@@ -250,7 +251,7 @@ func (p *Provider) end(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back, http.StatusFound)
 }
 
-// Sign makes a JWT.
+// Sign returns a signed JWT.
 func Sign(key jose.JSONWebKey, claims map[string]any) string {
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: key.Key},
 		(&jose.SignerOptions{}).WithHeader("kid", key.KeyID))

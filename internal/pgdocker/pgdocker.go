@@ -1,6 +1,5 @@
-// Package pgdocker starts Postgres in a container by testcontainers, for the
-// integration tests. It is a module of its own: the tests of package outbox, too,
-// burden the go.sum of those who import it.
+// Package pgdocker starts Postgres in a container with testcontainers, for the integration tests. It is a module of its
+// own: otherwise its dependencies would be in the go.sum of everyone who imports package outbox.
 package pgdocker
 
 import (
@@ -49,7 +48,7 @@ func Start(ctx context.Context, major string, settings map[string]string) (url s
 		testcontainers.WithLogger(quiet{}))
 	stop = func() {
 		if container != nil {
-			// What is deleted needs no shutdown first. An error is Ryuk's turn.
+			// Without a shutdown, since the data are deleted. After an error, Ryuk removes the container.
 			_ = testcontainers.TerminateContainer(container, testcontainers.StopTimeout(0))
 		}
 	}
@@ -63,8 +62,8 @@ func Start(ctx context.Context, major string, settings map[string]string) (url s
 	return url, stop, nil
 }
 
-// engine returns nil when a container engine answers. testcontainers looks for
-// one in many places, some of which ignore contexts or panic.
+// engine returns nil if a container engine answers. testcontainers looks for one in many places, some of which ignore
+// contexts or panic.
 func engine(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
@@ -89,7 +88,7 @@ func engine(ctx context.Context) error {
 	}
 }
 
-// quiet discards what testcontainers would print.
+// quiet discards the output of testcontainers.
 type quiet struct{}
 
 var _ log.Logger = quiet{}

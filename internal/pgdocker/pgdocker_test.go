@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestMain can also play a program that wants a container and prints why it
-// got none: testcontainers looks for an engine once per process.
+// TestMain can also play a program that needs a container and prints why it got none: testcontainers looks for an
+// engine once per process.
 func TestMain(m *testing.M) {
 	if os.Getenv("PGDOCKER_TEST_WANT") == "" {
 		os.Exit(m.Run())
@@ -44,8 +44,7 @@ func TestStartFailsSoonWhenTheEngineHangs(t *testing.T) {
 	}
 }
 
-// TestStart needs an engine (make test-docker). Where there is none, that is a
-// pass of the other half of the promise: an error, soon.
+// TestStart needs an engine (make test-docker). Without one, it checks that Start fails quickly.
 func TestStart(t *testing.T) {
 	begin := time.Now()
 	url, stop, err := Start(t.Context(), "", map[string]string{"max_connections": "37"})

@@ -21,9 +21,8 @@ const (
 	betweenAnswers = 100 * time.Millisecond
 )
 
-// awaitReady returns the URL at which the server named name accepts connections
-// from outside. (The official image first runs a server of its own that listens
-// on no port.) A container that ends before is an error at once.
+// awaitReady returns the URL at which the server named name accepts connections from outside. (The official image first
+// runs a server of its own that listens on no port.) It returns an error at once if the container ends before that.
 func awaitReady(ctx context.Context, container *postgres.PostgresContainer, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -67,8 +66,7 @@ func addresses(ctx context.Context, container *postgres.PostgresContainer) ([]st
 	return []string{said, local.String()}, nil
 }
 
-// answers returns nil when the server at url is the one named name: another one
-// may have that port of that machine.
+// answers returns nil if the server at url is the one named name: another server may have that port of that machine.
 func answers(ctx context.Context, url, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package clocktest makes times that only a machine knows that was suspended.
+// Package clocktest makes times as they are on a machine that was suspended.
 package clocktest
 
 import (

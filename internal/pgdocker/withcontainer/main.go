@@ -1,6 +1,5 @@
-// Command withcontainer runs a command while a Postgres in a container is there,
-// for tests: it hands the server over in POSTHASTE_TEST_DATABASE_URL, and exits as
-// the command does. PG=18 asks for that major version.
+// Command withcontainer runs a command beside a Postgres server in a container, for tests. It passes the server's URL
+// in POSTHASTE_TEST_DATABASE_URL, and exits with the command's status. PG=18 selects that major version.
 package main
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdocker"
 )
 
-// settings are those of a server for tests: fast, not durable, and every test of
-// every binary brings a pool.
+// settings are those of a server for tests: fast, not durable, and with many connections, because every test opens a
+// pool.
 var settings = map[string]string{
 	"fsync": "off", "full_page_writes": "off", "max_connections": "500", "max_wal_size": "512MB", "timezone": "UTC",
 }
