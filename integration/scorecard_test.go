@@ -86,7 +86,7 @@ type scorecard struct {
 	program map[string]string
 }
 
-// oneRaced says how many rows that do not measure times there are to each that runs the program with the race detector.
+// Of the rows that do not measure times, one in oneRaced runs the program with the race detector.
 const oneRaced = 5
 
 // choosePrograms chooses the program of each row.
