@@ -30,7 +30,7 @@ var claimCutNames = map[fault.Cut]string{
 // killsAtClaimingCommit runs row A3b.
 func killsAtClaimingCommit(ctx context.Context, r *Run) error {
 	rounds := r.Size(6, 120)
-	r.Lease = 10 * time.Second // longer than a dispatcher looks for jobs of a commit without a response
+	r.Lease = 10 * time.Second // long enough to find and give back a job of a commit without a response
 	crew, err := r.Crew(2, "VERIFY_CONCURRENCY=16")
 	if err != nil {
 		return err
