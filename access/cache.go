@@ -13,11 +13,11 @@ const (
 	lookTimeout = 3 * time.Second
 
 	// cacheFor is how long a look at the database is valid, counted from before it was made. Together with the look's
-	// own timeout it leaves one of the five seconds after which a revoked token is refused.
+	// own timeout it leaves one of the five seconds after which a revoked token or an ended session is refused.
 	cacheFor = 4 * time.Second
 
-	// cacheSize limits the cached tokens and, separately, the cached ids without a token: invented ids displace no
-	// token.
+	// cacheSize limits the cached finds and, separately, the cached ids under which nothing was found: invented ids
+	// displace no token.
 	cacheSize = 10_000
 
 	// strangers is how many looks at a time are made for ids that recently had no token: invented ids leave most of the
@@ -25,50 +25,55 @@ const (
 	strangers = 2
 )
 
-// tokenCache caches looks at tokens. Callers that want the same id at the same time share one look.
-type tokenCache struct {
-	find   func(ctx context.Context, id string) (*known, error)
+// cache caches looks at the database for values by their ids. Callers that want the same id at the same time share one
+// look.
+type cache[T any] struct {
+	find   func(ctx context.Context, id string) (*T, error)
 	flight singleflight.Group
-	queue  chan struct{} // for looks for strangers
+	queue  chan struct{} // for looks for strangers; nil lets all of them look at once
 
 	mu      sync.Mutex
-	tokens  map[string]look
-	nothing map[string]look
+	found   map[string]look[T]
+	nothing map[string]look[T]
 }
 
 // look is the database's answer and its time of validity.
-type look struct {
-	token *known // nil if there is none
+type look[T any] struct {
+	value *T // nil if there is none
 	until time.Time
 }
 
-func newTokenCache(find func(context.Context, string) (*known, error)) *tokenCache {
-	return &tokenCache{
-		find: find, queue: make(chan struct{}, strangers), tokens: map[string]look{},
-		nothing: map[string]look{},
-	}
+func newCache[T any](find func(context.Context, string) (*T, error)) *cache[T] {
+	return &cache[T]{find: find, found: map[string]look[T]{}, nothing: map[string]look[T]{}}
 }
 
-// get returns a token in a state that is at most cacheFor old; nil if there is none. A caller that stops waiting does
+// newTokenCache returns a cache of tokens, whose ids anybody can invent.
+func newTokenCache(find func(context.Context, string) (*known, error)) *cache[known] {
+	c := newCache(find)
+	c.queue = make(chan struct{}, strangers)
+	return c
+}
+
+// get returns a value in a state that is at most cacheFor old; nil if there is none. A caller that stops waiting does
 // not stop the look for the others.
-func (c *tokenCache) get(ctx context.Context, id string) (*known, error) {
+func (c *cache[T]) get(ctx context.Context, id string) (*T, error) {
 	if l, ok := c.recall(id, time.Now()); ok {
-		return l.token, nil
+		return l.value, nil
 	}
 	shared := c.flight.DoChan(id, func() (any, error) { return c.look(context.WithoutCancel(ctx), id) })
 	select {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case result := <-shared:
-		token, _ := result.Val.(*known)
-		return token, result.Err
+		value, _ := result.Val.(*T)
+		return value, result.Err
 	}
 }
 
-func (c *tokenCache) look(ctx context.Context, id string) (*known, error) {
+func (c *cache[T]) look(ctx context.Context, id string) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	if !c.familiar(id) {
+	if c.queue != nil && !c.familiar(id) {
 		select {
 		case c.queue <- struct{}{}:
 			defer func() { <-c.queue }()
@@ -77,43 +82,47 @@ func (c *tokenCache) look(ctx context.Context, id string) (*known, error) {
 		}
 	}
 	asked := time.Now()
-	token, err := c.find(ctx, id)
+	value, err := c.find(ctx, id)
 	if err == nil {
-		c.remember(id, look{token, asked.Add(cacheFor)}, asked)
+		c.remember(id, look[T]{value, asked.Add(cacheFor)}, asked)
 	}
-	return token, err
+	return value, err
 }
 
 // ErrCrowd is returned for a token that is not known yet, while too many of those are looked up. It may be valid: ask
 // again.
 var ErrCrowd = errors.New("too many unknown tokens at a time")
 
-// familiar reports whether the id had a token at the last look.
-func (c *tokenCache) familiar(id string) bool {
+// familiar reports whether something was found under the id at the last look.
+func (c *cache[T]) familiar(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.tokens[id]
+	_, ok := c.found[id]
 	return ok
 }
 
-func (c *tokenCache) recall(id string, now time.Time) (look, bool) {
+func (c *cache[T]) recall(id string, now time.Time) (look[T], bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, looks := range []map[string]look{c.tokens, c.nothing} {
+	for _, looks := range []map[string]look[T]{c.found, c.nothing} {
 		if l, ok := looks[id]; ok && now.Before(l.until) {
 			return l, true
 		}
 	}
-	return look{}, false
+	return look[T]{}, false
 }
 
-func (c *tokenCache) remember(id string, l look, now time.Time) {
+// remember remembers a look, unless a newer one has overtaken it.
+func (c *cache[T]) remember(id string, l look[T], now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.tokens, id)
+	if c.found[id].until.After(l.until) || c.nothing[id].until.After(l.until) {
+		return
+	}
+	delete(c.found, id)
 	delete(c.nothing, id)
-	looks := c.tokens
-	if l.token == nil {
+	looks := c.found
+	if l.value == nil {
 		looks = c.nothing
 	}
 	if len(looks) >= cacheSize {
@@ -123,7 +132,7 @@ func (c *tokenCache) remember(id string, l look, now time.Time) {
 }
 
 // makeRoom drops expired looks, or else any looks until a tenth is free, at the cost of a new look for each.
-func makeRoom(looks map[string]look, now time.Time) {
+func makeRoom[T any](looks map[string]look[T], now time.Time) {
 	for id, l := range looks {
 		if !now.Before(l.until) {
 			delete(looks, id)
@@ -138,10 +147,10 @@ func makeRoom(looks map[string]look, now time.Time) {
 }
 
 // forget makes the next caller look again.
-func (c *tokenCache) forget(id string) {
+func (c *cache[T]) forget(id string) {
 	c.flight.Forget(id)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.tokens, id)
+	delete(c.found, id)
 	delete(c.nothing, id)
 }

@@ -77,7 +77,7 @@ func TestMadeUpIDsPushNoTokenOut(t *testing.T) {
 	for i := range cacheSize + 500 {
 		get(fmt.Sprint("t", i))
 	}
-	if n := len(c.tokens); n > cacheSize {
+	if n := len(c.found); n > cacheSize {
 		t.Errorf("%d tokens are remembered, want at most %d", n, cacheSize)
 	}
 }

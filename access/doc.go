@@ -7,7 +7,8 @@
 // Guarantees:
 //
 //   - No secret is stored, logged or shown again: the database has only a hash of a token.
-//   - Every process refuses a revoked or expired token within 5 seconds, whatever it caches.
+//   - Every process refuses a revoked or expired token, and a session that was ended, within 5 seconds, whatever it
+//     caches.
 //   - Whatever is not granted is refused: an unknown capability, a claim that is not mapped and a tenant that is not
 //     named grant nothing.
 //   - Guesses learn nothing: every refusal is [ErrUnauthenticated], and an id that does not exist costs what a wrong

@@ -98,7 +98,7 @@ type Tokens struct {
 	db     *sqlgen.Queries
 	record func(context.Context, pgx.Tx, TokenAct) error
 	log    *slog.Logger
-	cache  *tokenCache
+	cache  *cache[known]
 }
 
 var _ Authenticator = (*Tokens)(nil)

@@ -119,10 +119,10 @@ func TestATokenExpiresWhileItIsRemembered(t *testing.T) {
 	token := create(t, tokens, Grant{Lifetime: time.Hour})
 	wantAccepted(t, tokens, "before its end", token.Reveal())
 	l, ok := tokens.cache.recall(token.id, time.Now())
-	if left := time.Until(l.token.expires); !ok || left > time.Hour || left < 50*time.Minute {
+	if left := time.Until(l.value.expires); !ok || left > time.Hour || left < 50*time.Minute {
 		t.Fatalf("it is remembered for %s, want nearly an hour", left)
 	}
-	l.token.expires = time.Now()
+	l.value.expires = time.Now()
 	wantRefused(t, tokens, "after its end", token.Reveal())
 }
 

@@ -148,7 +148,7 @@ type site struct {
 	public   *url.URL // nil if there is none
 	persons  *persons // nil without a provider
 	cookie   cookie
-	ended    signedOut
+	ended    *access.EndedSessions
 	origins  *http.CrossOriginProtection
 	assets   *assets
 	places   places // for pages
@@ -173,6 +173,7 @@ func New(config Config) (http.Handler, error) {
 		config: config, log: config.Logger, operator: operator.New(config.Pool), watch: config.Watch, public: public,
 		cookie: newCookie(public, config.Keys), origins: http.NewCrossOriginProtection(), assets: newAssets(),
 		places: newPlaces(config.MaxInFlight), forms: newPlaces(largeForms),
+		ended: access.NewEndedSessions(config.Pool),
 	}
 	if config.OIDC != nil {
 		if err := s.useProvider(*config.OIDC); err != nil {

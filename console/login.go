@@ -58,25 +58,3 @@ func (s *site) signIn(v *visit) error {
 	}
 	return v.redirect(v.backTo())
 }
-
-// signOut ends the session. People who signed in at the provider are led on to sign out there, too, if it supports
-// that: by a page, because the console's policy lets no form lead elsewhere.
-func (s *site) signOut(v *visit) error {
-	s.cookie.forget(v.w)
-	kept, ok := s.cookie.read(v.r, v.now)
-	if ok && kept.ID != "" {
-		s.ended.add(kept, v.now)
-	}
-	if !ok || kept.Person == nil || s.persons == nil {
-		return v.redirect("login")
-	}
-	idToken := s.persons.end(kept)
-	v.who, v.known, v.kept = access.Principal{}, false, nil
-	to := s.persons.EndURL(v.ctx(), idToken, s.public.JoinPath("login").String())
-	if to == "" {
-		return v.redirect("login")
-	}
-	v.moveTo("login", nil)
-	v.w.Header().Set("Refresh", "0; url="+to)
-	return v.render(signedOutPage(v, templ.SafeURL(to)))
-}

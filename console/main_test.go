@@ -62,7 +62,13 @@ type rig struct {
 
 func newRig(t *testing.T, change ...func(*console.Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, db: pgtest.New(t), token: "all", asked: new(statements)}
+	return newRigOn(t, pgtest.New(t), change...)
+}
+
+// newRigOn is one of several processes of a console, which share a database.
+func newRigOn(t *testing.T, db *pgxpool.Pool, change ...func(*console.Config)) *rig {
+	t.Helper()
+	r := &rig{t: t, db: db, token: "all", asked: new(statements)}
 	config := pgtest.Login(t, r.db, "outbox_api").Config()
 	config.ConnConfig.Tracer = r.asked
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)

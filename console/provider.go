@@ -33,11 +33,11 @@ type person struct {
 }
 
 // persons holds the people who have signed in at the provider, as it has confirmed them to this process. The cookie is
-// not enough: the requests of one page come with the same one, a refresh token may be valid only once, and a browser
-// that has signed out can still send it.
+// not enough: the requests of one page come with the same one, and a refresh token may be valid only once.
 type persons struct {
 	*access.SignIn
 	recheck time.Duration
+	ended   *access.EndedSessions
 	log     *slog.Logger
 	flight  singleflight.Group
 
@@ -48,22 +48,21 @@ type persons struct {
 type knownPerson struct {
 	person
 	tried time.Time // when the provider last failed to answer
-	ended bool
 	until time.Time // end of the session
 }
 
-// latest returns the newer of what the cookie contains and what this process knows; false if the session has ended.
-func (p *persons) latest(kept session) (knownPerson, bool) {
+// latest returns the newer of what the cookie contains and what this process knows.
+func (p *persons) latest(kept session) knownPerson {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known, ok := p.known[kept.Person.ID]
-	if !ok || !known.ended && known.Confirmed.Before(kept.Person.Confirmed) { // another process has asked
+	if !ok || known.Confirmed.Before(kept.Person.Confirmed) { // another process has asked
 		known = knownPerson{person: *kept.Person, until: kept.Ends}
 	}
-	return known, !known.ended
+	return known
 }
 
-// remember replaces what is known of a session. A session that has ended stays ended.
+// remember replaces what is known of a session.
 func (p *persons) remember(k knownPerson) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,18 +72,16 @@ func (p *persons) remember(k knownPerson) {
 			delete(p.known, id)
 		}
 	}
-	if !p.known[k.ID].ended {
-		p.known[k.ID] = k
-	}
+	p.known[k.ID] = k
 }
 
 // confirm returns the person of a session as the provider has recently confirmed them. While it does not answer, its
 // last answer holds.
 func (p *persons) confirm(ctx context.Context, kept session) (person, error) {
-	known, ok := p.latest(kept)
+	known := p.latest(kept)
 	age := time.Since(known.Confirmed)
 	switch {
-	case !ok, known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong at an unknown time
+	case known.Issuer != p.Issuer(), age < -clocksApart: // a clock was wrong at an unknown time
 		return person{}, access.ErrUnauthenticated
 	case age >= idleLength, known.Refresh == "" && time.Now().After(known.Expires):
 		return person{}, access.ErrUnauthenticated
@@ -104,10 +101,7 @@ func (p *persons) confirm(ctx context.Context, kept session) (person, error) {
 // ask asks the provider for the person of a session again.
 func (p *persons) ask(ctx context.Context, kept session) (person, error) {
 	// A caller that looked before it got here may have been overtaken by a whole flight, which used up the token.
-	known, ok := p.latest(kept)
-	if !ok {
-		return person{}, access.ErrUnauthenticated
-	}
+	known := p.latest(kept)
 	if time.Since(known.Confirmed) < p.recheck || time.Since(known.tried) < askRest {
 		return known.person, nil
 	}
@@ -117,8 +111,8 @@ func (p *persons) ask(ctx context.Context, kept session) (person, error) {
 	case refused:
 		p.log.LogAttrs(ctx, slog.LevelInfo, "session ended by the provider", slog.Any("who", known.Principal),
 			slog.String("err", err.Error()))
-		known.ended = true
-		p.remember(known)
+		// Other processes ask for themselves: this one may have had a cookie whose refresh token another has used up.
+		p.ended.EndHere(known.ID, kept.left(asked))
 		return person{}, err
 	case err != nil:
 		p.log.LogAttrs(ctx, slog.LevelWarn, "session not confirmed", slog.Any("who", known.Principal),
@@ -129,14 +123,6 @@ func (p *persons) ask(ctx context.Context, kept session) (person, error) {
 	}
 	p.remember(known)
 	return known.person, nil
-}
-
-// end ends a session in this process. It returns the person's ID token, if known.
-func (p *persons) end(kept session) (idToken string) {
-	known, _ := p.latest(kept)
-	known.ended = true
-	p.remember(known)
-	return known.IDToken
 }
 
 // attempt is a sign-in that has begun, as sealed in the browser's cookie.
@@ -231,12 +217,16 @@ func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 		" cannot be relied on, so nobody was signed in. The log of the server tells more under the request’s id."
 }
 
-// whose returns the principal of a session. It replaces a cookie that is older than the provider's last answer.
+// whose returns the principal of a session. It replaces a cookie that is older than the provider's last answer. A
+// session is refused while the database does not say whether it was ended, as a token is.
 func (s *site) whose(v *visit, kept session) (access.Principal, error) {
+	switch ended, err := s.ended.Has(v.ctx(), kept.id()); {
+	case err != nil:
+		return access.Principal{}, err
+	case ended:
+		return access.Principal{}, access.ErrUnauthenticated
+	}
 	if kept.Person == nil {
-		if s.ended.has(kept) {
-			return access.Principal{}, access.ErrUnauthenticated
-		}
 		return s.config.Authenticator.Authenticate(v.ctx(), kept.Bearer)
 	}
 	known, err := s.persons.confirm(v.ctx(), kept)
@@ -275,7 +265,9 @@ func (s *site) useProvider(config access.SignInConfig) error {
 	if err != nil {
 		return err
 	}
-	s.persons = &persons{SignIn: in, recheck: s.config.Recheck, log: s.log, known: map[string]knownPerson{}}
+	s.persons = &persons{
+		SignIn: in, recheck: s.config.Recheck, ended: s.ended, log: s.log, known: map[string]knownPerson{},
+	}
 	return nil
 }
 

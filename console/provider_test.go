@@ -39,9 +39,14 @@ func (l *log) String() string {
 // newRigAt is a console at which operators of a provider sign in.
 func newRigAt(t *testing.T, p *oidctest.Provider, change ...func(*console.Config)) (*rig, *log) {
 	t.Helper()
-	p.Allow(public+"callback", public+"login")
 	lines := new(log)
-	return newRig(t, append([]func(*console.Config){func(c *console.Config) {
+	return newRig(t, append([]func(*console.Config){atProvider(p, lines)}, change...)...), lines
+}
+
+// atProvider makes operators of a provider sign in at a console.
+func atProvider(p *oidctest.Provider, lines *log) func(*console.Config) {
+	p.Allow(public+"callback", public+"login")
+	return func(c *console.Config) {
 		c.PublicURL, c.Keys, c.Recheck, c.Logger = public, [][]byte{make([]byte, 32)}, time.Second, slog.New(slog.NewTextHandler(lines, nil))
 		c.OIDC = &access.SignInConfig{
 			ClientID: p.Client, ClientSecret: p.Secret,
@@ -51,7 +56,7 @@ func newRigAt(t *testing.T, p *oidctest.Provider, change ...func(*console.Config
 				Client:       &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
 			},
 		}
-	}}, change...)...), lines
+	}
 }
 
 // visitor is a browser.
@@ -357,29 +362,6 @@ func TestPeopleSignOutAtTheProviderToo(t *testing.T) {
 	p.Down(true)
 	if got := v.ask("POST", "logout").Code; got != 200 && got != http.StatusSeeOther {
 		t.Errorf("signing out while the provider is away: got %d", got)
-	}
-}
-
-// A copy of the cookie is not taken after its session was ended; the token, and another session with it, still are.
-func TestASessionWithATokenEndsWhenItsPersonSignsOut(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	for _, token := range []string{"all", "a"} { // of all tenants, of one
-		signedIn := func() *visitor {
-			v := r.as(token).visitor()
-			for _, c := range v.cookies() {
-				v.jar[c.Name] = c
-			}
-			v.ask("GET", "me").is(200)
-			return v
-		}
-		v, other := signedIn(), signedIn()
-		stolen := v.copied()
-		v.ask("POST", "logout").is(http.StatusSeeOther)
-		if got := stolen.ask("GET", "me").Code; got != http.StatusSeeOther {
-			t.Errorf("%s: the cookie of a session that was ended: got %d", token, got)
-		}
-		other.ask("GET", "me").is(200)
 	}
 }
 

@@ -7,10 +7,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 )
 
@@ -29,29 +27,16 @@ type session struct {
 	Ends   time.Time `json:"ends"`
 }
 
-// signedOut holds the sessions with a token that people have ended in this process. A browser that has signed out, and
-// one to which its cookie was copied, can still send it.
-type signedOut struct {
-	mu    sync.Mutex
-	until map[string]time.Time // by ID: the ends of the sessions
-}
-
-func (s *signedOut) add(kept session, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.until, func(_ string, end time.Time) bool { return now.After(end) })
-	if s.until == nil {
-		s.until = map[string]time.Time{}
+// id identifies the session: a browser that has signed out, and one to which its cookie was copied, can still send it.
+func (s session) id() string {
+	if s.Person != nil {
+		return s.Person.ID
 	}
-	s.until[kept.ID] = kept.Ends
+	return s.ID
 }
 
-func (s *signedOut) has(kept session) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.until[kept.ID]
-	return ok
-}
+// left returns how long any process may still accept the session's cookie.
+func (s session) left(now time.Time) time.Duration { return s.Ends.Sub(now) + clocksApart }
 
 // cookie seals sessions into a cookie and opens them.
 type cookie struct {
@@ -141,7 +126,7 @@ func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
 	var s session
 	found := r.CookiesNamed(c.name)
 	if len(found) != 1 || c.open("session", found[0].Value, &s) != nil || s.Bearer == "" && s.Person == nil ||
-		!now.Before(s.Ends) {
+		s.id() == "" || !now.Before(s.Ends) {
 		return session{}, false
 	}
 	return s, true

@@ -32,6 +32,7 @@ var tables = map[string][2]string{
 	"builds":           {"a build that workers ran, from when", "after 14 days"},
 	"chores":           {"a chore of the reaper, and when it was last done", "never; a handful"},
 	"death_hooks":      {"a kind whose deaths have a hook", "by you"},
+	"ended_sessions":   {"a session of the console that was ended, hashed", "when others end theirs, once its cookie has expired"},
 	"events":           {"a published event", "by the day, once every sink has read it and its retention is over"},
 	"freed_keys":       {"nothing: rows live within one transaction", "at its commit"},
 	"held_messages":    {"a message that a sink refused, or one behind it", "when its job is closed"},

@@ -95,8 +95,22 @@ var pages = []Mutant{
 		Name:      "a session that outlives signing out",
 		Breaks:    "a cookie that somebody has copied goes on after its person has signed out",
 		Invariant: "A person signs in to the console with their own sign-in alone",
-		Edits:     []Edit{{"console.persons.end", `known.ended = true`, `known.ended = false`}},
+		Edits:     []Edit{{"console.site.whose", `case ended:`, `case ended && kept.Person == nil:`}},
 		Checks:    []Check{test("console", "TestPeopleSignOutAtTheProviderToo", "want 303")},
+	},
+	{
+		Name:      "a session that ends in one process only",
+		Breaks:    "a copied cookie goes on in the other processes after its person has signed out",
+		Invariant: "Who signs out is signed out in every process",
+		Edits: []Edit{{
+			"access.EndedSessions.End",
+			`if err := e.db.EndSession(ctx, stored(id), pgvalue.Interval(left)); err != nil {`,
+			`if err := error(nil); err != nil && pgvalue.Interval(left).Valid {`,
+		}},
+		Checks: []Check{
+			test("access", "TestASessionEndsInEveryProcess", "is accepted"),
+			test("console", "TestSigningOutHoldsInEveryProcess", "is accepted"),
+		},
 	},
 	{
 		Name:      "a stream that outlives its login",

@@ -19,6 +19,7 @@ DECLARE
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
     engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API sees the positions of bridges, and nothing else
+    logins CONSTANT text[] := '{tokens,ended_sessions}'; -- the API alone reads them, before it knows the tenant
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
     everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
     -- Conditions are written as pg_get_expr prints them, to be compared with its output. Sub-selects are evaluated once
@@ -93,6 +94,7 @@ BEGIN
             CROSS JOIN LATERAL (VALUES
                 ('outbox_worker', CASE thing.relname
                     WHEN 'tokens' THEN '{}'
+                    WHEN 'ended_sessions' THEN '{}'
                     WHEN 'queues' THEN '{SELECT}'
                     WHEN 'audit' THEN '{SELECT,INSERT}' -- trimmed by trim_audit only
                     WHEN 'audit_chain' THEN '{SELECT}'
@@ -101,6 +103,7 @@ BEGIN
                 ('outbox_api', CASE thing.relname
                     WHEN 'jobs' THEN '{SELECT,DELETE}' -- and INSERT and UPDATE of some columns, below
                     WHEN 'tokens' THEN '{SELECT,UPDATE (last_used_at)}'
+                    WHEN 'ended_sessions' THEN '{SELECT,INSERT,DELETE}'
                     WHEN 'attempts' THEN '{SELECT}'
                     WHEN 'history' THEN '{SELECT,INSERT}' -- closed stays closed
                     WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
@@ -118,7 +121,7 @@ BEGIN
                     WHEN 'inbox' THEN '{}'
                     WHEN 'inbox_positions' THEN '{SELECT}' -- of bridges
                     ELSE everything END),
-                ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
+                ('outbox_reader', CASE WHEN thing.relname = ANY (logins || '{inbox,inbox_positions,idempotency_keys}'::text[]) THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname
                     WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
                     WHEN 'jobs' THEN '{SELECT (id)}' -- RETURNING id reads it
@@ -191,7 +194,7 @@ BEGIN
         ORDER BY c.relname
     LOOP
         visible := CASE
-            WHEN tab.relname = 'tokens' THEN 'true' -- the caller is unknown before its token is known
+            WHEN tab.relname = ANY (logins) THEN 'true'
             WHEN tab.names_tenant THEN '((tenant_id = ( SELECT outbox.current_tenant() AS current_tenant)) OR ' || all_of_them || ')'
             WHEN tab.names_job THEN format('(%2$s OR (EXISTS ( SELECT FROM outbox.jobs WHERE (jobs.id = %1$I.job_id)))'
                 ' OR (EXISTS ( SELECT FROM outbox.history WHERE (history.id = %1$I.job_id))))', tab.relname, all_of_them)
@@ -224,10 +227,10 @@ BEGIN
             wanted := wanted || format('CREATE POLICY producer_reads ON %s FOR SELECT TO outbox_producer USING (%s)', tab.name, visible)
                 || format('CREATE POLICY producer_writes ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, storable);
         END IF;
-        IF NOT tab.relispartition AND tab.relname NOT IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN
+        IF NOT tab.relispartition AND tab.relname <> ALL (logins || '{inbox,inbox_positions,idempotency_keys}'::text[]) THEN
             wanted := wanted || format('CREATE POLICY reader ON %s FOR SELECT TO outbox_reader USING (%s)', tab.name, visible);
         END IF;
-        IF NOT tab.relispartition AND tab.relname <> 'tokens' THEN
+        IF NOT tab.relispartition AND tab.relname <> ALL (logins) THEN
             wanted := wanted || format('CREATE POLICY worker ON %s FOR ALL TO outbox_worker USING (true) WITH CHECK (true)', tab.name);
         END IF;
         CONTINUE WHEN tab.secured AND tab.actual = wanted AND cardinality(tab.names) = cardinality(wanted);
