@@ -3,6 +3,7 @@ package bridge_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -283,6 +284,43 @@ func TestAMessageThatCannotBeAJobIsADeadLetter(t *testing.T) {
 	}
 }
 
+// The rules of keys and the check of payloads apply to messages, not to what a configuration is tried with.
+func TestRulesOfKeysLeaveOtherMessagesAlone(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]bridge.BridgeConfig{
+		"parked":       {Ordered: true, Options: outbox.Options{Key: outbox.KeyRules{OnDeath: outbox.ParkKey}}},
+		"two at once":  {Options: outbox.Options{Key: outbox.KeyRules{MaxActive: 2}}},
+		"failed stale": {Options: outbox.Options{Key: outbox.KeyRules{OnLapse: outbox.FailStale}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			keyed := order(1)
+			keyed.Key = "k"
+			config.Source, config.Options.Check = newSource(order(0), keyed), onlyOrders{}
+			_, stop := start(t, db, config)
+			await(t, "both are acknowledged", 10*time.Second, func() bool {
+				_, acked := config.Source.(*source).counts()
+				return acked == 2
+			})
+			stop()
+			if got := ask[string](t, db, `SELECT string_agg(kind || ' ' || coalesce(key, '-'), ', ' ORDER BY key)
+				FROM outbox.jobs`); got != "order.received k, order.received -" {
+				t.Errorf("jobs: %s", got)
+			}
+		})
+	}
+}
+
+type onlyOrders struct{}
+
+func (onlyOrders) Check(_ string, payload outbox.Content) error {
+	if !strings.Contains(string(payload.Bytes), "order") {
+		return errors.New("has no order")
+	}
+	return nil
+}
+
 // A message that the database refuses, and nobody else, holds up nothing either.
 func TestAMessageThatTheDatabaseRefusesIsADeadLetter(t *testing.T) {
 	t.Parallel()
@@ -426,6 +464,8 @@ func TestWhatCannotBeConfigured(t *testing.T) {
 		"is empty, want 1 to 128":   with(func(c *bridge.BridgeConfig) { c.Kind = "" }),
 		"which are the message's":   with(func(c *bridge.BridgeConfig) { c.Options.IdempotencyKey = "x" }),
 		"Options.Priority is 99999": with(func(c *bridge.BridgeConfig) { c.Options.Priority = 99999 }),
+		"set BridgeConfig.Ordered":  with(func(c *bridge.BridgeConfig) { c.Options.Key.Ordered = true }),
+		"Options.Key.Sequence":      with(func(c *bridge.BridgeConfig) { c.Options.Key.Sequence = 1 }),
 	} {
 		if _, err := bridge.New(nil, config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error that says %q", err, want)

@@ -62,10 +62,12 @@ type BridgeConfig struct {
 	Source Source
 
 	Kind    string         // of the jobs
-	Options outbox.Options // of each job; Key, IdempotencyKey and Headers come from the message
+	Options outbox.Options // of each job; the key's name, IdempotencyKey and Headers come from the message
 
 	// Ordered makes the jobs of a key run in the order of the messages, and makes a dead letter block its key. Without
-	// it, a message with a key becomes a job with this key, and the jobs of a key run one at a time.
+	// it, a message with a key becomes a job with this key, and the jobs of a key run one at a time, or as many at
+	// once as Options.Key.MaxActive. A message without a key becomes a job without one, to which none of the rules in
+	// Options.Key apply.
 	Ordered bool
 
 	// MaxQueued limits the waiting jobs of the queue and tenant: beyond it the bridge fetches no more. 0 means no
@@ -109,8 +111,16 @@ func (b BridgeConfig) Validate() error {
 		errs = append(errs, invalid.Field("MaxQueued", "is %d, want 0 to %d", b.MaxQueued, maxMaxQueued))
 	}
 	if b.Options.Key.Name != "" || b.Options.IdempotencyKey != "" || len(b.Options.Headers) > 0 {
-		errs = append(errs, invalid.Field("Options", "has Key, IdempotencyKey or Headers, which are the message's"))
+		errs = append(errs, invalid.Field("Options", "has Key.Name, IdempotencyKey or Headers, which are the message's"))
 	}
+	if b.Options.Key.Ordered {
+		errs = append(errs, invalid.Field("Options.Key.Ordered", "is set: set BridgeConfig.Ordered instead"))
+	}
+	if b.Options.Key.Sequence != 0 {
+		errs = append(errs, invalid.Field("Options.Key.Sequence",
+			"is set: the jobs of a key are ordered by their messages"))
+	}
+	b.Options.Check = nil // it knows the messages of this bridge, of which the trial is none
 	_, err := b.job(&Message{ID: "1", Source: "s", Key: "k", Position: 1, Body: []byte("{}")})
 	return errors.Join(append(errs, err)...)
 }

@@ -44,7 +44,9 @@ func (b *BridgeConfig) job(m *Message) (outbox.Request, error) {
 	options := b.Options
 	options.IdempotencyKey = m.idempotencyKey()
 	options.Headers = m.headers()
-	if m.Key != "" {
+	if m.Key == "" {
+		options.Key = outbox.KeyRules{} // a rule without a key is refused
+	} else {
 		options.Key.Name = short(text(m.Key))
 		// Order by commits, which is the order of the messages: a batch is stored in its order, and by one process at a
 		// time. Positions start over when a stream or topic is recreated, and differ between partitions.
