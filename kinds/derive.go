@@ -5,17 +5,18 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // AddType adds the schema of a Go type under the kind that its zero value has.
 //
 // The schema describes how encoding/json encodes the type: every field is required unless it is omitempty or omitzero,
-// and no other field is allowed. Tags add constraints: doc, minimum, maximum, minLength, maxLength, pattern, enum,
-// format and the others of github.com/danielgtaylor/huma. A field `_ struct{} additionalProperties:"true"` allows other
-// fields, for a kind whose producers are newer than its API.
+// and no other field is allowed. What may be nil may be null. Tags add constraints: doc, minimum, maximum,
+// minLength, maxLength, pattern, enum, format and the others of github.com/danielgtaylor/huma. A field `_ struct{}
+// additionalProperties:"true"` allows other fields, for a kind whose producers are newer than its API.
+//
+// A type with a MarshalJSON of its own must also be a huma.SchemaProvider, and so must a type with a field whose json
+// tag has the option string.
 func AddType[T outbox.Args](s *Schemas) error {
 	var zero T
 	text, err := derive(reflect.TypeFor[T]())
@@ -31,8 +32,15 @@ func derive(t reflect.Type) (text []byte, err error) {
 			err = fmt.Errorf("derive: %v", v)
 		}
 	}()
-	registry := huma.NewMapRegistry("#/$defs/", huma.DefaultSchemaNamer)
-	top, err := json.Marshal(registry.Schema(t, false, t.Name()))
+	parts := newRegistry()
+	whole := parts.Schema(t, false, t.Name())
+	if whole == nil {
+		return nil, fmt.Errorf("%s has no form in JSON", t)
+	}
+	for name, part := range parts.schemas {
+		parts.schemas[name] = finish(part)
+	}
+	top, err := json.Marshal(finish(whole))
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +49,8 @@ func derive(t reflect.Type) (text []byte, err error) {
 		return nil, err
 	}
 	members["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	if parts := registry.Map(); len(parts) > 0 {
-		members["$defs"] = parts
+	if len(parts.schemas) > 0 {
+		members["$defs"] = parts.schemas
 	}
 	return json.Marshal(members)
 }

@@ -1,6 +1,7 @@
 package kinds_test
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/kinds"
@@ -78,6 +80,85 @@ func TestAGoTypeTakesWhatItWrites(t *testing.T) {
 		if _, err := outbox.NewProducer(nil, outbox.NotifyOff).Enqueue(t.Context(), nobody{}, args, outbox.Options{Check: s}); !errors.Is(err, errNobody) {
 			t.Errorf("%+v: %v, want it to be sent", args, err)
 		}
+	}
+}
+
+type part struct {
+	Name string           `json:"name"`
+	Next *part            `json:"next"`
+	Tags map[string]*part `json:"tags"`
+}
+
+// self describes itself, by a schema that all of its fields share.
+type self string
+
+var selfSchema = &huma.Schema{Type: huma.TypeString}
+
+func (self) Schema(huma.Registry) *huma.Schema { return selfSchema }
+
+type empty struct {
+	Attributes map[string]string         `json:"attributes" doc:"As the shop has them"`
+	Body       []byte                    `json:"body"`
+	Part       *part                     `json:"part" doc:"The first"`
+	Rarely     *part                     `json:"rarely,omitempty"`
+	Parts      []*part                   `json:"parts"`
+	ByName     map[string]map[string]int `json:"byName"`
+	Lists      map[string][]string       `json:"lists"`
+	Colour     *string                   `json:"colour" enum:"red,blue"`
+	Fixed      *string                   `json:"fixed" const:"x"`
+	At         *time.Time                `json:"at"`
+	Sum        [4]byte                   `json:"sum"`
+	Raw        json.RawMessage           `json:"raw"`
+	Any        any                       `json:"any"`
+	Own        *self                     `json:"own"`
+	Never      map[string]string         `json:"never,omitempty" nullable:"false"`
+	Unnamed    *struct{ A int }          `json:"unnamed"`
+}
+
+func (empty) Kind() string { return "empty" }
+
+type attributes map[string]*part
+
+func (attributes) Kind() string { return "attributes" }
+
+// A value that is nil is null in JSON, wherever it stands.
+func TestWhatMayBeNilMayBeNull(t *testing.T) {
+	t.Parallel()
+	var s kinds.Schemas
+	if err := errors.Join(kinds.AddType[empty](&s), kinds.AddType[attributes](&s)); err != nil {
+		t.Fatal(err)
+	}
+	colour, fixed := "red", "x"
+	full := empty{
+		Attributes: map[string]string{"a": "b"}, Body: []byte("b"), Part: &part{Tags: map[string]*part{"none": nil}},
+		Rarely: &part{}, Parts: []*part{nil, {Name: "n", Next: &part{}}}, ByName: map[string]map[string]int{"none": nil},
+		Lists: map[string][]string{"none": nil}, Colour: &colour, Fixed: &fixed, At: new(time.Time), Own: new(self),
+		Raw: json.RawMessage(`[1]`), Any: 1, Never: map[string]string{"a": "b"}, Unnamed: &struct{ A int }{1},
+	}
+	for _, args := range []outbox.Args{empty{}, full, attributes(nil), attributes{"none": nil, "one": {}}} {
+		payload, err := json.Marshal(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if faults := check(t, &s, args.Kind(), string(payload)); len(faults) > 0 {
+			t.Errorf("%s: %v", payload, faults)
+		}
+	}
+	for _, field := range []string{
+		`"attributes":{"a":null}`, `"body":1`, `"part":{}`, `"part":1`, `"parts":[1]`, `"colour":"green"`,
+		`"fixed":"y"`, `"sum":"AAAAAA=="`, `"sum":[1]`, `"never":null`, `"own":1`, `"rarely":null`, `"unnamed":{}`,
+	} {
+		var with map[string]any
+		text, _ := json.Marshal(full)
+		_ = json.Unmarshal(text, &with)
+		_ = json.Unmarshal([]byte("{"+field+"}"), &with)
+		text, _ = json.Marshal(with)
+		if len(check(t, &s, "empty", string(text))) == 0 {
+			t.Errorf("%s is accepted", field)
+		}
+	}
+	if selfSchema.Nullable {
+		t.Error("the type's own schema was changed")
 	}
 }
 
