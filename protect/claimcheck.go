@@ -46,8 +46,24 @@ type reference struct {
 	Type   string `json:"type"`
 }
 
-// Seal stores large content. It returns a [*TooLargeError] for content beyond MaxBytes, or the store's error.
+func (c *ClaimCheck) validate() error {
+	switch {
+	case c.Store == nil:
+		return invalid("ClaimCheck.Store", "is nil")
+	case c.Above < 0:
+		return invalid("ClaimCheck.Above", "is %d, want more than 0, or 0 for 64 KiB", c.Above)
+	case c.MaxBytes < 0:
+		return invalid("ClaimCheck.MaxBytes", "is %d, want more than 0, or 0 for 64 MiB", c.MaxBytes)
+	}
+	return nil
+}
+
+// Seal stores large content. It returns a [*TooLargeError] for content beyond MaxBytes, or the store's error. Whatever
+// the size, it returns an [*outbox.InvalidError] if there is no Store or a limit is negative.
 func (c *ClaimCheck) Seal(ctx context.Context, of outbox.Part, content outbox.Content) (outbox.Content, error) {
+	if err := c.validate(); err != nil {
+		return outbox.Content{}, err
+	}
 	above, limit := c.Above, c.MaxBytes
 	if above == 0 {
 		above = 64 << 10
@@ -104,6 +120,9 @@ func (c *ClaimCheck) fetch(ctx context.Context, of outbox.Part, text []byte) (ou
 	var r reference
 	if err := json.Unmarshal(text, &r); err != nil {
 		return outbox.Content{}, fmt.Errorf("%w: the reference is no JSON: %w", ErrUnreadable, err)
+	}
+	if c.Store == nil {
+		return outbox.Content{}, invalid("ClaimCheck.Store", "is nil")
 	}
 	if len(r.SHA256) != 2*sha256.Size || r.Name != place(of)+r.SHA256[:16] {
 		return outbox.Content{}, fmt.Errorf("%w: %q is not a name of the %s of this job", ErrUnreadable, r.Name,

@@ -251,6 +251,29 @@ func TestLargeContentIsElsewhere(t *testing.T) {
 	}
 }
 
+// A mistake shows at the first job, not at the first one that is large.
+func TestAClaimCheckThatIsConfiguredWrongly(t *testing.T) {
+	t.Parallel()
+	good, _ := checks(t, nil)
+	for want, c := range map[string]ClaimCheck{
+		"ClaimCheck.Store":    {},
+		"ClaimCheck.Above":    {Store: good.Store, Above: -1},
+		"ClaimCheck.MaxBytes": {Store: good.Store, MaxBytes: -1},
+	} {
+		_, err := c.Seal(t.Context(), here, plain)
+		if bad, ok := errors.AsType[*outbox.InvalidError](err); !ok || bad.Field != want {
+			t.Errorf("sealed with a mistake in %s: %v", want, err)
+		}
+	}
+	sealed, err := good.Seal(t.Context(), here, outbox.Content{Type: "text/plain", Bytes: make([]byte, 200)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := new(ClaimCheck).Open(t.Context(), here, sealed); err == nil || errors.Is(err, ErrUnreadable) {
+		t.Errorf("opened without a store: %v", err)
+	}
+}
+
 func TestAClaimCheckTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	c, folder := checks(t, nil)
