@@ -79,35 +79,40 @@ func (c *Claimed) Headers() map[string]string {
 // does not end because the job is finished. If the transaction did not commit, the handler must return: losing the
 // lease no longer ends its context either.
 //
-// Complete stores c.Result, of at most 4 MiB, so set it before. This includes handlers of dispatcher.HandleResult: the
-// value that they return comes too late.
+// Complete stores c.Result, of at most 4 MiB as a protector seals it, so set it before. This includes handlers of
+// dispatcher.HandleResult: the value that they return comes too late.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		…
 //		return job.Complete(ctx, tx)
 //	})
 func (c *Claimed) Complete(ctx context.Context, tx DB) error {
-	if n := len(c.Result); n > engine.MaxResultBytes {
-		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n,
-			engine.MaxResultBytes))
-	}
 	if err := c.stored("complete"); err != nil {
 		return err
 	}
 	attempt := engine.Of(&c.attempt)
+	result := c.Result
+	if attempt.Seal != nil {
+		var err error
+		if result, err = attempt.Seal(ctx, result); err != nil {
+			return err
+		}
+	}
+	if n := len(result); n > engine.MaxResultBytes {
+		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n,
+			engine.MaxResultBytes))
+	}
 	if attempt.Recorder != nil {
 		if err := attempt.Recorder.Flush(ctx, tx); err != nil {
 			return fmt.Errorf("complete job %s: %w", c.ID, err)
 		}
 	}
-	if attempt.Seal != nil {
-		sealed, err := attempt.Seal(ctx, c.Result)
-		if err != nil {
-			return err
-		}
-		c.Result = sealed
-	}
+	// The hook that is stored with the success reads c.Result: it must not get what is to be sealed. A Complete after a
+	// rollback seals the plain result again.
+	plain := c.Result
+	c.Result = result
 	settled, err := c.settle(ctx, tx)
+	c.Result = plain
 	if err != nil {
 		return fmt.Errorf("complete job %s: %w", c.ID, engine.ExplainSnapshot(err))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -316,9 +317,48 @@ func TestLogsLeaveThePayloadOut(t *testing.T) {
 	}
 }
 
+// What counts is what is stored: a claim check leaves a reference of a large result. A Complete after one that failed
+// seals the same result again.
+func TestCompleteMeasuresTheSealedResult(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	job := claim(t, db)
+	job.Result = make([]byte, engine.MaxResultBytes+1)
+	engine.Of(job).Seal = func(_ context.Context, result []byte) ([]byte, error) {
+		return fmt.Appendf(nil, "%d bytes", len(result)), nil
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Complete(t.Context(), tx); err != nil {
+		t.Errorf("a large result with a small reference: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Complete(t.Context(), db); err != nil {
+		t.Errorf("after a rollback: %v", err)
+	}
+	var stored string
+	if err := db.QueryRow(t.Context(), `SELECT convert_from(result, 'UTF8') FROM outbox.history`).Scan(&stored); err != nil ||
+		stored != "4194305 bytes" {
+		t.Errorf("stored %q, %v", stored, err)
+	}
+
+	job.Result = nil
+	engine.Of(job).Seal = func(context.Context, []byte) ([]byte, error) {
+		return make([]byte, engine.MaxResultBytes+1), nil
+	}
+	want := []InvalidError{{"Claimed.Result", "is 4194305 bytes, want at most 4194304"}}
+	if diff := cmp.Diff(want, mistakes(job.Complete(t.Context(), untouched{t: t}))); diff != "" {
+		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+}
+
 func TestCompleteRefusesAResultThatIsTooLarge(t *testing.T) {
 	t.Parallel()
-	job := &Claimed{Result: make([]byte, engine.MaxResultBytes+1)}
+	job := &Claimed{Epoch: 1, Result: make([]byte, engine.MaxResultBytes+1)}
 	want := []InvalidError{{"Claimed.Result", "is 4194305 bytes, want at most 4194304"}}
 	if diff := cmp.Diff(want, mistakes(job.Complete(t.Context(), untouched{t: t}))); diff != "" {
 		t.Errorf("mistakes (-want +got):\n%s", diff)
