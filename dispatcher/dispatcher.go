@@ -268,7 +268,7 @@ func (c Config) validate() error {
 	within("Config.LeaseTTL", c.LeaseTTL, time.Second)
 	within("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
 	within("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
-	within("Config.Timeout", c.Timeout, time.Millisecond)
+	within("Config.Timeout", c.Timeout, minTimeout)
 	within("Config.GracePeriod", max(c.GracePeriod, 0), 0)
 	return errors.Join(errs...)
 }

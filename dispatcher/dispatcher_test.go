@@ -23,6 +23,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	var mux dispatcher.Mux
 	mux.HandleRaw("a", nil, dispatcher.KindConfig{Timeout: -time.Second, FailOn: []string{"", "fine"}})
 	mux.HandleRaw("b", nil, dispatcher.KindConfig{OutageLimit: -1})
+	mux.HandleRaw("c", nil, dispatcher.KindConfig{Timeout: 30}) // meant to be seconds
 	_, err := dispatcher.New(nil, &mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{
 			"":                       {},
@@ -42,7 +43,8 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 		t.Fatal("New accepts it")
 	}
 	for _, want := range []string{
-		"name is empty, want", "name is 129 bytes long", `name is "no such!": byte 2 is " "`, "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`, `has the code ""`,
+		"name is empty, want", "name is 129 bytes long", `name is "no such!": byte 2 is " "`, "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`,
+		`kind "c": KindConfig.Timeout is 30ns, want 1ms to 100 years, or 0 for that of the process`, `has the code ""`,
 		`Worker is "a b", want up to 128 characters without spaces`, "LeaseTTL is 1ms, want 1s to 100 years", "PollInterval is 1ms", "DeafPollInterval is -1s",
 		"Timeout is 2562047h", "GracePeriod is 2562047h",
 	} {
@@ -52,7 +54,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues", "Config.Queues",
-		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "Config.GracePeriod", "KindConfig.Timeout", "KindConfig.FailOn",
+		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "Config.GracePeriod", "KindConfig.Timeout", "KindConfig.FailOn", "KindConfig.Timeout",
 	}
 	if diff := cmp.Diff(want, fieldsOf(err)); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)

@@ -203,6 +203,54 @@ func TestWhatTheHandlerSees(t *testing.T) {
 	})
 }
 
+// A raw job is what package outbox says that it is.
+func TestRawJobsAreThoseOfPackageOutbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mux Mux
+		var seen []string
+		mux.HandleRaw("raw", func(_ context.Context, job *outbox.Claimed) error {
+			seen = append(seen, job.ContentType+" "+string(job.Payload))
+			return nil
+		})
+		q, err := New(&mux, Config{Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{Queue: q, t: t, done: make(chan struct{})}
+		r.run()
+		for _, raw := range []outbox.Raw{
+			{Payload: []byte(`{"a":1}`)},
+			{Payload: []byte("[]"), ContentType: "application/json"},
+			{ContentType: "text/plain"},
+		} {
+			raw.KindName = "raw"
+			r.submit(raw, Options{})
+		}
+		synctest.Wait()
+		if diff := cmp.Diff([]string{`application/json {"a":1}`, "application/json []", "text/plain "}, seen); diff != "" {
+			t.Errorf("seen (-want +got):\n%s", diff)
+		}
+		for _, raw := range []outbox.Raw{
+			{},
+			{Payload: []byte("x")},
+			{Payload: []byte("\"\xff\"")},
+			{ContentType: "text/plain\x00"},
+			{ContentType: strings.Repeat("x", 129)},
+		} {
+			raw.KindName = "raw"
+			if _, err := r.Submit(raw, Options{}); !isInvalid(err) {
+				t.Errorf("%q of %.20q: %v", raw.Payload, raw.ContentType, err)
+			}
+		}
+	})
+}
+
+func isInvalid(err error) bool {
+	_, ok := errors.AsType[*outbox.InvalidError](err)
+	return ok
+}
+
 func TestTooManyJobsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -717,7 +765,7 @@ func TestBadInputNamesItsField(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)
 	}
-	for _, config := range []Config{{Capacity: -1}, {Workers: -1}, {Timeout: -1}, {Keep: -1}} {
+	for _, config := range []Config{{Capacity: -1}, {Workers: -1}, {Timeout: -1}, {Timeout: 30}, {Keep: -1}} {
 		if _, err := New(new(Mux), config); err == nil {
 			t.Errorf("%+v has no error", config)
 		}

@@ -1,12 +1,15 @@
 package memory
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -65,17 +68,29 @@ func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispa
 	m.add(&route{
 		kind: kind,
 		accept: func(args outbox.Args) error {
-			if _, ok := args.(outbox.Raw); !ok {
+			raw, ok := args.(outbox.Raw)
+			if !ok {
 				return invalid.Field("Args", "is a %T, but the handler of kind %q wants an outbox.Raw", args, kind)
 			}
-			return nil
+			return validate(raw)
 		},
 		handle: func(ctx context.Context, job *outbox.Claimed, args outbox.Args) (any, error) {
 			raw := args.(outbox.Raw)
-			job.Payload, job.ContentType = raw.Payload, raw.ContentType
+			job.Payload, job.ContentType = raw.Payload, cmp.Or(raw.ContentType, engine.ContentJSON)
 			return none{}, handler(ctx, job)
 		},
 	}, config)
+}
+
+// validate validates arguments as package outbox does, except that they may be of any size.
+func validate(raw outbox.Raw) error {
+	_, err := outbox.Encode(outbox.Raw{KindName: raw.KindName, Payload: []byte("0"), ContentType: raw.ContentType},
+		outbox.Options{})
+	isJSON := cmp.Or(raw.ContentType, engine.ContentJSON) == engine.ContentJSON
+	if err == nil && isJSON && !(utf8.Valid(raw.Payload) && json.Valid(raw.Payload)) {
+		return invalid.Field("Raw.Payload", "is not valid JSON")
+	}
+	return err
 }
 
 func (m *Mux) add(r *route, config []dispatcher.KindConfig) {

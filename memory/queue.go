@@ -61,8 +61,8 @@ func (c Config) validate() error {
 	if c.Workers < 1 || c.Workers > 100_000 {
 		errs = append(errs, invalid.Field("Config.Workers", "is %d, want 1 to 100000, or 0 for 4", c.Workers))
 	}
-	if c.Timeout < 0 {
-		errs = append(errs, invalid.Field("Config.Timeout", "is %s, want more than 0, or 0 for 5m", c.Timeout))
+	if c.Timeout < time.Millisecond {
+		errs = append(errs, invalid.Field("Config.Timeout", "is %s, want at least 1ms, or 0 for 5m", c.Timeout))
 	}
 	if c.Keep < 0 {
 		errs = append(errs, invalid.Field("Config.Keep", "is %s, want more than 0, or 0 for 10m", c.Keep))

@@ -35,7 +35,7 @@ type Config struct {
 	// LoseUnread drops days of events that a sink has not finished reading, and counts the lost events. Otherwise such
 	// a day stays until the sink has read it.
 	LoseUnread bool
-	// KeepInbox is how long inbox.Once remembers a message; 0 means 14 days.
+	// KeepInbox is how long inbox.Once remembers a message, at least 24 h; 0 means 14 days.
 	KeepInbox time.Duration
 	// KeepAudit is how long the audit trail is kept, at least 30 days; 0 means 365 days.
 	KeepAudit time.Duration
@@ -100,11 +100,6 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	positive := func(field string, d, otherwise time.Duration) {
-		if d < 0 {
-			errs = append(errs, invalid.Field(field, "is %s, want more than 0, or 0 for %s", d, otherwise))
-		}
-	}
 	if c.Keep < minKeep {
 		errs = append(errs, invalid.Field("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
 	}
@@ -112,7 +107,10 @@ func (c Config) validate() error {
 		errs = append(errs, invalid.Field("Config.KeepEvents", "is %s, want at least 24h, or 0 for %s", c.KeepEvents,
 			defaultKeepEvents))
 	}
-	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
+	if c.KeepInbox < minKeep {
+		errs = append(errs, invalid.Field("Config.KeepInbox", "is %s, want at least 24h, or 0 for %s", c.KeepInbox,
+			defaultKeepInbox))
+	}
 	if c.KeepAudit < minKeepAudit {
 		errs = append(errs, invalid.Field("Config.KeepAudit", "is %s, want at least %s, or 0 for %s", c.KeepAudit,
 			minKeepAudit, defaultKeepAudit))

@@ -21,14 +21,14 @@ import (
 func TestEveryMistakeInAConfigIsNamed(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, Config{
-		Keep: -1, KeepInbox: -1, KeepAudit: 30*24*time.Hour - 1, HistoryAhead: -1, DepthInterval: 1,
+		Keep: -1, KeepInbox: 14, KeepAudit: 30*24*time.Hour - 1, HistoryAhead: -1, DepthInterval: 1,
 		KeepByStatus: map[outbox.Status]time.Duration{outbox.Running: time.Hour, outbox.Succeeded: -1, outbox.Expired: 24*time.Hour - 1, outbox.Stale: 24 * time.Hour, outbox.Skipped: 0},
 		KeepByQueue:  map[string]map[outbox.Status]time.Duration{"": nil, "no such!": {}, "mail": {outbox.Dead: -1, outbox.Retrying: 1}},
 	})
 	if err == nil {
 		t.Fatal("New accepted it")
 	}
-	for _, want := range []string{"Keep is -1ns, want at least 24h, or 0 for 720h0m0s", "KeepByStatus[expired] is 23h59m59.999999999s, want at least 24h, or 0 to keep none", "KeepInbox is", "HistoryAhead is -1", "DepthInterval is 1ns", "KeepAudit is 719h59m59.999999999s, want at least 720h0m0s", `KeepByQueue has a queue whose name is empty`, `KeepByQueue has a queue whose name is "no such!": byte 2 is " "`, "KeepByQueue[mail][dead] is -1ns", `KeepByQueue[mail] has "retrying"`, `KeepByStatus has "running"`, "KeepByStatus[succeeded] is -1ns"} {
+	for _, want := range []string{"Keep is -1ns, want at least 24h, or 0 for 720h0m0s", "KeepByStatus[expired] is 23h59m59.999999999s, want at least 24h, or 0 to keep none", "KeepInbox is 14ns, want at least 24h, or 0 for 336h0m0s", "HistoryAhead is -1", "DepthInterval is 1ns", "KeepAudit is 719h59m59.999999999s, want at least 720h0m0s", `KeepByQueue has a queue whose name is empty`, `KeepByQueue has a queue whose name is "no such!": byte 2 is " "`, "KeepByQueue[mail][dead] is -1ns", `KeepByQueue[mail] has "retrying"`, `KeepByStatus has "running"`, "KeepByStatus[succeeded] is -1ns"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)
 		}
