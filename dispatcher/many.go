@@ -93,7 +93,7 @@ func ofThose(claimed []*outbox.Claimed, admit func(*outbox.Claimed) error,
 	answers := handle(admitted)
 	for i, place := range places {
 		if len(answers) != len(admitted) {
-			outcomes[place] = outcome.WithCode("outcome_count",
+			outcomes[place] = outcome.WithCode(codes.OutcomeCount,
 				fmt.Errorf("the handler returned %d outcomes for %d jobs", len(answers), len(admitted)))
 		} else {
 			outcomes[place] = answers[i]

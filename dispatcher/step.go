@@ -17,6 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // Step runs a part of a job once and stores its result: later attempts of the job get the same result without running
@@ -139,7 +140,7 @@ func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) 
 	if err == nil && len(stored) > 0 {
 		result = none
 		if err = json.Unmarshal(stored[0], &result); err != nil {
-			err = Discard(outcome.WithCode("undecodable_step",
+			err = Discard(outcome.WithCode(codes.UndecodableStep,
 				fmt.Errorf("its result of an earlier attempt does not decode into %T: %w", none, err)))
 		}
 	}
@@ -165,7 +166,7 @@ func (s step) encode(result any) ([]byte, error) {
 	default:
 		return encoded, nil
 	}
-	return nil, Discard(outcome.WithCode("step_not_storable", err))
+	return nil, Discard(outcome.WithCode(codes.StepNotStorable, err))
 }
 
 func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Duration) error {
