@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -267,6 +268,9 @@ type auditArgs struct{ defaults outbox.Options }
 func (auditArgs) Kind() string                     { return "audit" }
 func (a auditArgs) DefaultOptions() outbox.Options { return a.defaults }
 
+// anyProtector is a protector that is never used.
+type anyProtector struct{ outbox.Protector }
+
 func TestAScheduleKeepsTheRulesOfItsKind(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -276,6 +280,15 @@ func TestAScheduleKeepsTheRulesOfItsKind(t *testing.T) {
 	for _, left := range []outbox.Options{{IdempotencyKey: "i", RunAt: time.Unix(1, 0)}, {Key: outbox.KeyRules{Name: "k", MaxQueued: 1, WhenFull: outbox.CoalesceFull}}} {
 		if err := Every("s", time.Hour, auditArgs{left}, Options{}).Validate(); err != nil {
 			t.Errorf("what a schedule leaves out of its kind's options: %v", err)
+		}
+	}
+	for field, kind := range map[string]outbox.Options{
+		"Options.Protect": {Protect: anyProtector{}}, "Options.Deadline": {Deadline: time.Now().Add(time.Hour)},
+		"Options.Key.Sequence": {Key: outbox.KeyRules{Name: "k", Ordered: true, Sequence: 1}},
+	} {
+		err := Every("s", time.Hour, auditArgs{kind}, Options{}).Validate()
+		if !cmp.Equal(invalidFields(err), []string{field}) || !strings.Contains(err.Error(), "the kind's DefaultOptions") {
+			t.Errorf("%s: %v", field, err)
 		}
 	}
 	if diff := cmp.Diff([]string{`audits 4 k t skip {"caller-service": "ledger"}`}, got); diff != "" {

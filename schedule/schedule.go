@@ -136,6 +136,9 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	job.Check = s.check
 	kept, err := outbox.Encode(s.args, job)
 	o := kept.Options
+	if o.Protect != nil { // Encode does not say that it comes from the kind's DefaultOptions; storable does
+		err = nil
+	}
 	o.IdempotencyKey = "" // of the kind; each tick has its own
 	if s.opts.Key.MaxQueued == 0 {
 		o.Key.MaxQueued = 0 // of the kind; meant for producers, which would get the error
@@ -201,15 +204,17 @@ const maxHeadersBytes = engine.MaxHeadersBytes - 1<<10
 // or is decided at enqueue. When a job is due, the schedule determines.
 func storable(o outbox.Options) error {
 	var errs []error
-	refuse := func(set bool, field string) {
+	refuse := func(set bool, field, by string) {
 		if set {
-			errs = append(errs, invalid.Field("Options."+field,
-				"is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
+			errs = append(errs, invalid.Field("Options."+field, "is set by %s: it concerns one job, and a schedule has many",
+				by))
 		}
 	}
-	refuse(!o.Deadline.IsZero(), "Deadline")
-	refuse(o.Key.Sequence != 0, "Key.Sequence")
-	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued")
+	const kind, either = "the kind's DefaultOptions", "the schedule or the kind's DefaultOptions"
+	refuse(o.Protect != nil, "Protect", kind)
+	refuse(!o.Deadline.IsZero(), "Deadline", kind)
+	refuse(o.Key.Sequence != 0, "Key.Sequence", either)
+	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued", either)
 	for _, name := range []string{headerSchedule, headerScheduledFor} {
 		if _, taken := o.Headers[name]; taken {
 			errs = append(errs, invalid.Field("Options.Headers",
