@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,34 +30,12 @@ type batchOutput struct {
 	}
 }
 
-// enqueueBatch stores the jobs of all lines in one transaction. If a line is not acceptable, the answer names it and
+// enqueueBatch stores the jobs of all lines in one transaction. If lines are not acceptable, the answer names them and
 // nothing is stored.
 func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput, error) {
-	var requests []outbox.Request
-	var lineOf []int // of each request
-	for line, text := range lines(in.RawBody) {
-		if len(requests) == maxBatch {
-			return nil, invalidInput.because(fmt.Sprintf("It has more than %d jobs.", maxBatch))
-		}
-		job, p := s.readLine(text)
-		if p == nil {
-			p = s.checkJob(ctx, job)
-		}
-		if p != nil {
-			for i := range p.Errors {
-				p.Errors[i].Line = line
-			}
-			return nil, p
-		}
-		if job.MaxQueued != 0 {
-			return nil, invalidInput.because(
-				"", Fault{
-					Line: line, Pointer: "#/maxQueued",
-					Detail: "is decided on one job at a time: use POST /jobs",
-				})
-		}
-		requests = append(requests, job.request(ctx))
-		lineOf = append(lineOf, line)
+	requests, lineOf, p := s.readBatch(ctx, in.RawBody)
+	if p != nil {
+		return nil, p
 	}
 	if len(requests) == 0 {
 		return nil, malformed.because("The body has no job.")
@@ -69,11 +48,12 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		err = nil
 	}
 	if bad, ok := errors.AsType[*outbox.RequestError](err); ok {
-		p := problemOf(bad)
-		for i := range p.Errors {
-			p.Errors[i].Line = lineOf[bad.Index]
+		var found lineFaults
+		found.addRefused(requests, lineOf)
+		if found.problem == nil {
+			found.add(lineOf[bad.Index], problemOf(bad))
 		}
-		return nil, p
+		return nil, found.all()
 	}
 	if err != nil {
 		return nil, busyKey(err)
@@ -83,6 +63,82 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		out.Body.Jobs = append(out.Body.Jobs, job.accepted())
 	}
 	return out, nil
+}
+
+// readBatch returns the requests of the lines, and the line of each; or a problem, which names every line that is not
+// acceptable.
+func (s *server) readBatch(ctx context.Context, body []byte) ([]outbox.Request, []int, *Problem) {
+	var requests []outbox.Request
+	var lineOf []int
+	var found lineFaults
+	for line, text := range lines(body) {
+		if len(requests) == maxBatch {
+			return nil, nil, invalidInput.because(fmt.Sprintf("It has more than %d jobs.", maxBatch))
+		}
+		job, p := s.readLine(text)
+		if p == nil {
+			p = s.checkJob(ctx, job)
+		}
+		switch {
+		case p != nil && !slices.Contains([]int{malformed.status, bodyTooLarge.status, invalidInput.status}, p.Status):
+			return nil, nil, p // the line is not at fault
+		case p != nil:
+			found.add(line, p)
+		case job.MaxQueued != 0:
+			found.add(line, invalidInput.because("", Fault{
+				Pointer: "#/maxQueued",
+				Detail:  "is decided on one job at a time: use POST /jobs",
+			}))
+		default:
+			requests, lineOf = append(requests, job.request(ctx)), append(lineOf, line)
+		}
+		if len(found.faults) >= maxFaults {
+			break
+		}
+	}
+	if found.problem != nil {
+		found.addRefused(requests, lineOf)
+		return nil, nil, found.all()
+	}
+	return requests, lineOf, nil
+}
+
+// maxFaults limits the faults of a batch that an answer names.
+const maxFaults = 20
+
+// lineFaults collects the faults of a batch. The first problem found gives its code and its status to the answer.
+type lineFaults struct {
+	problem *Problem
+	faults  []Fault
+}
+
+func (f *lineFaults) add(line int, p *Problem) {
+	if f.problem == nil {
+		f.problem = p
+	}
+	if len(p.Errors) == 0 {
+		p.Errors = []Fault{{Detail: cmp.Or(p.Detail, p.Title)}}
+	}
+	for _, fault := range p.Errors {
+		fault.Line = line
+		f.faults = append(f.faults, fault)
+	}
+}
+
+// addRefused adds the faults of the requests that package outbox refuses; it stores none after the first of them.
+func (f *lineFaults) addRefused(requests []outbox.Request, lineOf []int) {
+	for i, r := range requests {
+		if _, err := outbox.Encode(r.Args, r.Options); err != nil {
+			f.add(lineOf[i], problemOf(err))
+		}
+	}
+}
+
+// all returns the problem with the faults of the first lines.
+func (f *lineFaults) all() *Problem {
+	slices.SortStableFunc(f.faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+	f.problem.Errors = f.faults[:min(len(f.faults), maxFaults)]
+	return f.problem
 }
 
 // hasNoKey reports whether a repeat of the request would store another job.

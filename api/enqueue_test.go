@@ -239,6 +239,30 @@ func TestABatchIsStoredWholeOrNotAtAll(t *testing.T) {
 			}
 		})
 	}
+	for name, tt := range map[string]struct {
+		lines string
+		want  []int // the lines that are named
+	}{
+		"faults of the shape and of the job": {
+			`{"kind":"no spaces"}` + "\n" + `{"kind":"mail"}` + "\n\n" + `{"kind":7}` + "\n" +
+				`{"kind":"mail","queue":"relay:s"}` + "\n" + `{"kind":"mail","key":"k","maxQueued":1}`, []int{1, 4, 5, 6},
+		},
+		"faults of jobs alone": {
+			`{"kind":"no spaces"}` + "\n" + `{"kind":"mail"}` + "\n" + `{"kind":"mail","queue":"relay:s"}`, []int{1, 3},
+		},
+		"too many faults": {
+			strings.Repeat(`{"kind":"no spaces"}`+"\n", 5) + strings.Repeat(`{"kind":7}`+"\n", 30),
+			[]int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20},
+		},
+	} {
+		var got []int
+		for _, fault := range r.postBatch(tt.lines).problem(422, "invalid_input").Errors {
+			got = append(got, fault.Line)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: lines (-want +got):\n%s", name, diff)
+		}
+	}
 	r.postBatch(strings.Repeat("{\"kind\":\"mail\"}\n", 1001)).problem(422, "invalid_input")
 	r.postBatch("\n \n").problem(400, "malformed_request")
 	r.do("POST", "/jobs/batch", `{"kind":"mail"}`).problem(415, "unsupported_media_type")

@@ -20,7 +20,7 @@ type Filter struct {
 	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
 	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Fingerprint of the error of dead letters, from GET /dead-letters/groups"`
 	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Jobs in one of these statuses, separated by commas; dead letters are failed,dead"`
-	Worker        string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"Worker that holds the lease, or closed the job. For admin.read only"`
+	Worker        string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"Worker that holds the lease, or closed the job, by its whole name. For admin.read only"`
 	ErrorCode     string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128" doc:"Code of the latest failed attempt"`
 	MinAttempt    int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have reached this attempt. For admin.read only"`
 	Parent        string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"Jobs that the end of this job stored"`
