@@ -42,7 +42,7 @@ type Config struct {
 	Migrate func(context.Context, *pgxpool.Pool) error
 
 	Queues       map[string]dispatcher.QueueConfig // nil means the queue "default"
-	Worker       string                            // holder of the leases; "" means host-pid and 8 hex digits
+	Worker       string                            // begins the name of the leases' holder; "" means host-pid
 	PollInterval time.Duration                     // while notifications arrive; 0 means 30 s. Otherwise at most 2 s
 	LeaseTTL     time.Duration                     // 0 means 15 s
 	Timeout      time.Duration                     // of one attempt; 0 means 5 min
@@ -55,7 +55,7 @@ type Config struct {
 	KeepByStatus map[outbox.Status]time.Duration // for statuses that differ from Keep, and for dead letters (90 days)
 	KeepByQueue  map[string]map[outbox.Status]time.Duration
 	KeepEvents   time.Duration // how long events are kept, at least 24 h; 0 means 7 days
-	KeepInbox    time.Duration // how long inbox.Once remembers a message; 0 means 14 days
+	KeepInbox    time.Duration // how long inbox.Once remembers a message, at least 24 h; 0 means 14 days
 	KeepAudit    time.Duration // how long the audit trail is kept, at least 30 days; 0 means 365 days
 	LoseUnread   bool          // drop days of events that a sink has not read; otherwise they wait for it
 
@@ -66,8 +66,8 @@ type Config struct {
 	// Cut, when closed, ends a stop at once; see [Signals]. A nil Cut never does.
 	Cut <-chan struct{}
 
-	// AdminAddr is the address that serves /livez, /readyz, /metrics and /debug/pprof/, such as "127.0.0.1:9090". There
-	// is no login: do not expose it. "" serves them nowhere.
+	// AdminAddr is the address that serves /livez, /readyz, /metrics and /debug/pprof/, such as "127.0.0.1:9090", or
+	// ":9090" where a kubelet probes it. There is no login: do not expose it. "" serves them nowhere.
 	AdminAddr string
 	// NoPprof leaves /debug/pprof/ out.
 	NoPprof bool

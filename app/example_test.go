@@ -38,6 +38,23 @@ func Example() {
 	}
 }
 
+// How does Kubernetes reach the probes?
+func Example_probes() {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, sendReceipt)
+
+	ctx, cut := app.Signals(context.Background())
+	err := app.Run(ctx, &mux, app.Config{
+		DatabaseURL: os.Getenv("DATABASE_URL"),
+		Cut:         cut,
+		AdminAddr:   ":9090",
+		NoPprof:     true,
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
 // How do I work another queue?
 func Example_queues() {
 	var mux dispatcher.Mux

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -25,12 +26,27 @@ const (
 	devPort     = 54329 // the first choice, so that the URL stays the same
 )
 
-// devSettings are the settings of dev: those of serve that do not name a database.
+// devSettings are the settings of dev: those of serve that do not choose a database, roles or logins.
 var devSettings = []string{
-	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "keep-inbox", "keep-audit",
-	"unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "pprof", "drain-delay", "log-jobs",
+	"dispatch", "listen", "reap", "schedule", "webhook", "webhook-secret", "queues", "worker", "poll-interval",
+	"lease-ttl", "relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "keep-inbox",
+	"keep-audit", "unread-events", "api-addr", "api-rate", "api-schemas", "console-addr", "console-name",
+	"console-read-only", "console-trace-url", "console-log-url", "admin-addr", "pprof", "drain-delay", "log-jobs",
 	"trace", "log-level", "log-format",
+}
+
+// unreadByDev returns a note for each variable of a setting of serve that dev does not have. Those of other commands
+// are left out, such as the URL that dev itself asks its users to export.
+func (p *program) unreadByDev() (notes []string) {
+	others := append([]string{"database-url", "notify"}, devSettings...)
+	for _, s := range allSettings {
+		for _, name := range s.envs {
+			if !slices.Contains(others, s.flag) && p.getenv(name) != "" {
+				notes = append(notes, fmt.Sprintf("the environment variable %s has no effect on posthaste dev", name))
+			}
+		}
+	}
+	return notes
 }
 
 func (p *program) devCommand() *cli.Command {
@@ -89,6 +105,9 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	s.server.Console, s.server.Manual = &s.console, site.Handler()
 	s.app.Logger = p.logger(s)
 	warnOfVariables(s)
+	for _, text := range p.unreadByDev() {
+		s.app.Logger.Warn(text)
+	}
 	stop, err := p.startTracing(ctx, s.trace, s.app.Logger)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ serve the manual below /manual/ of that address.`,
 				return err
 			}
 			if c.NArg() == 0 {
-				if addr, err := parseAddr(c.String("addr")); err != nil || addr == "" {
+				if _, err := parseAddr(c.String("addr")); err != nil {
 					return usagef("--addr is %q: want HOST:PORT like 127.0.0.1:8089", c.String("addr"))
 				}
 				return p.serveDocs(ctx, c.String("addr"))

@@ -17,11 +17,18 @@ const defaultRoles = "dispatch,reap,relay"
 // asked.
 func (s settings) checkDuties() error {
 	serves := s.server.Addr != "" || s.server.Console != nil
+	overNATS := s.has("api") && s.relayConfig != nil && s.relayConfig.RPC != nil
 	roles := slices.Compact(slices.Sorted(slices.Values(s.roles))) // they form a set
 	if !s.noRelay && s.relayConfig == nil && strings.Join(roles, ",") != defaultRoles {
 		return usagef("the role relay needs --relay-config: it says what is published where")
 	}
-	if s.app.NoDispatch && s.app.NoReap && s.app.NoSchedule && s.noRelay && !serves {
+	if s.has("api") && s.server.Addr == "" && !overNATS {
+		return usagef("the role api is served nowhere: --api-addr is off, and no --relay-config has rpc")
+	}
+	if s.has("console") && s.server.Addr == "" && s.server.ConsoleAddr == "" {
+		return usagef("the role console is served nowhere: --api-addr is off, and there is no --console-addr")
+	}
+	if s.app.NoDispatch && s.app.NoReap && s.app.NoSchedule && s.noRelay && !serves && !overNATS {
 		return usagef("all that the roles %s do is off: there is nothing to do", strings.Join(s.roles, ","))
 	}
 	_, port, _ := net.SplitHostPort(s.app.AdminAddr)
@@ -45,19 +52,57 @@ func (p *program) checkProvider(c *cli.Command, s settings) error {
 	return nil
 }
 
+// uses lists for which processes the settings have an effect, after withRoles. Each setting is in one of the lists.
+var uses = []struct {
+	by    func(s settings) bool
+	flags []string
+}{
+	{func(settings) bool { return true }, []string{
+		"database-url", "role", "migrate", "grace-period", "drain-delay", "admin-addr", "trace", "log-level",
+		"log-format",
+	}},
+	{func(s settings) bool { return s.app.AdminAddr != "" }, []string{"pprof"}},
+	{func(s settings) bool { return s.has("dispatch") }, []string{"dispatch"}},
+	{func(s settings) bool { return !s.app.NoDispatch }, []string{
+		"queues", "worker", "poll-interval", "lease-ttl", "job-timeout", "webhook", "webhook-secret", "log-jobs",
+	}},
+	{func(s settings) bool { return s.has("dispatch") || s.has("reap") }, []string{"schedule"}},
+	{func(s settings) bool { return s.has("reap") }, []string{"reap"}},
+	{func(s settings) bool { return !s.app.NoReap }, []string{
+		"keep", "keep-events", "keep-inbox", "keep-audit", "unread-events",
+	}},
+	{func(s settings) bool { return s.has("dispatch") || s.has("relay") }, []string{"listen"}},
+	{func(s settings) bool { return !s.app.NoListen || !s.noRelay && !s.noListen }, []string{"listen-url"}},
+	{func(s settings) bool { return s.has("relay") }, []string{"relay"}},
+	{func(s settings) bool {
+		c := s.relayConfig
+		return s.has("relay") ||
+			c != nil && (c.RPC != nil && s.has("api") || c.Presence != nil && !s.app.NoDispatch)
+	}, []string{"relay-config"}},
+	{func(s settings) bool { return s.has("api") || s.has("console") && s.server.ConsoleAddr == "" }, []string{
+		"api-addr",
+	}},
+	{func(s settings) bool { return s.has("api") }, []string{"api-rate"}},
+	{func(s settings) bool { return s.has("api") || s.has("console") }, []string{
+		"api-database-url", "api-schemas", "oidc-issuer", "oidc-audience", "oidc-algorithms", "oidc-name-claim",
+		"oidc-tenant-claim", "oidc-tenants", "oidc-tenant", "oidc-capability-claim", "oidc-capabilities",
+		"oidc-all-tenants",
+	}},
+	{func(s settings) bool { return s.has("console") }, []string{
+		"console-addr", "console-url", "console-key", "console-name", "console-read-only", "console-manual-url",
+		"console-trace-url", "console-log-url", "console-oidc-client", "console-oidc-secret", "console-oidc-scopes",
+		"console-oidc-recheck",
+	}},
+	{func(settings) bool { return false }, []string{"notify"}}, // of the commands that enqueue and publish
+}
+
 // idle lists the flags of a command line that have no effect, after withRoles. It leaves out variables, because several
 // processes may share their environment.
 func (s settings) idle(c *cli.Command) (flags []string) {
-	api, console := s.server.Addr != "" && !s.server.NoAPI, s.server.Console != nil
-	for prefix, used := range map[string]bool{
-		"webhook": !s.app.NoDispatch, "queues": !s.app.NoDispatch, "job-timeout": !s.app.NoDispatch,
-		"log-jobs": !s.app.NoDispatch,
-		"keep":     !s.app.NoReap, "unread-events": !s.app.NoReap, "listen-url": !s.noListen,
-		"api-addr": api || console, "api-rate": api, "api-schemas": api, "oidc-": api || console, "console-": console,
-	} {
-		for _, flag := range allSettings {
-			if !used && strings.HasPrefix(flag.flag, prefix) && c.IsSet(flag.flag) {
-				flags = append(flags, "--"+flag.flag)
+	for _, use := range uses {
+		for _, flag := range use.flags {
+			if c.IsSet(flag) && !use.by(s) {
+				flags = append(flags, "--"+flag)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func (p *program) jobsCommand() *cli.Command {
 				Name:  "list",
 				Usage: "list jobs, open and closed, newest first",
 				Flags: append(jobFlags(), outputFlag(), fingerprintFlag(),
-					&cli.StringFlag{Name: "worker", Usage: "only those that this `WORKER` holds, or has closed"},
+					&cli.StringFlag{Name: "worker", Usage: "only those that this `WORKER` holds, or has closed: its whole name, as \"posthaste workers list\" prints it"},
 					errorCodeFlag(),
 					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have reached attempt `N`"},
 					&cli.StringFlag{Name: "parent", Usage: "only follow-ups and hooks of the job with this `ID`"},

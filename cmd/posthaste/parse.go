@@ -258,16 +258,25 @@ func parseWorker(v string) (string, error) {
 	return v, nil
 }
 
-func parseAddr(v string) (string, error) {
+// parseAddrOrOff returns "" for off.
+func parseAddrOrOff(v string) (string, error) {
 	if v == "off" {
 		return "", nil
 	}
+	addr, err := parseAddr(v)
+	if err != nil {
+		err = fmt.Errorf("%w, or off", err)
+	}
+	return addr, err
+}
+
+func parseAddr(v string) (string, error) {
 	_, port, err := net.SplitHostPort(v)
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)
 	}
 	if err != nil {
-		return "", errors.New("want HOST:PORT like 127.0.0.1:9090, or off")
+		return "", errors.New("want HOST:PORT like 127.0.0.1:9090")
 	}
 	return v, nil
 }

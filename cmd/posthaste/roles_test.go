@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/server"
 )
 
 func TestRolesSwitchOffWhatIsNotToBeDone(t *testing.T) {
@@ -60,8 +63,13 @@ func TestServeRefusesToDoNothing(t *testing.T) {
 	}
 	defer taken.Close()
 	for line, want := range map[string]string{
-		"--role relay":     "needs --relay-config",
-		"--role api,relay": "needs --relay-config",
+		"--role api --api-addr off":                                            "api is served nowhere",
+		"--role dispatch,api --api-addr off":                                   "api is served nowhere",
+		"--role console --api-addr off":                                        "console is served nowhere",
+		"--role api,console --console-addr off":                                "want HOST:PORT like 127.0.0.1:9090\n",
+		"--role api --api-addr nowhere":                                        "want HOST:PORT like 127.0.0.1:9090, or off",
+		"--role relay":                                                         "needs --relay-config",
+		"--role api,relay":                                                     "needs --relay-config",
 		"--dispatch off --reap off --schedule off --relay off":                 "nothing to do",
 		"--role dispatch --dispatch off --schedule off":                        "nothing to do",
 		"--role api --api-addr 127.0.0.1:7 --admin-addr 127.0.0.1:7":           "want another",
@@ -87,8 +95,59 @@ func TestTheOrderOfRolesDoesNotMatter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (settings{roles: parsed}).withRoles().checkDuties(); (err == nil) != taken {
+		if err := (settings{roles: parsed, apiAddr: "addr"}).withRoles().checkDuties(); (err == nil) != taken {
 			t.Errorf("roles %s without a relay-config: %v, want taken %t", roles, err, taken)
+		}
+	}
+}
+
+// An address that is off leaves over what is served elsewhere.
+func TestAnAPIMayBeOff(t *testing.T) {
+	t.Parallel()
+	overNATS := &relayConfig{RPC: &natsService{}}
+	for name, s := range map[string]settings{
+		"api over NATS":       {roles: []string{"api"}, relayConfig: overNATS},
+		"console elsewhere":   {roles: []string{"console"}, server: server.Config{ConsoleAddr: "127.0.0.1:7"}},
+		"console and NATS":    {roles: []string{"api", "console"}, relayConfig: overNATS, server: server.Config{ConsoleAddr: "127.0.0.1:7"}},
+		"neither of the both": {roles: []string{"dispatch"}},
+	} {
+		if err := s.withRoles().checkDuties(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A setting that is in no list would never be warned of.
+func TestEachSettingHasAUse(t *testing.T) {
+	t.Parallel()
+	var listed, all []string
+	for _, use := range uses {
+		listed = append(listed, use.flags...)
+	}
+	for _, s := range allSettings {
+		all = append(all, s.flag)
+	}
+	slices.Sort(listed)
+	slices.Sort(all)
+	if diff := cmp.Diff(all, listed); diff != "" {
+		t.Errorf("settings with a use (-all +listed):\n%s", diff)
+	}
+}
+
+func TestDevNamesWhatItDoesNotRead(t *testing.T) {
+	t.Parallel()
+	given := env{
+		"OUTBOX_SCHEDULE": "off", "OUTBOX_LISTEN_URL": "postgres://h/d", "DATABASE_URL": "postgres://h/d",
+		"OUTBOX_ROLE": "reap", "OUTBOX_NOTIFY": "off", "OUTBOX_OIDC_ISSUER": "",
+	}
+	p := &program{getenv: func(name string) string { return given[name] }}
+	if got := strings.Join(p.unreadByDev(), "\n"); strings.Count(got, "\n") != 1 ||
+		!strings.Contains(got, "OUTBOX_LISTEN_URL has no effect") || !strings.Contains(got, "OUTBOX_ROLE has no effect") {
+		t.Errorf("notes:\n%s", got)
+	}
+	for _, flag := range devSettings {
+		if !slices.ContainsFunc(allSettings, func(s setting) bool { return s.flag == flag }) {
+			t.Errorf("dev has a setting %s, which nothing else has", flag)
 		}
 	}
 }
@@ -96,11 +155,16 @@ func TestTheOrderOfRolesDoesNotMatter(t *testing.T) {
 func TestIdleFlagsAreNamed(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"--role api --webhook a=http://x --queues a":                     "--queues --webhook",
-		"--role dispatch --api-addr 127.0.0.1:1 --keep 2d":               "--api-addr --keep",
-		"--listen off --listen-url postgres://h/d":                       "--listen-url",
-		"--role api,console --api-rate 1 --console-name x":               "",
-		"--webhook a=http://x --keep 2d --job-timeout 1s --log-jobs all": "",
+		"--role api --webhook a=http://x --queues a":                "--queues --webhook",
+		"--role dispatch --api-addr 127.0.0.1:1 --keep 2d":          "--api-addr --keep",
+		"--listen off --listen-url postgres://h/d":                  "--listen-url",
+		"--notify off --worker w --lease-ttl 5s --poll-interval 5s": "--notify",
+		"--role reap --worker w --lease-ttl 5s --poll-interval 5s --grace-period 1s --dispatch off --relay off --listen off --schedule off": "--dispatch --lease-ttl --listen --poll-interval --relay --worker",
+		"--role dispatch --api-database-url postgres://h/d --reap off --dispatch off":                                                       "--api-database-url --reap",
+		"--role console --console-addr 127.0.0.1:1 --api-addr 127.0.0.1:2 --oidc-audience a --api-rate 1":                                   "--api-addr --api-rate",
+		"--role dispatch --admin-addr off --pprof off":                                                                                      "--pprof",
+		"--role api,console --api-rate 1 --console-name x":                                                                                  "",
+		"--webhook a=http://x --keep 2d --job-timeout 1s --log-jobs all":                                                                    "",
 	} {
 		p := &program{getenv: func(string) string { return "" }}
 		command := &cli.Command{Flags: flags(), Action: func(_ context.Context, c *cli.Command) error {

@@ -156,7 +156,7 @@ var allSettings = []setting{
 	{
 		"worker",
 		[]string{"OUTBOX_WORKER"},
-		"", "`NAME` under which leases are held (default: host-pid and 8 hex digits)", nil,
+		"", "`NAME` that begins the name under which leases are held, which ends with 8 hex digits (default: host-pid)", nil,
 		func(s *settings, v string) (err error) { s.app.Worker, err = parseWorker(v); return err },
 	},
 	{
@@ -180,7 +180,7 @@ var allSettings = []setting{
 	{
 		"job-timeout",
 		[]string{"OUTBOX_JOB_TIMEOUT"},
-		"5m", "`DURATION` of one attempt, at most", nil,
+		"5m", "`DURATION` of one attempt, unless the job or its kind sets another", nil,
 		func(s *settings, v string) (err error) {
 			s.app.Timeout, err = parseDuration(v, time.Millisecond, 30*24*time.Hour)
 			return err
@@ -238,15 +238,15 @@ var allSettings = []setting{
 	{
 		"notify",
 		[]string{"OUTBOX_NOTIFY"},
-		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`",
+		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers, and \"publish\" relays: `off|transactional|coalesced`",
 		nil,
 		func(s *settings, v string) (err error) { s.notify, err = parseNotify(v); return err },
 	},
 	{
 		"api-addr",
 		[]string{"OUTBOX_API_ADDR"},
-		"127.0.0.1:8080", "`HOST:PORT` of the API, for the role api", nil,
-		func(s *settings, v string) (err error) { s.apiAddr, err = parseAddr(v); return err },
+		"127.0.0.1:8080", "`HOST:PORT` of the API, for the role api; off where it is served over NATS only", nil,
+		func(s *settings, v string) (err error) { s.apiAddr, err = parseAddrOrOff(v); return err },
 	},
 	{
 		"api-database-url",
@@ -411,7 +411,7 @@ var allSettings = []setting{
 		[]string{"OUTBOX_ADMIN_ADDR"},
 		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it requires no login",
 		nil,
-		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddr(v); return err },
+		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddrOrOff(v); return err },
 	},
 	{
 		"pprof",
@@ -484,9 +484,11 @@ var apiSettings = []setting{
 	},
 }
 
+func (s settings) has(role string) bool { return slices.Contains(s.roles, role) }
+
 // withRoles switches off what the process is not to do.
 func (s settings) withRoles() settings {
-	has := func(role string) bool { return slices.Contains(s.roles, role) }
+	has := s.has
 	s.app.NoDispatch = s.app.NoDispatch || !has("dispatch")
 	s.app.NoReap = s.app.NoReap || !has("reap")
 	s.app.NoListen = s.app.NoListen || !has("dispatch") // nobody to wake
