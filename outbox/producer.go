@@ -14,6 +14,9 @@ import (
 // A Producer commits transactions that enqueue jobs or publish events, and then wakes the dispatchers and relays: once
 // for many commits and outside of them, so that producers never wait for one another. It is safe for concurrent use.
 // Make one per process.
+//
+// [Submit] and [PublishMany] follow the producer's notify mode, too, in a transaction that it has begun. Through
+// anything else they notify at the commit, whatever the mode.
 type Producer struct {
 	pool *pgxpool.Pool
 	mode NotifyMode

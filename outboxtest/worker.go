@@ -17,9 +17,10 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// Config configures a worker. Its zero value works every queue as a dispatcher with a zero Config does.
+// Config configures a worker. Its zero value works every queue, where a dispatcher with a zero Config works only
+// "default", and is otherwise like that.
 type Config struct {
-	Queues  []string                 // nil works every queue
+	Queues  []string                 // as the keys of dispatcher.Config.Queues; nil works every queue
 	Timeout time.Duration            // of an attempt; 0 means the dispatcher's 5 minutes
 	Backoff dispatcher.BackoffPolicy // nil means the dispatcher's
 

@@ -25,8 +25,8 @@ type OrderPaid struct {
 func (OrderPaid) Topic() string { return "order.paid" }
 
 // pay marks an order as paid and publishes that it is, in one transaction: both are there, or neither.
-func pay(ctx context.Context, producer *outbox.Producer, order int64) error {
-	return producer.InTx(ctx, func(tx pgx.Tx) error {
+func pay(ctx context.Context, db outbox.Beginner, order int64) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		event := OrderPaid{Order: order}
 		// The row's lock is what makes the events of an order come in their order: first the lock, then the event.
 		err := tx.QueryRow(ctx, `UPDATE orders SET paid = true WHERE id = $1 RETURNING customer, cents`, order).Scan(

@@ -31,8 +31,8 @@ func (ReserveStock) Kind() string { return "stock.reserve" }
 
 // placeOrder stores an order and its two jobs in one transaction: all three are
 // there, or none. The producer commits and then wakes the workers.
-func placeOrder(ctx context.Context, producer *outbox.Producer, customer, sku string, quantity int) error {
-	return producer.InTx(ctx, func(tx pgx.Tx) error {
+func placeOrder(ctx context.Context, db outbox.Beginner, customer, sku string, quantity int) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var id int64
 		err := tx.QueryRow(ctx, `INSERT INTO orders (customer, sku, quantity) VALUES ($1, $2, $3) RETURNING id`,
 			customer, sku, quantity).Scan(&id)
