@@ -19,7 +19,7 @@ func TestADispatcherThatIsTooOldClaimsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "builds before 0.9.0 no longer work with; run release 0.9.0 or a newer one") {
+	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "which needs release 0.9.0 or newer") {
 		t.Errorf("Run: %v, want a sentence that names the release", err)
 	}
 	var attempts int

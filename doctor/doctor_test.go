@@ -88,7 +88,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	for name, f := range map[string]fault{
 		"no schema":          {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "the schema outbox is missing"},
 		"half a schema":      {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00019_sessions.sql"},
-		"too old a build":    {`INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`, "schema", Problem, "builds before 0.9.0 no longer work with it"},
+		"too old a build":    {`INSERT INTO outbox.schema_files VALUES ('floor/0.9.0', sha256(''), 1000)`, "schema", Problem, "the schema is too new for this build"},
 		"edited schema":      {`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`, "schema", Problem, "another text of 00001_tables.sql"},
 		"no partitions":      {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
 		"no tomorrow":        {`DO $$ BEGIN EXECUTE 'DROP TABLE outbox.history_' || to_char((now() + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, "tables", Problem, "partitions for 0 days ahead"},

@@ -115,7 +115,7 @@ func (s State) String() string {
 	case s.Condition == Edited:
 		return fmt.Sprintf("the schema is edited: another text of %s than this build's was applied", s.File)
 	case s.Condition == TooNew:
-		return fmt.Sprintf("the schema is too new for this build, which is of release %s: a newer one has migrated it, and builds before %s no longer work with it", release.Name(), s.Floor)
+		return fmt.Sprintf("the schema is too new for this build (release %s)", release.Name())
 	default:
 		return "the schema is this build's"
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// statementTimeout limits every statement: a filter that matches hardly anything in a long history is given up.
+// statementTimeout limits a statement: a filter that matches hardly anything in a long history is given up.
 const statementTimeout = 10 * time.Second
 
 // ErrNotFound reports that no job has the id: it never existed, its transaction has not committed, or it was trimmed.
@@ -34,7 +34,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s job %s: it is %s", e.Act, e.ID, e.Status)
 }
 
-// An Operator looks at jobs and queues and acts on them. It is safe for concurrent use.
+// An Operator looks at jobs and queues and acts on them. It is safe for concurrent use. Each of its statements is given
+// up after 10 s, except those that start, step, stop or resume an operation: these have up to 30 s.
 type Operator struct {
 	db   *sqlgen.Queries // of pool
 	pool tied

@@ -1,10 +1,12 @@
 // Package reaper does the work that no living worker does: it takes jobs away from workers that died, closes jobs whose
-// deadline has passed, creates the partitions of the history and the events in advance, trims data beyond its
-// retention, samples the depth of the queues, and ends listeners that have stopped reading.
+// deadline has passed, promotes the jobs of keys that no other process has moved on, creates the partitions of the
+// history and the events in advance, trims data beyond its retention, samples the depth of the queues, and ends
+// listeners that have stopped reading.
 //
 //	            every      what                              statements a minute
 //	expire      4.75 s     lapsed leases → retrying, dead, cancelled          13, or 27: see below
 //	deadline    10 min     deadlines that have come → expired                  0, or 75: see below
+//	keys        2 s        stuck keys → promoted; idle keys → forgotten       0 without keys, 30 with some
 //	depth       30 s       gauges, from one count                              2, and 4 of the one that counts
 //	measure     1 min      what is open and has happened, for charts           3, and 2 of the one that counts
 //	watch       32 s       wedged listeners of ours                            2

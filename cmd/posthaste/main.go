@@ -104,10 +104,10 @@ Without a command "posthaste jobs", "queues", "workers" and the like list them.
 Completions: source <(posthaste completion bash), or zsh; see "posthaste completion
 --help" for fish and PowerShell.
 
-The first SIGINT or SIGTERM has "serve" and "dev" stop claiming, give back what
-had not started and let running jobs finish for the grace period; the second
-ends the process at once, and jobs that were running run again when their leases
-lapse. An orderly stop is exit status 0.`
+On the first SIGINT or SIGTERM, "serve" and "dev" stop claiming, give back jobs
+that have not started, and let running jobs finish within the grace period. The
+second ends the process at once; jobs that were running run again when their
+leases lapse. An orderly stop is exit status 0.`
 
 func (p *program) root() *cli.Command {
 	root := &cli.Command{

@@ -1,18 +1,14 @@
-// Package release numbers the releases that change the schema, and says which builds work with a
-// schema that another build has migrated (docs/operate/upgrading.md).
+// Package release numbers the releases that change the schema, and says which builds work with a schema that another
+// build has migrated (docs/operate/upgrading.md).
 //
-// A build works with the schema of its own release and with that of the next one. So each
-// migration stores the floor: the oldest release whose builds work with what it made. An older
-// build reads it and refuses.
+// A build works with the schema of its own release and with that of the next one. So each migration stores the floor:
+// the oldest release whose builds work with what it made. An older build reads it and refuses.
 package release
 
-import (
-	"cmp"
-	"fmt"
-)
+import "fmt"
 
-// names are the releases that changed the schema, oldest first. The first release after another
-// that changes a numbered file, a function or a view appends its own.
+// names are the releases that changed the schema, oldest first. A release that changes a numbered file, a function or a
+// view appends its own.
 var names = [...]string{"0.1.0"}
 
 // Revision is the number of this build's release among those that changed the schema, from 1.
@@ -27,19 +23,26 @@ func Floor() (revision int, name string) {
 	return revision, names[revision-1]
 }
 
-// TooOldError is of a build that may not work with a database, because its schema has since been
-// migrated by a release that is newer by more than one.
+// TooOldError reports that this build may not work with a database, because a release that is newer by more than one
+// has migrated the schema.
 type TooOldError struct {
 	Build string // the release of this build
-	Floor string // the oldest release whose builds work with the schema
+	Floor string // the oldest release whose builds work with the schema; "" if the database does not name it
 }
 
 func (e *TooOldError) Error() string {
-	return fmt.Sprintf("this build is too old for the database: it is of release %s, and a newer one has migrated the schema, which builds before %s no longer work with; %s", e.Build, e.Floor, e.Remedy())
+	if e.Floor == "" {
+		return fmt.Sprintf("this build (release %s) is too old for the database schema; %s", e.Build, e.Remedy())
+	}
+	return fmt.Sprintf("this build (release %s) is too old for the database schema, which needs release %s or newer",
+		e.Build, e.Floor)
 }
 
 // Remedy says what to do about it.
 func (e *TooOldError) Remedy() string {
+	if e.Floor == "" {
+		return "run the release that has migrated it, or a newer one"
+	}
 	return fmt.Sprintf("run release %s or a newer one", e.Floor)
 }
 
@@ -49,5 +52,5 @@ func Check(floor int, name string) error {
 	if floor <= Revision {
 		return nil
 	}
-	return &TooOldError{Build: Name(), Floor: cmp.Or(name, "with a schema of its own")}
+	return &TooOldError{Build: Name(), Floor: name}
 }
