@@ -322,7 +322,7 @@ func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []
 		for i, place := range places {
 			once[i] = ids[place]
 		}
-		held, err := s.operator.StoredHeld(operator.TiedTo(ctx, tenant), once)
+		held, err := s.operator.StoredHeld(operator.WithTenant(ctx, tenant), once)
 		if err != nil {
 			return jobs, &lookAfterStore{err}
 		}

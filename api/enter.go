@@ -172,7 +172,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	defer done()
 	answer := s.bodies.room(who)
 	defer answer.keep(0)
-	inner := operator.TiedTo(inSpan, tenantOf(who))
+	inner := operator.WithTenant(inSpan, tenantOf(who))
 	for key, value := range map[contextKey]any{
 		principalKey: who, callerKey: callerOf(who, r), slotsKey: done,
 		answerKey: answer,

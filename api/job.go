@@ -165,7 +165,7 @@ func (s *server) findGroup(ctx context.Context, wanted []operator.Wanted) []answ
 		for i, place := range places {
 			some[i] = wanted[place]
 		}
-		jobs, err := s.operator.Find(operator.TiedTo(ctx, tenant), some)
+		jobs, err := s.operator.Find(operator.WithTenant(ctx, tenant), some)
 		for i, place := range places {
 			answers[place].err = err
 			if err == nil {

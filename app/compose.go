@@ -80,10 +80,10 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 
 func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) error {
 	l, err := listener.New(p.config.ListenURL, dispatcher.Channel, wake, listener.Config{
-		AlsoWake:  []listener.Signal{wakeReaper},
-		ByPayload: map[string]listener.Signal{schedule.WakePayload: wakeScheduler},
-		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they apply their new poll intervals at once
-		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")),
+		AlsoWake:    []listener.Signal{wakeReaper},
+		ByPayload:   map[string]listener.Signal{schedule.WakePayload: wakeScheduler},
+		OnListening: func(bool) { wake.Set(); wakeReaper.Set() }, // they apply their new poll intervals at once
+		Pool:        p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")),
 		Registerer: p.config.Registry,
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) e
 	}
 	p.listener = l
 	p.components = append(p.components, &component{name: "listener", run: l.Run, look: func() State {
-		if !l.Hearing() {
+		if !l.Listening() {
 			return State{State: stateDeaf, Detail: "no notifications arrive: jobs are found by polling"}
 		}
 		return State{State: stateHearing}
@@ -112,7 +112,7 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 		LogJobs: c.LogJobs,
 	}
 	if p.listener != nil {
-		d.Hearing = p.listener.Hearing
+		d.Listening = p.listener.Listening
 	}
 	made, err := dispatcher.New(p.handlers, mux, d)
 	if err != nil {
@@ -171,7 +171,7 @@ func (p *process) addReaper(wake <-chan struct{}) error {
 		Logger: p.log, Registerer: p.config.Registry,
 	}
 	if p.listener != nil {
-		c.Hearing = p.listener.Hearing
+		c.Listening = p.listener.Listening
 	}
 	r, err := reaper.New(p.handlers, c)
 	if err != nil {

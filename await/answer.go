@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	coalesce    = 5 * time.Millisecond // shortest pause between two queries
-	hearingPoll = time.Second          // for ends that are not announced
-	deafPoll    = 2 * time.Second      // at most, growing from a tenth of a second
-	missing     = 10 * time.Second     // how long a job may be missing: its transaction may be about to commit
-	askBatch    = 10_000               // jobs per query
-	askTimeout  = 5 * time.Second
+	coalesce     = 5 * time.Millisecond // shortest pause between two queries
+	hearingPoll  = time.Second          // for ends that are not announced
+	fallbackPoll = 2 * time.Second      // at most, growing from a tenth of a second
+	missing      = 10 * time.Second     // how long a job may be missing: its transaction may be about to commit
+	askBatch     = 10_000               // jobs per query
+	askTimeout   = 5 * time.Second
 )
 
 // answer queries the jobs that are waited for until ctx ends: all of them when woken or when it is time to poll, and
@@ -34,7 +34,7 @@ const (
 // No end is missed. A new wait is in the map before its first query, so if the job ends after that query's snapshot,
 // its end is announced and the wake-up finds the wait; if the announcement is lost, the poll finds the job.
 func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
-	deaf, retry := backoff.Backoff{Max: deafPoll}, backoff.Backoff{Max: deafPoll}
+	deaf, retry := backoff.Backoff{Max: fallbackPoll}, backoff.Backoff{Max: fallbackPoll}
 	poll := time.NewTimer(time.Hour)
 	defer poll.Stop()
 	var due time.Time       // when all jobs are queried at the latest
@@ -85,7 +85,7 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 
 // pollInterval returns the time until the next poll. It grows while the listener is deaf and no new wait begins.
 func (w *Waiter) pollInterval(deaf *backoff.Backoff) time.Duration {
-	if w.listener.Hearing() {
+	if w.listener.Listening() {
 		deaf.Reset()
 		return w.poll
 	}

@@ -154,7 +154,7 @@ func TestWhatNobodyAnnouncesIsPolledFor(t *testing.T) {
 			r.seen(t, 1)
 			settleAll(t, r)
 			wantSeven(t, receive(t, answer, "the end of the job"))
-			if name == "deaf" && r.listener.Hearing() {
+			if name == "deaf" && r.listener.Listening() {
 				t.Error("the listener hears: the test proves nothing")
 			}
 		})

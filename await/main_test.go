@@ -91,7 +91,7 @@ func newRig(t *testing.T, change func(*Waiter, *Config)) *rig {
 // hears waits until the listener hears.
 func (r *rig) hears(t *testing.T) {
 	t.Helper()
-	awaitThat(t, "the listener hears", r.listener.Hearing)
+	awaitThat(t, "the listener hears", r.listener.Listening)
 }
 
 // seen waits until everybody who waits was found to wait for an open job.
@@ -177,7 +177,7 @@ func work(t *testing.T, db *pgxpool.Pool, handler func(context.Context, *outbox.
 	mux := new(dispatcher.Mux)
 	mux.Use(use...)
 	dispatcher.HandleResult(mux, handler, dispatcher.KindConfig{Backoff: dispatcher.Waits()})
-	d, err := dispatcher.New(db, mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond})
+	d, err := dispatcher.New(db, mux, dispatcher.Config{FallbackPollInterval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

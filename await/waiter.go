@@ -86,7 +86,7 @@ func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
 		waits: map[outbox.ID]*watch{}, fresh: map[outbox.ID]struct{}{},
 	}
 	l, err := listener.New(config.ListenURL, Channel, w.wake, listener.Config{
-		AppName: "posthaste-waiter", Pool: pool, Canary: pool, Logger: w.log, OnHearing: func(bool) { w.wake.Set() },
+		AppName: "posthaste-waiter", Pool: pool, Canary: pool, Logger: w.log, OnListening: func(bool) { w.wake.Set() },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("waiter: %w", err)

@@ -25,6 +25,6 @@
 //
 // Nothing is registered outside the table of routes, and each row names the parameters that it accepts. GET changes
 // nothing. Data that a principal may not see is not on its pages, and its tenant's row security applies (see
-// operator.TiedTo). Every byte of a job is text: it is escaped in its context, and the pages' policy runs no script but
-// the console's own.
+// operator.WithTenant). Every byte of a job is text: it is escaped in its context, and the pages' policy runs no script
+// but the console's own.
 package console

@@ -122,7 +122,7 @@ func (s *site) enter(v *visit) (err error) {
 	}
 	v.leave = sync.OnceFunc(leave)
 	defer v.leave()
-	v.r = v.r.WithContext(operator.TiedTo(v.ctx(), v.tenant()))
+	v.r = v.r.WithContext(operator.WithTenant(v.ctx(), v.tenant()))
 	v.operator = s.operator.As(operator.Actor{Name: v.who.Name, RequestID: v.id})
 	if v.route.acts() {
 		defer s.watch.LetterGroups.Outdate()

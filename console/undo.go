@@ -338,7 +338,7 @@ func doUndo(v *visit, o *operator.Operator) error {
 		o = o.Because(fmt.Sprintf("undo of act %d", e.ID))
 	}
 	changed := false
-	err = o.AtOnce(v.ctx(), func(o *operator.Operator) error {
+	err = o.InSnapshot(v.ctx(), func(o *operator.Operator) error {
 		now, err := u.thing.standing(v.ctx(), o, e)
 		if changed = err == nil && !now.asLeft(e); err != nil || changed {
 			return err

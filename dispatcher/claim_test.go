@@ -179,7 +179,7 @@ func TestNoHandlerClaimsNothing(t *testing.T) {
 	db := pgtest.New(t)
 	id := enqueue(t, db, probe{}, outbox.Options{})
 	config := quiet(nil)
-	config.DeafPollInterval = 10 * time.Millisecond
+	config.FallbackPollInterval = 10 * time.Millisecond
 	d := start(t, db, new(dispatcher.Mux), config)
 	awaitThat(t, "a few polls", func() bool { return d.metric(t, "job_poll_scanned_total") >= 5 })
 	d.stop(t)
@@ -196,7 +196,7 @@ func TestPausedQueueIsNotClaimed(t *testing.T) {
 	id := enqueue(t, db, probe{}, outbox.Options{Priority: 4})
 	wake := make(chan struct{}, 1)
 	config := quiet(wake)
-	config.DeafPollInterval = 10 * time.Millisecond
+	config.FallbackPollInterval = 10 * time.Millisecond
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
 	awaitStops(t, d, 6)
 	wantState(t, db, id, "pending attempt=0 epoch=0 lost=0 error=")
@@ -223,7 +223,7 @@ func TestConcurrentClaimersShareWithoutOverlap(t *testing.T) {
 	var dispatchers []*running
 	for range 8 {
 		config := quiet(nil)
-		config.DeafPollInterval = 50 * time.Millisecond // a claim skips what another is about to give up
+		config.FallbackPollInterval = 50 * time.Millisecond // a claim skips what another is about to give up
 		config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}
 		dispatchers = append(dispatchers, start(t, db, mux, config))
 	}

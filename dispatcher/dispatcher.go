@@ -170,7 +170,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 }
 
 // Config configures a dispatcher. Its zero value is a sane production setup that works the queue "default" and polls
-// every two seconds; set Wake and Hearing, from a listener, to start jobs within milliseconds.
+// every two seconds; set Wake and Listening, from a listener, to start jobs within milliseconds.
 type Config struct {
 	Queues map[string]QueueConfig // nil works the queue "default". outbox.Options.Queue documents valid names
 	// Worker names the holder of the leases; "" means host-pid. A random suffix is added, so names may repeat. The
@@ -179,15 +179,15 @@ type Config struct {
 
 	// Wake signals that there may be work. A receive is a hint; any number may be lost.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake is currently reliable. Nil means it never is.
-	Hearing func() bool
+	// Listening reports whether Wake is currently reliable. Nil means it never is.
+	Listening func() bool
 
-	PollInterval     time.Duration // between looks while Hearing reports true; 0 means 30 s
-	DeafPollInterval time.Duration // between looks otherwise; 0 means 2 s, or PollInterval if that is less
-	LeaseTTL         time.Duration // 0 means 15 s, the least is 1 s; after it others take over a dead worker's jobs
-	Timeout          time.Duration // of one attempt; 0 means 5 min
-	Backoff          BackoffPolicy // nil means Exponential(1 s, 1 h)
-	GracePeriod      time.Duration // for running jobs after a stop; 0 means 20 s, negative none
+	PollInterval         time.Duration // between looks while Listening reports true; 0 means 30 s
+	FallbackPollInterval time.Duration // between looks otherwise; 0 means 2 s, or PollInterval if that is less
+	LeaseTTL             time.Duration // 0 means 15 s, the least is 1 s; after it others take over a dead worker's jobs
+	Timeout              time.Duration // of one attempt; 0 means 5 min
+	Backoff              BackoffPolicy // nil means Exponential(1 s, 1 h)
+	GracePeriod          time.Duration // for running jobs after a stop; 0 means 20 s, negative none
 
 	LogJobs    LogJobs               // which lines about jobs are logged; "" means LogAll
 	Logger     *slog.Logger          // nil logs nothing
@@ -210,7 +210,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.LogJobs = cmp.Or(c.LogJobs, LogAll)
 	c.PollInterval = cmp.Or(c.PollInterval, 30*time.Second)
-	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
+	c.FallbackPollInterval = cmp.Or(c.FallbackPollInterval, min(2*time.Second, c.PollInterval))
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.claimBytes = cmp.Or(c.claimBytes, maxClaimBytes)
@@ -218,8 +218,8 @@ func (c Config) withDefaults() Config {
 	if c.Backoff == nil {
 		c.Backoff = Exponential(time.Second, time.Hour)
 	}
-	if c.Hearing == nil {
-		c.Hearing = func() bool { return false }
+	if c.Listening == nil {
+		c.Listening = func() bool { return false }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -229,10 +229,10 @@ func (c Config) withDefaults() Config {
 
 // poll returns the time between looks for jobs that nobody has announced.
 func (c Config) poll() time.Duration {
-	if c.Hearing() {
+	if c.Listening() {
 		return c.PollInterval
 	}
-	return c.DeafPollInterval
+	return c.FallbackPollInterval
 }
 
 func hostname() string {
@@ -267,7 +267,7 @@ func (c Config) validate() error {
 	}
 	within("Config.LeaseTTL", c.LeaseTTL, time.Second)
 	within("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
-	within("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
+	within("Config.FallbackPollInterval", c.FallbackPollInterval, 10*time.Millisecond)
 	within("Config.Timeout", c.Timeout, minTimeout)
 	within("Config.GracePeriod", max(c.GracePeriod, 0), 0)
 	return errors.Join(errs...)

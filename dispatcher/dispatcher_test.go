@@ -32,12 +32,12 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 			"huge":                   {Concurrency: 100_001},
 			"no such!":               {},
 		},
-		Worker:           "a b",
-		LeaseTTL:         time.Millisecond,
-		PollInterval:     time.Millisecond,
-		DeafPollInterval: -time.Second,
-		Timeout:          math.MaxInt64,
-		GracePeriod:      math.MaxInt64,
+		Worker:               "a b",
+		LeaseTTL:             time.Millisecond,
+		PollInterval:         time.Millisecond,
+		FallbackPollInterval: -time.Second,
+		Timeout:              math.MaxInt64,
+		GracePeriod:          math.MaxInt64,
 	})
 	if err == nil {
 		t.Fatal("New accepts it")
@@ -45,7 +45,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	for _, want := range []string{
 		"name is empty, want", "name is 129 bytes long", `name is "no such!": byte 2 is " "`, "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`,
 		`kind "c": KindConfig.Timeout is 30ns, want 1ms to 100 years, or 0 for that of the process`, `has the code ""`,
-		`Worker is "a b", want up to 128 characters without spaces`, "LeaseTTL is 1ms, want 1s to 100 years", "PollInterval is 1ms", "DeafPollInterval is -1s",
+		`Worker is "a b", want up to 128 characters without spaces`, "LeaseTTL is 1ms, want 1s to 100 years", "PollInterval is 1ms", "FallbackPollInterval is -1s",
 		"Timeout is 2562047h", "GracePeriod is 2562047h",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -54,7 +54,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues", "Config.Queues",
-		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "Config.GracePeriod", "KindConfig.Timeout", "KindConfig.FailOn", "KindConfig.Timeout",
+		"Config.Worker", "Config.LeaseTTL", "Config.PollInterval", "Config.FallbackPollInterval", "Config.Timeout", "Config.GracePeriod", "KindConfig.Timeout", "KindConfig.FailOn", "KindConfig.Timeout",
 	}
 	if diff := cmp.Diff(want, fieldsOf(err)); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)
@@ -348,7 +348,7 @@ func TestConnectionsAreCut(t *testing.T) {
 	const jobs = 1500
 	enqueueProbes(t, db, jobs, outbox.Options{})
 	config := quiet(nil)
-	config.DeafPollInterval = 20 * time.Millisecond
+	config.FallbackPollInterval = 20 * time.Millisecond
 	config.LeaseTTL = 2 * time.Second
 	config.Backoff = dispatcher.Waits(0)
 	user, err := pgxpool.NewWithConfig(t.Context(), named(db, "victim"))

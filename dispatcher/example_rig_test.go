@@ -43,7 +43,7 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 func workUntil(mux *dispatcher.Mux, pool *pgxpool.Pool, heard <-chan struct{}) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	d, err := dispatcher.New(pool, mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond})
+	d, err := dispatcher.New(pool, mux, dispatcher.Config{FallbackPollInterval: 20 * time.Millisecond})
 	if err != nil {
 		panic(err)
 	}

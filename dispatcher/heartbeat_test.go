@@ -50,7 +50,7 @@ func TestADispatcherSaysAtOnceThatItHears(t *testing.T) {
 	db := pgtest.New(t)
 	var hears atomic.Bool
 	config := quiet(nil)
-	config.Hearing = hears.Load
+	config.Listening = hears.Load
 	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
 	for _, now := range []bool{false, true, false} {
 		hears.Store(now)

@@ -46,7 +46,7 @@ func TestOnResultRunsForEverySuccess(t *testing.T) {
 	})
 	ids := enqueueProbes(t, db, 3, outbox.Options{Priority: 3})
 	// NOTIFY announces the hook that a handler's own transaction stores, and nothing listens here.
-	start(t, db, mux, dispatcher.Config{PollInterval: 100 * time.Millisecond, DeafPollInterval: 100 * time.Millisecond})
+	start(t, db, mux, dispatcher.Config{PollInterval: 100 * time.Millisecond, FallbackPollInterval: 100 * time.Millisecond})
 	await(t, db, "two hooks are done", `SELECT count(*) = 2 FROM outbox.history WHERE kind = 'probe:on_success' AND priority = 3 AND parent_id IS NOT NULL`)
 	got := map[outbox.ID]call{}
 	for range 2 {

@@ -139,7 +139,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		func() { d.leases.keep(afterJobs) },
 		func() { d.leases.watch(afterJobs) },
 		func() { d.leases.watchCancellations(afterJobs) },
-		func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Hearing) })
+		func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Listening) })
 	return []stage{
 		start(func() {}, claims...), // they end with ctx
 		{d.endWorkers, d.running.Wait},

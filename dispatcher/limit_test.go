@@ -272,7 +272,7 @@ func TestPauseAndResumeWithoutAWakeUp(t *testing.T) {
 	db := pgtest.New(t)
 	enqueueProbes(t, db, 400, outbox.Options{})
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { time.Sleep(10 * time.Millisecond); return nil }), dispatcher.Config{
-		PollInterval: time.Hour, DeafPollInterval: time.Hour,
+		PollInterval: time.Hour, FallbackPollInterval: time.Hour,
 		Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 2}},
 	})
 	await(t, db, "some are done", `SELECT count(*) > 10 FROM outbox.history`)

@@ -57,8 +57,8 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 	synctest.Test(t, func(t *testing.T) {
 		config.Queues = map[string]QueueConfig{engine.DefaultQueue: {Concurrency: workers}}
 		config.PollInterval = max(config.PollInterval, 0)
-		if config.DeafPollInterval == 0 {
-			config.PollInterval, config.DeafPollInterval = time.Hour, time.Hour
+		if config.FallbackPollInterval == 0 {
+			config.PollInterval, config.FallbackPollInterval = time.Hour, time.Hour
 		}
 		d, err := New(nil, mux, config)
 		if err != nil {
@@ -158,7 +158,7 @@ func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ran []time.Duration
 			var began time.Time
-			config := Config{PollInterval: 30 * time.Second, DeafPollInterval: 2 * time.Second, Hearing: func() bool { return hearing }}
+			config := Config{PollInterval: 30 * time.Second, FallbackPollInterval: 2 * time.Second, Listening: func() bool { return hearing }}
 			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
 				ran = append(ran, time.Since(began))
 				return nil
@@ -962,7 +962,7 @@ func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
 					}
 					return nil
 				}
-				config := Config{PollInterval: 2 * time.Second, DeafPollInterval: 2 * time.Second}
+				config := Config{PollInterval: 2 * time.Second, FallbackPollInterval: 2 * time.Second}
 				inMemory(t, 4, handler, config, func(r rig) {
 					r.addKeyed(late.of, 1, 0, late.key) // its flow is known, and drained
 					r.sleep(5 * time.Second)

@@ -54,7 +54,7 @@ func handle(h handler, config ...dispatcher.KindConfig) *dispatcher.Mux {
 // quiet returns a configuration in which only the startup scan, a timer for a known due time, or Wake makes the
 // dispatcher look for jobs.
 func quiet(wake <-chan struct{}) dispatcher.Config {
-	return dispatcher.Config{PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake}
+	return dispatcher.Config{PollInterval: time.Hour, FallbackPollInterval: time.Hour, Wake: wake}
 }
 
 // running is a dispatcher at work.

@@ -117,8 +117,8 @@ func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 	}
 	for range 3 {
 		start(t, db, handle(handler, dispatcher.KindConfig{Backoff: dispatcher.Waits(time.Millisecond)}), dispatcher.Config{
-			DeafPollInterval: 50 * time.Millisecond, // nobody is notified of a lease that expired
-			Queues:           map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 8}},
+			FallbackPollInterval: 50 * time.Millisecond, // nobody is notified of a lease that expired
+			Queues:               map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 8}},
 		})
 	}
 	awaitSucceeded(t, db, len(requests))

@@ -24,7 +24,7 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	var mux Mux
 	ran := make(chan int64, 2)
 	Handle(&mux, func(_ context.Context, job *outbox.Job[tiny]) error { ran <- job.Epoch; return nil })
-	d, err := New(db, &mux, Config{PollInterval: time.Hour, DeafPollInterval: time.Hour})
+	d, err := New(db, &mux, Config{PollInterval: time.Hour, FallbackPollInterval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

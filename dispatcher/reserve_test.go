@@ -219,7 +219,7 @@ func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
 
 // Some seconds after the last job of another tenant is gone, root gets all workers again.
 func TestReservedWorkersAreFreed(t *testing.T) {
-	polls := Config{PollInterval: time.Second, DeafPollInterval: time.Second}
+	polls := Config{PollInterval: time.Second, FallbackPollInterval: time.Second}
 	besideEndless(t, outbox.RootTenant, 50*time.Millisecond, polls, func(r endless) {
 		r.another(numbered(1))
 		r.add(outbox.RootTenant, 16, 0)

@@ -49,7 +49,7 @@ func TestEventsRebuildEveryFlow(t *testing.T) {
 			ids = append(ids, enqueue(t, db, probe{i}, opts))
 		}
 		mux := handle(endSomehow)
-		config := dispatcher.Config{PollInterval: 20 * time.Millisecond, DeafPollInterval: 20 * time.Millisecond, LeaseTTL: time.Minute}
+		config := dispatcher.Config{PollInterval: 20 * time.Millisecond, FallbackPollInterval: 20 * time.Millisecond, LeaseTTL: time.Minute}
 		start(t, db, mux, config)
 		second := start(t, db, mux, config)
 		reapAll(t, db)

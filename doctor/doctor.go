@@ -53,7 +53,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Release()
-	ctx = operator.TiedTo(ctx, outbox.ID{}) // as ask does
+	ctx = operator.WithTenant(ctx, outbox.ID{}) // as ask does
 	e := &examination{patient: p, conn: conn.Conn()}
 	for _, question := range []struct {
 		name  string

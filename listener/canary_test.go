@@ -22,7 +22,7 @@ func TestHalfOpenConnectionIsNoticedAndReplaced(t *testing.T) {
 	if got := r.metric(t, "outbox_listener_canary_failures_total"); got != 1 {
 		t.Errorf("%v canaries were lost until the connection was replaced, want 1", got)
 	}
-	await(t, "it hears again", r.Hearing)
+	await(t, "it hears again", r.Listening)
 	r.notify(t)
 	r.awaitWake(t)
 	stop()
@@ -40,7 +40,7 @@ func TestUnlistenBehindOurBackIsNoticed(t *testing.T) {
 	stop := r.startHearing(t)
 	r.proxy.inject("UNLISTEN *")
 	r.awaitWake(t) // from the new connection
-	await(t, "it hears again", r.Hearing)
+	await(t, "it hears again", r.Listening)
 	stop()
 	r.wantReported(t, true, false, true, false)
 }
@@ -51,11 +51,11 @@ func TestPoolerThatSwallowsListenIsDeafFromTheStart(t *testing.T) {
 	r.proxy.behave.Store(swallowListen)
 	stop := r.start(t)
 	await(t, "a canary got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 1 })
-	if r.Hearing() || r.metric(t, "outbox_listener_connected") != 0 {
-		t.Error("Hearing through a pooler that swallows LISTEN")
+	if r.Listening() || r.metric(t, "outbox_listener_connected") != 0 {
+		t.Error("Listening through a pooler that swallows LISTEN")
 	}
 	r.proxy.behave.Store(forward)
-	await(t, "it hears without the pooler", r.Hearing)
+	await(t, "it hears without the pooler", r.Listening)
 	stop()
 	want := []string{"WARN listener is deaf", "INFO listener connected", "INFO listener stopped"}
 	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
@@ -71,7 +71,7 @@ func TestCanarySentToAnotherDatabaseMeansDeaf(t *testing.T) {
 	})
 	r.start(t)
 	await(t, "a canary got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 1 })
-	await(t, "it does not hear", func() bool { return !r.Hearing() })
+	await(t, "it does not hear", func() bool { return !r.Listening() })
 }
 
 func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
@@ -112,9 +112,9 @@ func TestNoWayToSendACanary(t *testing.T) {
 	t.Run("and nothing heard means deaf", func(t *testing.T) {
 		t.Parallel()
 		r := arrange(t)
-		await(t, "it is deaf", func() bool { return !r.Hearing() })
+		await(t, "it is deaf", func() bool { return !r.Listening() })
 		r.proxy.behave.Store(forward)
-		await(t, "it hears again", r.Hearing)
+		await(t, "it hears again", r.Listening)
 	})
 	t.Run("but notifications heard mean hearing", func(t *testing.T) {
 		t.Parallel()
@@ -124,7 +124,7 @@ func TestNoWayToSendACanary(t *testing.T) {
 			r.notify(t)
 			return r.metric(t, "outbox_listener_canary_failures_total") >= failed+2
 		})
-		if !r.Hearing() {
+		if !r.Listening() {
 			t.Error("deaf although notifications arrive")
 		}
 		r.wantReported(t, true)

@@ -46,9 +46,9 @@ type Config struct {
 	// been missed. Those notifications set the wake signal and AlsoWake, too.
 	ByPayload map[string]Signal
 
-	// OnHearing is called with every change of Hearing, one call at a time. A slow one delays reconnecting, but never
-	// pins a connection. Nil means no call.
-	OnHearing func(hearing bool)
+	// OnListening is called with every change of Listening, one call at a time. A slow one delays reconnecting, but
+	// never pins a connection. Nil means no call.
+	OnListening func(listening bool)
 
 	// Logger gets one line at Info or Warn per change of state, and one at Debug per attempt. Nil logs nothing.
 	Logger *slog.Logger

@@ -9,7 +9,7 @@
 //	   │ NOTIFY canary        │ └── back after a back-off: "you may have missed something"
 //	   └── pool ◀── canary ◀──┘
 //	                  │
-//	                  └── came back? ──▶ Hearing, OnHearing ──▶ poll seldom or often
+//	                  └── came back? ──▶ Listening, OnListening ──▶ poll seldom or often
 //
 // # Guarantees
 //
@@ -19,7 +19,7 @@
 //     the scan that follows finds whatever was committed while nobody listened.
 //   - The connection is always being read. No handler blocks it, however slowly the signal is read, because a client
 //     that stops reading its notifications keeps vacuum from cleaning up in the whole database.
-//   - Hearing is true only on evidence: a canary, which is a notification on a channel of this listener alone, has
+//   - Listening is true only on evidence: a canary, which is a notification on a channel of this listener alone, has
 //     made its way from the pool through Postgres to the listener. This detects poolers that swallow LISTEN, and an
 //     UNLISTEN by a third party. A connection that lost its canary is replaced. When a canary is late or cannot be
 //     sent, other notifications count as evidence.
@@ -33,7 +33,7 @@
 //     sets connect_timeout. A standby or read-only server counts as unreachable.
 //   - Run returns nil soon after its context ends, and leaves nothing running.
 //
-// In plain words: while Hearing is true you will be woken; while it is false, look for yourself.
+// In plain words: while Listening is true you will be woken; while it is false, look for yourself.
 //
 // # Threads
 //

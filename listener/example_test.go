@@ -16,10 +16,10 @@ func Example() {
 	work := func(ctx context.Context, pool *pgxpool.Pool, connString string) error {
 		wake := listener.NewSignal()
 		l, err := listener.New(connString, "outbox_jobs", wake, listener.Config{
-			Canary:     pool,
-			Logger:     slog.Default(),
-			Registerer: prometheus.DefaultRegisterer,
-			OnHearing:  func(bool) { wake.Set() }, // apply the new poll interval at once
+			Canary:      pool,
+			Logger:      slog.Default(),
+			Registerer:  prometheus.DefaultRegisterer,
+			OnListening: func(bool) { wake.Set() }, // apply the new poll interval at once
 		})
 		if err != nil {
 			return err
@@ -29,7 +29,7 @@ func Example() {
 
 		for ctx.Err() == nil {
 			poll := time.Second
-			if l.Hearing() {
+			if l.Listening() {
 				poll = 30 * time.Second
 			}
 			select {

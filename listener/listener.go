@@ -20,11 +20,11 @@ import (
 // A Listener turns the notifications of one channel into wake-ups. Make one with New. Its methods are safe for
 // concurrent use.
 type Listener struct {
-	channel   string
-	wake      Signal
-	alsoWake  []Signal
-	byPayload map[string]Signal
-	onHearing func(bool)
+	channel     string
+	wake        Signal
+	alsoWake    []Signal
+	byPayload   map[string]Signal
+	onListening func(bool)
 
 	connect  connector
 	canary   string // a channel of this listener alone
@@ -34,7 +34,7 @@ type Listener struct {
 
 	running atomic.Bool
 	hearing atomic.Bool
-	mu      sync.Mutex // serializes changes of state, their logs and OnHearing
+	mu      sync.Mutex // serializes changes of state, their logs and OnListening
 	state   state
 
 	log     *slog.Logger
@@ -56,24 +56,24 @@ func New(connString, channel string, wake Signal, cfg Config) (*Listener, error)
 	}
 	interval := cmp.Or(cfg.CanaryInterval, defaultCanaryInterval)
 	return &Listener{
-		channel:   channel,
-		wake:      wake,
-		alsoWake:  cfg.AlsoWake,
-		byPayload: cfg.ByPayload,
-		onHearing: cfg.OnHearing,
-		connect:   connect,
-		canary:    "outbox_canary_" + strings.ToLower(rand.Text()),
-		senders:   append(senders, ownConnection{connect}),
-		interval:  interval,
-		patience:  cmp.Or(cfg.patience, min(interval, maxCanaryPatience)),
-		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
-		metrics:   newMetrics(cfg.Registerer, channel),
+		channel:     channel,
+		wake:        wake,
+		alsoWake:    cfg.AlsoWake,
+		byPayload:   cfg.ByPayload,
+		onListening: cfg.OnListening,
+		connect:     connect,
+		canary:      "outbox_canary_" + strings.ToLower(rand.Text()),
+		senders:     append(senders, ownConnection{connect}),
+		interval:    interval,
+		patience:    cmp.Or(cfg.patience, min(interval, maxCanaryPatience)),
+		log:         cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		metrics:     newMetrics(cfg.Registerer, channel),
 	}, nil
 }
 
-// Hearing reports whether the listener is known to hear: it is connected, and
-// its last canary came back. While it is false, rely on polling.
-func (l *Listener) Hearing() bool { return l.hearing.Load() }
+// Listening reports whether the listener is known to receive notifications: it is connected, and its last canary came
+// back. While it is false, rely on polling.
+func (l *Listener) Listening() bool { return l.hearing.Load() }
 
 // Run listens until ctx is done, and then returns nil. It survives any failure of the connection and reconnects for as
 // long as that takes. It does not return before everything that it started has ended. It may run again, but not twice

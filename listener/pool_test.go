@@ -23,7 +23,7 @@ func hears(t *testing.T, db *pgxpool.Pool, l *listener.Listener, wake listener.S
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 	defer func() { stop(); <-done }()
-	await(t, "it hears", l.Hearing)
+	await(t, "it hears", l.Listening)
 	for len(wake) > 0 {
 		<-wake
 	}
@@ -91,7 +91,7 @@ func TestABoundOnIdleSessionsIsNotForListeners(t *testing.T) {
 	r.exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET idle_session_timeout = 500', current_database()); END $$`)
 	r.startHearing(t)
 	<-time.After(2 * time.Second) // the window, not a synchronisation
-	if got := r.metric(t, "outbox_listener_reconnects_total"); got != 0 || !r.Hearing() {
-		t.Errorf("%v reconnects in two seconds, hearing = %t", got, r.Hearing())
+	if got := r.metric(t, "outbox_listener_reconnects_total"); got != 0 || !r.Listening() {
+		t.Errorf("%v reconnects in two seconds, hearing = %t", got, r.Listening())
 	}
 }

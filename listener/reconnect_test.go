@@ -15,7 +15,7 @@ func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
 	for i := range 3 {
 		r.exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1", app+"-listener")
 		r.awaitWake(t) // although nobody notified
-		await(t, "it hears again", r.Hearing)
+		await(t, "it hears again", r.Listening)
 		if got, want := r.metric(t, "outbox_listener_reconnects_total"), float64(i+1); got != want {
 			t.Errorf("reconnects = %v, want %v", got, want)
 		}
@@ -38,12 +38,12 @@ func TestServerThatIsDownAtStartIsTriedWithPatience(t *testing.T) {
 	if most := 4 + int32(took/(300*time.Millisecond)); attempted > most {
 		t.Errorf("%d attempts in %s, want %d at most", attempted, took, most)
 	}
-	if r.Hearing() {
-		t.Error("Hearing without a server")
+	if r.Listening() {
+		t.Error("Listening without a server")
 	}
 	r.proxy.behave.Store(forward)
 	r.awaitWake(t)
-	await(t, "it hears", r.Hearing)
+	await(t, "it hears", r.Listening)
 
 	stop()
 	// One connection per attempt: pgx would make another, to cancel nothing.
@@ -63,11 +63,11 @@ func TestOutageIsTwoWarnings(t *testing.T) {
 	r := newRig(t, nil)
 	stop := r.startHearing(t)
 	r.proxy.down()
-	await(t, "the outage shows", func() bool { return !r.Hearing() })
+	await(t, "the outage shows", func() bool { return !r.Listening() })
 	await(t, "it cannot connect", func() bool { return len(r.log.news(t)) >= 3 })
 	r.proxy.up()
 	r.awaitWake(t)
-	await(t, "it hears again", r.Hearing)
+	await(t, "it hears again", r.Listening)
 
 	stop()
 	want := []string{
@@ -90,12 +90,12 @@ func TestReadOnlyServerIsRefused(t *testing.T) {
 	r.exec(t, "ALTER DATABASE "+name+" SET default_transaction_read_only = on")
 	r.start(t)
 	await(t, "two attempts were refused", func() bool { return r.proxy.accepted.Load() >= 2 })
-	if r.Hearing() {
-		t.Error("Hearing on a read-only server")
+	if r.Listening() {
+		t.Error("Listening on a read-only server")
 	}
 	r.exec(t, "ALTER DATABASE "+name+" RESET default_transaction_read_only")
 	r.awaitWake(t)
-	await(t, "it hears", r.Hearing)
+	await(t, "it hears", r.Listening)
 }
 
 // pgxlisten sends LISTEN without a deadline.
@@ -109,7 +109,7 @@ func TestListenThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 		return len(pairs) == 1 && pairs[0].frozen.Load()
 	})
 	r.proxy.behave.Store(forward)
-	await(t, "it hears over another connection", r.Hearing)
+	await(t, "it hears over another connection", r.Listening)
 }
 
 func TestRunRefusesToRunTwiceAtATime(t *testing.T) {
@@ -119,7 +119,7 @@ func TestRunRefusesToRunTwiceAtATime(t *testing.T) {
 	if err := r.Run(t.Context()); err == nil {
 		t.Error("second Run = nil, want an error")
 	}
-	if !r.Hearing() {
+	if !r.Listening() {
 		t.Error("the second Run stopped the first")
 	}
 	stop()

@@ -31,7 +31,7 @@ const (
 )
 
 // rig is a listener and what surrounds it: a database, a proxy between the two,
-// the wake-up, a registry, a log and the story of Hearing.
+// the wake-up, a registry, a log and the story of Listening.
 type rig struct {
 	*listener.Listener
 	pool  *pgxpool.Pool
@@ -43,7 +43,7 @@ type rig struct {
 	password string // in the listener's connection string
 
 	mu       sync.Mutex
-	reported []bool // to OnHearing
+	reported []bool // to OnListening
 }
 
 // newRig makes a listener with a short canary interval; change adapts it.
@@ -64,7 +64,7 @@ func newRig(t *testing.T, change func(*rig, *listener.Config)) *rig {
 		AppName:        app,
 		Canary:         pool,
 		CanaryInterval: interval,
-		OnHearing:      r.hearing,
+		OnListening:    r.hearing,
 		Logger:         slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Registerer:     r.reg,
 	}
@@ -113,8 +113,8 @@ func (r *rig) start(t *testing.T) (stop func()) {
 		case <-time.After(soon):
 			t.Error("Run did not return")
 		}
-		if r.Hearing() {
-			t.Error("Hearing after Run has returned")
+		if r.Listening() {
+			t.Error("Listening after Run has returned")
 		}
 		if bytes.Contains(r.log.bytes(), []byte(r.password)) {
 			t.Errorf("the log tells the password:\n%s", r.log.bytes())
@@ -129,7 +129,7 @@ func (r *rig) start(t *testing.T) (stop func()) {
 func (r *rig) startHearing(t *testing.T) (stop func()) {
 	t.Helper()
 	stop = r.start(t)
-	await(t, "the listener hears", r.Hearing)
+	await(t, "the listener hears", r.Listening)
 	r.awaitWake(t)
 	return stop
 }
@@ -176,7 +176,7 @@ func (r *rig) wantReported(t *testing.T, want ...bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if diff := cmp.Diff(want, r.reported); diff != "" {
-		t.Errorf("OnHearing was told (-want +got):\n%s", diff)
+		t.Errorf("OnListening was told (-want +got):\n%s", diff)
 	}
 }
 

@@ -76,7 +76,7 @@ func (s *session) watch(ctx context.Context) {
 	for {
 		err := s.probe(ctx)
 		if err == nil {
-			if s.proven = true; !s.Hearing() {
+			if s.proven = true; !s.Listening() {
 				s.enter(ctx, hearing)
 			}
 			err = s.rest(ctx)

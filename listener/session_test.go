@@ -66,8 +66,8 @@ func TestIdleListenerSingsAtMostTwiceAMinute(t *testing.T) {
 		if got := e.sent; got < 110 || got > 120 {
 			t.Errorf("canaries in an hour = %d, want up to 120", got)
 		}
-		if !s.Hearing() || s.deaf {
-			t.Errorf("hearing = %t and deaf = %t, want true and false", s.Hearing(), s.deaf)
+		if !s.Listening() || s.deaf {
+			t.Errorf("hearing = %t and deaf = %t, want true and false", s.Listening(), s.deaf)
 		}
 	})
 }
@@ -77,8 +77,8 @@ func TestCanaryThatTakesMoreThanFiveSecondsIsLost(t *testing.T) {
 		s, _ := watched(t, 4*time.Second, 4*time.Second, 6*time.Second)
 		start := time.Now()
 		s.watch(t.Context())
-		if !s.deaf || s.Hearing() {
-			t.Errorf("deaf = %t and hearing = %t, want true and false", s.deaf, s.Hearing())
+		if !s.deaf || s.Listening() {
+			t.Errorf("deaf = %t and hearing = %t, want true and false", s.deaf, s.Listening())
 		}
 		// Sent at 0, 34 and 68 seconds; the last is lost after five more.
 		if got, want := time.Since(start), 73*time.Second; got != want {
@@ -96,8 +96,8 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		defer stop()
 		start := time.Now()
 		s.watch(ctx)
-		if !s.deaf || s.Hearing() || e.sent != 1 {
-			t.Errorf("deaf = %t, hearing = %t, canaries = %d, want true, false and 1", s.deaf, s.Hearing(), e.sent)
+		if !s.deaf || s.Listening() || e.sent != 1 {
+			t.Errorf("deaf = %t, hearing = %t, canaries = %d, want true, false and 1", s.deaf, s.Listening(), e.sent)
 		}
 		// Asked at 0, 2.5 and 5 seconds, and in vain at 7.5.
 		if got, want := time.Since(start), 10*time.Second; got != want {

@@ -10,7 +10,7 @@ type state int
 
 const (
 	stopped     state = iota
-	hearing           // a canary came back: the only state in which Hearing is true
+	hearing           // a canary came back: the only state in which Listening is true
 	deaf              // connected, but a canary was lost
 	lost              // the connection ended unasked
 	unreachable       // an attempt to connect failed
@@ -46,8 +46,8 @@ func (l *Listener) enter(ctx context.Context, s state, attrs ...slog.Attr) {
 		return
 	}
 	l.metrics.setHearing(hears)
-	if l.onHearing != nil {
-		l.onHearing(hears)
+	if l.onListening != nil {
+		l.onListening(hears)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestNobodyReadsTheSignalAndTheConnectionIsStillRead(t *testing.T) {
 	if pinned != 0 {
 		t.Errorf("%d listeners pin vacuum, want none", pinned)
 	}
-	await(t, "the listener still hears", r.Hearing)
+	await(t, "the listener still hears", r.Listening)
 }
 
 // flood sends n notifications, which Postgres cannot fold into one, and waits

@@ -14,7 +14,7 @@ import (
 // Children lists up to limit jobs (0 means 50; at most 200) that were stored at the end of a job: its follow-ups, and
 // the job of a death hook, open and closed, newest first, without payloads, results and attempts. For the next page,
 // pass the last job's id as before; the zero id begins with the newest. A job that does not exist has no children. In a
-// context that is [TiedTo] a tenant, only that tenant's are listed.
+// context that [WithTenant] has tied to a tenant, only that tenant's are listed.
 func (o *Operator) Children(ctx context.Context, parent, before outbox.ID, limit int) ([]Job, error) {
 	if limit < 0 {
 		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
@@ -22,7 +22,7 @@ func (o *Operator) Children(ctx context.Context, parent, before outbox.ID, limit
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	params := sqlgen.ListChildrenParams{
-		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tiedTo(ctx)),
+		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tenantIn(ctx)),
 		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 	}
 	if !before.IsZero() {

@@ -5,7 +5,7 @@
 // Most acts are one statement; the others are one transaction. They obey the same rules as workers: an act on a job
 // raises the job's epoch, so that a worker that still believes that it owns the job can no longer write anything. Only
 // [Operator.Cancel] leaves a running job to its worker, and asks it to stop. The same statement or transaction writes a
-// row of outbox.audit: who acted, what was changed, and why ([Operator.As], [Operator.Because]). [Operator.In]
+// row of outbox.audit: who acted, what was changed, and why ([Operator.As], [Operator.Because]). [Operator.WithTx]
 // makes an act part of a caller's transaction.
 //
 // Any act added here must record itself in the same way. If it is one statement, use a CTE that inserts what was really

@@ -35,7 +35,7 @@ func ExampleOperator_CreateSchedule() {
 	signUp := func(ctx context.Context, o *operator.Operator, tx pgx.Tx, customer string) error {
 		name := "report-" + customer
 		daily := schedule.Cron(name, "0 7 * * *", "Europe/Berlin", outbox.Raw{KindName: "report.send"}, schedule.Options{Queue: "reports"})
-		first, err := o.In(tx).CreateSchedule(ctx, daily)
+		first, err := o.WithTx(tx).CreateSchedule(ctx, daily)
 		if err != nil {
 			return err // names every mistake, or is schedule.ErrExists
 		}

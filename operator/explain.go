@@ -111,8 +111,8 @@ type Act struct {
 }
 
 // Explain returns why a job does not run, from one snapshot of the database: every reason, the one that applies first.
-// In a context that is [TiedTo] a tenant it leaves out what all tenants share: dispatchers, other running jobs, and who
-// paused a queue. It returns [ErrNotFound] for an unknown job.
+// In a context that [WithTenant] has tied to a tenant, it leaves out what all tenants share: dispatchers, other running
+// jobs, and who paused a queue. It returns [ErrNotFound] for an unknown job.
 func (o *Operator) Explain(ctx context.Context, id outbox.ID) (Explanation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -165,10 +165,10 @@ const turnPatience = "2s"
 // facts queries what is needed: one statement for a job that has ended, two for one that runs or waits. The statements
 // that count the jobs before it are given up after [turnPatience].
 func (o *Operator) facts(ctx context.Context, id outbox.ID, count bool) (f facts, err error) {
-	f.everything = tiedTo(ctx).IsZero()
+	f.everything = tenantIn(ctx).IsZero()
 	err = o.atOneMoment(ctx, func(tx pgx.Tx) error {
 		db := sqlgen.New(tx)
-		found, err := db.ExplainJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tiedTo(ctx)))
+		found, err := db.ExplainJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tenantIn(ctx)))
 		if err != nil {
 			return err
 		}

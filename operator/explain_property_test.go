@@ -314,9 +314,9 @@ func TestExplainAgreesWithAnOracle(t *testing.T) {
 		for _, j := range w.Jobs {
 			explained++
 			everything := r.IntN(3) > 0
-			ctx := operator.TiedTo(t.Context(), outbox.ID{})
+			ctx := operator.WithTenant(t.Context(), outbox.ID{})
 			if !everything {
-				ctx = operator.TiedTo(t.Context(), j.Tenant)
+				ctx = operator.WithTenant(t.Context(), j.Tenant)
 			}
 			e, err := theirs.Explain(ctx, j.ID)
 			if err != nil {

@@ -256,7 +256,7 @@ func (p *plight) explains(theirs *operator.Operator, id outbox.ID, want, says, a
 		p.Errorf("first reason: %q with %q, want %q in it and %q", first.Sentence, got, says, act)
 	}
 	for login, asked := range map[string]*operator.Operator{"the API": theirs, "the owner": p.o} {
-		one, err := asked.Explain(operator.TiedTo(p.Context(), p.of), id)
+		one, err := asked.Explain(operator.WithTenant(p.Context(), p.of), id)
 		if err != nil {
 			p.Fatal(err)
 		}
@@ -269,11 +269,11 @@ func (p *plight) explains(theirs *operator.Operator, id outbox.ID, want, says, a
 			}
 		}
 	}
-	if whole, err := theirs.Explain(operator.TiedTo(p.Context(), outbox.ID{}), id); err != nil || codes(whole) != toAll {
+	if whole, err := theirs.Explain(operator.WithTenant(p.Context(), outbox.ID{}), id); err != nil || codes(whole) != toAll {
 		p.Errorf("all tenants by the API's login: %s, %v; want %s", codes(whole), err, toAll)
 	}
 	for _, owner := range []*operator.Operator{theirs, p.o} {
-		if _, err := owner.Explain(operator.TiedTo(p.Context(), outbox.NewID()), id); !errors.Is(err, operator.ErrNotFound) {
+		if _, err := owner.Explain(operator.WithTenant(p.Context(), outbox.NewID()), id); !errors.Is(err, operator.ErrNotFound) {
 			p.Errorf("another tenant: %v, want ErrNotFound", err)
 		}
 	}

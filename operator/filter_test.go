@@ -114,14 +114,14 @@ func TestChildrenAreListedOpenAndClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		theirs := operator.New(pgtest.Login(t, db, "outbox_api"))
-		ctx := operator.TiedTo(t.Context(), tenant)
+		ctx := operator.WithTenant(t.Context(), tenant)
 		page, err := theirs.Children(ctx, parent, outbox.ID{}, 3)
 		rest, err2 := theirs.Children(ctx, parent, children[2], 3)
 		if got := append(ids(page), ids(rest)...); err != nil || err2 != nil || !slices.Equal(got, children) || rest[0].Status != outbox.Cancelled || rest[0].Parent != parent {
 			t.Errorf("children %v, %v, %v; want %v", got, err, err2, children)
 		}
 		for _, owner := range []*operator.Operator{o, theirs} {
-			if found, err := owner.Children(operator.TiedTo(t.Context(), outbox.NewID()), parent, outbox.ID{}, 0); err != nil || len(found) != 0 {
+			if found, err := owner.Children(operator.WithTenant(t.Context(), outbox.NewID()), parent, outbox.ID{}, 0); err != nil || len(found) != 0 {
 				t.Errorf("another tenant sees %v, %v", ids(found), err)
 			}
 		}

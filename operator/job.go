@@ -70,12 +70,12 @@ type Attempt struct {
 
 const maxAttempts = 100
 
-// Job returns a job with its payload and its failed attempts, or [ErrNotFound]. In a context that is [TiedTo] a tenant
-// it finds only that tenant's jobs, whatever the database would show.
+// Job returns a job with its payload and its failed attempts, or [ErrNotFound]. In a context that [WithTenant] has tied
+// to a tenant, it finds only that tenant's jobs, whatever the database would show.
 func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.FindJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tiedTo(ctx)))
+	found, err := o.db.FindJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tenantIn(ctx)))
 	if err != nil {
 		return Job{}, fmt.Errorf("find job %s: %w", id, err)
 	}

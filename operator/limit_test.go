@@ -76,7 +76,7 @@ func TestLimitsThatAreSetAtOnceAreBothKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, _, err := o.In(tx).Limit(t.Context(), "bank", operator.Limits{MaxRunning: new(10)}); err != nil {
+	if _, _, err := o.WithTx(tx).Limit(t.Context(), "bank", operator.Limits{MaxRunning: new(10)}); err != nil {
 		t.Fatal(err)
 	}
 	minute := operator.Rate{Starts: 600, Interval: time.Minute}

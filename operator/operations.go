@@ -331,7 +331,7 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	var failed sqlgen.TakeOperationRow
 	bound, cancel := context.WithTimeout(ctx, 3*statementTimeout)
 	defer cancel()
-	everything := TiedTo(bound, outbox.ID{})
+	everything := WithTenant(bound, outbox.ID{})
 	err = pgx.BeginFunc(everything, o.pool, func(tx pgx.Tx) error {
 		taken, err := sqlgen.New(tx).TakeOperation(bound, knownActs())
 		if err != nil || len(taken) == 0 {
@@ -349,7 +349,7 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	if err != nil && failed.ID.Valid {
 		// Use a separate statement, after the step was rolled back.
 		text := pgvalue.Text(err.Error(), maxReasonBytes)
-		soon, cancel := bounded(TiedTo(ctx, outbox.ID{}))
+		soon, cancel := bounded(WithTenant(ctx, outbox.ID{}))
 		defer cancel()
 		_ = o.db.DelayOperation(
 			soon, sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
@@ -368,7 +368,7 @@ func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperati
 			return err
 		}
 	}
-	inside := o.In(tx) // so that no job of the page waits for a key
+	inside := o.WithTx(tx) // so that no job of the page waits for a key
 	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
 	if OperationAct(taken.Act).OnOpenJobs() {
 		return inside.stepOnJobs(ctx, tx, taken)

@@ -48,7 +48,7 @@ func TestAnEditChangesTheJobsThatWereCounted(t *testing.T) {
 		foreign := enqueue(t, db, "mail", outbox.Options{Tenant: outbox.NewID(), Delay: time.Hour})
 
 		filter := operator.OpenFilter{Tenant: tenant, Kind: "mail"}
-		tied := operator.TiedTo(t.Context(), tenant)
+		tied := operator.WithTenant(t.Context(), tenant)
 		counted, err := runner.MatchOpenJobs(tied, operator.EditJobs, filter)
 		if err != nil || counted.Matched != 158 || counted.Keyed != 1 || counted.ByStatus[outbox.Created] != 1 {
 			t.Fatalf("counted %+v, %v; want 158 with one that has a key", counted, err)

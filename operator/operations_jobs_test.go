@@ -46,7 +46,7 @@ func TestAnOperationActsOnTheJobsThatWereCounted(t *testing.T) {
 				}
 			}
 			filter := operator.OpenFilter{Tenant: tenant, Kind: "mail", Statuses: []outbox.Status{outbox.Status(in), outbox.Blocked, outbox.Failed}}
-			tied := operator.TiedTo(t.Context(), tenant)
+			tied := operator.WithTenant(t.Context(), tenant)
 			counted, err := runner.MatchOpenJobs(tied, act, filter)
 			if err != nil || counted.Matched != meant+3 || counted.ByStatus[outbox.Status(in)] == 0 {
 				t.Fatalf("counted %+v, %v; want %d", counted, err, meant+3)
@@ -108,7 +108,7 @@ func TestAnOperationActsOnTheRunningJobsThatWereCounted(t *testing.T) {
 			}
 			begins(ids[:4]...)
 			filter := operator.OpenFilter{Tenant: tenant, Statuses: []outbox.Status{outbox.Running}}
-			tied := operator.TiedTo(t.Context(), tenant)
+			tied := operator.WithTenant(t.Context(), tenant)
 			counted, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter)
 			if err != nil || counted.Matched != 4 {
 				t.Fatalf("counted %+v, %v; want 4", counted, err)

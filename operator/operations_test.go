@@ -83,7 +83,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 			bury(t, db, mine, 5)
 			filter.FailedUntil = counted.FailedUntil
 			ada := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).Because("the relay is back")
-			op, err := ada.StartOperation(operator.TiedTo(t.Context(), tenant), operator.NewOperation{Act: act, Filter: filter})
+			op, err := ada.StartOperation(operator.WithTenant(t.Context(), tenant), operator.NewOperation{Act: act, Filter: filter})
 			if err != nil || op.Matched != meant {
 				t.Fatalf("started %+v, %v", op, err)
 			}
@@ -109,7 +109,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 				continue
 			}
 			for _, who := range []*operator.Operator{o, runner} {
-				theirs := operator.TiedTo(t.Context(), other)
+				theirs := operator.WithTenant(t.Context(), other)
 				if list, err := who.Operations(theirs, other, outbox.ID{}, 0); err != nil || len(list) != 0 {
 					t.Errorf("another tenant sees %v, %v", list, err)
 				}

@@ -51,7 +51,7 @@ type Operator struct {
 }
 
 // New returns an operator of the database that pool connects to. Its acts are recorded under an unknown actor; see
-// [Operator.As]. It sees the rows that the pool's login may see, unless the context restricts it; see [TiedTo].
+// [Operator.As]. It sees the rows that the pool's login may see, unless the context restricts it; see [WithTenant].
 func New(pool *pgxpool.Pool) *Operator {
 	db := tied{pool}
 	return &Operator{db: sqlgen.New(db), pool: db, txs: db, by: by{actor: unknownActor}}

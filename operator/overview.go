@@ -78,10 +78,10 @@ func (v Overview) OldestDue() (oldest time.Time) {
 	return oldest
 }
 
-// Overview summarizes all jobs: those of all tenants, unless row security restricts the pool's login to the tenant that
-// the context is [TiedTo]. With more than some ten thousand open jobs it counts a sample of the table, accurate to a
-// few per cent, so a queue with few jobs may be missing or slightly off. It counts running jobs and dead letters in
-// full up to 10,000, and never misses a queue that has due jobs.
+// Overview summarizes all jobs: those of all tenants, unless row security restricts the pool's login to the tenant of
+// the context (see [WithTenant]). With more than some ten thousand open jobs it counts a sample of the table, accurate
+// to a few per cent, so a queue with few jobs may be missing or slightly off. It counts running jobs and dead letters
+// in full up to 10,000, and never misses a queue that has due jobs.
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -179,7 +179,7 @@ func TestListsOfATiedLoginScanIndexes(t *testing.T) {
 	exec(t, db, `ANALYZE outbox.jobs, outbox.history`)
 	var plans []string
 	o := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)
-	ctx := operator.TiedTo(t.Context(), outbox.RootTenant)
+	ctx := operator.WithTenant(t.Context(), outbox.RootTenant)
 	if page, err := o.Page(ctx, operator.Filter{Statuses: []outbox.Status{outbox.Pending}}); err != nil || len(page.Jobs) != operator.DefaultLimit {
 		t.Fatalf("%d jobs, %v", len(page.Jobs), err)
 	}

@@ -452,7 +452,7 @@ func TestAnEditedReplayIsTried(t *testing.T) {
 		t.Errorf("a try has left it %s with %s, and %d acts", j.Status, j.Payload, len(audit(t, o, operator.AuditFilter{})))
 	}
 	api := operator.New(pgtest.Login(t, db, "outbox_api"))
-	if err := api.WouldReplayEdited(operator.TiedTo(t.Context(), outbox.RootTenant), id, payload); err == nil {
+	if err := api.WouldReplayEdited(operator.WithTenant(t.Context(), outbox.RootTenant), id, payload); err == nil {
 		t.Error("a login that may not change payloads would")
 	}
 }

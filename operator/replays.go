@@ -127,7 +127,7 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 		}
 		r.Until = now.Time
 	}
-	if tiedTo(ctx).IsZero() {
+	if tenantIn(ctx).IsZero() {
 		if _, err := o.Sink(ctx, sink); err != nil {
 			return ReplayPlan{}, fmt.Errorf("replay to %w", err)
 		}

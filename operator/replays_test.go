@@ -17,7 +17,7 @@ func TestAReplayToASinkThatIsNotThere(t *testing.T) {
 	if _, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: "order.paid", Payload: []byte("{}")}, outbox.EventOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	everything := operator.TiedTo(t.Context(), outbox.ID{})
+	everything := operator.WithTenant(t.Context(), outbox.ID{})
 	for _, who := range []*operator.Operator{o, operator.New(pgtest.Login(t, db, "outbox_api"))} {
 		for sink, want := range map[string]error{"orders": nil, "order": operator.ErrSinkNotFound} {
 			plan, err := who.WouldReplayEvents(everything, sink, operator.ReplayEvents{})
@@ -25,7 +25,7 @@ func TestAReplayToASinkThatIsNotThere(t *testing.T) {
 				t.Errorf("to %s it would be %+v, %v; want %v", sink, plan, err, want)
 			}
 			one := operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: outbox.RootTenant}}
-			if plan, err = who.WouldReplayEvents(operator.TiedTo(t.Context(), outbox.RootTenant), sink, one); err != nil || plan.Events != 1 {
+			if plan, err = who.WouldReplayEvents(operator.WithTenant(t.Context(), outbox.RootTenant), sink, one); err != nil || plan.Events != 1 {
 				t.Errorf("to %s it would be %+v, %v for a tenant; want its event", sink, plan, err)
 			}
 		}

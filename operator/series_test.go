@@ -120,7 +120,7 @@ func TestSeriesOfATenantAreItsOwn(t *testing.T) {
 		o := operator.New(pgtest.Login(t, db, "outbox_api"))
 		f := operator.SeriesFilter{Since: seriesBegin, Until: seriesBegin.Add(10 * time.Minute), Step: 10 * time.Minute}
 		// It does not ask for one tenant: the database keeps it to it.
-		points, err := o.Series(operator.TiedTo(t.Context(), tenant), f)
+		points, err := o.Series(operator.WithTenant(t.Context(), tenant), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,11 +131,11 @@ func TestSeriesOfATenantAreItsOwn(t *testing.T) {
 		if got := line(points[0]); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
-		sparks, _, err := o.Sparks(operator.TiedTo(t.Context(), tenant), f, false)
+		sparks, _, err := o.Sparks(operator.WithTenant(t.Context(), tenant), f, false)
 		if err != nil || len(sparks["mail"]) != 0 {
 			t.Errorf("%s: got %v, %v", name, sparks, err)
 		}
-		if marks, err := o.Marks(operator.TiedTo(t.Context(), tenant), f); err != nil || len(marks) != 0 {
+		if marks, err := o.Marks(operator.WithTenant(t.Context(), tenant), f); err != nil || len(marks) != 0 {
 			t.Errorf("%s: got marks %v, %v", name, marks, err)
 		}
 	}

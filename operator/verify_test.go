@@ -240,10 +240,10 @@ func TestTheAuditKeepsItsActs(t *testing.T) {
 				t.Errorf("%s as %s: %v, want it refused", sql, role, err)
 			}
 		}
-		if _, err := acts.VerifyAudit(operator.TiedTo(t.Context(), outbox.RootTenant), operator.AuditHead{}); (role == "outbox_api") != errors.Is(err, operator.ErrNoAuditChain) {
+		if _, err := acts.VerifyAudit(operator.WithTenant(t.Context(), outbox.RootTenant), operator.AuditHead{}); (role == "outbox_api") != errors.Is(err, operator.ErrNoAuditChain) {
 			t.Errorf("one tenant's %s verifies the audit of all: %v", role, err)
 		}
-		if check, err := acts.VerifyAudit(operator.TiedTo(t.Context(), outbox.ID{}), operator.AuditHead{}); err != nil || check.Broken != 0 || check.Acts == 0 {
+		if check, err := acts.VerifyAudit(operator.WithTenant(t.Context(), outbox.ID{}), operator.AuditHead{}); err != nil || check.Broken != 0 || check.Acts == 0 {
 			t.Errorf("%s of all tenants: %+v, %v", role, check, err)
 		}
 	}

@@ -43,9 +43,9 @@ type Config struct {
 	// Wake receives when jobs were stored, any of which may have a deadline. A receive is a hint; any number may be
 	// lost. Nil never wakes. Do not use the channel that a dispatcher receives from.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake is currently reliable. Nil means that it never is. While it is not, the reaper
+	// Listening reports whether Wake is currently reliable. Nil means that it never is. While it is not, the reaper
 	// queries for deadlines every 0.8 s.
-	Hearing func() bool
+	Listening func() bool
 
 	HistoryAhead int // days for which the history and the events have partitions ready; 0 means 7
 	// DepthInterval is the time between samples of the queues' depth; 0 means 30 s. It grows if a sample takes more
@@ -89,8 +89,8 @@ func (c Config) withDefaults() Config {
 	c.KeepAudit = cmp.Or(c.KeepAudit, defaultKeepAudit)
 	c.HistoryAhead = cmp.Or(c.HistoryAhead, defaultAhead)
 	c.DepthInterval = cmp.Or(c.DepthInterval, 30*time.Second)
-	if c.Hearing == nil {
-		c.Hearing = func() bool { return false }
+	if c.Listening == nil {
+		c.Listening = func() bool { return false }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

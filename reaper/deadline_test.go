@@ -187,7 +187,7 @@ func TestDeadlinesAreFoundWithAndWithoutNotifications(t *testing.T) {
 			t.Parallel()
 			_, db := newRig(t, Config{})
 			wake := make(chan struct{}, 1)
-			r, passes := tracedReaper(t, db, Config{Wake: wake, Hearing: func() bool { return true }}, "ExpireDeadlines")
+			r, passes := tracedReaper(t, db, Config{Wake: wake, Listening: func() bool { return true }}, "ExpireDeadlines")
 			run(t, r)
 			await(t, "the first pass", func() bool { return passes.n.Load() == 1 })
 			storeWithDeadline(t, db, 1, "pending", 700*time.Millisecond)
@@ -209,7 +209,7 @@ func TestADeafReaperIsInTime(t *testing.T) {
 	var deaf atomic.Bool
 	var asked atomic.Int64
 	hearing := func() bool { asked.Add(1); return !deaf.Load() }
-	r, passes := tracedReaper(t, db, Config{Hearing: hearing}, "ExpireLeases")
+	r, passes := tracedReaper(t, db, Config{Listening: hearing}, "ExpireLeases")
 	run(t, r)
 	await(t, "the first passes over leases and deadlines", func() bool { return passes.n.Load() == 1 && asked.Load() == 2 })
 	deaf.Store(true)
@@ -231,7 +231,7 @@ func TestNobodyLooksForDeadlinesThatNobodyHas(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t, Config{})
 	wake := make(chan struct{}, 1)
-	r, passes := tracedReaper(t, db, Config{Wake: wake, Hearing: func() bool { return true }}, "ExpireDeadlines")
+	r, passes := tracedReaper(t, db, Config{Wake: wake, Listening: func() bool { return true }}, "ExpireDeadlines")
 	run(t, r)
 	await(t, "the first pass", func() bool { return passes.n.Load() == 1 })
 	position := func() bool { return r.deadlines.passed.Load() != nil }

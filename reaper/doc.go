@@ -13,9 +13,9 @@
 //	partition   1 h        history and events, HistoryAhead days                  0
 //	trim        1 h        history, events, dead letters, attempts, inbox …    0
 //
-// While Config.Hearing returns false, and for a minute after a deadline was seen, the reaper looks for deadlines every
-// 0.8 s. It looks for lapsed leases every 2.25 s while Config.Hearing returns false, or while looking ahead for leases
-// that are about to lapse takes long.
+// While Config.Listening returns false, and for a minute after a deadline was seen, the reaper looks for deadlines
+// every 0.8 s. It looks for lapsed leases every 2.25 s while Config.Listening returns false, or while looking ahead for
+// leases that are about to lapse takes long.
 //
 // The reaper runs in every process and has no leader: two reapers that act at once skip each other's rows or find
 // nothing left to do.
@@ -28,7 +28,7 @@
 //     before waits for 1 s to a minute more.
 //   - A job whose deadline has passed is closed within a second, whatever state it was in, and however many finished
 //     jobs had a deadline. It takes 5 s if the job was stored less than 5 s before its deadline, its notification was
-//     lost although Config.Hearing returns true, and it is the first deadline in a minute.
+//     lost although Config.Listening returns true, and it is the first deadline in a minute.
 //   - A job that keeps killing its workers ends dead.
 //   - Outages of Postgres spend no attempts.
 //   - Nothing that an open job needs is trimmed, but dead letters that nobody has dealt with for 90 days are removed.

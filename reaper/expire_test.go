@@ -48,7 +48,7 @@ func TestALapsedLeaseIsTakenAway(t *testing.T) {
 func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	var deaf bool
-	r, db := newRig(t, Config{Hearing: func() bool { return !deaf }})
+	r, db := newRig(t, Config{Listening: func() bool { return !deaf }})
 	cheap := true // to look, whatever the last pass cost on this machine
 	wait := func() time.Duration {
 		t.Helper()

@@ -133,12 +133,12 @@ func (r *Reaper) open(ctx context.Context) (err error) {
 	p := &promoter{db: db, log: r.log, aside: aside[keyName]{}}
 	r.sweeper = &sweeper{db: db, promoter: p, metrics: r.metrics, keysPage: sweepPage}
 	r.expirer = &expirer{
-		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, hearing: r.config.Hearing, metrics: r.metrics,
+		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, hearing: r.config.Listening, metrics: r.metrics,
 		log:   r.log,
 		aside: aside[pgtype.UUID]{}, batch: expireBatch,
 	}
 	r.closer = &closer{
-		db: db, promoter: p, deadlines: r.deadlines, wake: r.config.Wake, hearing: r.config.Hearing, metrics: r.metrics,
+		db: db, promoter: p, deadlines: r.deadlines, wake: r.config.Wake, hearing: r.config.Listening, metrics: r.metrics,
 		log:   r.log,
 		aside: aside[pgtype.UUID]{}, batch: deadlineBatch,
 	}

@@ -89,7 +89,7 @@ func TestAnIdleReaperAsksLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	r := newReaper(t, db, Config{Hearing: func() bool { return true }})
+	r := newReaper(t, db, Config{Listening: func() bool { return true }})
 	aMinute := 0.0
 	for name, chore := range map[string]struct {
 		do    func(context.Context) (time.Duration, error)

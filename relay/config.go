@@ -38,8 +38,8 @@ type Config struct {
 
 	// Wake receives when events were stored. A receive is a hint; any number may be lost. Nil never wakes.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake is currently reliable. Nil means that it never is.
-	Hearing func() bool
+	// Listening reports whether Wake is currently reliable. Nil means that it never is.
+	Listening func() bool
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
@@ -66,7 +66,7 @@ const (
 	defaultLeaseTTL       = 5 * time.Second
 	maxLeaseTTL           = 5 * time.Minute // a lease that ends much later counts as lapsed: internal/jobcolumns
 	defaultPollInterval   = 5 * time.Second
-	deafPollInterval      = 100 * time.Millisecond
+	fallbackPollInterval  = 100 * time.Millisecond
 	defaultFailoverRewind = 5 * time.Minute
 	defaultMaxHeld        = 10_000
 )
@@ -80,8 +80,8 @@ func (c Config) withDefaults() Config {
 	c.FailoverRewind = cmp.Or(c.FailoverRewind, defaultFailoverRewind)
 	c.MaxHeld = cmp.Or(c.MaxHeld, defaultMaxHeld)
 	c.PollInterval = cmp.Or(c.PollInterval, defaultPollInterval)
-	if c.Hearing == nil {
-		c.Hearing = func() bool { return false }
+	if c.Listening == nil {
+		c.Listening = func() bool { return false }
 	}
 	if c.now == nil {
 		c.now = time.Now

@@ -425,8 +425,8 @@ func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, f
 // can be closed. It returns false once ctx has ended.
 func (p *publisher) awaitEvents(ctx context.Context, holes bool) bool {
 	wait := p.config.PollInterval
-	if !p.config.Hearing() {
-		wait = min(wait, deafPollInterval)
+	if !p.config.Listening() {
+		wait = min(wait, fallbackPollInterval)
 	}
 	if holes {
 		wait = min(wait, numberInterval)

@@ -137,9 +137,9 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 		t.Fatal(err)
 	}
 	config := relay.Config{
-		Sinks:   []relay.SinkConfig{{Name: "s", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.Off}}}},
-		Wake:    wake,
-		Hearing: heard.Hearing, LeaseTTL: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Sinks:     []relay.SinkConfig{{Name: "s", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.Off}}}},
+		Wake:      wake,
+		Listening: heard.Listening, LeaseTTL: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	// The lease does not lapse on a busy machine, and what an operator wants is heard soon.
 	config.SetBeat(time.Second / 3)

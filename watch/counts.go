@@ -47,7 +47,7 @@ type Counts struct {
 func NewCounts(o *operator.Operator, keepAll bool, stopping <-chan struct{}) *Counts {
 	c := &Counts{keepAll: keepAll, stopping: stopping}
 	c.count = func(tenant outbox.ID) (operator.OpenJobs, map[outbox.ID]operator.OpenJobs, error) {
-		return o.CountOpen(operator.TiedTo(context.Background(), tenant), tenant)
+		return o.CountOpen(operator.WithTenant(context.Background(), tenant), tenant)
 	}
 	if keepAll {
 		c.get(outbox.ID{})

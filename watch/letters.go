@@ -38,7 +38,7 @@ func (g *LetterGroups) Look(ctx context.Context, f operator.DeadLetterFilter, li
 	return g.shared.look(ctx, groupsOf{f, limit}, overviewFor, maxLetterGroups,
 		func(ctx context.Context) (GroupedLetters, error) {
 			asOf := time.Now().UTC()
-			groups, err := g.operator.DeadLetterGroups(operator.TiedTo(ctx, f.Tenant), f, limit)
+			groups, err := g.operator.DeadLetterGroups(operator.WithTenant(ctx, f.Tenant), f, limit)
 			return GroupedLetters{asOf, groups}, err
 		})
 }

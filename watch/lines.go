@@ -42,7 +42,7 @@ func (l *Lines) Look(ctx context.Context, tenant outbox.ID, byKind bool, of, ste
 			d.Until = time.Now().UTC()
 			d.Since = d.Until.Add(-of).Truncate(step)
 			f := operator.SeriesFilter{Tenant: tenant, Since: d.Since, Until: d.Until, Step: step}
-			d.Open, d.Measured, err = l.operator.Sparks(operator.TiedTo(ctx, tenant), f, byKind)
+			d.Open, d.Measured, err = l.operator.Sparks(operator.WithTenant(ctx, tenant), f, byKind)
 			return d, err
 		})
 }

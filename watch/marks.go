@@ -32,7 +32,7 @@ func (m *Marks) Look(ctx context.Context, f operator.SeriesFilter) ([]operator.M
 		m.latest = begin(lookWithin, func(ctx context.Context) ([]operator.Mark, error) {
 			now := time.Now()
 			all := operator.SeriesFilter{Since: now.Add(-marksOf), Until: now.Add(time.Hour), Step: time.Hour}
-			return m.operator.Marks(operator.TiedTo(ctx, allTenants), all)
+			return m.operator.Marks(operator.WithTenant(ctx, allTenants), all)
 		})
 	}
 	l := m.latest

@@ -33,7 +33,7 @@ func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
 	o.mu.Lock()
 	if !o.latest.serves(overviewFor) {
 		o.latest = begin(lookWithin, func(ctx context.Context) (operator.Overview, error) {
-			return o.operator.Overview(operator.TiedTo(ctx, allTenants))
+			return o.operator.Overview(operator.WithTenant(ctx, allTenants))
 		})
 	}
 	l := o.latest

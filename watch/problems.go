@@ -108,7 +108,7 @@ func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error)
 
 // search asks each question. An unanswered question is a problem itself; if none is answered, search returns an error.
 func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, error) {
-	ctx = operator.TiedTo(ctx, tenant)
+	ctx = operator.WithTenant(ctx, tenant)
 	now, err := p.operator.Now(ctx)
 	if err != nil {
 		return Findings{}, err

@@ -54,7 +54,7 @@ func withRelay(s settings) (app.Config, error) {
 		if err != nil {
 			return s.app, err
 		}
-		config.Wake, config.Hearing, heard = wake, l.Hearing, l.Run
+		config.Wake, config.Listening, heard = wake, l.Listening, l.Run
 	}
 	r, err := relay.New(pool, config)
 	if err != nil {

@@ -178,7 +178,7 @@ func relayLatency(ctx context.Context, r *rig) ([]Figure, error) {
 	ears.Go(func() { _ = heard.Run(listening) })
 	defer ears.Wait()
 	defer deafen()
-	stop, err := r.relay(ctx, sink, func(c *relay.Config) { c.Wake, c.Hearing = wake, heard.Hearing })
+	stop, err := r.relay(ctx, sink, func(c *relay.Config) { c.Wake, c.Listening = wake, heard.Listening })
 	if err != nil {
 		return nil, err
 	}

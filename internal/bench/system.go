@@ -107,11 +107,11 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 	if err != nil {
 		return nil, err
 	}
-	d, err := dispatcher.New(o.pool, &mux, dispatcher.Config{Wake: wake, Hearing: l.Hearing})
+	d, err := dispatcher.New(o.pool, &mux, dispatcher.Config{Wake: wake, Listening: l.Listening})
 	if err != nil {
 		return nil, err
 	}
-	reap, err := reaper.New(o.pool, reaper.Config{Hearing: l.Hearing})
+	reap, err := reaper.New(o.pool, reaper.Config{Listening: l.Listening})
 	if err != nil {
 		return nil, err
 	}

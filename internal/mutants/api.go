@@ -31,7 +31,7 @@ var service = []Mutant{
 		Invariant: "Tenants see their own",
 		Edits: []Edit{ // both: row security hides them, too
 			{"api.DeadLetterFilter.operators", `of.Tenant, err = f.tenantAt(ctx, place)`, `_, err = f.tenantAt(ctx, place)`},
-			{"api.server.enter", `operator.TiedTo(inSpan, tenantOf(who))`, `operator.TiedTo(inSpan, tenantOf(access.Principal{AllTenants: true}))`},
+			{"api.server.enter", `operator.WithTenant(inSpan, tenantOf(who))`, `operator.WithTenant(inSpan, tenantOf(access.Principal{AllTenants: true}))`},
 		},
 		Checks: []Check{test("api", "TestManyDeadLettersAreReplayedInParts", "a dry run")},
 	},

@@ -28,7 +28,7 @@ var pages = []Mutant{
 		Invariant: "Tenants see their own",
 		Edits: []Edit{ // both: row security hides it, too
 			{"console.site.jobOf", `j.Tenant != tenant`, `tenant.IsZero()`},
-			{"console.site.enter", `operator.TiedTo(v.ctx(), v.tenant())`, `operator.TiedTo(v.ctx(), (&visit{who: access.Principal{AllTenants: true}}).tenant())`},
+			{"console.site.enter", `operator.WithTenant(v.ctx(), v.tenant())`, `operator.WithTenant(v.ctx(), (&visit{who: access.Principal{AllTenants: true}}).tenant())`},
 		},
 		Checks: []Check{test("console", "TestWhatACallerMayNotSeeIsNotThere", "want 404")},
 	},
@@ -50,7 +50,7 @@ var pages = []Mutant{
 		Name:      "an undo that has looked before",
 		Breaks:    "undoing a pause ends another one that is committed between its look and its act",
 		Invariant: "An operation does what was previewed",
-		Edits:     []Edit{{"operator.Operator.AtOnce", `REPEATABLE READ`, `READ COMMITTED`}},
+		Edits:     []Edit{{"operator.Operator.InSnapshot", `REPEATABLE READ`, `READ COMMITTED`}},
 		Checks:    []Check{test("console", "TestAnUndoingThatMeetsAnotherActLooksAgain", "want 409")},
 	},
 	{

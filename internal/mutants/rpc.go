@@ -23,7 +23,7 @@ var overNATS = []Mutant{
 		Invariant: nobodyIntoRPC,
 		Edits: []Edit{ // both: row security hides them, too
 			{"relay/nats/rpc.listJobs", `tenant, err := f.tenant(r)`, `tenant, err := outbox.ID{}, error(nil)`},
-			{"relay/nats/rpc.Service.carryOut", `operator.TiedTo(ctx, r.tenant())`, `operator.TiedTo(ctx, outbox.ID{})`},
+			{"relay/nats/rpc.Service.carryOut", `operator.WithTenant(ctx, r.tenant())`, `operator.WithTenant(ctx, outbox.ID{})`},
 		},
 		Checks: []Check{test("relay/nats/rpc", "TestTenantsSeeTheirOwn", "of each tenant")},
 	},
@@ -33,7 +33,7 @@ var overNATS = []Mutant{
 		Invariant: nobodyIntoRPC,
 		Edits: []Edit{
 			{"relay/nats/rpc.findJob", `Tenant: r.tenant()`, `Tenant: outbox.ID{}`},
-			{"relay/nats/rpc.Service.carryOut", `operator.TiedTo(ctx, r.tenant())`, `operator.TiedTo(ctx, outbox.ID{})`},
+			{"relay/nats/rpc.Service.carryOut", `operator.WithTenant(ctx, r.tenant())`, `operator.WithTenant(ctx, outbox.ID{})`},
 		},
 		Checks: []Check{test("relay/nats/rpc", "TestActs", "want a NotFoundError, 404")},
 	},

@@ -61,7 +61,7 @@ func run(t *testing.T, db *pgxpool.Pool, s relay.Sink, mapping jobs.Mapping) {
 	t.Helper()
 	var mux dispatcher.Mux
 	jobs.Handle(&mux, "order.announce", s, mapping)
-	d, err := dispatcher.New(db, &mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond, Backoff: dispatcher.Waits(0)})
+	d, err := dispatcher.New(db, &mux, dispatcher.Config{FallbackPollInterval: 20 * time.Millisecond, Backoff: dispatcher.Waits(0)})
 	if err != nil {
 		t.Fatal(err)
 	}

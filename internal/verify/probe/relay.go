@@ -54,7 +54,7 @@ func Relay(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	config.Wake, config.Hearing = wake, heard.Hearing
+	config.Wake, config.Listening = wake, heard.Listening
 	r, err := relay.New(pool, config)
 	if err != nil {
 		return err

@@ -103,7 +103,7 @@ func (s *Service) carryOut(ctx context.Context, r *request) (any, error) {
 		return nil, overloaded()
 	}
 	defer s.leave(r.who)
-	return r.method.answer(s, operator.TiedTo(ctx, r.tenant()), r)
+	return r.method.answer(s, operator.WithTenant(ctx, r.tenant()), r)
 }
 
 // admit authenticates the caller and checks its permission.

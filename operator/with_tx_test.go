@@ -52,7 +52,7 @@ func TestActsJoinACallersTransaction(t *testing.T) {
 
 	acts := func(ctx context.Context, tx pgx.Tx) {
 		t.Helper()
-		in := o.In(tx)
+		in := o.WithTx(tx)
 		if _, err := tx.Exec(ctx, `INSERT INTO orders VALUES (1)`); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestQuestionsLeaveACallersTransactionAsItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := settings()
-	in := o.In(tx)
+	in := o.WithTx(tx)
 	_, overview := in.Overview(t.Context())
 	_, explained := in.Explain(t.Context(), id)
 	_, groups := in.DeadLetterGroups(t.Context(), operator.DeadLetterFilter{}, 10)

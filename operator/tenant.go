@@ -13,11 +13,11 @@ import (
 
 type tenantKey struct{}
 
-// TiedTo returns a context that ties an operator to a tenant, or to all of them if it is zero: each of its
+// WithTenant returns a context that ties an operator to a tenant, or to all of them if it is zero: each of its
 // transactions, including that of a single statement, begins with SET LOCAL app.tenant_id. On a pool that connects as a
 // member of outbox_api, the database then shows and changes nothing else, whatever condition a statement lacks, and
-// nothing at all in a context that TiedTo did not make; see docs/guides/tenants.md.
-func TiedTo(ctx context.Context, tenant outbox.ID) context.Context {
+// nothing at all in a context that WithTenant did not make; see docs/guides/tenants.md.
+func WithTenant(ctx context.Context, tenant outbox.ID) context.Context {
 	value := engine.AllTenants
 	if !tenant.IsZero() {
 		value = tenant.String()
@@ -148,7 +148,7 @@ func (r tiedRow) Scan(dest ...any) error {
 	return r.rows.err
 }
 
-// setTenant returns the end of a BeginQuery in a context that [TiedTo] made.
+// setTenant returns the end of a BeginQuery in a context that [WithTenant] made.
 func setTenant(ctx context.Context) string {
 	if tenant, ok := ctx.Value(tenantKey{}).(string); ok {
 		return "; SET LOCAL app.tenant_id = '" + tenant + "'" // an id in hex, or *
@@ -156,10 +156,10 @@ func setTenant(ctx context.Context) string {
 	return ""
 }
 
-// tiedTo returns the tenant of a context that [TiedTo] made; zero means all of them, or no such context.
-func tiedTo(ctx context.Context) (tenant outbox.ID) {
+// tenantIn returns the tenant of a context that [WithTenant] made; zero means all of them, or no such context.
+func tenantIn(ctx context.Context) (tenant outbox.ID) {
 	if value, ok := ctx.Value(tenantKey{}).(string); ok && value != engine.AllTenants {
-		tenant, _ = outbox.ParseID(value) // as TiedTo wrote it
+		tenant, _ = outbox.ParseID(value) // as WithTenant wrote it
 	}
 	return tenant
 }

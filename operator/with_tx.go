@@ -9,16 +9,16 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// In returns an operator whose questions and acts are part of a caller's transaction: an act takes effect, with its row
-// in the audit and its notification, exactly if the transaction commits. A refusal, such as [ErrNotFound] or a
+// WithTx returns an operator whose questions and acts are part of a caller's transaction: an act takes effect, with its
+// row in the audit and its notification, exactly if the transaction commits. A refusal, such as [ErrNotFound] or a
 // [*StatusError], leaves the transaction as it was; an error of the server aborts it, like that of any statement. The
-// transaction's session determines which rows the operator sees and changes: [TiedTo] sets nothing there.
+// transaction's session determines which rows the operator sees and changes: [WithTenant] sets nothing there.
 //
 // The rows that an act changes stay locked until the transaction ends, and workers that settle those jobs wait for it:
 // be quick. Above READ COMMITTED, an act that meets a concurrent change fails with a serialization error, and the
-// transaction must be repeated. [Operator.StepOperation], [Operator.RunOperations] and [Operator.AtOnce] need
+// transaction must be repeated. [Operator.StepOperation], [Operator.RunOperations] and [Operator.InSnapshot] need
 // transactions of their own and fail. Like the transaction, the operator may be used by one goroutine only.
-func (o *Operator) In(tx pgx.Tx) *Operator {
+func (o *Operator) WithTx(tx pgx.Tx) *Operator {
 	joined := *o
 	joined.db, joined.txs, joined.in = sqlgen.New(tx), savepoints{tx}, tx
 	return &joined

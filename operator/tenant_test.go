@@ -47,7 +47,7 @@ func TestAContextTiesAnOperatorToATenant(t *testing.T) {
 	for round := range 8 {
 		for tenant, other := range map[outbox.ID]outbox.ID{a: b, b: a} {
 			wg.Go(func() {
-				ctx := operator.TiedTo(t.Context(), tenant)
+				ctx := operator.WithTenant(t.Context(), tenant)
 				if got := seen(t, o, ctx); len(got) != 1 || got[tenant] != 1 {
 					t.Errorf("round %d: tenant %s sees %v, want its one job", round, tenant, got)
 				}
@@ -69,11 +69,11 @@ func TestAContextTiesAnOperatorToATenant(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	all := operator.TiedTo(t.Context(), outbox.ID{})
+	all := operator.WithTenant(t.Context(), outbox.ID{})
 	if got := seen(t, o, all); len(got) != 2 {
 		t.Errorf("of all tenants it sees %v, want both jobs", got)
 	}
-	if _, err := o.Cancel(operator.TiedTo(t.Context(), a), own[a]); err != nil {
+	if _, err := o.Cancel(operator.WithTenant(t.Context(), a), own[a]); err != nil {
 		t.Error(err)
 	}
 	if err := o.As(operator.Actor{Name: "ada"}).Pause(all, "default"); err != nil {
