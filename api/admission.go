@@ -83,9 +83,9 @@ func newAdmission(working, waiting int) *admission {
 	}
 }
 
-// enter returns once the request is admitted. The request calls leave when it is done. A refused request releases its
+// acquire returns once the request is admitted. The request calls leave when it is done. A refused request releases its
 // resources, by giveUp, before its refusal is delayed.
-func (a *admission) enter(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
+func (a *admission) acquire(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
 	who := callers.Of(of)
 	leave = func() { a.leave(who) }
 	w, refused := a.wait(who)

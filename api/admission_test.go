@@ -16,7 +16,7 @@ import (
 
 // hold takes a place for a while, and tells what became of it.
 func hold(a *admission, ctx context.Context, d time.Duration, taken, refused *atomic.Int64) {
-	leave, err := a.enter(ctx, ada, func() {})
+	leave, err := a.acquire(ctx, ada, func() {})
 	if err != nil {
 		refused.Add(1)
 		return
@@ -50,7 +50,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 			go func() {
 				for ctx.Err() == nil {
 					asked := time.Now()
-					leave, err := a.enter(ctx, ada, func() {})
+					leave, err := a.acquire(ctx, ada, func() {})
 					if err != nil {
 						refused.Add(1)
 						continue
@@ -86,7 +86,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(1, 1)
-		leave, err := a.enter(t.Context(), ada, func() {})
+		leave, err := a.acquire(t.Context(), ada, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			left := make(chan error, 2)
 			for range 2 {
-				go func() { _, err := a.enter(ctx, ada, func() {}); left <- err }()
+				go func() { _, err := a.acquire(ctx, ada, func() {}); left <- err }()
 			}
 			synctest.Wait()
 			cancel()
@@ -119,7 +119,7 @@ func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 			taken.Store(0)
 			for range n {
 				go func() {
-					leave, err := a.enter(ctx, who, func() {})
+					leave, err := a.acquire(ctx, who, func() {})
 					if err != nil {
 						refused.Add(1)
 						return

@@ -117,8 +117,11 @@ func (b *bodies) add(r *room, n int64) {
 	}
 }
 
-// keep releases all but n bytes. It may be called again.
-func (r *room) keep(n int64) {
+// release releases all of the room. It may be called again.
+func (r *room) release() { r.shrinkTo(0) }
+
+// shrinkTo releases all but n bytes. It may be called again.
+func (r *room) shrinkTo(n int64) {
 	if r.bytes <= n {
 		return
 	}
@@ -178,7 +181,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 			if int64(len(data)) <= size/growth && int64(cap(data)) > size/growth {
 				data = slices.Clone(data) // there is room for both
 			}
-			r.keep(int64(cap(data)))
+			r.shrinkTo(int64(cap(data)))
 			return data, nil
 		} else if err != nil {
 			return nil, err

@@ -57,8 +57,8 @@ func TestNobodysBodiesTakeAllOfTheMemory(t *testing.T) {
 		}
 		take(cyd, 1, "overloaded")
 		for _, r := range rooms {
-			r.keep(0)
-			r.keep(0)
+			r.release()
+			r.release()
 		}
 		if b.taken != 0 || b.takenBig != 0 || len(b.takenBy) != 0 {
 			t.Errorf("after all: %d, %d and %v are taken", b.taken, b.takenBig, b.takenBy)
@@ -87,7 +87,7 @@ func TestABodyWaitsForRoomALittle(t *testing.T) {
 		if got := b.room(cyd).taking(t, 12); got != "overloaded" || time.Since(began) != 0 {
 			t.Errorf("when enough wait: %q after %s, want it refused at once", got, time.Since(began))
 		}
-		first.keep(24) // it was not so long
+		first.shrinkTo(24) // it was not so long
 		if err := <-results; err != nil {
 			t.Errorf("room for one: %v", err)
 		}
@@ -144,7 +144,7 @@ func TestABodyTakesWhatItIsLong(t *testing.T) {
 		if !c.taken(b.taken) {
 			t.Errorf("%s: %d bytes are taken of %d", name, b.taken, c.length)
 		}
-		if room.keep(0); b.taken != 0 {
+		if room.release(); b.taken != 0 {
 			t.Errorf("%s: %d bytes are kept", name, b.taken)
 		}
 	}

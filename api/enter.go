@@ -151,7 +151,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if ctx.Operation().RequestBody != nil { // a caller that would be refused later need not send its body
-		leave, err := s.admission.enter(r.Context(), who, func() {})
+		leave, err := s.admission.acquire(r.Context(), who, func() {})
 		if err != nil {
 			refuse(problemOf(err))
 			return
@@ -159,7 +159,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		leave()
 	}
 	room := s.bodies.room(who)
-	defer room.keep(0)
+	defer room.release()
 	if p = s.readRequest(ctx.Operation(), rt.shape, room, w, r); p != nil {
 		refuse(p)
 		return
@@ -171,7 +171,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	}
 	defer done()
 	answer := s.bodies.room(who)
-	defer answer.keep(0)
+	defer answer.release()
 	inner := operator.WithTenant(inSpan, tenantOf(who))
 	for key, value := range map[contextKey]any{
 		principalKey: who, callerKey: callerOf(who, r), slotsKey: done,
@@ -191,9 +191,9 @@ func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Princi
 		if read, ok := r.Body.(*body); ok {
 			_ = read.Close()
 		}
-		room.keep(0)
+		room.release()
 	}
-	leave, err := s.admission.enter(r.Context(), who, forget)
+	leave, err := s.admission.acquire(r.Context(), who, forget)
 	if err != nil {
 		return nil, problemOf(err)
 	}
@@ -274,7 +274,7 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout)))
 	data, err := room.read(w, r, limit)
 	if err != nil {
-		room.keep(0)
+		room.release()
 		p := bodyProblem(err, limit)
 		if p.Status == http.StatusTooManyRequests {
 			_ = s.admission.hold(r.Context()) // a client that has gone reads no answer
