@@ -49,7 +49,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 			d.Attach(p.config.Producer)
 		}
 		if p.config.Producer != nil && err == nil {
-			engine.Of(p.config.Producer).AlsoWake(func() { wakeReaper.Set() })
+			engine.InternalOf(p.config.Producer).AlsoWake(func() { wakeReaper.Set() })
 		}
 	}
 	if !p.config.NoReap {

@@ -33,7 +33,7 @@ func Enqueue[R any](ctx context.Context, w *Waiter, db outbox.DB, args outbox.Re
 // Watched returns opts for a job that will be waited for but is not enqueued by [Enqueue], such as one of many or a
 // follow-up. Its end is announced to waiters at once.
 func Watched(opts outbox.Options) outbox.Options {
-	*engine.Of(&opts) = true
+	*engine.InternalOf(&opts) = true
 	return opts
 }
 

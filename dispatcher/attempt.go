@@ -174,7 +174,7 @@ func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
 // that completed its job in a transaction of its own, because the row is gone, unless the attempt was stopped or has a
 // deadline. If that transaction was rolled back after all and reported nothing, the lease lapses.
 func (a *attempt) mayBeCalledOff() bool {
-	if a.err != nil || !engine.Of(a.job).Completed.Load() {
+	if a.err != nil || !engine.InternalOf(a.job).Completed.Load() {
 		return true
 	}
 	a.mu.Lock()

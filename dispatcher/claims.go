@@ -237,7 +237,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 		job.ContentType = string(row.contentType)
 	}
 	job.DB = c.handlers
-	kept := engine.Of(job)
+	kept := engine.InternalOf(job)
 	kept.Watched = row.watched.Bool
 	if row.key != nil {
 		job.Key = *row.key

@@ -71,7 +71,7 @@ func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
 		Epoch: job.Epoch,
 	}
 	switch {
-	case engine.Of(job).Seal != nil: // what was sealed is not stored in the clear
+	case engine.InternalOf(job).Seal != nil: // what was sealed is not stored in the clear
 	case job.ContentType == engine.ContentJSON && json.Valid(job.Payload):
 		end.Args = job.Payload
 	default:

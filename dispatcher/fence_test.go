@@ -120,12 +120,12 @@ func withFollowUps(l lease) *outbox.Claimed {
 		ID: pgID(outbox.NewID()), TenantID: pgID(outbox.RootTenant), Queue: job.Queue, Kind: "probe:on_success", MaxAttempts: 1, Payload: []byte(`{}`),
 		ContentType: engine.ContentJSON,
 	}
-	engine.Of(job).FollowUps.Hook = func() engine.Row { return hook }
+	engine.InternalOf(job).FollowUps.Hook = func() engine.Row { return hook }
 	return job
 }
 
 func success(job *outbox.Claimed) engine.Success {
-	return engine.Success{ID: pgID(job.ID), Epoch: job.Epoch, Result: job.Result, FollowUps: engine.Of(job).FollowUps.Rows()}
+	return engine.Success{ID: pgID(job.ID), Epoch: job.Epoch, Result: job.Result, FollowUps: engine.InternalOf(job).FollowUps.Rows()}
 }
 
 func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) (bool, error) {
@@ -306,8 +306,8 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 		},
 		func(ctx context.Context, job *outbox.Job[probe]) error {
 			err := pgx.BeginFunc(context.WithoutCancel(ctx), db, func(tx pgx.Tx) error { return job.Complete(context.WithoutCancel(ctx), tx) })
-			if !errors.Is(err, outbox.ErrLeaseLost) || engine.Of(job).Completed.Load() {
-				t.Errorf("Complete returns %v, Completed() = %v; want ErrLeaseLost, false", err, engine.Of(job).Completed.Load())
+			if !errors.Is(err, outbox.ErrLeaseLost) || engine.InternalOf(job).Completed.Load() {
+				t.Errorf("Complete returns %v, Completed() = %v; want ErrLeaseLost, false", err, engine.InternalOf(job).Completed.Load())
 			}
 			return nil // swallows it
 		},

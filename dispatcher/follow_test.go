@@ -219,7 +219,7 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 		opts := needs[field]
 		set := reflect.ValueOf(&opts).Elem()
 		if rule, ofKey := strings.CutPrefix(field, "Key."); field == "watched" {
-			*engine.Of(&opts) = true
+			*engine.InternalOf(&opts) = true
 		} else if ofKey {
 			set.FieldByName("Key").FieldByName(rule).Set(reflect.ValueOf(value))
 		} else {
@@ -276,7 +276,7 @@ func TestThenRefuses(t *testing.T) {
 			t.Errorf("Then with a bad %s = %v, want an InvalidError of it", field, err)
 		}
 	}
-	if follows, bytes := engine.Of(job).FollowUps.End(0); follows || bytes != 0 {
+	if follows, bytes := engine.InternalOf(job).FollowUps.End(0); follows || bytes != 0 {
 		t.Errorf("something follows, %d bytes, though all was refused", bytes)
 	}
 	if _, err := job.Then(next{}, outbox.Options{}); !errors.Is(err, engine.ErrEnded) {

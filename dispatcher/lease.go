@@ -173,7 +173,7 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 			if a.extended(sent, sent.Add(l.trust)) {
 				a.extended(sent, sent.Add(l.ttl/3))
 			}
-		case engine.Of(a.job).Completed.Load():
+		case engine.InternalOf(a.job).Completed.Load():
 			// The handler's own transaction has most likely deleted the row. If it did not commit, the fence decides:
 			// nothing more is stored of this attempt.
 			a.extended(sent, sent.Add(l.trust))

@@ -106,7 +106,7 @@ func TestAHandlerOutlivesItsCompletedJob(t *testing.T) {
 	var held []*attempt
 	for n := range 8 {
 		a := &attempt{job: newJob(tiny{}.Kind(), numbered(n&1), 0, []string{"", "k"}[n>>1&1]), leaseUntil: began}
-		engine.Of(a.job).Completed.Store(n < 4)
+		engine.InternalOf(a.job).Completed.Store(n < 4)
 		held = append(held, a)
 	}
 	l := newLeases(d.process, nil, rowsGone{})

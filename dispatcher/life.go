@@ -186,7 +186,7 @@ const Channel = engine.Channel
 // A producer has one dispatcher at a time, until detach is called. A producer with outbox.NotifyOff wakes nobody.
 // Package app attaches its dispatcher to the producer that it is given. Attach is safe for concurrent use.
 func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
-	local := engine.Of(p)
+	local := engine.InternalOf(p)
 	local.SetWake(d.wake)
 	local.SetReserve(d.reserve)
 	return func() {

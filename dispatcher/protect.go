@@ -40,7 +40,7 @@ func openPayload(ctx context.Context, p outbox.Protector, job *outbox.Claimed) e
 		return fmt.Errorf("open the payload of job %s: %w", job.ID, err)
 	}
 	job.ContentType, job.Payload = plain.Type, plain.Bytes
-	engine.Of(job).Seal = func(ctx context.Context, result []byte) ([]byte, error) {
+	engine.InternalOf(job).Seal = func(ctx context.Context, result []byte) ([]byte, error) {
 		return protect.SealResult(ctx, p, job.Tenant, job.ID, result)
 	}
 	return nil
@@ -48,7 +48,7 @@ func openPayload(ctx context.Context, p outbox.Protector, job *outbox.Claimed) e
 
 // sealResult seals the handler's result if the payload was sealed.
 func sealResult(ctx context.Context, job *outbox.Claimed) (err error) {
-	if seal := engine.Of(job).Seal; seal != nil {
+	if seal := engine.InternalOf(job).Seal; seal != nil {
 		var sealed []byte
 		if sealed, err = seal(ctx, job.Result); err == nil {
 			job.Result = sealed

@@ -62,7 +62,7 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 		case !a.deadline.IsZero() && !time.Now().Before(a.deadline): // a reaper was faster
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
-		case retried || err != nil && engine.Of(a.job).Completed.Load():
+		case retried || err != nil && engine.InternalOf(a.job).Completed.Load():
 			a.waker.poke() // the next start of what the earlier try has stored
 			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn,
 				"outcome stored by an earlier try, or lease lost",
@@ -102,7 +102,7 @@ func (r *reporter) streamRefused(lost []*attempt) {
 func (r *reporter) succeeded(refused []*attempt, retried bool) (map[[16]byte]bool, error) {
 	var possible []*attempt
 	for _, a := range refused {
-		if engine.Of(a.job).Completed.Load() || retried && a.outcome.Status == outbox.Succeeded {
+		if engine.InternalOf(a.job).Completed.Load() || retried && a.outcome.Status == outbox.Succeeded {
 			possible = append(possible, a)
 		}
 	}
@@ -156,7 +156,7 @@ func (r *reporter) needsNotify(a *attempt) bool {
 // counts, whatever its outcome: the handler itself may have settled it.
 func endsForWaiters(a *attempt) bool {
 	open := a.outcome.Status == outbox.Pending || a.outcome.Status == outbox.Retrying
-	return engine.Of(a.job).Watched && (!open || engine.Of(a.job).Completed.Load())
+	return engine.InternalOf(a.job).Watched && (!open || engine.InternalOf(a.job).Completed.Load())
 }
 
 func (r *reporter) reportStored(a *attempt) {

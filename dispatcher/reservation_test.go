@@ -27,7 +27,7 @@ func deaf(t *testing.T, db, producing *pgxpool.Pool, h handler) (*running, *outb
 	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 1}}
 	d := start(t, db, handle(h), config)
 	p := outbox.NewProducer(producing, outbox.NotifyCoalesced)
-	engine.Of(p).SetReserve(d.Reserve)
+	engine.InternalOf(p).SetReserve(d.Reserve)
 	t.Cleanup(func() { _ = p.Flush(context.Background()) })
 	reservable(t, d)
 	return d, p
@@ -128,7 +128,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		return nil
 	})
 	var woken atomic.Int64
-	engine.Of(p).SetWake(func() { woken.Add(1) })
+	engine.InternalOf(p).SetWake(func() { woken.Add(1) })
 	one := func(opts outbox.Options) func(pgx.Tx) error {
 		return func(tx pgx.Tx) error {
 			_, err := outbox.Enqueue(t.Context(), tx, probe{}, opts)
@@ -233,7 +233,7 @@ func TestACommitWithFollowUpsWakes(t *testing.T) {
 	db := pgtest.New(t)
 	_, p := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
 	var woken atomic.Int64
-	engine.Of(p).SetWake(func() { woken.Add(1) })
+	engine.InternalOf(p).SetWake(func() { woken.Add(1) })
 	wake := make(chan struct{}, 1)
 	config := quiet(wake)
 	config.Queues = map[string]dispatcher.QueueConfig{"parents": {Concurrency: 1}}
@@ -269,8 +269,8 @@ func TestWhatIsNotClaimedByItsCommitWakes(t *testing.T) {
 	db := pgtest.New(t)
 	d, _ := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
 	p := outbox.NewProducer(db, outbox.NotifyTransactional)
-	engine.Of(p).SetReserve(d.Reserve)
-	engine.Of(p).SetWake(func() {})
+	engine.InternalOf(p).SetReserve(d.Reserve)
+	engine.InternalOf(p).SetWake(func() {})
 	hears, err := db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -478,7 +478,7 @@ func TestAttachedProducersWakeTheirDispatcher(t *testing.T) {
 			t.Errorf("job %s ran, want %s", got, id)
 		}
 	}
-	if detach(); engine.Of(p).Reserve("probe", engine.DefaultQueue, outbox.NewID()) != nil {
+	if detach(); engine.InternalOf(p).Reserve("probe", engine.DefaultQueue, outbox.NewID()) != nil {
 		t.Error("a detached producer claims for the dispatcher")
 	}
 }

@@ -61,7 +61,7 @@ func run(p *process, a *attempt) (took time.Duration) {
 		reportOverrun(p, a)
 	}).Stop()
 	running := p.trace(attemptContext{ctx, limit}, a)
-	engine.Of(a.job).Context = running
+	engine.InternalOf(a.job).Context = running
 	p.noteStart(a, started)
 	a.err = outcome.Call(running, a.route.handler, a.job)
 	a.handlerDone.Store(true)
@@ -101,7 +101,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 	}).Stop()
 	within := p.trace(attemptContext{ctx, started.Add(r.config.Timeout)}, running...)
 	for _, a := range running {
-		engine.Of(a.job).Context = within
+		engine.InternalOf(a.job).Context = within
 		p.noteStart(a, started, slog.Int("batch", len(b.attempts)))
 	}
 	outcomes := callMany(within, r.many, jobs)
@@ -143,7 +143,7 @@ func (p *process) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
 // finish decides the outcome of a job whose handler has returned a.err.
 func (a *attempt) finish(took time.Duration, cause error) {
 	a.took = took
-	a.follows, a.extra = engine.Of(a.job).FollowUps.End(len(a.job.Payload))
+	a.follows, a.extra = engine.InternalOf(a.job).FollowUps.End(len(a.job.Payload))
 	a.observe(a.route.counts.processing, took)
 	a.outcome, a.err = a.route.config.policy().Decide(a.job, a.err, cause)
 }

@@ -81,7 +81,7 @@ func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner,
 	if err != nil {
 		return none, err
 	}
-	if s.reports == nil && engine.Of(job).Recorder != nil {
+	if s.reports == nil && engine.InternalOf(job).Recorder != nil {
 		return none, fmt.Errorf("step %s: %w", name, engine.ErrNotStored)
 	}
 	var stored [][]byte
@@ -119,7 +119,7 @@ func beginStep(job *outbox.Claimed, name string) (step, error) {
 		return refuse("%s", fault)
 	}
 	s := step{job: job, name: name}
-	s.reports, _ = engine.Of(job).Recorder.(*report.Reports)
+	s.reports, _ = engine.InternalOf(job).Recorder.(*report.Reports)
 	if s.reports != nil {
 		var err error
 		if s.again, err = s.reports.BeginStep(name); err != nil {

@@ -178,7 +178,7 @@ func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 	for i, a := range batch {
 		jobs[i] = engine.Success{
 			ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result,
-			FollowUps: engine.Of(a.job).FollowUps.Rows(),
+			FollowUps: engine.InternalOf(a.job).FollowUps.Rows(),
 		}
 	}
 	stored, err := s.followed(ctx, jobs)

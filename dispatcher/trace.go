@@ -42,7 +42,7 @@ func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Conte
 	for _, a := range attempts {
 		a.traced = ctx
 		of := first.span.Inject(nil)
-		engine.Of(a.job).Trace = of
+		engine.InternalOf(a.job).Trace = of
 		if sampled {
 			a.spanned = of[engine.HeaderTraceParent]
 		}

@@ -98,7 +98,7 @@ func (w *workers) begin(r *record) *attempt {
 		Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
 	}
-	kept := engine.Of(job)
+	kept := engine.InternalOf(job)
 	kept.Recorder, kept.FollowUps.Refused, kept.Context = reports, engine.ErrNotStored, ctx
 	return &attempt{r, ctx, stop, job}
 }

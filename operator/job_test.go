@@ -55,7 +55,7 @@ func TestAFollowUpNamesItsParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if settled, err := engine.SettleSucceeded(t.Context(), db, []engine.Success{{ID: pgvalue.UUID(id), Epoch: epoch, FollowUps: engine.Of(parent).FollowUps.Rows()}}, false); err != nil || len(settled) != 1 {
+	if settled, err := engine.SettleSucceeded(t.Context(), db, []engine.Success{{ID: pgvalue.UUID(id), Epoch: epoch, FollowUps: engine.InternalOf(parent).FollowUps.Rows()}}, false); err != nil || len(settled) != 1 {
 		t.Fatalf("settled %v, %v", settled, err)
 	}
 	wantParent := func(status outbox.Status) {

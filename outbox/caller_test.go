@@ -43,7 +43,7 @@ func TestTheCallerGoesWithTheJobAndItsFollowUps(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := &Claimed{}
-			if text := last(engine.Of(job).FollowUps.Rows()).Headers; text != nil {
+			if text := last(engine.InternalOf(job).FollowUps.Rows()).Headers; text != nil {
 				next.RawHeaders = []byte(*text)
 			}
 			if diff := cmp.Diff(want, next.Caller()); diff != "" {

@@ -31,7 +31,7 @@ func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) erro
 			"is %d bytes as JSON, want at most %d; store large data elsewhere and keep a reference", len(encoded),
 			engine.MaxCheckpointBytes)
 	}
-	recorder := engine.Of(job).Recorder
+	recorder := engine.InternalOf(job).Recorder
 	if recorder == nil {
 		return nil
 	}
@@ -45,7 +45,7 @@ func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) erro
 // returns an error if JSON cannot decode the checkpoint into C, as may happen when an earlier version of the program
 // saved it as another type.
 func LoadCheckpoint[C any](ctx context.Context, job *Claimed) (checkpoint C, found bool, err error) {
-	recorder := engine.Of(job).Recorder
+	recorder := engine.InternalOf(job).Recorder
 	if recorder == nil {
 		return checkpoint, false, nil
 	}

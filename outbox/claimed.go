@@ -25,7 +25,7 @@ func (t *producerTx) reserve() engine.Reservation {
 		return nil
 	}
 	q := &t.later[0]
-	worker := engine.Of(t.producer).Reserve(q.plain.Kind, q.plain.Queue, q.plain.ID.Bytes)
+	worker := engine.InternalOf(t.producer).Reserve(q.plain.Kind, q.plain.Queue, q.plain.ID.Bytes)
 	if worker != nil {
 		q.claimFor(worker)
 	}

@@ -32,7 +32,7 @@ func (o *Options) fillFrom(args Args) {
 	orDefault(&o.Protect, d.Protect)
 	orDefault(&o.Hold, d.Hold)
 	orDefault(&o.Streamed, d.Streamed)
-	orDefault(engine.Of(o), *engine.Of(&d))
+	orDefault(engine.InternalOf(o), *engine.InternalOf(&d))
 
 	if o.Backoff == nil {
 		o.Backoff = d.Backoff

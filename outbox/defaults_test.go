@@ -39,7 +39,7 @@ func TestEveryOptionCanBeTheKinds(t *testing.T) {
 		var kind, mine Options
 		if name == "watched" {
 			kind.watched = isWatched
-			if !*engine.Of(new(withDefaultsOf(ledgerEntry{defaults: kind}, Options{}))) {
+			if !*engine.InternalOf(new(withDefaultsOf(ledgerEntry{defaults: kind}, Options{}))) {
 				t.Error("the kind's jobs are not watched")
 			}
 			continue

@@ -146,7 +146,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		Headers:     headers,
 		Deadline:    pgtype.Timestamptz{Time: opts.Deadline, Valid: !opts.Deadline.IsZero()},
 		Hold:        opts.Hold,
-		Watched:     bool(*engine.Of(opts)),
+		Watched:     bool(*engine.InternalOf(opts)),
 		Streamed:    opts.Streamed,
 	}
 	opts.Key.into(into)

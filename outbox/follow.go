@@ -37,7 +37,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	}
 	opts.fillFrom(args) // the row takes no idempotency key and no MaxQueued from it
 	opts.Tenant = c.Tenant
-	ctx := engine.Of(c).Context // a protector may ask a server; the attempt's time bounds that
+	ctx := engine.InternalOf(c).Context // a protector may ask a server; the attempt's time bounds that
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -45,7 +45,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	if opts.Headers == nil && opts.Caller == (Caller{}) {
 		job.Headers = engine.InheritedHeaders(c.RawHeaders)
 	}
-	job.Headers = withContext(job.Headers, engine.Of(c).Trace)
+	job.Headers = withContext(job.Headers, engine.InternalOf(c).Trace)
 	if err = errors.Join(append(errs, err)...); err == nil {
 		err = c.add(job)
 	}
@@ -56,7 +56,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 }
 
 func (c *Claimed) add(job row) error {
-	attempt := engine.Of(c)
+	attempt := engine.InternalOf(c)
 	switch bytes, err := attempt.FollowUps.Add(job, attempt.Completed.Load()); err {
 	case engine.ErrTooMany:
 		return invalid("Then", "was called %d times, want at most %d follow-ups a job", engine.MaxFollowUps+1,

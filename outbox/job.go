@@ -51,7 +51,7 @@ type Claimed struct {
 }
 
 // attempt holds what a dispatcher adds for the methods of Claimed.
-type attempt = engine.Seam[engine.Attempt]
+type attempt = engine.Internal[engine.Attempt]
 
 // Job is a claimed job with its typed arguments.
 type Job[T any] struct {
@@ -90,7 +90,7 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	if err := c.stored("complete"); err != nil {
 		return err
 	}
-	attempt := engine.Of(&c.attempt)
+	attempt := engine.InternalOf(&c.attempt)
 	result := c.Result
 	if attempt.Seal != nil {
 		var err error
@@ -125,7 +125,7 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 
 // settle uses the statement that stores follow-ups only if there are any.
 func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
-	if follow := &engine.Of(&c.attempt).FollowUps; follow.Any() {
+	if follow := &engine.InternalOf(&c.attempt).FollowUps; follow.Any() {
 		success := engine.Success{ID: pgvalue.UUID(c.ID), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
 		ids, err := engine.SettleSucceeded(ctx, tx, []engine.Success{success}, notifiesAtCommit(tx, jobsChannel))
 		return len(ids), err

@@ -90,7 +90,7 @@ func TestAnAttemptThatLostItsJobCanNeitherCompleteNorGuardIt(t *testing.T) {
 					t.Errorf("%s: %v, want %v with the id", call, err, ErrLeaseLost)
 				}
 			}
-			if engine.Of(job).Completed.Load() {
+			if engine.InternalOf(job).Completed.Load() {
 				t.Error("the job says that it was completed")
 			}
 			if diff := cmp.Diff(before, everything(t, db)); diff != "" {
@@ -120,8 +120,8 @@ func TestCompleteFinishesTheJobExactlyWhenTheTransactionCommits(t *testing.T) {
 			before := everything(t, db)
 
 			tx := begin(t, db, pgx.ReadCommitted)
-			if err := job.Complete(t.Context(), tx); err != nil || !engine.Of(job).Completed.Load() {
-				t.Fatalf("completed = %t, %v", engine.Of(job).Completed.Load(), err)
+			if err := job.Complete(t.Context(), tx); err != nil || !engine.InternalOf(job).Completed.Load() {
+				t.Fatalf("completed = %t, %v", engine.InternalOf(job).Completed.Load(), err)
 			}
 			if got := everything(t, db); got != before {
 				t.Error("others see it before the commit")
@@ -324,7 +324,7 @@ func TestCompleteMeasuresTheSealedResult(t *testing.T) {
 	db := pgtest.New(t)
 	job := claim(t, db)
 	job.Result = make([]byte, engine.MaxResultBytes+1)
-	engine.Of(job).Seal = func(_ context.Context, result []byte) ([]byte, error) {
+	engine.InternalOf(job).Seal = func(_ context.Context, result []byte) ([]byte, error) {
 		return fmt.Appendf(nil, "%d bytes", len(result)), nil
 	}
 	tx, err := db.Begin(t.Context())
@@ -347,7 +347,7 @@ func TestCompleteMeasuresTheSealedResult(t *testing.T) {
 	}
 
 	job.Result = nil
-	engine.Of(job).Seal = func(context.Context, []byte) ([]byte, error) {
+	engine.InternalOf(job).Seal = func(context.Context, []byte) ([]byte, error) {
 		return make([]byte, engine.MaxResultBytes+1), nil
 	}
 	want := []InvalidError{{"Claimed.Result", "is 4194305 bytes, want at most 4194304"}}
@@ -363,7 +363,7 @@ func TestCompleteRefusesAResultThatIsTooLarge(t *testing.T) {
 	if diff := cmp.Diff(want, mistakes(job.Complete(t.Context(), untouched{t: t}))); diff != "" {
 		t.Errorf("mistakes (-want +got):\n%s", diff)
 	}
-	if engine.Of(job).Completed.Load() {
+	if engine.InternalOf(job).Completed.Load() {
 		t.Error("the job counts as completed")
 	}
 

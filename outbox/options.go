@@ -46,7 +46,7 @@ type Options struct {
 }
 
 // watched marks a job that somebody waits for: its end is announced. Package await sets it.
-type watched = engine.Seam[engine.Watched]
+type watched = engine.Internal[engine.Watched]
 
 func (o *Options) validate() []error {
 	var errs []error

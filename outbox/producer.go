@@ -26,7 +26,7 @@ type Producer struct {
 }
 
 // local is the dispatcher of this process, if there is one; see dispatcher.Dispatcher.Attach.
-type local = engine.Seam[engine.Local]
+type local = engine.Internal[engine.Local]
 
 // NewProducer returns a producer; mode "" means [NotifyCoalesced]. It panics on an unknown mode, so that a program with
 // a wrong setting ends when it starts.
@@ -92,7 +92,7 @@ func (p *Producer) committed(wakes channels, err error) {
 		return
 	}
 	if wakes&jobsChannel != 0 {
-		engine.Of(&p.local).Wake()
+		engine.InternalOf(&p.local).Wake()
 	}
 	if p.mode == NotifyCoalesced {
 		p.wake.wake(wakes)

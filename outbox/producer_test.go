@@ -453,7 +453,7 @@ func testLocalWake(t *testing.T, mode NotifyMode, want []int64) {
 	p := NewProducer(db, mode)
 	defer flush(t, p)
 	var seen []int64 // jobs that there are when the wake-up comes
-	engine.Of(p).SetWake(func() {
+	engine.InternalOf(p).SetWake(func() {
 		seen = append(seen, ask[int64](t, db, `SELECT count(*) FROM outbox.jobs`))
 	})
 	add := func(tx pgx.Tx) error {
@@ -467,7 +467,7 @@ func testLocalWake(t *testing.T, mode NotifyMode, want []int64) {
 			t.Fatal(err)
 		}
 	}
-	engine.Of(p).SetWake(nil)
+	engine.InternalOf(p).SetWake(nil)
 	if err := p.InTx(t.Context(), add); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 	case total < 0:
 		return invalid("total", "is %d, want at least 0; 0 is not known", total)
 	}
-	if r := engine.Of(c).Recorder; r != nil {
+	if r := engine.InternalOf(c).Recorder; r != nil {
 		if err := r.Progress(current, total, pgvalue.Text(message, engine.MaxProgressBytes)); err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) err
 	if level < -1000 || level > 1000 {
 		return invalid("level", "is %d, want -1000 to 1000", int(level))
 	}
-	if r := engine.Of(c).Recorder; r != nil {
+	if r := engine.InternalOf(c).Recorder; r != nil {
 		if err := r.Log(level, pgvalue.Text(message, engine.MaxLogBytes)); err != nil {
 			return err
 		}

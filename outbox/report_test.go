@@ -143,6 +143,6 @@ func TestCheckpointsAreTyped(t *testing.T) {
 
 // recording has h take what the job reports.
 func recording(job *Claimed, h engine.Recorder) *Claimed {
-	engine.Of(job).Recorder = h
+	engine.InternalOf(job).Recorder = h
 	return job
 }

@@ -57,7 +57,7 @@ func (stuck) Kind() string { return "stuck" }
 
 // isWatched is in the options of a job that somebody waits for.
 var isWatched = func() (w watched) {
-	*engine.Of(&w) = true
+	*engine.InternalOf(&w) = true
 	return w
 }()
 
@@ -71,7 +71,7 @@ func TestWatchedIsStoredByEveryWay(t *testing.T) {
 		requests := make([]Request, n)
 		for i := range requests {
 			requests[i] = Request{greet{"ada"}, Options{}}
-			*engine.Of(&requests[i].Options) = i%2 == 0
+			*engine.InternalOf(&requests[i].Options) = i%2 == 0
 		}
 		if n == 1 {
 			for _, opts := range []Options{{watched: isWatched}, {watched: isWatched, IdempotencyKey: "k"}, {}, {IdempotencyKey: "l"}} {

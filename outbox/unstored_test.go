@@ -16,7 +16,7 @@ func TestAJobWithoutARowCanNeitherBeCompletedNorGuarded(t *testing.T) {
 			t.Errorf("%s: got %v, want engine.ErrNotStored", act, err)
 		}
 	}
-	if engine.Of(job).Completed.Load() {
+	if engine.InternalOf(job).Completed.Load() {
 		t.Error("the job says that it is completed")
 	}
 }

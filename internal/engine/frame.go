@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"bytes"
-	"encoding/json"
-	"errors"
-)
+import "bytes"
 
 // FrameMagic begins a stored result that a protector sealed: results have no column for their content type. No JSON
 // begins with it.
@@ -24,22 +20,4 @@ func Unframe(stored []byte) (contentType string, content []byte, framed bool) {
 	}
 	n := 1 + int(rest[0])
 	return string(rest[1:n]), rest[n:], true
-}
-
-// ErrNoResult is await.ErrNoResult.
-var ErrNoResult = errors.New("the job succeeded without a result")
-
-// DecodeResult decodes a stored result. If a protector sealed it, sealed points to the content type, which is "" if the
-// frame is cut off.
-func DecodeResult[R any](stored []byte) (result R, sealed *string, err error) {
-	if stored == nil {
-		if _, none := any(result).(struct{}); none {
-			return result, nil, nil
-		}
-		return result, nil, ErrNoResult
-	}
-	if contentType, _, framed := Unframe(stored); framed {
-		return result, &contentType, nil
-	}
-	return result, nil, json.Unmarshal(stored, &result)
 }

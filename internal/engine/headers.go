@@ -5,6 +5,14 @@ import (
 	"encoding/json"
 )
 
+// Headers of a job that record who asked for it (outbox.Caller). The trace's headers are traceparent and tracestate, as
+// W3C defines them.
+const (
+	HeaderService       = "caller-service"
+	HeaderUser          = "caller-user"
+	HeaderCorrelationID = "correlation-id"
+)
+
 // Headers of every job of a schedule. Follow-ups of such a job do not have them, because no schedule enqueued those.
 const (
 	HeaderSchedule     = "schedule"

@@ -37,18 +37,3 @@ var RootTenant = [16]byte{15: 1}
 
 // DefaultMaxAttempts is the number of attempts of a job whose options do not set it.
 const DefaultMaxAttempts = 25
-
-// Channel is the NOTIFY channel that dispatchers listen to. Notifications carry no data: any role
-// may read and forge them.
-const Channel = "outbox_jobs"
-
-// EventsChannel is the NOTIFY channel that relays listen to, in the same way.
-const EventsChannel = "outbox_events"
-
-// Headers of a job that record who asked for it (outbox.Caller). The trace's headers are traceparent and tracestate, as
-// W3C defines them.
-const (
-	HeaderService       = "caller-service"
-	HeaderUser          = "caller-user"
-	HeaderCorrelationID = "correlation-id"
-)

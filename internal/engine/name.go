@@ -26,6 +26,29 @@ func NameFault(name string) string {
 	return ""
 }
 
+// QueueFault returns "" if a job may be enqueued into the queue. Otherwise it returns what is wrong, to follow the
+// field's name. A job in a sink's queue could share a key with its messages, and hold them up or replace them.
+// outbox.enqueue in SQL and the policies of outbox.secure have the same rule.
+func QueueFault(queue string) string {
+	if strings.HasPrefix(queue, HeldKind("")) {
+		return fmt.Sprintf("is %.200q: queues that begin with relay: are those of messages that a sink has refused",
+			queue)
+	}
+	return NameFault(queue)
+}
+
+// KindFault returns "" if a job of the kind may be enqueued. Otherwise it returns what is wrong, to follow the field's
+// name. Only a relay stores jobs of its sinks: it treats an idempotency key of such a kind as one that it has stored
+// itself, and waits for a transaction that stores one. outbox.enqueue in SQL and the policies of outbox.secure have the
+// same rule.
+func KindFault(kind string) string {
+	if strings.HasPrefix(kind, HeldKind("")) {
+		return fmt.Sprintf("is %.200q: kinds that begin with relay: are those of messages that a sink has refused",
+			kind)
+	}
+	return NameFault(kind)
+}
+
 // characterAt returns the character of s that begins at byte i, or the byte if no character begins there.
 func characterAt(s string, i int) string {
 	_, size := utf8.DecodeRuneInString(s[i:])

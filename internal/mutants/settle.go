@@ -225,7 +225,7 @@ RETURNING id`},
 		Name:      "Complete is believed",
 		Breaks:    "a handler that called Complete and did not commit has succeeded",
 		Invariant: "Atomic",
-		Edits:     []Edit{{"internal/outcome.Policy.decide", `case err == nil && engine.Of(job).Completed.Load():`, `case false:`}},
+		Edits:     []Edit{{"internal/outcome.Policy.decide", `case err == nil && engine.InternalOf(job).Completed.Load():`, `case false:`}},
 		Checks:    []Check{test("dispatcher", "TestCompleteThatRolledBackIsTriedAgain", "effects = 0, want 1")},
 	},
 	{

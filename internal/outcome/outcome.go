@@ -67,7 +67,7 @@ func (p Policy) decide(job *outbox.Claimed, err, cause error) Outcome {
 	switch {
 	case snoozed:
 		return Outcome{Status: outbox.Pending, Delay: max(snooze.Wait, 0)}
-	case err == nil && engine.Of(job).Completed.Load():
+	case err == nil && engine.InternalOf(job).Completed.Load():
 		// The handler claims that its own transaction finished the job. If it did, the settlement finds no row; if it
 		// rolled back, the attempt has failed.
 		return failure(job, 0,

@@ -44,7 +44,7 @@ type Reports struct {
 // Begin initializes r, which is zero, with an attempt at the job.
 func (r *Reports) Begin(owner Owner, job *outbox.Claimed, recorder *Recorder) {
 	r.Owner, r.job, r.recorder = owner, job, recorder
-	engine.Of(job).Recorder = r
+	engine.InternalOf(job).Recorder = r
 }
 
 // record holds what an attempt has reported, the database does not have yet, and a reader could still see: the newest
@@ -336,7 +336,7 @@ func (a *Reports) spellInASCII() (changed bool) {
 // lost stops the handler: another worker has the job, or the job is closed. If the handler itself has completed it, the
 // handler may go on.
 func (a *Reports) lost() {
-	if !engine.Of(a.job).Completed.Load() {
+	if !engine.InternalOf(a.job).Completed.Load() {
 		a.Owner.LoseLease() // first: a handler that goes on now must not report in vain afterwards
 	}
 	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
