@@ -21,10 +21,10 @@ FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::inte
 // statement that stores the job also claim it for that worker. A claimed job needs no wake-up. Any other job of the
 // transaction, including one already sent, does need it, so reserve then returns nil.
 func (t *producerTx) reserve() engine.Reservation {
-	if t.jobs != 1 || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
+	if t.jobs != 1 || len(t.deferred) != 1 || t.deferred[0].plain == nil || t.producer.mode == NotifyOff {
 		return nil
 	}
-	q := &t.later[0]
+	q := &t.deferred[0]
 	worker := engine.InternalOf(t.producer).Reserve(q.plain.Kind, q.plain.Queue, q.plain.ID.Bytes)
 	if worker != nil {
 		q.claimFor(worker)

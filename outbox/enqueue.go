@@ -38,42 +38,37 @@ func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 
 func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
 	opts.fillFrom(args)
-	if opts.Key.MaxQueued != 0 {
-		return enqueueIfRoom(ctx, db, args, opts, notify)
+	done, err := submit(ctx, db, args, &opts, notify)
+	if err == nil && done.ID.IsZero() {
+		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{
+			Queue: queueOf(&opts), Key: opts.Key.Name, Queued: done.Queued, MaxQueued: opts.Key.MaxQueued,
+		})
 	}
-	id, _, err := enqueueAnyway(ctx, db, args, &opts, notify)
-	return id, err
+	return done.ID, err
 }
 
-// enqueueAnyway is Enqueue without MaxQueued; opts already contain the defaults of args. stored is false if id is that
-// of the first job with the idempotency key.
-func enqueueAnyway(ctx context.Context, db DB, args Args, opts *Options, notify bool) (id ID, stored bool, err error) {
-	if t := engine.Tracing(); t != nil && args != nil {
-		ctx, span := traceEnqueue(ctx, t, args, opts)
-		id, stored, err := enqueueOne(ctx, db, args, opts, notify)
-		endTrace(span, id, err)
-		return id, stored, err
-	}
-	return enqueueOne(ctx, db, args, opts, notify)
-}
-
-func enqueueOne(ctx context.Context, db DB, args Args, opts *Options, notify bool) (id ID, stored bool, err error) {
+// storeJob stores a job, with Key.MaxQueued only if there is room for it.
+func storeJob(ctx context.Context, db DB, args Args, opts *Options, notify bool) (Submitted, error) {
 	job, err := newRow(ctx, args, opts)
 	if err != nil {
-		return ID{}, false, err
+		return Submitted{}, err
 	}
 	job.Notify = notify
+	if opts.Key.MaxQueued != 0 {
+		return storeIfRoom(ctx, db, job, opts)
+	}
 	if tx, ok := db.(*producerTx); ok && opts.IdempotencyKey == "" {
-		db = tx.defers(&job)
+		db = tx.deferJob(&job)
 	}
-	id, err = store(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
+	id, err := storeRow(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
 	if err != nil {
-		return ID{}, false, fmt.Errorf("enqueue %s: %w", job.Kind, explain(err))
+		return Submitted{}, fmt.Errorf("enqueue %s: %w", job.Kind, explain(err))
 	}
-	return id, id == ID(job.ID.Bytes), nil
+	return Submitted{Stored: id == ID(job.ID.Bytes), ID: id}, nil
 }
 
-func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, idempotencyKey string) (ID, error) {
+// storeRow stores the job and returns its id, or that of the first job with the idempotency key.
+func storeRow(ctx context.Context, q *sqlgen.Queries, job row, idempotencyKey string) (ID, error) {
 	if idempotencyKey == "" {
 		return ID(job.ID.Bytes), q.EnqueueJob(ctx, job)
 	}

@@ -47,16 +47,15 @@ func EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
 	return enqueueMany(ctx, db, requests, notifiesAtCommit(db, jobsChannel))
 }
 
-func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
+func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) (ids []ID, err error) {
 	if len(requests) == 0 {
 		return nil, nil
 	}
 	requests = withDefaults(requests)
 	if t := engine.Tracing(); t != nil {
-		ctx, span, requests := traceMany(ctx, t, requests)
-		ids, err := storeMany(ctx, db, requests, notify)
-		endTrace(span, ID{}, err)
-		return ids, err
+		var span engine.Span
+		ctx, span, requests = traceMany(ctx, t, requests)
+		defer func() { endTrace(span, ID{}, err) }()
 	}
 	return storeMany(ctx, db, requests, notify)
 }

@@ -87,7 +87,7 @@ func (c *Claimed) Headers() map[string]string {
 //		return job.Complete(ctx, tx)
 //	})
 func (c *Claimed) Complete(ctx context.Context, tx DB) error {
-	if err := c.stored("complete"); err != nil {
+	if err := c.requireRow("complete"); err != nil {
 		return err
 	}
 	attempt := engine.InternalOf(&c.attempt)
@@ -147,7 +147,7 @@ func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 // failure (SQLSTATE 40001) if the lease was extended after the first statement. Once Guard has returned nil, extensions
 // no longer affect tx.
 func (c *Claimed) Guard(ctx context.Context, tx DB) error {
-	if err := c.stored("guard"); err != nil {
+	if err := c.requireRow("guard"); err != nil {
 		return err
 	}
 	n, err := sqlgen.New(tx).GuardLease(ctx, pgvalue.UUID(c.ID), c.Epoch)

@@ -46,18 +46,16 @@ func Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, er
 	return publish(ctx, db, event, opts, notifiesAtCommit(db, eventsChannel))
 }
 
-func publish(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (ID, error) {
+func publish(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (id ID, err error) {
 	if t := engine.Tracing(); t != nil && event != nil {
-		traced := opts
-		ctx, span := tracePublish(ctx, t, event.Topic(), &traced)
-		id, err := publishOne(ctx, db, event, traced, notify)
-		endTrace(span, id, err)
-		return id, err
+		var span engine.Span
+		ctx, span = tracePublish(ctx, t, event.Topic(), &opts)
+		defer func() { endTrace(span, id, err) }()
 	}
-	return publishOne(ctx, db, event, opts, notify)
+	return storeEvent(ctx, db, event, opts, notify)
 }
 
-func publishOne(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (ID, error) {
+func storeEvent(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (ID, error) {
 	row, err := newEvent(ctx, NewID, event, &opts)
 	if err != nil {
 		return ID{}, err
@@ -67,7 +65,7 @@ func publishOne(ctx context.Context, db DB, event Event, opts EventOptions, noti
 	case opts.Serial: // Publish must take the lock before it returns
 		err = sqlgen.New(db).PublishSerialEvent(ctx, sqlgen.PublishSerialEventParams(row))
 	case ok:
-		err = sqlgen.New(tx.defersEvent(&row)).PublishEvent(ctx, row)
+		err = sqlgen.New(tx.deferEvent(&row)).PublishEvent(ctx, row)
 	default:
 		err = sqlgen.New(db).PublishEvent(ctx, row)
 	}

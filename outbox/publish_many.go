@@ -28,7 +28,7 @@ type PublishRequest struct {
 // take one more: their locks are acquired first, in an order that all calls share.
 //
 // In a transaction of pgx, PublishMany uses a savepoint: after an error the transaction is still usable.
-func PublishMany(ctx context.Context, db DB, requests []PublishRequest) ([]ID, error) {
+func PublishMany(ctx context.Context, db DB, requests []PublishRequest) (ids []ID, err error) {
 	notify := notifiesAtCommit(db, eventsChannel)
 	if t := engine.Tracing(); t != nil && len(requests) > 0 {
 		requests = slices.Clone(requests)
@@ -36,12 +36,11 @@ func PublishMany(ctx context.Context, db DB, requests []PublishRequest) ([]ID, e
 		for i := range requests {
 			options[i] = &requests[i].Options
 		}
-		ctx, span := tracePublish(ctx, t, commonTopic(requests), options...)
-		ids, err := publishAll(ctx, db, requests, notify)
-		endTrace(span, ID{}, err)
-		return ids, err
+		var span engine.Span
+		ctx, span = tracePublish(ctx, t, commonTopic(requests), options...)
+		defer func() { endTrace(span, ID{}, err) }()
 	}
-	return publishAll(ctx, db, requests, notify)
+	return storeEvents(ctx, db, requests, notify)
 }
 
 // commonTopic returns the topic that all events share, or "".
@@ -55,7 +54,7 @@ func commonTopic(requests []PublishRequest) (topic string) {
 	return topic
 }
 
-func publishAll(ctx context.Context, db DB, requests []PublishRequest, notify bool) ([]ID, error) {
+func storeEvents(ctx context.Context, db DB, requests []PublishRequest, notify bool) ([]ID, error) {
 	rows, ids, newID := make([]eventRow, len(requests)), make([]ID, len(requests)), newIDRun().next
 	for i := range requests {
 		var err error

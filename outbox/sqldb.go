@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -84,11 +85,9 @@ type sqlRows struct{ *sql.Rows }
 func (r sqlRows) Close()                                       { _ = r.Rows.Close() }
 func (r sqlRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
 func (r sqlRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
-func (r sqlRows) Values() ([]any, error) {
-	return nil, fmt.Errorf("values of database/sql rows: %w", errSQL)
-}
-func (r sqlRows) RawValues() [][]byte  { return nil }
-func (r sqlRows) Conn() *pgx.Conn      { return nil }
-func (r sqlRows) TypeMap() *pgtype.Map { return nil }
+func (r sqlRows) Values() ([]any, error)                       { return nil, errNoValues }
+func (r sqlRows) RawValues() [][]byte                          { return nil }
+func (r sqlRows) Conn() *pgx.Conn                              { return nil }
+func (r sqlRows) TypeMap() *pgtype.Map                         { return nil }
 
-var errSQL = fmt.Errorf("not known here; use Scan")
+var errNoValues = errors.New("database/sql rows have no Values; use Scan")

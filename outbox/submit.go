@@ -55,33 +55,27 @@ func (e *QueueFullError) Error() string {
 // same order everywhere. No worker and no plain Enqueue waits for that lock. The transaction must be READ COMMITTED;
 // otherwise Submit returns an [*InvalidError].
 func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
-	return submit(ctx, db, args, opts, notifiesAtCommit(db, jobsChannel))
-}
-
-func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (Submitted, error) {
 	opts.fillFrom(args)
-	if opts.Key.MaxQueued == 0 {
-		id, stored, err := enqueueAnyway(ctx, db, args, &opts, notify)
-		return Submitted{Stored: stored, ID: id}, err
-	}
-	if t := engine.Tracing(); t != nil && args != nil {
-		ctx, span := traceEnqueue(ctx, t, args, &opts)
-		done, err := submitOne(ctx, db, args, &opts, notify)
-		endTrace(span, done.ID, err)
-		return done, err
-	}
-	return submitOne(ctx, db, args, &opts, notify)
+	return submit(ctx, db, args, &opts, notifiesAtCommit(db, jobsChannel))
 }
 
-func submitOne(ctx context.Context, db DB, args Args, opts *Options, notify bool) (Submitted, error) {
-	job, err := newRow(ctx, args, opts)
-	if err != nil {
-		return Submitted{}, err
+// submit stores a job, in a span if the program traces; opts already contain the defaults of args.
+func submit(ctx context.Context, db DB, args Args, opts *Options, notify bool) (done Submitted, err error) {
+	if t := engine.Tracing(); t != nil && args != nil {
+		var span engine.Span
+		ctx, span = traceEnqueue(ctx, t, args, opts)
+		defer func() { endTrace(span, done.ID, err) }()
 	}
-	job.Notify = notify
-	var done Submitted
+	return storeJob(ctx, db, args, opts, notify)
+}
+
+// storeIfRoom stores a job if fewer than Key.MaxQueued wait, and otherwise applies Key.WhenFull.
+func storeIfRoom(ctx context.Context, db DB, job row, opts *Options) (done Submitted, err error) {
 	err = atomically(ctx, db, "", func(db DB) (err error) {
-		done, err = submitRow(ctx, sqlgen.New(db), job, *opts)
+		q := sqlgen.New(db)
+		if done, err = makeRoom(ctx, q, &job, opts); err == nil && done.Stored {
+			err = q.EnqueueJob(ctx, job)
+		}
 		return err
 	})
 	if err != nil {
@@ -90,7 +84,8 @@ func submitOne(ctx context.Context, db DB, args Args, opts *Options, notify bool
 	return done, nil
 }
 
-func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, opts Options) (Submitted, error) {
+// makeRoom decides what happens to a job, and makes room for it if it is to be stored.
+func makeRoom(ctx context.Context, q *sqlgen.Queries, job *row, opts *Options) (Submitted, error) {
 	room, err := q.MakeRoom(ctx, sqlgen.MakeRoomParams{
 		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key.Name, Kind: job.Kind,
 		MaxQueued: int32(opts.Key.MaxQueued), WhenFull: string(opts.Key.WhenFull),
@@ -103,7 +98,7 @@ func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobPara
 	switch room.Verdict {
 	case "accepted", "replaced":
 		done.Stored, done.ID, done.Replaced = true, ID(job.ID.Bytes), ID(room.Job.Bytes)
-		return done, q.EnqueueJob(ctx, job)
+		return done, nil
 	case "coalesced":
 		done.ID = ID(room.Job.Bytes)
 		return done, nil
@@ -112,20 +107,4 @@ func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobPara
 	}
 	return Submitted{}, invalid("Options.Key.MaxQueued",
 		"needs a READ COMMITTED transaction: another's snapshot is too old to count")
-}
-
-// enqueueIfRoom is Enqueue with MaxQueued.
-func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
-	done, err := submit(ctx, db, args, opts, notify)
-	if err == nil && done.ID.IsZero() {
-		queue := opts.Queue
-		if queue == "" {
-			queue = engine.DefaultQueue
-		}
-		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{
-			Queue: queue, Key: opts.Key.Name,
-			Queued: done.Queued, MaxQueued: opts.Key.MaxQueued,
-		})
-	}
-	return done.ID, err
 }

@@ -30,11 +30,11 @@ func TestWithoutTracingNothingIsPaidForIt(t *testing.T) {
 	for name, call := range map[string]struct{ all, bare func() error }{
 		"Enqueue": {
 			func() error { _, err := Enqueue(ctx, db, args, Options{}); return err },
-			func() error { _, _, err := enqueueOne(ctx, db, args, new(Options), true); return err },
+			func() error { _, err := storeJob(ctx, db, args, new(Options), true); return err },
 		},
 		"Publish": {
 			func() error { _, err := Publish(ctx, db, event, EventOptions{}); return err },
-			func() error { _, err := publishOne(ctx, db, event, EventOptions{}, true); return err },
+			func() error { _, err := storeEvent(ctx, db, event, EventOptions{}, true); return err },
 		},
 		"EnqueueMany": {
 			func() error { _, err := EnqueueMany(ctx, db, []Request{{Args: args}}); return err },

@@ -26,11 +26,12 @@ type producerTx struct {
 	conn     *pgxpool.Conn // nil once the transaction is over
 	raw      *pgx.Conn
 	tx       pgx.Tx   // nil until BEGIN is sent
-	later    []queued // jobs and events not yet sent
+	deferred []queued // jobs and events not yet sent
 	size     int      // of their payloads
 	wakes    channels
-	jobs     int  // how many times jobs were stored, sent or not
-	direct   bool // statements are no longer deferred
+	jobs     int // how many times jobs were stored, sent or not
+	// deferOff is set by Begin, Conn and LargeObjects: statements may bypass this type, so nothing is deferred.
+	deferOff bool
 
 	// aborted is set when Postgres refused a statement before it had seen BEGIN: the error after which a transaction
 	// accepts nothing but ROLLBACK.
@@ -49,9 +50,9 @@ type queued struct {
 
 // These limit what is deferred. A thousand jobs enqueued one by one thereby cost ten round trips.
 const (
-	maxLater      = 100
-	maxLaterBytes = 1 << 20
-	sendTimeout   = 10 * time.Second
+	maxDeferred      = 100
+	maxDeferredBytes = 1 << 20
+	flushTimeout     = 10 * time.Second
 )
 
 var errAborted = &pgconn.PgError{
@@ -64,8 +65,8 @@ var errAborted = &pgconn.PgError{
 const plainColumns = engine.QueueColumn | engine.PriorityColumn | engine.MaxAttemptsColumn | engine.TimeoutColumn | engine.BackoffColumn |
 	engine.ContentTypeColumn | engine.HeadersColumn | engine.WatchedColumn
 
-// defers returns a DB that defers the INSERT of a job.
-func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
+// deferJob returns a DB that defers the INSERT of a job.
+func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams) DB {
 	q := queued{verb: "enqueue", name: job.Kind}
 	if engine.ColumnsOf(job)&^plainColumns == 0 {
 		q.plain = job
@@ -73,8 +74,8 @@ func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
 	return &deferral{t, q, len(job.Payload)}
 }
 
-// defersEvent is defers for an event.
-func (t *producerTx) defersEvent(event *eventRow) DB {
+// deferEvent is deferJob for an event.
+func (t *producerTx) deferEvent(event *eventRow) DB {
 	return &deferral{t, queued{verb: "publish", name: event.Topic}, len(event.Payload)}
 }
 
@@ -87,19 +88,19 @@ type deferral struct {
 
 func (d *deferral) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	t := d.producerTx
-	if t.direct {
+	if t.deferOff {
 		return t.Exec(ctx, sql, args...)
 	}
 	if err := errors.Join(ctx.Err(), t.usable()); err != nil {
 		return tag, err
 	}
-	if len(t.later) == maxLater || t.size+d.size > maxLaterBytes {
-		if err := t.send(ctx); err != nil {
+	if len(t.deferred) == maxDeferred || t.size+d.size > maxDeferredBytes {
+		if err := t.flush(ctx); err != nil {
 			return tag, err
 		}
 	}
 	d.queued.sql, d.queued.args = sql, args
-	t.later = append(t.later, d.queued)
+	t.deferred = append(t.deferred, d.queued)
 	t.size += d.size
 	return tag, nil
 }
@@ -114,23 +115,23 @@ func (t *producerTx) usable() error {
 	return nil
 }
 
-// ahead returns a batch of the statements that must precede all others: BEGIN, if it is not yet sent, and the deferred
-// ones.
-func (t *producerTx) ahead() (b *pgx.Batch, sent []queued) {
-	b, sent = &pgx.Batch{}, t.later
+// takeDeferred returns a batch of the statements that must precede all others: BEGIN, if it is not yet sent, and the
+// deferred ones.
+func (t *producerTx) takeDeferred() (b *pgx.Batch, sent []queued) {
+	b, sent = &pgx.Batch{}, t.deferred
 	if t.tx == nil {
 		b.BeginTx(t.options)
 	}
 	for _, q := range sent {
 		b.Queue(q.sql, q.args...)
 	}
-	t.later, t.size = nil, 0
+	t.deferred, t.size = nil, 0
 	return b, sent
 }
 
-// begin sends the batch that ahead made and reads the answers to ahead's statements. The caller reads the answers to
-// what follows them in the batch, and closes the answers with [producerTx.end].
-func (t *producerTx) begin(ctx context.Context, b *pgx.Batch, sent []queued) (answers pgx.BatchResults, err error) {
+// sendBatch sends the batch that takeDeferred made and reads the answers to takeDeferred's statements. The caller reads
+// the answers to what follows them in the batch, and closes the answers with [producerTx.closeBatch].
+func (t *producerTx) sendBatch(ctx context.Context, b *pgx.Batch, sent []queued) (answers pgx.BatchResults, err error) {
 	answers = t.conn.SendBatch(ctx, b)
 	if tx := answers.Tx(); tx != nil {
 		_, err = answers.Exec()
@@ -147,9 +148,9 @@ func (t *producerTx) begin(ctx context.Context, b *pgx.Batch, sent []queued) (an
 	return answers, err
 }
 
-// end closes answers. If the batch failed before BEGIN reached the server, there is no transaction to abort, so end
-// records the failure itself.
-func (t *producerTx) end(answers pgx.BatchResults, err error) error {
+// closeBatch closes answers. If the batch failed before BEGIN reached the server, there is no transaction to abort, so
+// closeBatch records the failure itself.
+func (t *producerTx) closeBatch(answers pgx.BatchResults, err error) error {
 	if closed := answers.Close(); err == nil {
 		err = closed
 	}
@@ -159,23 +160,23 @@ func (t *producerTx) end(answers pgx.BatchResults, err error) error {
 	return err
 }
 
-// send sends the deferred statements.
-func (t *producerTx) send(ctx context.Context) error {
+// flush sends the deferred statements.
+func (t *producerTx) flush(ctx context.Context) error {
 	if err := t.usable(); err != nil {
 		return err
 	}
-	if t.tx != nil && len(t.later) == 0 {
+	if t.tx != nil && len(t.deferred) == 0 {
 		return nil
 	}
-	b, sent := t.ahead()
-	answers, err := t.begin(ctx, b, sent)
-	return t.end(answers, err)
+	b, sent := t.takeDeferred()
+	answers, err := t.sendBatch(ctx, b, sent)
+	return t.closeBatch(answers, err)
 }
 
 // Exec sends sql together with the deferred statements.
 func (t *producerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	if t.tx != nil && len(t.later) == 0 || !batchable(args) {
-		if err := t.send(ctx); err != nil {
+	if t.tx != nil && len(t.deferred) == 0 || !batchable(args) {
+		if err := t.flush(ctx); err != nil {
 			return tag, err
 		}
 		return t.tx.Exec(ctx, sql, args...)
@@ -183,13 +184,13 @@ func (t *producerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgc
 	if err := t.usable(); err != nil {
 		return tag, err
 	}
-	b, sent := t.ahead()
+	b, sent := t.takeDeferred()
 	b.Queue(sql, args...)
-	answers, err := t.begin(ctx, b, sent)
+	answers, err := t.sendBatch(ctx, b, sent)
 	if err == nil {
 		tag, err = answers.Exec()
 	}
-	return tag, t.end(answers, err)
+	return tag, t.closeBatch(answers, err)
 }
 
 // batchable reports whether a statement can go in a batch: without arguments, sql may contain several statements, and
@@ -207,7 +208,7 @@ func batchable(args []any) bool {
 
 // Query sends the deferred statements first.
 func (t *producerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.send(ctx); err != nil {
+	if err := t.flush(ctx); err != nil {
 		return failed{err: err}, err
 	}
 	return t.tx.Query(ctx, sql, args...)
@@ -215,8 +216,8 @@ func (t *producerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Ro
 
 // QueryRow sends sql together with the deferred statements.
 func (t *producerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if t.tx != nil && len(t.later) == 0 || !batchable(args) {
-		if err := t.send(ctx); err != nil {
+	if t.tx != nil && len(t.deferred) == 0 || !batchable(args) {
+		if err := t.flush(ctx); err != nil {
 			return failed{err: err}
 		}
 		return t.tx.QueryRow(ctx, sql, args...)
@@ -224,9 +225,9 @@ func (t *producerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.
 	if err := t.usable(); err != nil {
 		return failed{err: err}
 	}
-	b, sent := t.ahead()
+	b, sent := t.takeDeferred()
 	b.Queue(sql, args...)
-	answers, err := t.begin(ctx, b, sent)
+	answers, err := t.sendBatch(ctx, b, sent)
 	return &lastRow{t, answers, err}
 }
 
@@ -241,7 +242,7 @@ func (r *lastRow) Scan(dest ...any) error {
 	if r.err == nil {
 		r.err = r.answers.QueryRow().Scan(dest...)
 	}
-	return r.tx.end(r.answers, r.err)
+	return r.tx.closeBatch(r.answers, r.err)
 }
 
 // failed is the result of a statement that was not sent.
@@ -260,21 +261,21 @@ func (f failed) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
 func (t *producerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
 	rows pgx.CopyFromSource,
 ) (int64, error) {
-	if err := t.send(ctx); err != nil {
+	if err := t.flush(ctx); err != nil {
 		return 0, err
 	}
 	return t.tx.CopyFrom(ctx, table, columns, rows)
 }
 
 func (t *producerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if err := t.send(ctx); err != nil {
+	if err := t.flush(ctx); err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
 	return t.tx.SendBatch(ctx, b)
 }
 
 func (t *producerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.send(ctx); err != nil {
+	if err := t.flush(ctx); err != nil {
 		return nil, err
 	}
 	return t.tx.Prepare(ctx, name, sql)
@@ -283,8 +284,8 @@ func (t *producerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Sta
 // LargeObjects are those of the transaction, with BEGIN sent. If that fails, or the transaction is over, each of their
 // calls fails.
 func (t *producerTx) LargeObjects() pgx.LargeObjects {
-	t.direct = true
-	t.sendNow()
+	t.deferOff = true
+	t.flushNow()
 	if t.tx == nil || t.usable() != nil {
 		unsent := &pgx.Batch{}
 		unsent.BeginTx(t.options)
@@ -296,27 +297,27 @@ func (t *producerTx) LargeObjects() pgx.LargeObjects {
 // Conn returns the connection, with the transaction begun. If it cannot begin, Conn closes the connection, because
 // statements sent on it must not commit on their own.
 func (t *producerTx) Conn() *pgx.Conn {
-	t.direct = true
-	t.sendNow()
+	t.deferOff = true
+	t.flushNow()
 	return t.raw
 }
 
-// sendNow is send for methods without a context and an error.
-func (t *producerTx) sendNow() {
+// flushNow is flush for methods without a context and an error.
+func (t *producerTx) flushNow() {
 	if t.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	if err := t.send(ctx); err != nil && t.raw.PgConn().TxStatus() == 'I' {
+	if err := t.flush(ctx); err != nil && t.raw.PgConn().TxStatus() == 'I' {
 		_ = t.raw.Close(ctx)
 	}
 }
 
 // Begin makes a savepoint. From then on, statements through it or through t are no longer deferred.
 func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	t.direct = true
-	if err := t.send(ctx); err != nil {
+	t.deferOff = true
+	if err := t.flush(ctx); err != nil {
 		return nil, err
 	}
 	tx, err := t.tx.Begin(ctx)
@@ -358,23 +359,23 @@ func (t *producerTx) Commit(ctx context.Context) error {
 
 func (t *producerTx) commit(ctx context.Context) error {
 	switch {
-	case len(t.later) == 0 && t.tx == nil:
+	case len(t.deferred) == 0 && t.tx == nil:
 		return ctx.Err() // nothing was done
-	case len(t.later) == 0:
+	case len(t.deferred) == 0:
 		return t.tx.Commit(ctx)
 	case t.tx == nil && t.options == pgx.TxOptions{}:
 		return t.commitAlone(ctx)
 	}
-	b, sent := t.ahead()
+	b, sent := t.takeDeferred()
 	b.Queue(cmp.Or(t.options.CommitQuery, "commit"))
-	answers, err := t.begin(ctx, b, sent)
+	answers, err := t.sendBatch(ctx, b, sent)
 	if err == nil {
 		var tag pgconn.CommandTag
 		if tag, err = answers.Exec(); err == nil && tag.String() == "ROLLBACK" {
 			err = pgx.ErrTxCommitRollback
 		}
 	}
-	if err = t.end(answers, err); err != nil && t.tx != nil {
+	if err = t.closeBatch(answers, err); err != nil && t.tx != nil {
 		_ = t.tx.Rollback(ctx) // if this fails, release closes the connection
 	}
 	return err
@@ -382,14 +383,14 @@ func (t *producerTx) commit(ctx context.Context) error {
 
 // commitAlone commits a transaction without options that contains only deferred statements. Postgres runs statements
 // sent together as one transaction, all or nothing, so BEGIN and COMMIT are not needed. If a deferred trigger refuses
-// something, end returns the error.
+// something, closeBatch returns the error.
 func (t *producerTx) commitAlone(ctx context.Context) error {
 	b := &pgx.Batch{}
-	for _, q := range t.later {
+	for _, q := range t.deferred {
 		b.Queue(q.sql, q.args...)
 	}
-	answers, err := t.begin(ctx, b, t.later)
-	return t.end(answers, err)
+	answers, err := t.sendBatch(ctx, b, t.deferred)
+	return t.closeBatch(answers, err)
 }
 
 func (t *producerTx) Rollback(ctx context.Context) error {

@@ -5,12 +5,12 @@ var enqueue = []Mutant{
 		Name:      "a job outside the transaction",
 		Breaks:    "a job is stored on a connection of its own, and stays when the business change rolls back",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox.enqueueOne", `	job.Notify = notify
+		Edits: []Edit{{"outbox.storeJob", `	job.Notify = notify
 `, `	job.Notify = notify
 	if tx, ok := db.(pgx.Tx); ok {
 		conn, err := pgx.ConnectConfig(ctx, tx.Conn().Config())
 		if err != nil {
-			return ID{}, false, err
+			return Submitted{}, err
 		}
 		defer conn.Close(ctx)
 		db = conn
@@ -64,7 +64,7 @@ var enqueue = []Mutant{
 		Name:      "a refusal before BEGIN is forgotten",
 		Breaks:    "a transaction whose first statement failed commits the rest",
 		Invariant: "Atomic",
-		Edits:     []Edit{{"outbox.producerTx.end", `		t.aborted = err`, `		_ = err`}},
+		Edits:     []Edit{{"outbox.producerTx.closeBatch", `		t.aborted = err`, `		_ = err`}},
 		Checks:    []Check{test("outbox", "TestARefusalEndsTheTransaction", "1 jobs and 1 rows are stored")},
 	},
 	{
@@ -115,7 +115,7 @@ func Exponential(`},
 		Name:      "jobs are kept back beside a savepoint",
 		Breaks:    "a savepoint that is rolled back leaves a job that was enqueued meanwhile",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox.producerTx.Begin", `	t.direct = true
+		Edits: []Edit{{"outbox.producerTx.Begin", `	t.deferOff = true
 `, ``}},
 		Checks: []Check{
 			test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/through_the_outer", "1 jobs, want 0"),
@@ -126,7 +126,7 @@ func Exponential(`},
 		Name:      "jobs are kept back beside the connection",
 		Breaks:    "a savepoint of the connection that is rolled back leaves a job that was enqueued meanwhile",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox.producerTx.Conn", `	t.direct = true
+		Edits: []Edit{{"outbox.producerTx.Conn", `	t.deferOff = true
 `, ``}},
 		Checks: []Check{
 			test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/the_connection$", "1 jobs, want 0"),

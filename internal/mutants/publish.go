@@ -30,7 +30,7 @@ var published = []Mutant{
 		Name:      "an event that stays behind a savepoint",
 		Breaks:    "a savepoint that is rolled back leaves an event that was published meanwhile",
 		Invariant: "An event exists exactly when its transaction commits",
-		Edits:     []Edit{{"outbox.deferral.Exec", `if t.direct {`, `if t.direct && d.queued.verb == "enqueue" {`}},
+		Edits:     []Edit{{"outbox.deferral.Exec", `if t.deferOff {`, `if t.deferOff && d.queued.verb == "enqueue" {`}},
 		Checks:    []Check{test("outbox", "TestASavepointTakesItsEventsBack", "(-want +got)")},
 	},
 	{

@@ -6,9 +6,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// stored returns an error for a job that has no row. A constraint makes the epoch of a stored job positive as soon as
-// it is claimed.
-func (c *Claimed) stored(act string) error {
+// requireRow returns an error for a job that has no row. A constraint makes the epoch of a stored job positive as soon
+// as it is claimed.
+func (c *Claimed) requireRow(act string) error {
 	if c.Epoch > 0 {
 		return nil
 	}
