@@ -79,8 +79,8 @@ LIMIT 100000;
 -- @horizon the next deadline comes. Closing a running job raises its epoch, so that its worker can no longer write
 -- anything. Before that, a running job stays with its worker for @patience: its success would be refused, but the error
 -- of its handler, which is stopped at the deadline, is recorded. A row that another transaction has locked is skipped.
--- It closes only jobs @among, if there are any, and none @aside. The arrays name the keys of the closed jobs: the jobs
--- behind them may be next.
+-- It closes only jobs @among, if there are any, and none @skipped. The arrays name the keys of the closed jobs: the
+-- jobs behind them may be next.
 WITH late AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.deadline, jobs.tenant_id, jobs.queue, jobs.key
     FROM outbox.jobs
@@ -92,7 +92,7 @@ WITH late AS MATERIALIZED (
       AND jobs.deadline <= statement_timestamp()
       AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - @patience::interval)
       AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
-      AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+      AND (@skipped::uuid[] IS NULL OR jobs.id <> ALL (@skipped))
     ORDER BY jobs.deadline
     LIMIT @max_jobs
     FOR UPDATE SKIP LOCKED
@@ -134,7 +134,7 @@ WHERE jobs.deadline IS NOT NULL
   AND jobs.deadline < @before_deadline::timestamptz
   AND jobs.deadline <= statement_timestamp()
   AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - @patience::interval)
-  AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+  AND (@skipped::uuid[] IS NULL OR jobs.id <> ALL (@skipped))
 ORDER BY jobs.deadline
 LIMIT @max_jobs
 FOR UPDATE SKIP LOCKED;

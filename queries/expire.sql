@@ -1,12 +1,12 @@
 -- name: ExpireLeases :many
 -- ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed within [@from, @before). They become
 -- retrying, or dead once their attempts are used up or they have cost too many workers; cancelled ones move to the
--- history. A lease that lapsed because the database was unreachable (reaper/blind.go) costs its job neither an attempt
+-- history. A lease that lapsed because the database was unreachable (reaper/outage.go) costs its job neither an attempt
 -- nor a lost lease. A job with a key may have a policy of its own: it closes as stale, or becomes dead and its key is
 -- parked. It returns the jobs; the database's time, in a single row without a job if there are none; how soon the first
 -- deadline from @from_deadline on comes, if that is within @horizon, because a pass over the deadlines is made only
 -- when there is one; and how soon the next lease lapses, if that is within @lease_horizon, because the next pass waits
--- for it. It takes only jobs @among, if there are any, and none @aside.
+-- for it. It takes only jobs @among, if there are any, and none @skipped.
 --
 -- If a lease is extended between this statement's snapshot and its lock, the condition is evaluated again on the new
 -- version, and the lease is kept. If a job's key must be parked while another transaction has the key locked, a later
@@ -31,7 +31,7 @@ WITH lapsed AS MATERIALIZED (
           FROM outbox.lease_extensions AS beside
           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
       AND (@among::uuid[] IS NULL OR jobs.id = ANY (@among))
-      AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+      AND (@skipped::uuid[] IS NULL OR jobs.id <> ALL (@skipped))
       -- Other jobs must not wait for a key that another transaction has locked.
       AND (jobs.on_lapse IS DISTINCT FROM 'block' OR jobs.key IS NULL OR jobs.cancel_requested_at IS NOT NULL OR (
           -- One lookup for each job: NOT EXISTS may read all keys.
@@ -61,7 +61,7 @@ WITH lapsed AS MATERIALIZED (
                    OR (lapsed.lease_expires_at >= @outage_from::timestamptz AND lapsed.lease_expires_at < @outage_until::timestamptz
                        AND lapsed.started_at < @outage_end::timestamptz)
                    OR (lapsed.lease_expires_at >= @seen::timestamptz
-                       AND statement_timestamp() - @blind_since::timestamptz > @patience::interval), false) AS outage
+                       AND statement_timestamp() - @away_since::timestamptz > @patience::interval), false) AS outage
         FROM lapsed
     ) AS lapsed
 ), sentenced AS MATERIALIZED (
@@ -174,7 +174,7 @@ WHERE jobs.status = 'running'
       SELECT
       FROM outbox.lease_extensions AS beside
       WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
-  AND (@aside::uuid[] IS NULL OR jobs.id <> ALL (@aside))
+  AND (@skipped::uuid[] IS NULL OR jobs.id <> ALL (@skipped))
 ORDER BY jobs.lease_expires_at
 LIMIT @max_jobs
 FOR UPDATE SKIP LOCKED;

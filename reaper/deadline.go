@@ -17,11 +17,11 @@ import (
 
 // These set how often the reaper looks for jobs whose deadline has passed. Where nothing has a deadline and
 // notifications arrive, the passes over the leases suffice, which look a little ahead and now and then far back. Where
-// deadlines are in use, or the listener is deaf, the poll finds those that nobody has announced.
+// deadlines are in use, or notifications do not arrive, the poll finds those that nobody has announced.
 const (
 	deadlineIdle    = 10 * time.Minute
 	deadlineSlow    = time.Minute            // replaces deadlineIdle where looking far back takes long
-	deadlinePoll    = 800 * time.Millisecond // while deaf, or after a deadline was seen, for:
+	deadlinePoll    = 800 * time.Millisecond // while not listening, or after a deadline was seen, for:
 	deadlineMemory  = time.Minute
 	wholeLook       = 7                      // one in so many looks goes far back, unless
 	wholeLookCost   = 20 * time.Millisecond  // the latest one took longer
@@ -43,16 +43,16 @@ type closer struct {
 	promoter  *promoter
 	deadlines *deadlines
 	wake      <-chan struct{}
-	hearing   func() bool
+	listening func() bool
 	metrics   *metrics
 	log       *slog.Logger
 
-	scan  scan
-	aside aside[pgtype.UUID]
-	next  time.Time // when to make the next pass
-	ended time.Time // when the last pass ended
-	seen  time.Time // when a deadline was last seen
-	batch int32
+	scan    scan
+	skipped skipped[pgtype.UUID]
+	next    time.Time // when to make the next pass
+	ended   time.Time // when the last pass ended
+	seen    time.Time // when a deadline was last seen
+	batch   int32
 }
 
 // deadlines is shared by the passes over the deadlines and those over the leases.
@@ -121,7 +121,7 @@ func (c *closer) pass(ctx context.Context) error {
 			return fmt.Errorf("expire deadlines: %w", err)
 		}
 		soonest = min(soonest, last.NextInSeconds)
-		whole = whole || s.near && s.sweep
+		whole = whole || s.recent && s.full
 		cheap = whole && cost < wholeLookCost
 	}
 	c.deadlines.advance(c.scan.passed)
@@ -137,9 +137,9 @@ func (c *closer) pass(ctx context.Context) error {
 		wait = deadlineSlow
 	}
 	if !whole { // look at the rest as soon as that is affordable
-		wait = max(c.scan.sweepAfter.Sub(now), deadlinePoll)
+		wait = max(c.scan.fullAfter.Sub(now), deadlinePoll)
 	}
-	if now.Sub(c.seen) < deadlineMemory || !c.hearing() {
+	if now.Sub(c.seen) < deadlineMemory || !c.listening() {
 		wait = min(wait, deadlinePoll)
 	}
 	c.next = earlier(now.Add(wait), after(now, soonest))
@@ -155,7 +155,7 @@ func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sql
 	}
 	began := time.Now()
 	for {
-		params.Aside = c.aside.names(began)
+		params.Skipped = c.skipped.names(began)
 		var took time.Duration
 		last, took, err = c.close(ctx, params)
 		if pgsession.IsRefusal(err) {
@@ -203,7 +203,7 @@ func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams,
 	found, err := c.db.FindLateJobs(bound, sqlgen.FindLateJobsParams{
 		FromDeadline: params.FromDeadline, BeforeDeadline: params.BeforeDeadline, Overlap: params.Overlap,
 		Patience: params.Patience,
-		Aside:    params.Aside, MaxJobs: params.MaxJobs,
+		Skipped:  params.Skipped, MaxJobs: params.MaxJobs,
 	})
 	cancel()
 	switch {
@@ -224,7 +224,7 @@ func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams,
 		tally.done += int(row.Closed)
 		return err
 	}, func(job sqlgen.FindLateJobsRow, err error) {
-		c.aside.add(job.ID)
+		c.skipped.add(job.ID)
 		tally.add(err, slog.String("job_id", job.ID.String()))
 	})
 	tally.log(ctx, c.log, "jobs not expired: the database refuses them")
@@ -247,10 +247,10 @@ func (d *deadlines) lookFrom() pgtype.Timestamptz {
 	return always
 }
 
-// noteHearing starts the polling if it is needed: the listener may have become deaf since the last pass over the
-// deadlines.
-func (d *deadlines) noteHearing(hearing bool) {
-	if !hearing {
+// noteListening starts the polling if it is needed: the listener may have stopped receiving since the last pass over
+// the deadlines.
+func (d *deadlines) noteListening(listening bool) {
+	if !listening {
 		d.hurry(time.Now())
 	}
 }

@@ -270,7 +270,7 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(do func(testing.TB, *Reaper), affordable bool) int {
-		r.closer.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
+		r.closer.scan.fullAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
 		return blocks(t, r, db, func() { do(t, r) })
 	}
 	deadlinePass(t, r)
@@ -279,18 +279,18 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	storeWithDeadline(t, db, 4_000, "pending", -2*time.Minute) // passed minutes ago …
 	storeWithDeadline(t, db, 4_000, "pending", time.Hour)      // … or far ahead …
 	exec(t, db, `DELETE FROM outbox.jobs`)                     // … and done
-	full, near, look := read(deadlinePass, true), read(deadlinePass, false), read(expirePass, false)
-	t.Logf("a pass over nothing reads %d blocks; over 8000 dead entries: full %d, near %d, with the leases %d", idle, full, near, look)
-	for what, took := range map[string]int{"a near pass": near, "a look ahead": look} {
+	full, recent, look := read(deadlinePass, true), read(deadlinePass, false), read(expirePass, false)
+	t.Logf("a pass over nothing reads %d blocks; over 8000 dead entries: full %d, recent %d, with the leases %d", idle, full, recent, look)
+	for what, took := range map[string]int{"a recent pass": recent, "a look ahead": look} {
 		if took > max(full/4, 3*idle+20) {
 			t.Errorf("%s reads %d blocks, as if it read them all: with no dead entries %d, over all %d", what, took, idle, full)
 		}
 	}
 	rests := func() bool {
-		r.closer.scan.sweepAfter = time.Time{}
+		r.closer.scan.fullAfter = time.Time{}
 		began := time.Now()
 		deadlinePass(t, r)
-		return time.Until(r.closer.scan.sweepAfter) > 4*time.Since(began)
+		return time.Until(r.closer.scan.fullAfter) > 4*time.Since(began)
 	}
 	for n := 0; !rests(); n++ {
 		if n == 10 {
@@ -306,15 +306,15 @@ func TestWhatANearPassLeavesIsLookedForSoon(t *testing.T) {
 	r, db := newRig(t, Config{})
 	deadlinePass(t, r)
 	storeWithDeadline(t, db, 1, "pending", -time.Hour)
-	r.closer.scan.sweepAfter = time.Now().Add(2 * time.Second) // the first pass took long
+	r.closer.scan.fullAfter = time.Now().Add(2 * time.Second) // the first pass took long
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 0 {
-		t.Fatal("the pass was no near one: the test proves nothing")
+		t.Fatal("the pass was no recent one: the test proves nothing")
 	}
 	if wait := time.Until(r.closer.next); wait > 2*time.Second {
 		t.Errorf("the next pass is in %s, want it when it is affordable", wait)
 	}
-	r.closer.scan.sweepAfter = time.Time{}
+	r.closer.scan.fullAfter = time.Time{}
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 1 {
 		t.Errorf("expired %d, want 1", n)

@@ -41,13 +41,13 @@ type expirer struct {
 	promoter  *promoter
 	deadlines *deadlines // its statement looks for these, too
 	sweeper   *sweeper   // sweeps only if a pass has seen keys
-	hearing   func() bool
+	listening func() bool
 	metrics   *metrics
 	log       *slog.Logger
 
 	scan       scan
-	sight      sight
-	aside      aside[pgtype.UUID]
+	outages    outageTracker
+	skipped    skipped[pgtype.UUID]
 	batch      int32   // jobs per statement; fewer after one that did not end in time
 	lapsesIn   float64 // seconds from the last look; infinite if no lease lapses soon
 	looksAhead bool    // the last pass was cheap enough to look ahead
@@ -57,10 +57,10 @@ type expirer struct {
 func (e *expirer) expire(ctx context.Context) (time.Duration, error) {
 	looked := e.looksAhead
 	err := e.pass(ctx)
-	hearing := e.hearing()
-	e.deadlines.noteHearing(hearing)
+	listening := e.listening()
+	e.deadlines.noteListening(listening)
 	wait := expireInterval
-	if looked && hearing { // while deaf, the closer finds the deadlines
+	if looked && listening { // otherwise the closer finds the deadlines
 		wait = quietInterval
 	}
 	wait += rand.N(expireJitter) - expireJitter/2
@@ -103,7 +103,7 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 	}
 	began := time.Now()
 	for {
-		params.Aside, params.MaxJobs = e.aside.names(began), e.batch
+		params.Skipped, params.MaxJobs = e.skipped.names(began), e.batch
 		rows, last, took, err := e.take(ctx, params)
 		if pgsession.IsRefusal(err) {
 			if err = e.apart(ctx, params, err); err == nil {
@@ -137,16 +137,16 @@ func (e *expirer) take(ctx context.Context,
 ) (rows []sqlgen.ExpireLeasesRow, now time.Time, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
-	e.sight.ask(sent, &params)
+	e.outages.ask(sent, &params)
 	rows, err = e.db.ExpireLeases(bound, params)
 	took = time.Since(sent)
 	cancel()
 	if err != nil {
-		e.sight.fail(err)
+		e.outages.fail(err)
 		return nil, now, took, err
 	}
 	now = rows[0].Now.Time // there is always a row
-	if away := e.sight.answer(sent, now); away > 0 {
+	if away := e.outages.answer(sent, now); away > 0 {
 		e.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts",
 			slog.Duration("for", away))
 	}
@@ -167,7 +167,7 @@ func (e *expirer) take(ctx context.Context,
 func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, cause error) error {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	found, err := e.db.FindLapsedLeases(bound, sqlgen.FindLapsedLeasesParams{
-		FromLease: params.FromLease, BeforeLease: params.BeforeLease, Overlap: params.Overlap, Aside: params.Aside,
+		FromLease: params.FromLease, BeforeLease: params.BeforeLease, Overlap: params.Overlap, Skipped: params.Skipped,
 		MaxJobs: params.MaxJobs,
 	})
 	cancel()
@@ -189,7 +189,7 @@ func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, c
 		tally.done += len(rows)
 		return err
 	}, func(job sqlgen.FindLapsedLeasesRow, err error) {
-		e.aside.add(job.ID)
+		e.skipped.add(job.ID)
 		tally.add(err, slog.String("job_id", job.ID.String()))
 	})
 	tally.log(ctx, e.log, "jobs not taken from their workers: the database refuses them")

@@ -134,22 +134,22 @@ type promoter struct {
 	db  *sqlgen.Queries
 	log *slog.Logger
 
-	mu    sync.Mutex
-	aside aside[keyName]
+	mu      sync.Mutex
+	skipped skipped[keyName]
 }
 
 // promote moves keys on, wakes the dispatchers for the jobs that it promoted, and returns how many those were. Keys
 // that the database refuses to move on are left alone for a while and delay no others.
 func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
 	var tally refusals
-	for page := range slices.Chunk(p.notAside(k), sweepPage) {
+	for page := range slices.Chunk(p.notSkipped(k), sweepPage) {
 		err = pgsession.Apart(page, func(part []int) error {
 			n, err := p.some(ctx, k, part, patient)
 			promoted += n
 			return err
 		}, func(i int, err error) {
 			p.mu.Lock()
-			p.aside.add(k.name(i))
+			p.skipped.add(k.name(i))
 			p.mu.Unlock()
 			tally.add(err, slog.String("tenant_id", k.tenants[i].String()), slog.String("queue", k.queues[i]),
 				slog.String("key", k.names[i]))
@@ -163,13 +163,13 @@ func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted 
 	return promoted, err
 }
 
-// notAside returns the indexes of the keys that are not left alone now.
-func (p *promoter) notAside(k keys) (at []int) {
+// notSkipped returns the indexes of the keys that are not left alone now.
+func (p *promoter) notSkipped(k keys) (at []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.aside.forget(time.Now())
+	p.skipped.forget(time.Now())
 	for i := range k.names {
-		if _, alone := p.aside[k.name(i)]; !alone {
+		if _, alone := p.skipped[k.name(i)]; !alone {
 			at = append(at, i)
 		}
 	}

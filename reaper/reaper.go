@@ -130,17 +130,17 @@ func (r *Reaper) open(ctx context.Context) (err error) {
 		return err
 	}
 	db := sqlgen.New(r.leases)
-	p := &promoter{db: db, log: r.log, aside: aside[keyName]{}}
+	p := &promoter{db: db, log: r.log, skipped: skipped[keyName]{}}
 	r.sweeper = &sweeper{db: db, promoter: p, metrics: r.metrics, keysPage: sweepPage}
 	r.expirer = &expirer{
-		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, hearing: r.config.Listening, metrics: r.metrics,
-		log:   r.log,
-		aside: aside[pgtype.UUID]{}, batch: expireBatch,
+		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, listening: r.config.Listening, metrics: r.metrics,
+		log:     r.log,
+		skipped: skipped[pgtype.UUID]{}, batch: expireBatch,
 	}
 	r.closer = &closer{
-		db: db, promoter: p, deadlines: r.deadlines, wake: r.config.Wake, hearing: r.config.Listening, metrics: r.metrics,
-		log:   r.log,
-		aside: aside[pgtype.UUID]{}, batch: deadlineBatch,
+		db: db, promoter: p, deadlines: r.deadlines, wake: r.config.Wake, listening: r.config.Listening, metrics: r.metrics,
+		log:     r.log,
+		skipped: skipped[pgtype.UUID]{}, batch: deadlineBatch,
 	}
 	r.days = days{r.chores, r.config.HistoryAhead, r.metrics, r.log}
 	r.watchdog = &watchdog{chores: r.chores, metrics: r.metrics, log: r.log}

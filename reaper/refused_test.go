@@ -91,8 +91,8 @@ func TestALapsedJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 			if got := outcomes(t, db, "refused"); got != "running 4" {
 				t.Errorf("at once: %s, want them left alone for a while", got)
 			}
-			for id := range r.expirer.aside {
-				r.expirer.aside[id] = time.Now() // the while is over
+			for id := range r.expirer.skipped {
+				r.expirer.skipped[id] = time.Now() // the while is over
 			}
 			r.expirer.scan = scan{} // which looks at them all, however long the passes before took
 			expirePass(t, r)
@@ -125,8 +125,8 @@ func TestALateJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if got := outcomes(t, db, "refused"); got != "running 4" {
 		t.Errorf("at once: %s, want them left alone for a while", got)
 	}
-	for id := range r.closer.aside {
-		r.closer.aside[id] = time.Now() // the while is over
+	for id := range r.closer.skipped {
+		r.closer.skipped[id] = time.Now() // the while is over
 	}
 	deadlinePass(t, r)
 	if got := outcomes(t, db, "refused"); got != "expired 4" {
@@ -207,7 +207,7 @@ func wantRefusedKeys(t *testing.T, r *Reaper, db *pgxpool.Pool) {
 	if got := outcomes(t, db, "bad"); got != "blocked 4" {
 		t.Errorf("at once: %s, want them left alone for a while", got)
 	}
-	clear(r.sweeper.promoter.aside) // the while is over
+	clear(r.sweeper.promoter.skipped) // the while is over
 	sweep(t, r)
 	if got := outcomes(t, db, "bad"); got != "pending 4" {
 		t.Errorf("later: %s, want pending 4", got)

@@ -16,7 +16,7 @@ type timeline struct {
 	now   time.Time
 	hours float64
 	cost  func(hours float64) time.Duration
-	spent [2]time.Duration // on near passes and on sweeps
+	spent [2]time.Duration // on recent passes and on full ones
 }
 
 // pass makes one pass and returns the ranges that it covered to the end, in hours
@@ -30,7 +30,7 @@ func (l *timeline) pass() (covered [][2]float64) {
 		if cost > statementTimeout {
 			cost, err = statementTimeout, context.DeadlineExceeded
 		}
-		if s.sweep {
+		if s.full {
 			l.spent[1] += cost
 		} else {
 			l.spent[0] += cost
@@ -81,7 +81,7 @@ func TestASlowSweepTakesATenthOfTheTimeAndStillCoversEverything(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newTimeline(100, perHour)
 			const passes = 3000
-			oldest, sweeps := 0.0, 0
+			oldest, fulls := 0.0, 0
 			for range passes {
 				oldest += expireInterval.Hours() // it ages like everything else
 				for _, c := range l.pass() {
@@ -89,22 +89,22 @@ func TestASlowSweepTakesATenthOfTheTimeAndStillCoversEverything(t *testing.T) {
 						continue
 					}
 					if c[1] > oldest+0.01 {
-						t.Fatalf("what lapsed %.2f to %.2f hours ago was left out of the sweep", oldest, c[1])
+						t.Fatalf("what lapsed %.2f to %.2f hours ago was left out of the full pass", oldest, c[1])
 					}
 					if c[0] > oldest {
 						oldest = c[0]
 					}
 					if oldest >= 99.9 {
-						oldest, sweeps = 0, sweeps+1
+						oldest, fulls = 0, fulls+1
 					}
 				}
 			}
 			total := passes * expireInterval
 			if l.spent[1] > total/9 {
-				t.Errorf("sweeps took %s of %s, want a tenth", l.spent[1], total)
+				t.Errorf("full passes took %s of %s, want a tenth", l.spent[1], total)
 			}
-			if sweeps < 2 {
-				t.Errorf("complete sweeps in %s = %d, want some", total, sweeps)
+			if fulls < 2 {
+				t.Errorf("complete full passes in %s = %d, want some", total, fulls)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	timed := func(at time.Time) time.Duration {
-		r.expirer.scan.sweepAfter = at
+		r.expirer.scan.fullAfter = at
 		started := time.Now()
 		expirePass(t, r)
 		return time.Since(started)
@@ -178,26 +178,26 @@ func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 
 	storeRunning(t, db, 4_000, -2*time.Minute) // claimed minutes ago …
 	exec(t, db, `DELETE FROM outbox.jobs`)     // … and settled
-	full, near := pass(affordable), pass(tooSoon)
-	t.Logf("a pass over nothing reads %d blocks; over 4000 dead entries: full %d, near %d", idle, full, near)
-	if near > max(full/4, 3*idle+20) {
-		t.Errorf("a near pass reads %d blocks, with no dead entries %d, and a full one %d", near, idle, full)
+	full, recent := pass(affordable), pass(tooSoon)
+	t.Logf("a pass over nothing reads %d blocks; over 4000 dead entries: full %d, recent %d", idle, full, recent)
+	if recent > max(full/4, 3*idle+20) {
+		t.Errorf("a recent pass reads %d blocks, with no dead entries %d, and a full one %d", recent, idle, full)
 	}
 	// Keys that come and go leave dead rows, too. A pass says that there are some, and reads none.
 	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) SELECT '00000000-0000-0000-0000-000000000001', 'default', n::text FROM generate_series(1, 4000) AS n`)
 	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ('ffffffff-0000-0000-0000-000000000001', 'default', 'k')`)
 	exec(t, db, `DELETE FROM outbox.keys WHERE key <> 'k'`)
 	n := pass(tooSoon)
-	if n > near+idle+20 || !r.sweeper.keyed.Load() {
-		t.Errorf("a near pass over 4000 dead keys reads %d blocks, %d without them; one is left, seen: %t", n, near, r.sweeper.keyed.Load())
+	if n > recent+idle+20 || !r.sweeper.keyed.Load() {
+		t.Errorf("a recent pass over 4000 dead keys reads %d blocks, %d without them; one is left, seen: %t", n, recent, r.sweeper.keyed.Load())
 	}
 	exec(t, db, `DELETE FROM outbox.keys`)
-	var wait, sweep time.Duration
-	for range 20 { // a slow machine may stop between the sweep and the look at the clock
-		sweep = timed(affordable)
-		if wait = time.Until(r.expirer.scan.sweepAfter); wait >= 4*sweep && wait <= 20*sweep {
+	var wait, took time.Duration
+	for range 20 { // a slow machine may stop between the pass and the look at the clock
+		took = timed(affordable)
+		if wait = time.Until(r.expirer.scan.fullAfter); wait >= 4*took && wait <= 20*took {
 			return
 		}
 	}
-	t.Errorf("no sweep for %s after one of %s, want about nine times as long", wait, sweep)
+	t.Errorf("no full pass for %s after one of %s, want about nine times as long", wait, took)
 }

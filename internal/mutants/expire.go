@@ -40,7 +40,7 @@ var expire = []Mutant{
 		Name:      "reaper forgets that it was blind",
 		Breaks:    "a server that stands still, or a locked table, spends an attempt of every job that was running",
 		Invariant: "Deaths are bounded",
-		Edits: []Edit{{"reaper.sight.ask", `		params.Seen, params.BlindSince = instant(s.seen), instant(s.blindSince())
+		Edits: []Edit{{"reaper.outageTracker.ask", `		params.Seen, params.AwaySince = instant(s.seen), instant(s.awaySince())
 `, ``}},
 		// The test covers root and another tenant, with a key and without.
 		Checks: []Check{test("reaper", "TestLeasesThatLapseInAnOutageCostNothing", "in it: dead attempt=1 lost=1")},
@@ -49,14 +49,14 @@ var expire = []Mutant{
 		Name:      "workers have no time after an outage",
 		Breaks:    "a lease that lapses before its worker has found that the database is back spends an attempt",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"reaper.sight.answer", `dbNow.Add(max(recoverPatience, away/2))`, `dbNow`}},
+		Edits:     []Edit{{"reaper.outageTracker.answer", `dbNow.Add(max(recoverPatience, away/2))`, `dbNow`}},
 		Checks:    []Check{test("reaper", "TestLeasesThatLapseInAnOutageCostNothing", "soon after: dead attempt=1 lost=1")},
 	},
 	{
 		Name:      "reaper takes its own pause for an outage",
 		Breaks:    "a job that stops its process is never counted",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"reaper.sight.blindSince", `s.seen.Add(clock.Elapsed(s.sent, s.asked))`, `s.seen.Add(0 * clock.Elapsed(s.sent, s.asked))`}},
+		Edits:     []Edit{{"reaper.outageTracker.awaySince", `s.seen.Add(clock.Elapsed(s.sent, s.asked))`, `s.seen.Add(0 * clock.Elapsed(s.sent, s.asked))`}},
 		Checks:    []Check{test("reaper", "TestWhatIsAnOutage", "we were stopped")},
 	},
 	{

@@ -190,7 +190,7 @@ type ExpireDeadlinesParams struct {
 	Overlap        pgtype.Interval
 	BeforeDeadline pgtype.Timestamptz
 	Among          []pgtype.UUID
-	Aside          []pgtype.UUID
+	Skipped        []pgtype.UUID
 	MaxJobs        int32
 }
 
@@ -209,8 +209,8 @@ type ExpireDeadlinesRow struct {
 // @horizon the next deadline comes. Closing a running job raises its epoch, so that its worker can no longer write
 // anything. Before that, a running job stays with its worker for @patience: its success would be refused, but the error
 // of its handler, which is stopped at the deadline, is recorded. A row that another transaction has locked is skipped.
-// It closes only jobs @among, if there are any, and none @aside. The arrays name the keys of the closed jobs: the jobs
-// behind them may be next.
+// It closes only jobs @among, if there are any, and none @skipped. The arrays name the keys of the closed jobs: the
+// jobs behind them may be next.
 func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams) (ExpireDeadlinesRow, error) {
 	row := q.db.QueryRow(ctx, ExpireDeadlines,
 		arg.Patience,
@@ -219,7 +219,7 @@ func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams
 		arg.Overlap,
 		arg.BeforeDeadline,
 		arg.Among,
-		arg.Aside,
+		arg.Skipped,
 		arg.MaxJobs,
 	)
 	var i ExpireDeadlinesRow
@@ -255,7 +255,7 @@ type FindLateJobsParams struct {
 	Overlap        pgtype.Interval
 	BeforeDeadline pgtype.Timestamptz
 	Patience       pgtype.Interval
-	Aside          []pgtype.UUID
+	Skipped        []pgtype.UUID
 	MaxJobs        int32
 }
 
@@ -271,7 +271,7 @@ func (q *Queries) FindLateJobs(ctx context.Context, arg FindLateJobsParams) ([]F
 		arg.Overlap,
 		arg.BeforeDeadline,
 		arg.Patience,
-		arg.Aside,
+		arg.Skipped,
 		arg.MaxJobs,
 	)
 	if err != nil {

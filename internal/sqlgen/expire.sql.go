@@ -167,13 +167,13 @@ type ExpireLeasesParams struct {
 	FromLease    pgtype.Timestamptz
 	BeforeLease  pgtype.Timestamptz
 	Among        []pgtype.UUID
-	Aside        []pgtype.UUID
+	Skipped      []pgtype.UUID
 	MaxJobs      int32
 	OutageFrom   pgtype.Timestamptz
 	OutageUntil  pgtype.Timestamptz
 	OutageEnd    pgtype.Timestamptz
 	Seen         pgtype.Timestamptz
-	BlindSince   pgtype.Timestamptz
+	AwaySince    pgtype.Timestamptz
 	Patience     pgtype.Interval
 }
 
@@ -196,12 +196,12 @@ type ExpireLeasesRow struct {
 
 // ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed within [@from, @before). They become
 // retrying, or dead once their attempts are used up or they have cost too many workers; cancelled ones move to the
-// history. A lease that lapsed because the database was unreachable (reaper/blind.go) costs its job neither an attempt
+// history. A lease that lapsed because the database was unreachable (reaper/outage.go) costs its job neither an attempt
 // nor a lost lease. A job with a key may have a policy of its own: it closes as stale, or becomes dead and its key is
 // parked. It returns the jobs; the database's time, in a single row without a job if there are none; how soon the first
 // deadline from @from_deadline on comes, if that is within @horizon, because a pass over the deadlines is made only
 // when there is one; and how soon the next lease lapses, if that is within @lease_horizon, because the next pass waits
-// for it. It takes only jobs @among, if there are any, and none @aside.
+// for it. It takes only jobs @among, if there are any, and none @skipped.
 //
 // If a lease is extended between this statement's snapshot and its lock, the condition is evaluated again on the new
 // version, and the lease is kept. If a job's key must be parked while another transaction has the key locked, a later
@@ -221,13 +221,13 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 		arg.FromLease,
 		arg.BeforeLease,
 		arg.Among,
-		arg.Aside,
+		arg.Skipped,
 		arg.MaxJobs,
 		arg.OutageFrom,
 		arg.OutageUntil,
 		arg.OutageEnd,
 		arg.Seen,
-		arg.BlindSince,
+		arg.AwaySince,
 		arg.Patience,
 	)
 	if err != nil {
@@ -283,7 +283,7 @@ type FindLapsedLeasesParams struct {
 	FromLease   pgtype.Timestamptz
 	Overlap     pgtype.Interval
 	BeforeLease pgtype.Timestamptz
-	Aside       []pgtype.UUID
+	Skipped     []pgtype.UUID
 	MaxJobs     int32
 }
 
@@ -298,7 +298,7 @@ func (q *Queries) FindLapsedLeases(ctx context.Context, arg FindLapsedLeasesPara
 		arg.FromLease,
 		arg.Overlap,
 		arg.BeforeLease,
-		arg.Aside,
+		arg.Skipped,
 		arg.MaxJobs,
 	)
 	if err != nil {

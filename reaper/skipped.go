@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// asideFor is how long the reaper leaves a job or a key alone after the database refused to change it. A trigger may
+// skipFor is how long the reaper leaves a job or a key alone after the database refused to change it. A trigger may
 // accept tomorrow what it refuses today.
-const asideFor = time.Minute
+const skipFor = time.Minute
 
-// aside holds the names that are left alone, and until when. It is not safe for concurrent use.
-type aside[Name comparable] map[Name]time.Time
+// skipped holds the names that are left alone, and until when. It is not safe for concurrent use.
+type skipped[Name comparable] map[Name]time.Time
 
-func (a aside[Name]) add(name Name) { a[name] = time.Now().Add(asideFor) }
+func (a skipped[Name]) add(name Name) { a[name] = time.Now().Add(skipFor) }
 
 // forget drops the names that are no longer left alone at a time. A pass that gives the time of its beginning meets
 // each refused name once, however long it takes.
-func (a aside[Name]) forget(at time.Time) {
+func (a skipped[Name]) forget(at time.Time) {
 	maps.DeleteFunc(a, func(_ Name, until time.Time) bool { return !at.Before(until) })
 }
 
 // names returns the names that are left alone at a time, or nil for none.
-func (a aside[Name]) names(at time.Time) []Name {
+func (a skipped[Name]) names(at time.Time) []Name {
 	a.forget(at)
 	return slices.Collect(maps.Keys(a))
 }
@@ -45,6 +45,6 @@ func (r *refusals) add(err error, what ...any) {
 func (r *refusals) log(ctx context.Context, log *slog.Logger, message string) {
 	if r.refused > 0 {
 		log.ErrorContext(ctx, message,
-			append([]any{slog.Int("refused", r.refused), slog.Duration("again_in", asideFor)}, r.first...)...)
+			append([]any{slog.Int("refused", r.refused), slog.Duration("again_in", skipFor)}, r.first...)...)
 	}
 }

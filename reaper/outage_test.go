@@ -61,7 +61,7 @@ func TestLeasesThatLapseInAnOutageCostNothing(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs`); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); time.Since(began) < blindPatience+time.Second; {
+	for began := time.Now(); time.Since(began) < minOutage+time.Second; {
 		if err := r.expirer.pass(t.Context()); err == nil {
 			t.Fatal("the pass goes through: the test proves nothing")
 		}
@@ -80,8 +80,8 @@ func TestLeasesThatLapseInAnOutageCostNothing(t *testing.T) {
 	wantLast(t, db, "soon after", unharmed)
 	wantLast(t, db, "claimed after it", killed)
 
-	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = $1 WHERE kind = 'much later'`, r.expirer.sight.until)
-	r.expirer.sight.until = r.expirer.sight.until.Add(-time.Minute) // as if a minute went by
+	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = $1 WHERE kind = 'much later'`, r.expirer.outages.until)
+	r.expirer.outages.until = r.expirer.outages.until.Add(-time.Minute) // as if a minute went by
 	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE kind = 'much later'`)
 	expirePass(t, r)
 	wantLast(t, db, "much later", killed)
@@ -98,7 +98,7 @@ func TestWhatAReaperThatStartsKnowsOfAnOutage(t *testing.T) {
 
 	late := newReaper(t, db, Config{})
 	storeLast(t, db, "late", "now()", "now() - interval '1 s'")
-	late.expirer.sight.asked, late.expirer.sight.failed = time.Now().Add(-blindPatience-time.Second), true
+	late.expirer.outages.asked, late.expirer.outages.failed = time.Now().Add(-minOutage-time.Second), true
 	expirePass(t, late)
 	wantLast(t, db, "late", unharmed)
 	storeLast(t, db, "afterwards", "now()", "now()")
@@ -127,7 +127,7 @@ func TestWhatIsAnOutage(t *testing.T) {
 		"a pass failed":                     {slept: 2 * time.Second, answered: 2500 * time.Millisecond, failed: true},
 		"passes failed for as long as this": {slept: 2 * time.Second, answered: 4 * time.Second, failed: true, away: 4 * time.Second},
 	} {
-		var s sight
+		var s outageTracker
 		var params sqlgen.ExpireLeasesParams
 		s.ask(ours, &params)
 		if away := s.answer(ours, theirs); away != 0 {
@@ -160,7 +160,7 @@ func TestARefusalIsNoOutage(t *testing.T) {
 		"away":    {[]error{cut, cut, cut}, 6 * time.Second},
 		"both":    {[]error{cut, refusal, refusal}, 6 * time.Second},
 	} {
-		var s sight
+		var s outageTracker
 		var params sqlgen.ExpireLeasesParams
 		s.ask(ours, &params)
 		s.answer(ours, theirs)

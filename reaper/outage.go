@@ -11,10 +11,10 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// sight is what the passes over the leases know of outages. A worker extends a lease after every third of its length.
-// While the database is unavailable, crashes and recovers, hangs, or has the table of the jobs locked, no worker can,
-// so a lease that lapses then says nothing about its worker. A reaper cannot make its passes either, and thus knows of
-// the outage:
+// outageTracker is what the passes over the leases know of outages of the database. A worker extends a lease after
+// every third of its length. While the database is unavailable, crashes and recovers, hangs, or has the table of the
+// jobs locked, no worker can, so a lease that lapses then says nothing about its worker. A reaper cannot make its
+// passes either, and thus knows of the outage:
 //
 //	reaper     pass        pass fails   …fails    pass
 //	database        |------- away -------|
@@ -28,7 +28,7 @@ import (
 //
 // A reaper that starts knows of no outage unless its first pass fails; then every lapsed lease that it finds on its
 // first success counts as part of it. So a job that kills its process, reaper included, is still bounded.
-type sight struct {
+type outageTracker struct {
 	seen   time.Time // the database's time of the latest answer; zero if there is none yet
 	sent   time.Time // by our clock: when the statement that it answered was sent
 	asked  time.Time // by our clock: when the first statement after that was sent; zero if none was
@@ -41,9 +41,9 @@ type sight struct {
 }
 
 const (
-	// blindPatience is the shortest absence of the database that counts as an outage: a lease of 6 s that is extended
+	// minOutage is the shortest absence of the database that counts as an outage: a lease of 6 s that is extended
 	// every third does not lapse in a shorter time, and one failed pass is no outage.
-	blindPatience = 3 * time.Second
+	minOutage = 3 * time.Second
 	// recoverPatience is the least time that workers have to find that the database is back and to extend their leases.
 	// A worker gives a lease up a tenth before it lapses, which is less than half of any outage in which it could
 	// lapse.
@@ -51,18 +51,18 @@ const (
 )
 
 // ask records that a statement is sent, and sets its parameters by what is known of outages.
-func (s *sight) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
+func (s *outageTracker) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
 	if s.asked.IsZero() {
 		s.asked = now
 	}
-	params.Patience = pgvalue.Interval(blindPatience)
-	params.Seen, params.BlindSince = pgtype.Timestamptz{}, pgtype.Timestamptz{}
+	params.Patience = pgvalue.Interval(minOutage)
+	params.Seen, params.AwaySince = pgtype.Timestamptz{}, pgtype.Timestamptz{}
 	params.OutageFrom, params.OutageUntil, params.OutageEnd = pgtype.Timestamptz{}, pgtype.Timestamptz{},
 		pgtype.Timestamptz{}
 	switch {
 	case !s.seen.IsZero():
-		params.Seen, params.BlindSince = instant(s.seen), instant(s.blindSince())
-	case now.Sub(s.asked) > blindPatience:
+		params.Seen, params.AwaySince = instant(s.seen), instant(s.awaySince())
+	case now.Sub(s.asked) > minOutage:
 		params.OutageFrom, params.OutageUntil, params.OutageEnd = always, never, never
 	}
 	if !s.end.IsZero() {
@@ -73,8 +73,8 @@ func (s *sight) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
 	}
 }
 
-// blindSince returns the time, by the database's clock, since when it may have been away.
-func (s *sight) blindSince() time.Time {
+// awaySince returns the time, by the database's clock, since when it may have been away.
+func (s *outageTracker) awaySince() time.Time {
 	if s.failed {
 		return s.seen
 	}
@@ -83,7 +83,7 @@ func (s *sight) blindSince() time.Time {
 
 // fail records that a statement has failed. A refusal is an answer without the database's time: as far as is known, the
 // reaper slept until it came.
-func (s *sight) fail(err error) {
+func (s *outageTracker) fail(err error) {
 	switch {
 	case !pgsession.IsRefusal(err):
 		s.failed = true
@@ -94,14 +94,14 @@ func (s *sight) fail(err error) {
 
 // answer records when a statement was sent and what the database's time was. It returns how long the outage that ended
 // with it lasted, or 0 for none.
-func (s *sight) answer(sent, dbNow time.Time) (away time.Duration) {
+func (s *outageTracker) answer(sent, dbNow time.Time) (away time.Duration) {
 	first := s.seen.IsZero()
 	if first {
 		away = sent.Sub(s.asked)
 	} else {
-		away = dbNow.Sub(s.blindSince())
+		away = dbNow.Sub(s.awaySince())
 	}
-	if away <= blindPatience {
+	if away <= minOutage {
 		away = 0
 	} else {
 		s.from, s.end, s.until, s.always = s.seen, dbNow, dbNow.Add(max(recoverPatience, away/2)), first
