@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,11 +20,20 @@ type admin struct {
 	log      *slog.Logger
 }
 
+// AddressError reports that the process cannot listen at one of its addresses.
+type AddressError struct {
+	Of  string // "admin", "API" or "console"
+	Err error
+}
+
+func (e *AddressError) Error() string { return e.Of + " address: " + e.Err.Error() }
+func (e *AddressError) Unwrap() error { return e.Err }
+
 // newAdmin binds the address, so that an address in use is reported as a mistake at the start.
 func newAdmin(p *process) (*admin, error) {
 	ln, err := net.Listen("tcp", p.config.AdminAddr)
 	if err != nil {
-		return nil, fmt.Errorf("admin address: %w", err)
+		return nil, &AddressError{Of: "admin", Err: err}
 	}
 	log := p.log.With(slog.String("component", "admin"))
 	return &admin{

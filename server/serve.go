@@ -189,7 +189,7 @@ func (a *apiServer) listen(optional bool) (err error) {
 					return nil
 				}
 			}
-			return fmt.Errorf("%s address: %w", name, err)
+			return &app.AddressError{Of: name, Err: err}
 		}
 		one.addr = one.listener.Addr().String()
 	}

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/app"
 )
 
 // defaultRoles are the roles of a process that names none, sorted; its relay waits for a relay-config.
@@ -110,16 +112,19 @@ func (s settings) idle(c *cli.Command) (flags []string) {
 	return flags
 }
 
-// whoseAddress maps the settings that an address in use may come from.
-var whoseAddress = strings.NewReplacer(
-	"admin address:", "--admin-addr (OUTBOX_ADMIN_ADDR):", "API address:", "--api-addr (OUTBOX_API_ADDR):",
-	"console address:", "--console-addr (OUTBOX_CONSOLE_ADDR):",
-)
+// addressSettings are the settings of the addresses that an [app.AddressError] names.
+var addressSettings = map[string]string{
+	"admin":   "--admin-addr (OUTBOX_ADMIN_ADDR)",
+	"API":     "--api-addr (OUTBOX_API_ADDR)",
+	"console": "--console-addr (OUTBOX_CONSOLE_ADDR)",
+}
 
-// namingAddress adds the setting to an error about an address in use.
+// namingAddress returns err with the setting of an address that is in use in place of what the address is of.
 func namingAddress(err error) error {
-	if !errors.Is(err, syscall.EADDRINUSE) {
+	address, ok := errors.AsType[*app.AddressError](err)
+	if !ok || !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
-	return errors.New(whoseAddress.Replace(err.Error()))
+	named := addressSettings[address.Of] + ": " + address.Err.Error()
+	return errors.New(strings.Replace(err.Error(), address.Error(), named, 1)) // it may be one of several errors
 }
