@@ -10,8 +10,8 @@
 -- Two snapshots with the same text see the same rows. written counts what statements have ever done to rows of the open
 -- jobs. The server adds a transaction's changes after its commit: mostly at once, ten seconds later if its session has
 -- added something in the second before and then sleeps, a minute later at worst.
-SELECT pg_current_snapshot()::text AS snapshot, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xmax(pg_current_snapshot())::text AS next,
-       statement_timestamp()::timestamptz AS at,
+SELECT pg_current_snapshot()::text AS snapshot, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
+       pg_snapshot_xmax(pg_current_snapshot())::text AS next, statement_timestamp()::timestamptz AS at,
        (pg_stat_get_tuples_inserted(jobs.oid) + pg_stat_get_tuples_updated(jobs.oid) + pg_stat_get_tuples_deleted(jobs.oid))::bigint AS written
 FROM (SELECT CAST('outbox.jobs' AS regclass) AS oid) AS jobs;
 
@@ -33,8 +33,9 @@ FROM (SELECT CAST('outbox.jobs' AS regclass) AS oid) AS jobs;
 -- id.
 SELECT pg_snapshot_xmin(seen.snapshot)::text AS horizon, pg_snapshot_xmax(seen.snapshot)::text AS next, statement_timestamp()::timestamptz AS at,
        changed.id, changed.tenant_id, coalesce(changed.queue, '')::text AS queue, coalesce(changed.kind, '')::text AS kind,
-       coalesce(changed.status::text, '')::text AS status, coalesce(changed.epoch, 0)::bigint AS epoch, coalesce(changed.attempt, 0)::integer AS attempt,
-       changed.finished_at, coalesce(changed.error_code, '')::text AS error_code
+       coalesce(changed.status::text, '')::text AS status, coalesce(changed.epoch, 0)::bigint AS epoch,
+       coalesce(changed.attempt, 0)::integer AS attempt, changed.finished_at,
+       coalesce(changed.error_code, '')::text AS error_code
 FROM (SELECT pg_current_snapshot() AS snapshot) AS seen
 LEFT JOIN (
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, NULL::timestamptz AS finished_at, last_error_code AS error_code

@@ -1,4 +1,6 @@
-{{define "due"}}{{- /* the jobs that a claim chooses: their places, and their states if that is said to be true */}}    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
+{{- /* The jobs that a claim chooses: their places, with their statuses if the argument is true. */}}
+{{- define "due"}}
+    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
                  unnest(@quotas::integer[])  AS quota,
                  unnest(@firsts::integer[])  AS first,
                  unnest(@lasts::integer[])   AS last) AS share
@@ -55,8 +57,7 @@ SET status           = 'running',
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     started_at       = statement_timestamp()
 WHERE jobs.ctid = ANY (ARRAY(
-    SELECT taken.place
-{{template "due"}}))
+    SELECT taken.place{{template "due"}}))
 RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 
 -- name: ClaimStreamedJobs :many
@@ -64,8 +65,7 @@ RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 -- trigger would store each separately, and counts them. Dispatchers send it if the claim before it has leased such
 -- jobs. It leases other jobs as well.
 WITH taken AS MATERIALIZED (
-    SELECT taken.place, taken.status
-{{template "due" true}}), claimed AS (
+    SELECT taken.place, taken.status{{template "due" true}}), claimed AS (
     UPDATE outbox.jobs
     SET status           = 'running',
         attempt          = jobs.attempt + 1,
@@ -82,7 +82,8 @@ WITH taken AS MATERIALIZED (
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
     SELECT outbox.job_event_id(id, streamed, epoch, 'started'), tenant_id, 'job.started', id, 'application/json',
            convert_to(outbox.job_event_fields(id, tenant_id, 'started', streamed, previous::text, 'running', epoch, attempt, queue, kind, key,
-               started_at, ',"worker":' || to_json(lease_owner)::text || CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text ELSE '' END)
+               started_at, ',"worker":' || to_json(lease_owner)::text
+                   || CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text ELSE '' END)
                || '}', 'UTF8'),
            outbox.job_event_headers(headers)
     FROM claimed
@@ -92,6 +93,88 @@ SELECT {{claimed "claimed"}}, claimed.place::tid AS place
 FROM claimed
 LIMIT 100000;
 
+{{- /* A skip scan that returns one row for each tenant and priority with a due or waiting job in the gaps between
+tenants: of jobs without a key, or, with the argument "keyed_", with one. */}}
+{{- define "new_tenant" -}}
+new_{{.}}tenant (at, tenant_id, priority, n) AS (
+    SELECT gap.at, first.tenant_id, first.priority, 1
+    FROM unnest(@{{.}}gap_from::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.tenant_id, jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id >= gap.tenant_id
+          AND jobs.tenant_id <= (@{{.}}gap_to::uuid[])[gap.at]
+          AND jobs.key IS {{if .}}NOT {{end}}NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_{{.}}tenant.at, next.tenant_id, next.priority, new_{{.}}tenant.n + 1
+    FROM new_{{.}}tenant
+    CROSS JOIN LATERAL (
+        (
+            SELECT jobs.tenant_id, jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id = new_{{.}}tenant.tenant_id
+              AND jobs.priority > new_{{.}}tenant.priority
+              AND jobs.key IS {{if .}}NOT {{end}}NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT jobs.tenant_id, jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id > new_{{.}}tenant.tenant_id
+              AND jobs.tenant_id <= (@{{.}}gap_to::uuid[])[new_{{.}}tenant.at]
+              AND jobs.key IS {{if .}}NOT {{end}}NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+    WHERE new_{{.}}tenant.n < @max_new::integer
+{{end}}
+{{- /* The same for the gaps between the priorities of one tenant. */}}
+{{- define "new_level" -}}
+new_{{.}}level (at, tenant_id, priority, n) AS (
+    SELECT gap.at, gap.tenant_id, first.priority, 1
+    FROM unnest(@{{.}}level_tenant_ids::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= (@{{.}}level_from::integer[])[gap.at]
+          AND jobs.priority <= (@{{.}}level_to::integer[])[gap.at]
+          AND jobs.key IS {{if .}}NOT {{end}}NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_{{.}}level.at, new_{{.}}level.tenant_id, next.priority, new_{{.}}level.n + 1
+    FROM new_{{.}}level
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = new_{{.}}level.tenant_id
+          AND jobs.priority > new_{{.}}level.priority
+          AND jobs.priority <= (@{{.}}level_to::integer[])[new_{{.}}level.at]
+          AND jobs.key IS {{if .}}NOT {{end}}NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS next
+    WHERE new_{{.}}level.n < @max_new::integer
+{{end -}}
 -- name: SurveyQueue :many
 -- SurveyQueue returns when the next job of each known cursor becomes due, and which tenants and priorities without a
 -- cursor have jobs. It reads only live entries: the future end of a known cursor's range of the index, and the gaps
@@ -108,157 +191,7 @@ LIMIT 100000;
 --
 -- A gap between two tenants with cursors runs from the one after the first to the one before the second, both included.
 -- It is a range of one column, because PostgreSQL ends the scan of a row comparison at the first column only.
-WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
-    SELECT gap.at, first.tenant_id, first.priority, 1
-    FROM unnest(@gap_from::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
-    CROSS JOIN LATERAL (
-        SELECT jobs.tenant_id, jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id >= gap.tenant_id
-          AND jobs.tenant_id <= (@gap_to::uuid[])[gap.at]
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS first
-    UNION ALL
-    SELECT new_tenant.at, next.tenant_id, next.priority, new_tenant.n + 1
-    FROM new_tenant
-    CROSS JOIN LATERAL (
-        (
-            SELECT jobs.tenant_id, jobs.priority
-            FROM outbox.jobs
-            WHERE jobs.queue = @queue
-              AND jobs.tenant_id = new_tenant.tenant_id
-              AND jobs.priority > new_tenant.priority
-              AND jobs.key IS NULL
-              AND jobs.status IN ('pending', 'retrying')
-            ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-            LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT jobs.tenant_id, jobs.priority
-            FROM outbox.jobs
-            WHERE jobs.queue = @queue
-              AND jobs.tenant_id > new_tenant.tenant_id
-              AND jobs.tenant_id <= (@gap_to::uuid[])[new_tenant.at]
-              AND jobs.key IS NULL
-              AND jobs.status IN ('pending', 'retrying')
-            ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
-            LIMIT 1
-        )
-        LIMIT 1
-    ) AS next
-    WHERE new_tenant.n < @max_new::integer
-), new_keyed_tenant (at, tenant_id, priority, n) AS (
-    SELECT gap.at, first.tenant_id, first.priority, 1
-    FROM unnest(@keyed_gap_from::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
-    CROSS JOIN LATERAL (
-        SELECT jobs.tenant_id, jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id >= gap.tenant_id
-          AND jobs.tenant_id <= (@keyed_gap_to::uuid[])[gap.at]
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS first
-    UNION ALL
-    SELECT new_keyed_tenant.at, next.tenant_id, next.priority, new_keyed_tenant.n + 1
-    FROM new_keyed_tenant
-    CROSS JOIN LATERAL (
-        (
-            SELECT jobs.tenant_id, jobs.priority
-            FROM outbox.jobs
-            WHERE jobs.queue = @queue
-              AND jobs.tenant_id = new_keyed_tenant.tenant_id
-              AND jobs.priority > new_keyed_tenant.priority
-              AND jobs.key IS NOT NULL
-              AND jobs.status IN ('pending', 'retrying')
-            ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-            LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT jobs.tenant_id, jobs.priority
-            FROM outbox.jobs
-            WHERE jobs.queue = @queue
-              AND jobs.tenant_id > new_keyed_tenant.tenant_id
-              AND jobs.tenant_id <= (@keyed_gap_to::uuid[])[new_keyed_tenant.at]
-              AND jobs.key IS NOT NULL
-              AND jobs.status IN ('pending', 'retrying')
-            ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
-            LIMIT 1
-        )
-        LIMIT 1
-    ) AS next
-    WHERE new_keyed_tenant.n < @max_new::integer
-), new_level (at, tenant_id, priority, n) AS (
-    SELECT gap.at, gap.tenant_id, first.priority, 1
-    FROM unnest(@level_tenant_ids::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = gap.tenant_id
-          AND jobs.priority >= (@level_from::integer[])[gap.at]
-          AND jobs.priority <= (@level_to::integer[])[gap.at]
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS first
-    UNION ALL
-    SELECT new_level.at, new_level.tenant_id, next.priority, new_level.n + 1
-    FROM new_level
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = new_level.tenant_id
-          AND jobs.priority > new_level.priority
-          AND jobs.priority <= (@level_to::integer[])[new_level.at]
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS next
-    WHERE new_level.n < @max_new::integer
-), new_keyed_level (at, tenant_id, priority, n) AS (
-    SELECT gap.at, gap.tenant_id, first.priority, 1
-    FROM unnest(@keyed_level_tenant_ids::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = gap.tenant_id
-          AND jobs.priority >= (@keyed_level_from::integer[])[gap.at]
-          AND jobs.priority <= (@keyed_level_to::integer[])[gap.at]
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS first
-    UNION ALL
-    SELECT new_keyed_level.at, new_keyed_level.tenant_id, next.priority, new_keyed_level.n + 1
-    FROM new_keyed_level
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = new_keyed_level.tenant_id
-          AND jobs.priority > new_keyed_level.priority
-          AND jobs.priority <= (@keyed_level_to::integer[])[new_keyed_level.at]
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
-        LIMIT 1
-    ) AS next
-    WHERE new_keyed_level.n < @max_new::integer
-)
+WITH RECURSIVE {{template "new_tenant" ""}}), {{template "new_tenant" "keyed_"}}), {{template "new_level" ""}}), {{template "new_level" "keyed_"}})
 (
     SELECT false AS keyed, known.tenant_id::uuid AS tenant_id, known.priority::smallint AS priority,
            extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,

@@ -8,6 +8,7 @@ RETURNING CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END;
 -- name: EnqueueJobOnce :many
 -- EnqueueJobOnce stores the job unless its idempotency key was used before, and returns its id only if it stored it. It
 -- waits for a concurrent producer of the same key: the key's row decides, and is visible to the statement that follows.
+-- pg_notify returns void; IS NULL makes it a column that sqlc can type, here and in other statements.
 WITH first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
     VALUES (@tenant_id, @kind, @idempotency_key, @id, nullif(@hold::boolean, false))

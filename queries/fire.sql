@@ -13,7 +13,8 @@ LIMIT 1;
 -- process is firing: one process fires each tick. It excludes schedules of the tenants @passed. The locks end with the
 -- transaction that advances next_at.
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
-       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers,
+       next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE paused_at IS NULL
   AND next_at <= statement_timestamp()

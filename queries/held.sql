@@ -35,8 +35,8 @@ WITH found AS MATERIALIZED (
       AND held.job_id = found.job_id
       AND found.is_over
 )
-SELECT found.job_id, found.tenant_id, coalesce(found.key, '')::text AS key, found.is_over::boolean AS is_over, coalesce(found.blocks, false)::boolean AS blocks,
-       coalesce(found.is_open, false)::boolean AS is_open
+SELECT found.job_id, found.tenant_id, coalesce(found.key, '')::text AS key, found.is_over::boolean AS is_over,
+       coalesce(found.blocks, false)::boolean AS blocks, coalesce(found.is_open, false)::boolean AS is_open
 FROM found;
 
 -- name: ListHeld :many

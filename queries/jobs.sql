@@ -135,7 +135,8 @@ UNION ALL
       AND (sqlc.narg('finished_until')::timestamptz IS NULL OR history.finished_at < sqlc.narg('finished_until'))
       AND (sqlc.narg('parent')::uuid IS NULL OR history.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
-      AND (sqlc.narg('created_since')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_since') AND history.finished_at >= sqlc.narg('created_since'))
+      AND (sqlc.narg('created_since')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_since')
+          AND history.finished_at >= sqlc.narg('created_since'))
       AND (sqlc.narg('created_until')::timestamptz IS NULL OR history.created_at < sqlc.narg('created_until'))
     ORDER BY history.id DESC
     LIMIT @reach
@@ -151,7 +152,8 @@ LIMIT @max_rows;
 -- nothing if the job is not open. It leaves a job alone if its status is not one of @among, should there be any, or its
 -- epoch is not @at_epoch, should that not be NULL.
 WITH found AS MATERIALIZED (
-    SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
+    SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt,
+           jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
     WHERE jobs.id = @id
     FOR UPDATE
@@ -175,7 +177,8 @@ WITH found AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
-        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'run_at', found.run_at, 'error_code', found.last_error_code),
+        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases,
+            'run_at', found.run_at, 'error_code', found.last_error_code),
         jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)
     FROM moved
     JOIN found ON found.id = moved.id

@@ -22,9 +22,12 @@ CROSS JOIN LATERAL outbox.claim_keyed(@worker::text, @lease_ttl::interval,
 LIMIT 100000;
 
 -- name: FindMovableKeys :many
--- FindMovableKeys returns those of the numbers @ats whose keys PromoteKeys could move on now.
+-- FindMovableKeys returns those of the numbers @ats whose keys PromoteKeys could move on now. Of the conditions on a
+-- blocked job, those on its key and its order, and that it does not run, repeat the predicate of jobs_key_idx, so that
+-- the planner may use that index: keep them, here and in the statements below.
 SELECT input.at::integer AS at
-FROM (SELECT unnest(@ats::integer[]) AS at, unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@queues::text[]) AS queue, unnest(@keys::text[]) AS key) AS input
+FROM (SELECT unnest(@ats::integer[]) AS at, unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@queues::text[]) AS queue,
+             unnest(@keys::text[]) AS key) AS input
 LEFT JOIN LATERAL (
     SELECT coalesce(jobs.max_active, 1) AS max_active
     FROM outbox.jobs
@@ -59,7 +62,8 @@ LIMIT 100000;
 -- PromoteKeys moves keys on after jobs have left them: for each key it promotes up to @counts blocked jobs, as far as
 -- slots are free, and returns them. A row without an id names a key of which it passed by a locked row.
 SELECT p.id::uuid AS id, p.tenant_id::uuid AS tenant_id, p.queue::text AS queue, p.key::text AS key, coalesce(p.kind, '')::text AS kind
-FROM outbox.promote_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[], @counts::integer[], @patient::boolean) AS p(id, tenant_id, queue, key, kind)
+FROM outbox.promote_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[], @counts::integer[], @patient::boolean)
+    AS p(id, tenant_id, queue, key, kind)
 LIMIT 100000;
 
 -- name: SweepKeys :many

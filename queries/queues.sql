@@ -98,7 +98,8 @@ WITH depth AS MATERIALIZED (
     WHERE sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant')
     GROUP BY jobs.tenant_id, jobs.queue, jobs.status
 )
-SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs, min(depth.oldest_due)::timestamptz AS oldest_due
+SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs,
+       min(depth.oldest_due)::timestamptz AS oldest_due
 FROM depth
 GROUP BY depth.queue, depth.status
 UNION ALL

@@ -30,7 +30,8 @@ WITH input AS MATERIALIZED (
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR KEY SHARE SKIP LOCKED
 ), saved AS (
-    INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint, checkpoint_epoch, checkpointed_at)
+    INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint,
+        checkpoint_epoch, checkpointed_at)
     SELECT ours.id, ours.epoch, ours.revision,
            CASE WHEN ours.progress_age IS NOT NULL THEN ours.current END,
            CASE WHEN ours.progress_age IS NOT NULL THEN ours.total END,
@@ -67,8 +68,15 @@ WITH input AS MATERIALIZED (
     -- attempts.
     SELECT ours.id, ours.epoch, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
         ours.log_start,
-        (SELECT mod(mod(own.slot - own.line, 200) + 200, 200) FROM outbox.job_logs AS own WHERE own.job_id = ours.id AND own.epoch = ours.epoch LIMIT 1),
-        (SELECT mod(newest.slot + 1, 200) FROM outbox.job_logs AS newest WHERE newest.job_id = ours.id ORDER BY newest.epoch DESC, newest.line DESC LIMIT 1),
+        (SELECT mod(mod(own.slot - own.line, 200) + 200, 200)
+         FROM outbox.job_logs AS own
+         WHERE own.job_id = ours.id AND own.epoch = ours.epoch
+         LIMIT 1),
+        (SELECT mod(newest.slot + 1, 200)
+         FROM outbox.job_logs AS newest
+         WHERE newest.job_id = ours.id
+         ORDER BY newest.epoch DESC, newest.line DESC
+         LIMIT 1),
         0) END::smallint AS start
     FROM ours
 ), logged AS (
@@ -93,7 +101,8 @@ WITH input AS MATERIALIZED (
 )
     -- No CTE is joined to another: without hash joins (see the dispatcher's sessions) a join takes the product of their
     -- rows. NOT IN is hashed.
-SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost, coalesce(ring.start, -1)::smallint AS log_start
+SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost,
+       coalesce(ring.start, -1)::smallint AS log_start
 FROM ring
 WHERE (SELECT count(*) FROM streamed) >= 0 -- this makes the CTE run where there are streamed jobs
 UNION ALL
@@ -172,8 +181,10 @@ LIMIT 1;
 -- ListReports returns everything that a job has reported: its progress, its checkpoint, its lines and its steps, a row
 -- each; lines and steps oldest first. For the result of a step it returns the size, as current: the results of a job
 -- may take 250 MiB.
-SELECT 'progress'::text AS what, progress.epoch, 0::bigint AS line, ''::text AS name, coalesce(progress.message, '')::text AS message, progress.reported_at AS at,
-       coalesce(progress.current, 0)::bigint AS current, coalesce(progress.total, 0)::bigint AS total, NULL::interval AS took, NULL::bytea AS data
+SELECT 'progress'::text AS what, progress.epoch, 0::bigint AS line, ''::text AS name,
+       coalesce(progress.message, '')::text AS message, progress.reported_at AS at,
+       coalesce(progress.current, 0)::bigint AS current, coalesce(progress.total, 0)::bigint AS total,
+       NULL::interval AS took, NULL::bytea AS data
 FROM outbox.progress
 WHERE progress.job_id = @job_id
 UNION ALL
@@ -210,7 +221,8 @@ LIMIT 200;
 
 -- name: ListSteps :many
 -- ListSteps returns the steps that a job has finished, oldest first; their results only if @with_results is set.
-SELECT name, epoch, finished_at, took, octet_length(result)::bigint AS result_bytes, (CASE WHEN @with_results::boolean THEN result END)::bytea AS result
+SELECT name, epoch, finished_at, took, octet_length(result)::bigint AS result_bytes,
+       (CASE WHEN @with_results::boolean THEN result END)::bytea AS result
 FROM outbox.job_steps
 WHERE job_id = @job_id
 ORDER BY finished_at, name

@@ -1,3 +1,13 @@
+{{- /* The bytes that an event counts for; see EventsAfter. */}}
+{{- define "event_bytes"}}octet_length(payload) + CASE
+                   WHEN headers IS NULL THEN 0
+                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
+                   ELSE least(pg_column_size(headers), 4194304)
+                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
+               END AS bytes{{end}}
+{{- /* The first and the last position of each hole of a sink, in order. */}}
+{{- define "hole_bounds"}}ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
+       ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs{{end -}}
 -- name: DeclareSink :exec
 -- DeclareSink creates a sink if there is none of the name. It begins with the oldest event that is kept.
 INSERT INTO outbox.sinks (sink) VALUES (@sink) ON CONFLICT DO NOTHING;
@@ -77,8 +87,7 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
           coalesce((SELECT replays.id::text FROM outbox.replays
                     WHERE replays.sink = @sink AND replays.stop_live AND replays.finished_at IS NULL AND replays.last_position <= sinks.top
                     ORDER BY replays.id LIMIT 1), '')::text AS alone,
-          ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
-          ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
+          {{template "hole_bounds"}},
           goal.was::bigint AS was,
           goal.behind::bigint AS behind,
           coalesce(extract(epoch FROM clock_timestamp() - sinks.away_since), 0)::float8 AS away_for,
@@ -97,7 +106,8 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
 UPDATE outbox.sinks
 SET top      = @top,
     top_id   = coalesce(sqlc.narg(top_id)::uuid, CASE WHEN top = @top THEN top_id END),
-    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole),
+    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}')
+                FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole),
     moved_at = CASE WHEN @published::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + @published,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
@@ -116,11 +126,12 @@ WHERE sink = @sink
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          set_config('synchronous_commit', CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
+          set_config('synchronous_commit',
+              CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
 
 -- name: SinkWaits :one
--- SinkWaits says for how long the oldest event that is not published waits; NULL if there is none.
--- What is shown of time is by this clock alone.
+-- SinkWaits returns how long the oldest unpublished event has waited; NULL if there is none. It uses the database's
+-- clock, because the relay's may be wrong.
 SELECT (clock_timestamp() - least(
     (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
     (SELECT event.at
@@ -159,12 +170,7 @@ FROM (
     SELECT *, sum(bytes) OVER (ORDER BY position GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
-               octet_length(payload) + CASE
-                   WHEN headers IS NULL THEN 0
-                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
-                   ELSE least(pg_column_size(headers), 4194304)
-                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
-               END AS bytes
+               {{template "event_bytes"}}
         FROM outbox.events
         WHERE position > @after
         ORDER BY position
@@ -182,12 +188,7 @@ FROM (
     FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole
     CROSS JOIN LATERAL (
         SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers,
-               octet_length(payload) + CASE
-                   WHEN headers IS NULL THEN 0
-                   WHEN pg_column_size(headers) < 2048 THEN octet_length(headers::text)
-                   ELSE least(pg_column_size(headers), 4194304)
-                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 88 WHEN 'lz4' THEN 255 ELSE 1 END
-               END AS bytes
+               {{template "event_bytes"}}
         FROM outbox.events
         WHERE position BETWEEN hole.low AND hole.high
         ORDER BY position
@@ -209,8 +210,7 @@ SELECT pg_current_xact_id()::text::bigint AS xid;
 -- name: SinkCursor :many
 -- SinkCursor returns the position of a sink in the log.
 SELECT top,
-       ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
-       ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs
+       {{template "hole_bounds"}}
 FROM outbox.sinks
 WHERE sink = @sink;
 

@@ -21,9 +21,11 @@ WHERE at >= @since::timestamptz
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
-    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, stop_live, events, actor, reason)
+    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second,
+        again, stop_live, events, actor, reason)
     VALUES (@id::uuid, @sink::text, sqlc.narg(tenant_id)::uuid, @topics::text[], @key::text, @since::timestamptz, @until::timestamptz,
-        @position::bigint, @last_position::bigint, @per_second::float8, @again::boolean, @stop_live::boolean, @events::bigint, @actor::text, @reason::text)
+        @position::bigint, @last_position::bigint, @per_second::float8, @again::boolean, @stop_live::boolean,
+        @events::bigint, @actor::text, @reason::text)
     RETURNING *
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
@@ -61,7 +63,8 @@ WITH found AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.stop_replay', found.sink, found.tenant_id,
-        jsonb_build_object('replay', found.id, 'stopped', false), jsonb_build_object('replay', found.id, 'stopped', true, 'published', found.published)
+        jsonb_build_object('replay', found.id, 'stopped', false),
+        jsonb_build_object('replay', found.id, 'stopped', true, 'published', found.published)
     FROM found, stopped
 )
 SELECT found.id FROM found;
@@ -136,8 +139,9 @@ WHERE sink = @sink
 -- name: CountHistory :one
 -- CountHistory returns what ReplayHistory would store again: the number of jobs, how many of them have a sealed
 -- payload, and their bytes. Copies themselves are not copied.
-SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, @sealed_prefix)) AS sealed, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
-       min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
+SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, @sealed_prefix)) AS sealed,
+       coalesce(sum(octet_length(payload)), 0)::bigint AS bytes, min(finished_at)::timestamptz AS oldest,
+       max(finished_at)::timestamptz AS newest
 FROM outbox.history
 WHERE finished_at >= @since::timestamptz
   AND finished_at < @until::timestamptz
@@ -166,12 +170,15 @@ WITH found AS MATERIALIZED (
 ), counted AS MATERIALIZED (
     SELECT count(found.id) AS jobs, count(found.id) <= @max_rows::bigint AS fit FROM found
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, run_at, queue, kind, payload, content_type, key, headers, timeout, backoff, max_attempts, priority, ordered, on_death, streamed)
-    SELECT outbox.uuid_v7(), found.tenant_id, statement_timestamp() + found.place * @spacing::interval, found.queue, found.kind, found.payload, found.content_type, found.key,
+    INSERT INTO outbox.jobs (id, tenant_id, run_at, queue, kind, payload, content_type, key, headers, timeout, backoff,
+        max_attempts, priority, ordered, on_death, streamed)
+    SELECT outbox.uuid_v7(), found.tenant_id, statement_timestamp() + found.place * @spacing::interval, found.queue,
+           found.kind, found.payload, found.content_type, found.key,
         coalesce(found.headers, '{}') || jsonb_build_object('posthaste-replay', @id::text)
             || CASE WHEN @again::boolean THEN '{}' ELSE jsonb_build_object('posthaste-original-id', found.id) END,
         found.timeout, found.backoff, found.max_attempts, found.priority,
-        CASE WHEN found.key IS NOT NULL THEN true END, CASE WHEN found.key IS NOT NULL THEN 'skip' END, CASE WHEN found.streamed IS NOT NULL THEN 1 END
+        CASE WHEN found.key IS NOT NULL THEN true END, CASE WHEN found.key IS NOT NULL THEN 'skip' END,
+        CASE WHEN found.streamed IS NOT NULL THEN 1 END
     FROM found
     CROSS JOIN counted
     WHERE counted.fit
@@ -180,7 +187,8 @@ WITH found AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.replay_history', sqlc.narg(tenant_id)::uuid, @kind::text,
-        '{"replay": null}', jsonb_build_object('replay', @id::text, 'jobs', counted.jobs, 'since', @since::timestamptz, 'until', @until::timestamptz, 'key', @key::text, 'again', @again::boolean)
+        '{"replay": null}', jsonb_build_object('replay', @id::text, 'jobs', counted.jobs, 'since', @since::timestamptz,
+            'until', @until::timestamptz, 'key', @key::text, 'again', @again::boolean)
     FROM counted
     WHERE counted.fit AND counted.jobs > 0
 )

@@ -109,7 +109,10 @@ SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipp
 WITH RECURSIVE found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
            {{lapsed "sinks.lease_expires_at + interval '1 minute'"}} AS free,
-           (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
+           (SELECT count(*)
+            FROM outbox.held_messages AS held
+            JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id])
+            WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
     WHERE sinks.sink = @sink::text
     FOR UPDATE
@@ -136,7 +139,10 @@ WITH RECURSIVE found AS MATERIALIZED (
         SELECT of_sink.place
         FROM tenants
         CROSS JOIN LATERAL (
-            SELECT keys.ctid AS place FROM outbox.idempotency_keys AS keys WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || @sink::text OFFSET 0
+            SELECT keys.ctid AS place
+            FROM outbox.idempotency_keys AS keys
+            WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || @sink::text
+            OFFSET 0
         ) AS of_sink
     ))
 ), unblocked AS (
@@ -218,7 +224,10 @@ WITH RECURSIVE target AS (
         SELECT of_sink.place
         FROM tenants
         CROSS JOIN LATERAL (
-            SELECT keys.ctid AS place FROM outbox.idempotency_keys AS keys WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || @sink::text OFFSET 0
+            SELECT keys.ctid AS place
+            FROM outbox.idempotency_keys AS keys
+            WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || @sink::text
+            OFFSET 0
         ) AS of_sink
     ))
       AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]) OFFSET 0)

@@ -35,7 +35,8 @@ WITH deleted AS (
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before)
-    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'view.delete', nullif(@tenant_id, '00000000-0000-0000-0000-000000000000'),
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'view.delete',
+           nullif(@tenant_id, '00000000-0000-0000-0000-000000000000'),
         deleted.name, jsonb_build_object('query', deleted.query)
     FROM deleted
     WHERE @person = ''

@@ -46,8 +46,8 @@ func goSource() string {
 }
 
 func convert(b *strings.Builder, from, name, param, to string, fields []string, more string) {
-	fmt.Fprintf(b, "// %s is the same for %s.\nfunc (p *%s) %s(%s) %s {\n\treturn %s{\n", name, to, from, name, param,
-		to, to)
+	fmt.Fprintf(b, "// %s returns the values that p shares with %s.\n", name, to)
+	fmt.Fprintf(b, "func (p *%s) %s(%s) %s {\n\treturn %s{\n", from, name, param, to, to)
 	for _, f := range fields {
 		fmt.Fprintf(b, "\t\t%s: p.%s,\n", f, f)
 	}

@@ -234,8 +234,8 @@ var keys = []Mutant{
 		Name:      "a head that waits for its retry is passed over",
 		Breaks:    "an ordered job that comes while the one before it waits for another attempt overtakes that",
 		Invariant: "A key's order holds",
-		Edits: []Edit{{"migrations.outbox.claim_keyed", `            WHERE queued.first AND queued.has_line
-`, `            WHERE queued.first AND queued.has_line AND NOT (jobs.status = 'retrying' AND jobs.run_at > now())
+		Edits: []Edit{{"migrations.outbox.claim_keyed", `            WHERE queued.first AND queued.has_ordered
+`, `            WHERE queued.first AND queued.has_ordered AND NOT (jobs.status = 'retrying' AND jobs.run_at > now())
 `}},
 		Checks: []Check{row("K2", "jobs claimed before an earlier one of their key was closed")},
 	},

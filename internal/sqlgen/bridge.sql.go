@@ -102,8 +102,9 @@ func (q *Queries) LeaveBridge(ctx context.Context, bridge string, epoch int64) e
 }
 
 const ListBridges = `-- name: ListBridges :many
-SELECT source AS bridge, greatest(position, 0)::bigint AS stored, (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at, moved_at AS seen_at,
-       state.fetching, coalesce(CASE WHEN state.fetching THEN lag END, -1)::bigint AS lag,
+SELECT source AS bridge, greatest(position, 0)::bigint AS stored,
+       (CASE WHEN position > 0 THEN moved_at END)::timestamptz AS moved_at, moved_at AS seen_at, state.fetching,
+       coalesce(CASE WHEN state.fetching THEN lag END, -1)::bigint AS lag,
        (CASE WHEN state.fetching THEN away_since END)::timestamptz AS away_since,
        coalesce(CASE WHEN state.fetching THEN away_message END, '')::text AS away_message
 FROM outbox.inbox_positions

@@ -12,8 +12,8 @@ import (
 )
 
 const FindPosition = `-- name: FindPosition :one
-SELECT pg_current_snapshot()::text AS snapshot, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xmax(pg_current_snapshot())::text AS next,
-       statement_timestamp()::timestamptz AS at,
+SELECT pg_current_snapshot()::text AS snapshot, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
+       pg_snapshot_xmax(pg_current_snapshot())::text AS next, statement_timestamp()::timestamptz AS at,
        (pg_stat_get_tuples_inserted(jobs.oid) + pg_stat_get_tuples_updated(jobs.oid) + pg_stat_get_tuples_deleted(jobs.oid))::bigint AS written
 FROM (SELECT CAST('outbox.jobs' AS regclass) AS oid) AS jobs
 `
@@ -53,8 +53,9 @@ func (q *Queries) FindPosition(ctx context.Context) (FindPositionRow, error) {
 const ListChanges = `-- name: ListChanges :many
 SELECT pg_snapshot_xmin(seen.snapshot)::text AS horizon, pg_snapshot_xmax(seen.snapshot)::text AS next, statement_timestamp()::timestamptz AS at,
        changed.id, changed.tenant_id, coalesce(changed.queue, '')::text AS queue, coalesce(changed.kind, '')::text AS kind,
-       coalesce(changed.status::text, '')::text AS status, coalesce(changed.epoch, 0)::bigint AS epoch, coalesce(changed.attempt, 0)::integer AS attempt,
-       changed.finished_at, coalesce(changed.error_code, '')::text AS error_code
+       coalesce(changed.status::text, '')::text AS status, coalesce(changed.epoch, 0)::bigint AS epoch,
+       coalesce(changed.attempt, 0)::integer AS attempt, changed.finished_at,
+       coalesce(changed.error_code, '')::text AS error_code
 FROM (SELECT pg_current_snapshot() AS snapshot) AS seen
 LEFT JOIN (
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, NULL::timestamptz AS finished_at, last_error_code AS error_code

@@ -225,7 +225,8 @@ WITH taken AS MATERIALIZED (
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
     SELECT outbox.job_event_id(id, streamed, epoch, 'started'), tenant_id, 'job.started', id, 'application/json',
            convert_to(outbox.job_event_fields(id, tenant_id, 'started', streamed, previous::text, 'running', epoch, attempt, queue, kind, key,
-               started_at, ',"worker":' || to_json(lease_owner)::text || CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text ELSE '' END)
+               started_at, ',"worker":' || to_json(lease_owner)::text
+                   || CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text ELSE '' END)
                || '}', 'UTF8'),
            outbox.job_event_headers(headers)
     FROM claimed

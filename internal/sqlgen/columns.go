@@ -8,7 +8,7 @@ const ClaimedColumns = `(job).id, (job).tenant_id, (job).kind, (job).priority, (
     (job).timeout, (job).backoff, (job).run_at, (job).created_at, (job).started_at, (job).deadline,
     (job).watched, (job).streamed`
 
-// Once is the same for EnqueueJobOnceParams.
+// Once returns the values that p shares with EnqueueJobOnceParams.
 func (p *EnqueueJobParams) Once(key string) EnqueueJobOnceParams {
 	return EnqueueJobOnceParams{
 		ID:             p.ID,
@@ -40,7 +40,7 @@ func (p *EnqueueJobParams) Once(key string) EnqueueJobOnceParams {
 	}
 }
 
-// Once is the same for EnqueueJobsOnceParams.
+// Once returns the values that p shares with EnqueueJobsOnceParams.
 func (p *EnqueueJobsParams) Once(keys []string) EnqueueJobsOnceParams {
 	return EnqueueJobsOnceParams{
 		Delays:          p.Delays,
@@ -72,7 +72,7 @@ func (p *EnqueueJobsParams) Once(keys []string) EnqueueJobsOnceParams {
 	}
 }
 
-// Follow is the same for SettleSucceededThenParams.
+// Follow returns the values that p shares with SettleSucceededThenParams.
 func (p *EnqueueJobsParams) Follow() SettleSucceededThenParams {
 	return SettleSucceededThenParams{
 		Delays:       p.Delays,
@@ -103,7 +103,7 @@ func (p *EnqueueJobsParams) Follow() SettleSucceededThenParams {
 	}
 }
 
-// Shown is the same for ListJobsRow.
+// Shown returns the values that p shares with ListJobsRow.
 func (p *FindJobRow) Shown() ListJobsRow {
 	return ListJobsRow{
 		ID:                p.ID,
@@ -136,7 +136,7 @@ func (p *FindJobRow) Shown() ListJobsRow {
 	}
 }
 
-// Shown is the same for ListJobsRow.
+// Shown returns the values that p shares with ListJobsRow.
 func (p *FindOpenRow) Shown() ListJobsRow {
 	return ListJobsRow{
 		ID:                p.ID,
@@ -169,7 +169,7 @@ func (p *FindOpenRow) Shown() ListJobsRow {
 	}
 }
 
-// Shown is the same for ListJobsRow.
+// Shown returns the values that p shares with ListJobsRow.
 func (p *FindClosedRow) Shown() ListJobsRow {
 	return ListJobsRow{
 		ID:                p.ID,
@@ -202,7 +202,7 @@ func (p *FindClosedRow) Shown() ListJobsRow {
 	}
 }
 
-// Shown is the same for ListJobsRow.
+// Shown returns the values that p shares with ListJobsRow.
 func (p *ListDeadLettersRow) Shown() ListJobsRow {
 	return ListJobsRow{
 		ID:                p.ID,
@@ -235,7 +235,7 @@ func (p *ListDeadLettersRow) Shown() ListJobsRow {
 	}
 }
 
-// Shown is the same for ListJobsRow.
+// Shown returns the values that p shares with ListJobsRow.
 func (p *ListHeldRow) Shown() ListJobsRow {
 	return ListJobsRow{
 		ID:                p.ID,

@@ -528,7 +528,8 @@ WITH found AS MATERIALIZED (
     SELECT $5, nullif($6::text, ''), nullif($7::text, ''), 'job.replay', moved.tenant_id, moved.id, moved.queue,
         jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'error_code', found.last_error_code,
             'payload_bytes', octet_length(found.payload), 'payload_sha256', encode(sha256(found.payload), 'hex'),
-            'payload_base64', CASE WHEN octet_length(found.payload) <= $8::integer THEN translate(encode(found.payload, 'base64'), E'\n', '') END),
+            'payload_base64', CASE WHEN octet_length(found.payload) <= $8::integer
+                THEN translate(encode(found.payload, 'base64'), E'\n', '') END),
         jsonb_build_object('status', moved.status, 'attempt', 0, 'run_at', moved.run_at,
             'payload_bytes', octet_length(moved.payload), 'payload_sha256', encode(sha256(moved.payload), 'hex'))
         || CASE WHEN $4::boolean

@@ -151,6 +151,7 @@ type EnqueueJobOnceRow struct {
 
 // EnqueueJobOnce stores the job unless its idempotency key was used before, and returns its id only if it stored it. It
 // waits for a concurrent producer of the same key: the key's row decides, and is visible to the statement that follows.
+// pg_notify returns void; IS NULL makes it a column that sqlc can type, here and in other statements.
 func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) ([]EnqueueJobOnceRow, error) {
 	rows, err := q.db.Query(ctx, EnqueueJobOnce,
 		arg.Notify,

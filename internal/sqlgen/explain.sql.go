@@ -12,22 +12,24 @@ import (
 )
 
 const ExplainJob = `-- name: ExplainJob :many
-SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.run_at, jobs.epoch, jobs.attempt, jobs.max_attempts,
-       coalesce(jobs.key, '')::text AS key, coalesce(jobs.max_active, 1)::smallint AS max_active, coalesce(jobs.ordered, false)::boolean AS ordered,
+SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.run_at,
+       jobs.epoch, jobs.attempt, jobs.max_attempts, coalesce(jobs.key, '')::text AS key,
+       coalesce(jobs.max_active, 1)::smallint AS max_active, coalesce(jobs.ordered, false)::boolean AS ordered,
        coalesce(jobs.line_position, 0)::bigint AS line_position, coalesce(jobs.lease_owner, '')::text AS worker,
        (CASE WHEN jobs.status = 'running' THEN greatest(jobs.lease_expires_at, (
            SELECT beside.expires_at
            FROM outbox.lease_extensions AS beside -- used while a transaction of the handler holds the row
-           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch)) END)::timestamptz AS lease_expires_at, jobs.started_at, coalesce(jobs.last_error_code, '')::text AS error_code,
+           WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch)) END)::timestamptz AS lease_expires_at,
+       jobs.started_at, coalesce(jobs.last_error_code, '')::text AS error_code,
        coalesce(jobs.last_error_message, '')::text AS error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since,
        jobs.failed_at, NULL::timestamptz AS finished_at, statement_timestamp()::timestamptz AS now
 FROM outbox.jobs
 WHERE jobs.id = $1
   AND ($2::uuid IS NULL OR jobs.tenant_id = $2)
 UNION ALL
-SELECT history.id, history.tenant_id, history.queue, history.kind, history.status::text, history.priority, history.run_at, history.epoch, history.attempt, history.max_attempts,
-       coalesce(history.key, '')::text, 1, false, 0, coalesce(history.worker, '')::text,
-       NULL, history.started_at, coalesce(history.last_error_code, '')::text,
+SELECT history.id, history.tenant_id, history.queue, history.kind, history.status::text, history.priority,
+       history.run_at, history.epoch, history.attempt, history.max_attempts, coalesce(history.key, '')::text, 1, false,
+       0, coalesce(history.worker, '')::text, NULL, history.started_at, coalesce(history.last_error_code, '')::text,
        coalesce(history.last_error_message, '')::text, history.deadline, history.cancel_requested_at, NULL,
        NULL, history.finished_at, statement_timestamp()
 FROM outbox.history
@@ -151,8 +153,8 @@ SELECT rules.paused_at, coalesce(rules.max_running, 0)::integer AS max_running, 
        keys.parked_at, keys.park_at, keys.parked_for,
        slots.running AS key_running, slots.longest_id::uuid AS key_longest_id, slots.longest_since::timestamptz AS key_longest_since,
        coalesce(slots.longest_worker, '')::text AS key_longest_worker,
-       head.id AS head_id, coalesce(head.status::text, '')::text AS head_status, head.run_at AS head_run_at, coalesce(head.on_death, '')::text AS head_on_death,
-       (line.ahead + blocked.ahead)::bigint AS key_ahead,
+       head.id AS head_id, coalesce(head.status::text, '')::text AS head_status, head.run_at AS head_run_at,
+       coalesce(head.on_death, '')::text AS head_on_death, (line.ahead + blocked.ahead)::bigint AS key_ahead,
        (turn.plain + turn.keyed)::bigint AS ahead, ended.jobs AS ended, ended.seconds::double precision AS ended_seconds
 FROM (SELECT) AS one
 LEFT JOIN outbox.queues AS rules ON rules.queue = $1
@@ -287,7 +289,10 @@ CROSS JOIN (
       AND history.finished_at >= date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
       AND history.finished_at >= statement_timestamp() - interval '5 minutes'
       AND history.ctid >= (
-          SELECT format('(%s,0)', greatest(0, coalesce(pg_relation_size(to_regclass(today.name)) / current_setting('block_size')::bigint, 0) - $14::bigint))::tid
+          SELECT format('(%s,0)', greatest(
+                     0,
+                     coalesce(pg_relation_size(to_regclass(today.name)) / current_setting('block_size')::bigint, 0)
+                         - $14::bigint))::tid
           FROM (SELECT 'outbox.history_' || to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD') AS name) AS today)
       AND history.queue = $1
       AND history.tenant_id = $6

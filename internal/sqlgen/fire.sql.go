@@ -43,7 +43,8 @@ func (q *Queries) AdvanceSchedules(ctx context.Context, arg AdvanceSchedulesPara
 
 const LockDueSchedules = `-- name: LockDueSchedules :many
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
-       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers,
+       next_at, since, paused_at, set_by, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE paused_at IS NULL
   AND next_at <= statement_timestamp()

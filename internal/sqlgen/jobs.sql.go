@@ -508,7 +508,8 @@ UNION ALL
       AND ($15::timestamptz IS NULL OR history.finished_at < $15)
       AND ($16::uuid IS NULL OR history.parent_id = $16)
       AND ($17::uuid IS NULL OR history.tenant_id = $17)
-      AND ($18::timestamptz IS NULL OR history.created_at >= $18 AND history.finished_at >= $18)
+      AND ($18::timestamptz IS NULL OR history.created_at >= $18
+          AND history.finished_at >= $18)
       AND ($19::timestamptz IS NULL OR history.created_at < $19)
     ORDER BY history.id DESC
     LIMIT $20
@@ -648,7 +649,8 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 
 const RetryJob = `-- name: RetryJob :many
 WITH found AS MATERIALIZED (
-    SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
+    SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt,
+           jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
     WHERE jobs.id = $1
     FOR UPDATE
@@ -672,7 +674,8 @@ WITH found AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
-        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'run_at', found.run_at, 'error_code', found.last_error_code),
+        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases,
+            'run_at', found.run_at, 'error_code', found.last_error_code),
         jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)
     FROM moved
     JOIN found ON found.id = moved.id

@@ -79,7 +79,8 @@ func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) 
 
 const FindMovableKeys = `-- name: FindMovableKeys :many
 SELECT input.at::integer AS at
-FROM (SELECT unnest($1::integer[]) AS at, unnest($2::uuid[]) AS tenant_id, unnest($3::text[]) AS queue, unnest($4::text[]) AS key) AS input
+FROM (SELECT unnest($1::integer[]) AS at, unnest($2::uuid[]) AS tenant_id, unnest($3::text[]) AS queue,
+             unnest($4::text[]) AS key) AS input
 LEFT JOIN LATERAL (
     SELECT coalesce(jobs.max_active, 1) AS max_active
     FROM outbox.jobs
@@ -118,7 +119,9 @@ type FindMovableKeysParams struct {
 	Keys      []string
 }
 
-// FindMovableKeys returns those of the numbers @ats whose keys PromoteKeys could move on now.
+// FindMovableKeys returns those of the numbers @ats whose keys PromoteKeys could move on now. Of the conditions on a
+// blocked job, those on its key and its order, and that it does not run, repeat the predicate of jobs_key_idx, so that
+// the planner may use that index: keep them, here and in the statements below.
 func (q *Queries) FindMovableKeys(ctx context.Context, arg FindMovableKeysParams) ([]int32, error) {
 	rows, err := q.db.Query(ctx, FindMovableKeys,
 		arg.Ats,
@@ -368,7 +371,8 @@ func (q *Queries) MakeRoom(ctx context.Context, arg MakeRoomParams) (MakeRoomRow
 
 const PromoteKeys = `-- name: PromoteKeys :many
 SELECT p.id::uuid AS id, p.tenant_id::uuid AS tenant_id, p.queue::text AS queue, p.key::text AS key, coalesce(p.kind, '')::text AS kind
-FROM outbox.promote_keys($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::boolean) AS p(id, tenant_id, queue, key, kind)
+FROM outbox.promote_keys($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::boolean)
+    AS p(id, tenant_id, queue, key, kind)
 LIMIT 100000
 `
 

@@ -133,7 +133,9 @@ WITH open AS (
 ), closed AS (
     SELECT history.tenant_id, history.queue, history.kind,
            CASE WHEN history.started_at IS NOT NULL THEN 1 + width_bucket(extract(epoch FROM history.started_at - history.run_at)::float8,
-               ARRAY[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768, 65.536, 131.072, 262.144, 524.288, 1048.576, 2097.152, 4194.304]::float8[]) END AS bucket,
+               ARRAY[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192,
+                   16.384, 32.768, 65.536, 131.072, 262.144, 524.288, 1048.576, 2097.152, 4194.304]::float8[])
+               END AS bucket,
            count(*) FILTER (WHERE history.finished_at < $1::timestamptz) AS jobs,
            count(*) FILTER (WHERE history.finished_at < $1::timestamptz AND history.status = 'succeeded') AS succeeded,
            count(*) FILTER (WHERE history.created_at >= $2::timestamptz AND history.created_at < $1::timestamptz) AS enqueued
@@ -170,17 +172,21 @@ WITH open AS (
     HAVING sum(part.waiting + part.running + part.dead_letters + part.enqueued + part.jobs + part.failed) > 0
 ), stored AS (
     INSERT INTO outbox.measures (at, tenant_id, queue, kind, waiting, running, dead_letters, enqueued, succeeded, unsuccessful, failed, waits)
-    SELECT $1::timestamptz, named.tenant_id, named.queue, named.kind, sum(part.waiting), sum(part.running), sum(part.dead_letters), sum(part.enqueued),
-           sum(part.succeeded), sum(part.jobs - part.succeeded), sum(part.failed),
-           ARRAY[
-           sum(part.jobs) FILTER (WHERE part.bucket = 1), sum(part.jobs) FILTER (WHERE part.bucket = 2), sum(part.jobs) FILTER (WHERE part.bucket = 3),
-           sum(part.jobs) FILTER (WHERE part.bucket = 4), sum(part.jobs) FILTER (WHERE part.bucket = 5), sum(part.jobs) FILTER (WHERE part.bucket = 6),
-           sum(part.jobs) FILTER (WHERE part.bucket = 7), sum(part.jobs) FILTER (WHERE part.bucket = 8), sum(part.jobs) FILTER (WHERE part.bucket = 9),
-           sum(part.jobs) FILTER (WHERE part.bucket = 10), sum(part.jobs) FILTER (WHERE part.bucket = 11), sum(part.jobs) FILTER (WHERE part.bucket = 12),
-           sum(part.jobs) FILTER (WHERE part.bucket = 13), sum(part.jobs) FILTER (WHERE part.bucket = 14), sum(part.jobs) FILTER (WHERE part.bucket = 15),
-           sum(part.jobs) FILTER (WHERE part.bucket = 16), sum(part.jobs) FILTER (WHERE part.bucket = 17), sum(part.jobs) FILTER (WHERE part.bucket = 18),
-           sum(part.jobs) FILTER (WHERE part.bucket = 19), sum(part.jobs) FILTER (WHERE part.bucket = 20), sum(part.jobs) FILTER (WHERE part.bucket = 21),
-           sum(part.jobs) FILTER (WHERE part.bucket = 22), sum(part.jobs) FILTER (WHERE part.bucket = 23), sum(part.jobs) FILTER (WHERE part.bucket = 24)]
+    SELECT $1::timestamptz, named.tenant_id, named.queue, named.kind, sum(part.waiting), sum(part.running),
+           sum(part.dead_letters), sum(part.enqueued), sum(part.succeeded), sum(part.jobs - part.succeeded),
+           sum(part.failed), ARRAY[
+           sum(part.jobs) FILTER (WHERE part.bucket = 1), sum(part.jobs) FILTER (WHERE part.bucket = 2),
+           sum(part.jobs) FILTER (WHERE part.bucket = 3), sum(part.jobs) FILTER (WHERE part.bucket = 4),
+           sum(part.jobs) FILTER (WHERE part.bucket = 5), sum(part.jobs) FILTER (WHERE part.bucket = 6),
+           sum(part.jobs) FILTER (WHERE part.bucket = 7), sum(part.jobs) FILTER (WHERE part.bucket = 8),
+           sum(part.jobs) FILTER (WHERE part.bucket = 9), sum(part.jobs) FILTER (WHERE part.bucket = 10),
+           sum(part.jobs) FILTER (WHERE part.bucket = 11), sum(part.jobs) FILTER (WHERE part.bucket = 12),
+           sum(part.jobs) FILTER (WHERE part.bucket = 13), sum(part.jobs) FILTER (WHERE part.bucket = 14),
+           sum(part.jobs) FILTER (WHERE part.bucket = 15), sum(part.jobs) FILTER (WHERE part.bucket = 16),
+           sum(part.jobs) FILTER (WHERE part.bucket = 17), sum(part.jobs) FILTER (WHERE part.bucket = 18),
+           sum(part.jobs) FILTER (WHERE part.bucket = 19), sum(part.jobs) FILTER (WHERE part.bucket = 20),
+           sum(part.jobs) FILTER (WHERE part.bucket = 21), sum(part.jobs) FILTER (WHERE part.bucket = 22),
+           sum(part.jobs) FILTER (WHERE part.bucket = 23), sum(part.jobs) FILTER (WHERE part.bucket = 24)]
     FROM ranked
     JOIN part ON (part.tenant_id, part.queue, part.kind) = (ranked.tenant_id, ranked.queue, ranked.kind)
     CROSS JOIN LATERAL (
@@ -238,7 +244,8 @@ func (q *Queries) Measure(ctx context.Context, arg MeasureParams) (bool, error) 
 
 const NextMeasure = `-- name: NextMeasure :one
 SELECT minute.until_at::timestamptz AS until_at,
-       (CASE WHEN latest.at >= minute.until_at - interval '15 minutes' THEN latest.at ELSE minute.until_at - interval '1 minute' END)::timestamptz AS since,
+       (CASE WHEN latest.at >= minute.until_at - interval '15 minutes' THEN latest.at
+           ELSE minute.until_at - interval '1 minute' END)::timestamptz AS since,
        coalesce(latest.at < minute.until_at, true)::boolean AS due,
        coalesce(date_trunc('hour', unsummed.at - interval '1 microsecond', 'UTC') + interval '1 hour' <= minute.until_at, false)::boolean AS hour_over
 FROM (SELECT date_trunc('minute', statement_timestamp() - $1::interval) AS until_at) AS minute
@@ -329,10 +336,12 @@ SELECT date_bin($1::interval, counted.at - interval '1 microsecond', $2::timesta
        ARRAY[
            coalesce(sum(moment.waits[1]), 0), coalesce(sum(moment.waits[2]), 0), coalesce(sum(moment.waits[3]), 0), coalesce(sum(moment.waits[4]), 0),
            coalesce(sum(moment.waits[5]), 0), coalesce(sum(moment.waits[6]), 0), coalesce(sum(moment.waits[7]), 0), coalesce(sum(moment.waits[8]), 0),
-           coalesce(sum(moment.waits[9]), 0), coalesce(sum(moment.waits[10]), 0), coalesce(sum(moment.waits[11]), 0), coalesce(sum(moment.waits[12]), 0),
-           coalesce(sum(moment.waits[13]), 0), coalesce(sum(moment.waits[14]), 0), coalesce(sum(moment.waits[15]), 0), coalesce(sum(moment.waits[16]), 0),
-           coalesce(sum(moment.waits[17]), 0), coalesce(sum(moment.waits[18]), 0), coalesce(sum(moment.waits[19]), 0), coalesce(sum(moment.waits[20]), 0),
-           coalesce(sum(moment.waits[21]), 0), coalesce(sum(moment.waits[22]), 0), coalesce(sum(moment.waits[23]), 0), coalesce(sum(moment.waits[24]), 0)]::bigint[] AS waits
+           coalesce(sum(moment.waits[9]), 0), coalesce(sum(moment.waits[10]), 0), coalesce(sum(moment.waits[11]), 0),
+           coalesce(sum(moment.waits[12]), 0), coalesce(sum(moment.waits[13]), 0), coalesce(sum(moment.waits[14]), 0),
+           coalesce(sum(moment.waits[15]), 0), coalesce(sum(moment.waits[16]), 0), coalesce(sum(moment.waits[17]), 0),
+           coalesce(sum(moment.waits[18]), 0), coalesce(sum(moment.waits[19]), 0), coalesce(sum(moment.waits[20]), 0),
+           coalesce(sum(moment.waits[21]), 0), coalesce(sum(moment.waits[22]), 0), coalesce(sum(moment.waits[23]), 0),
+           coalesce(sum(moment.waits[24]), 0)]::bigint[] AS waits
 FROM counted
 LEFT JOIN moment ON moment.at = counted.at
 WHERE counted.complete OR moment.at IS NOT NULL
@@ -408,7 +417,8 @@ func (q *Queries) ReadSeries(ctx context.Context, arg ReadSeriesParams) ([]ReadS
 
 const ReadSparks = `-- name: ReadSparks :many
 WITH minute AS (
-    SELECT measures.at, CASE WHEN $3::boolean THEN measures.kind ELSE measures.queue END AS name, sum(measures.waiting + measures.running) AS open
+    SELECT measures.at, CASE WHEN $3::boolean THEN measures.kind ELSE measures.queue END AS name,
+           sum(measures.waiting + measures.running) AS open
     FROM outbox.measures
     WHERE measures.at > $2::timestamptz
       AND measures.at <= $4::timestamptz
@@ -421,7 +431,9 @@ WITH minute AS (
     WHERE measured.at > $2
       AND measured.at <= $4
 )
-SELECT minute.name::text AS name, date_bin($1::interval, minute.at - interval '1 microsecond', $2::timestamptz)::timestamptz AS at, max(minute.open)::bigint AS open
+SELECT minute.name::text AS name,
+       date_bin($1::interval, minute.at - interval '1 microsecond', $2::timestamptz)::timestamptz AS at,
+       max(minute.open)::bigint AS open
 FROM minute
 GROUP BY 1, 2
 ORDER BY 1, 2
@@ -491,13 +503,16 @@ WITH first AS (
     GROUP BY minute.hour
 ), stored AS (
     INSERT INTO outbox.measures_hours (at, tenant_id, queue, kind, waiting, running, dead_letters, enqueued, succeeded, unsuccessful, failed, waits)
-    SELECT total.hour, measures.tenant_id, measures.queue, measures.kind, round(sum(measures.waiting) / total.minutes), round(sum(measures.running) / total.minutes),
-           round(sum(measures.dead_letters) / total.minutes), sum(measures.enqueued), sum(measures.succeeded), sum(measures.unsuccessful), sum(measures.failed),
+    SELECT total.hour, measures.tenant_id, measures.queue, measures.kind, round(sum(measures.waiting) / total.minutes),
+           round(sum(measures.running) / total.minutes), round(sum(measures.dead_letters) / total.minutes),
+           sum(measures.enqueued), sum(measures.succeeded), sum(measures.unsuccessful), sum(measures.failed),
            ARRAY[
-           sum(measures.waits[1]), sum(measures.waits[2]), sum(measures.waits[3]), sum(measures.waits[4]), sum(measures.waits[5]), sum(measures.waits[6]),
-           sum(measures.waits[7]), sum(measures.waits[8]), sum(measures.waits[9]), sum(measures.waits[10]), sum(measures.waits[11]), sum(measures.waits[12]),
-           sum(measures.waits[13]), sum(measures.waits[14]), sum(measures.waits[15]), sum(measures.waits[16]), sum(measures.waits[17]), sum(measures.waits[18]),
-           sum(measures.waits[19]), sum(measures.waits[20]), sum(measures.waits[21]), sum(measures.waits[22]), sum(measures.waits[23]), sum(measures.waits[24])]
+           sum(measures.waits[1]), sum(measures.waits[2]), sum(measures.waits[3]), sum(measures.waits[4]),
+           sum(measures.waits[5]), sum(measures.waits[6]), sum(measures.waits[7]), sum(measures.waits[8]),
+           sum(measures.waits[9]), sum(measures.waits[10]), sum(measures.waits[11]), sum(measures.waits[12]),
+           sum(measures.waits[13]), sum(measures.waits[14]), sum(measures.waits[15]), sum(measures.waits[16]),
+           sum(measures.waits[17]), sum(measures.waits[18]), sum(measures.waits[19]), sum(measures.waits[20]),
+           sum(measures.waits[21]), sum(measures.waits[22]), sum(measures.waits[23]), sum(measures.waits[24])]
     FROM total
     JOIN outbox.measures ON measures.at > total.hour - interval '1 hour' AND measures.at <= total.hour
     GROUP BY total.hour, total.minutes, measures.tenant_id, measures.queue, measures.kind

@@ -67,7 +67,8 @@ func (q *Queries) DelayOperation(ctx context.Context, arg DelayOperationParams) 
 }
 
 const ListOperations = `-- name: ListOperations :many
-SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
+SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act,
+       operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
        coalesce(operations.failure, '')::text AS failure
 FROM outbox.operations
@@ -161,7 +162,8 @@ WITH started AS (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT started.actor, nullif(started.request_id, ''), nullif(started.reason, ''), 'operation.start', started.id::text, started.tenant_id,
-        '{"operation": null}', jsonb_build_object('act', coalesce(started.open_act, started.act), 'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
+        '{"operation": null}', jsonb_build_object('act', coalesce(started.open_act, started.act),
+            'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
     FROM started
 )
 SELECT started.created_at FROM started
@@ -226,8 +228,8 @@ WITH found AS MATERIALIZED (
     FROM found
     JOIN switched ON switched.id = found.id
 )
-SELECT found.id, found.tenant_id, coalesce(found.open_act, found.act)::text AS act, found.filter, found.per_second, found.matched, found.done, found.passed,
-       found.actor, found.reason, found.request_id, found.created_at,
+SELECT found.id, found.tenant_id, coalesce(found.open_act, found.act)::text AS act, found.filter, found.per_second,
+       found.matched, found.done, found.passed, found.actor, found.reason, found.request_id, found.created_at,
        (CASE WHEN switched.id IS NULL THEN found.stopped_at ELSE switched.stopped_at END)::timestamptz AS stopped_at, found.finished_at,
        coalesce(found.failure, '')::text AS failure
 FROM found
@@ -315,8 +317,9 @@ WITH line AS MATERIALIZED (
       AND open.stopped_at IS NULL
       AND coalesce(open.open_act, open.act) = ANY ($1::text[])
 )
-SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act, operations.filter, operations.per_second, operations.position,
-       operations.actor, operations.reason, operations.request_id,
+SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act,
+       operations.filter, operations.per_second, operations.position, operations.actor, operations.reason,
+       operations.request_id,
        extract(epoch FROM coalesce(operations.open_at, operations.next_at) - statement_timestamp())::double precision AS due_in_seconds
 FROM line
 JOIN outbox.operations ON operations.id = line.id

@@ -15,7 +15,8 @@ const AdvanceSink = `-- name: AdvanceSink :many
 UPDATE outbox.sinks
 SET top      = $1,
     top_id   = coalesce($2::uuid, CASE WHEN top = $1 THEN top_id END),
-    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest($3::bigint[]) AS low, unnest($4::bigint[]) AS high) AS hole),
+    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}')
+                FROM (SELECT unnest($3::bigint[]) AS low, unnest($4::bigint[]) AS high) AS hole),
     moved_at = CASE WHEN $5::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + $5,
     lease_expires_at = clock_timestamp() + $6::interval,
@@ -34,7 +35,8 @@ WHERE sink = $12
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          set_config('synchronous_commit', CASE WHEN $15::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
+          set_config('synchronous_commit',
+              CASE WHEN $15::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
 
 type AdvanceSinkParams struct {
@@ -366,7 +368,7 @@ RETURNING sinks.epoch, sinks.top, sinks.timeline,
                     WHERE replays.sink = $3 AND replays.stop_live AND replays.finished_at IS NULL AND replays.last_position <= sinks.top
                     ORDER BY replays.id LIMIT 1), '')::text AS alone,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
-          ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
+       ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
           goal.was::bigint AS was,
           goal.behind::bigint AS behind,
           coalesce(extract(epoch FROM clock_timestamp() - sinks.away_since), 0)::float8 AS away_for,
@@ -533,8 +535,8 @@ FROM outbox.sinks
 WHERE sink = $1
 `
 
-// SinkWaits says for how long the oldest event that is not published waits; NULL if there is none.
-// What is shown of time is by this clock alone.
+// SinkWaits returns how long the oldest unpublished event has waited; NULL if there is none. It uses the database's
+// clock, because the relay's may be wrong.
 func (q *Queries) SinkWaits(ctx context.Context, sink string) (pgtype.Interval, error) {
 	row := q.db.QueryRow(ctx, SinkWaits, sink)
 	var waits pgtype.Interval

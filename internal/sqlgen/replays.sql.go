@@ -73,8 +73,9 @@ func (q *Queries) AdvanceReplay(ctx context.Context, arg AdvanceReplayParams) ([
 }
 
 const CountHistory = `-- name: CountHistory :one
-SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, $1)) AS sealed, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
-       min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
+SELECT count(*) AS jobs, count(*) FILTER (WHERE starts_with(content_type, $1)) AS sealed,
+       coalesce(sum(octet_length(payload)), 0)::bigint AS bytes, min(finished_at)::timestamptz AS oldest,
+       max(finished_at)::timestamptz AS newest
 FROM outbox.history
 WHERE finished_at >= $2::timestamptz
   AND finished_at < $3::timestamptz
@@ -398,12 +399,15 @@ WITH found AS MATERIALIZED (
 ), counted AS MATERIALIZED (
     SELECT count(found.id) AS jobs, count(found.id) <= $6::bigint AS fit FROM found
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, run_at, queue, kind, payload, content_type, key, headers, timeout, backoff, max_attempts, priority, ordered, on_death, streamed)
-    SELECT outbox.uuid_v7(), found.tenant_id, statement_timestamp() + found.place * $7::interval, found.queue, found.kind, found.payload, found.content_type, found.key,
+    INSERT INTO outbox.jobs (id, tenant_id, run_at, queue, kind, payload, content_type, key, headers, timeout, backoff,
+        max_attempts, priority, ordered, on_death, streamed)
+    SELECT outbox.uuid_v7(), found.tenant_id, statement_timestamp() + found.place * $7::interval, found.queue,
+           found.kind, found.payload, found.content_type, found.key,
         coalesce(found.headers, '{}') || jsonb_build_object('posthaste-replay', $8::text)
             || CASE WHEN $9::boolean THEN '{}' ELSE jsonb_build_object('posthaste-original-id', found.id) END,
         found.timeout, found.backoff, found.max_attempts, found.priority,
-        CASE WHEN found.key IS NOT NULL THEN true END, CASE WHEN found.key IS NOT NULL THEN 'skip' END, CASE WHEN found.streamed IS NOT NULL THEN 1 END
+        CASE WHEN found.key IS NOT NULL THEN true END, CASE WHEN found.key IS NOT NULL THEN 'skip' END,
+        CASE WHEN found.streamed IS NOT NULL THEN 1 END
     FROM found
     CROSS JOIN counted
     WHERE counted.fit
@@ -412,7 +416,8 @@ WITH found AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
     SELECT $10, nullif($11::text, ''), nullif($12::text, ''), 'job.replay_history', $4::uuid, $3::text,
-        '{"replay": null}', jsonb_build_object('replay', $8::text, 'jobs', counted.jobs, 'since', $1::timestamptz, 'until', $2::timestamptz, 'key', $5::text, 'again', $9::boolean)
+        '{"replay": null}', jsonb_build_object('replay', $8::text, 'jobs', counted.jobs, 'since', $1::timestamptz,
+            'until', $2::timestamptz, 'key', $5::text, 'again', $9::boolean)
     FROM counted
     WHERE counted.fit AND counted.jobs > 0
 )
@@ -494,9 +499,11 @@ const StartReplay = `-- name: StartReplay :one
 WITH forgotten AS (
     DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
 ), started AS (
-    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, stop_live, events, actor, reason)
+    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second,
+        again, stop_live, events, actor, reason)
     VALUES ($1::uuid, $2::text, $3::uuid, $4::text[], $5::text, $6::timestamptz, $7::timestamptz,
-        $8::bigint, $9::bigint, $10::float8, $11::boolean, $12::boolean, $13::bigint, $14::text, $15::text)
+        $8::bigint, $9::bigint, $10::float8, $11::boolean, $12::boolean,
+        $13::bigint, $14::text, $15::text)
     RETURNING id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, published, refused, repeated, actor, reason, created_at, finished_at, stopped, failure, stop_live
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
@@ -570,7 +577,8 @@ WITH found AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'sink.stop_replay', found.sink, found.tenant_id,
-        jsonb_build_object('replay', found.id, 'stopped', false), jsonb_build_object('replay', found.id, 'stopped', true, 'published', found.published)
+        jsonb_build_object('replay', found.id, 'stopped', false),
+        jsonb_build_object('replay', found.id, 'stopped', true, 'published', found.published)
     FROM found, stopped
 )
 SELECT found.id FROM found

@@ -204,7 +204,10 @@ const RemoveSink = `-- name: RemoveSink :many
 WITH RECURSIVE found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
            (sinks.lease_expires_at + interval '1 minute' IS NULL OR sinks.lease_expires_at + interval '1 minute' < clock_timestamp() OR sinks.lease_expires_at + interval '1 minute' > clock_timestamp() + interval '10 minutes') AS free,
-           (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
+           (SELECT count(*)
+            FROM outbox.held_messages AS held
+            JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id])
+            WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
     WHERE sinks.sink = $1::text
     FOR UPDATE
@@ -231,7 +234,10 @@ WITH RECURSIVE found AS MATERIALIZED (
         SELECT of_sink.place
         FROM tenants
         CROSS JOIN LATERAL (
-            SELECT keys.ctid AS place FROM outbox.idempotency_keys AS keys WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || $1::text OFFSET 0
+            SELECT keys.ctid AS place
+            FROM outbox.idempotency_keys AS keys
+            WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || $1::text
+            OFFSET 0
         ) AS of_sink
     ))
 ), unblocked AS (
@@ -386,7 +392,10 @@ WITH RECURSIVE target AS (
         SELECT of_sink.place
         FROM tenants
         CROSS JOIN LATERAL (
-            SELECT keys.ctid AS place FROM outbox.idempotency_keys AS keys WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || $2::text OFFSET 0
+            SELECT keys.ctid AS place
+            FROM outbox.idempotency_keys AS keys
+            WHERE keys.tenant_id = tenants.tenant_id AND keys.kind = 'relay:' || $2::text
+            OFFSET 0
         ) AS of_sink
     ))
       AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]) OFFSET 0)

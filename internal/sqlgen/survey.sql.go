@@ -14,15 +14,18 @@ import (
 const SurveyKinds = `-- name: SurveyKinds :many
 SELECT jobs.queue, jobs.kind,
        count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying', 'blocked')) AS waiting,
-       count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp() AND jobs.kind NOT LIKE 'relay:%') AS due,
+       count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp()
+           AND jobs.kind NOT LIKE 'relay:%') AS due,
        count(*) FILTER (WHERE jobs.status = 'running') AS running,
        count(*) FILTER (WHERE jobs.status = 'running' AND jobs.lease_expires_at < statement_timestamp() - $1::interval
            AND NOT EXISTS (
                SELECT FROM outbox.lease_extensions AS beside
                WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())) AS lapsed,
-       min(jobs.run_at) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp() AND jobs.kind NOT LIKE 'relay:%')::timestamptz AS oldest_due,
+       min(jobs.run_at) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at <= statement_timestamp()
+           AND jobs.kind NOT LIKE 'relay:%')::timestamptz AS oldest_due,
        min(jobs.lease_expires_at) FILTER (WHERE jobs.status = 'running')::timestamptz AS oldest_lease,
-       min(jobs.unavailable_since) FILTER (WHERE jobs.status IN ('pending', 'retrying') AND jobs.run_at > statement_timestamp() - interval '5 minutes')::timestamptz AS unavailable_since
+       min(jobs.unavailable_since) FILTER (WHERE jobs.status IN ('pending', 'retrying')
+           AND jobs.run_at > statement_timestamp() - interval '5 minutes')::timestamptz AS unavailable_since
 FROM outbox.jobs
 WHERE $2::uuid IS NULL OR jobs.tenant_id = $2
 GROUP BY jobs.queue, jobs.kind

@@ -18,7 +18,8 @@ WITH deleted AS (
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before)
-    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'view.delete', nullif($1, '00000000-0000-0000-0000-000000000000'),
+    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'view.delete',
+           nullif($1, '00000000-0000-0000-0000-000000000000'),
         deleted.name, jsonb_build_object('query', deleted.query)
     FROM deleted
     WHERE $2 = ''

@@ -12,7 +12,8 @@
 -- /jobs/{id}/cancel does, with actor, request_id and reason; see record_act.
 --
 -- Rows are found by their indexes, whatever plans the caller's session made while the tables were nearly empty.
-CREATE OR REPLACE FUNCTION outbox.cancel(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
+CREATE OR REPLACE FUNCTION outbox.cancel(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL,
+    reason text DEFAULT NULL) RETURNS outbox.job_status
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
@@ -46,7 +47,8 @@ BEGIN
         RETURN found.status;
     END IF;
     PERFORM outbox.record_act('job.cancel', found.tenant_id, found.id, found.queue, NULL,
-        jsonb_build_object('status', found.status) || CASE WHEN found.cancel_requested_at IS NOT NULL AND found.status = 'running' THEN asked ELSE '{}' END,
+        jsonb_build_object('status', found.status)
+            || CASE WHEN found.cancel_requested_at IS NOT NULL AND found.status = 'running' THEN asked ELSE '{}' END,
         jsonb_build_object('status', became) || CASE WHEN became = 'running' THEN asked ELSE '{}' END, actor, request_id, reason);
     RETURN became;
 END

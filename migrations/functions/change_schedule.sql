@@ -42,7 +42,10 @@ DECLARE
     stood    outbox.schedules;
     mistakes text;
 BEGIN
-    SELECT * INTO stood FROM outbox.schedules WHERE schedules.tenant_id = change_schedule.tenant_id AND schedules.name = change_schedule.name FOR UPDATE;
+    SELECT * INTO stood
+    FROM outbox.schedules
+    WHERE schedules.tenant_id = change_schedule.tenant_id AND schedules.name = change_schedule.name
+    FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;
     ELSIF stood.set_by IS NULL THEN
@@ -99,12 +102,14 @@ BEGIN
     SET (expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key, payload,
             content_type, headers, since, next_at, updated_at, deadline, hold, max_active, ordered, on_death, park_after, on_lapse,
             streamed, generation, set_by)
-        = (s.expression, s.time_zone, s.every, s.missed, s.missed_limit, s.kind, s.queue, s.priority, s.max_attempts, s.timeout, s.backoff, s.key, s.payload,
-            s.content_type, s.headers, s.since, s.next_at, s.updated_at, s.deadline, s.hold, s.max_active, s.ordered, s.on_death, s.park_after, s.on_lapse,
-            s.streamed, s.generation, s.set_by)
+        = (s.expression, s.time_zone, s.every, s.missed, s.missed_limit, s.kind, s.queue, s.priority, s.max_attempts,
+            s.timeout, s.backoff, s.key, s.payload, s.content_type, s.headers, s.since, s.next_at,
+            s.updated_at, s.deadline, s.hold, s.max_active, s.ordered, s.on_death, s.park_after, s.on_lapse, s.streamed,
+            s.generation, s.set_by)
     WHERE schedules.tenant_id = change_schedule.tenant_id AND schedules.name = change_schedule.name;
     PERFORM pg_notify('outbox_jobs', 'schedules');
-    PERFORM outbox.record_act('schedule.change', tenant_id, NULL, NULL, name, outbox.describe_schedule(stood), outbox.describe_schedule(s), actor, request_id, reason);
+    PERFORM outbox.record_act('schedule.change', tenant_id, NULL, NULL, name, outbox.describe_schedule(stood),
+        outbox.describe_schedule(s), actor, request_id, reason);
     RETURN true;
 END
 $$;

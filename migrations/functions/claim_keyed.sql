@@ -154,9 +154,11 @@ BEGIN
 
     RETURN QUERY
     WITH queued AS (
+        -- One row for each candidate that we have locked: whether it is the first of its key, and what the candidates
+        -- of the key have in common.
         SELECT candidate.*,
                row_number() OVER of_key = 1 AS first,
-               bool_or(ordered) OVER (PARTITION BY tenant_id, key) AS has_line,
+               bool_or(ordered) OVER (PARTITION BY tenant_id, key) AS has_ordered,
                max(max_active) OVER (PARTITION BY tenant_id, key) AS most
         FROM (
             SELECT input.place, input.parked, jobs.id, jobs.tenant_id, jobs.key, jobs.priority, jobs.run_at, jobs.ordered,
@@ -166,7 +168,8 @@ BEGIN
         ) AS candidate
         WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), probed AS (
-        -- The facts about a key are looked up once, with its first candidate.
+        -- One row for each candidate. The facts about a key are looked up once, with its first candidate: its used
+        -- slots, the head of its line, and a blocked job that is next.
         SELECT queued.*, slots.running, slots.used, head.id AS head, head.status AS head_status, head.place AS head_place,
                halt.priority AS halt_priority, halt.run_at AS halt_run_at, halt.id AS halt_id
         FROM queued
@@ -179,7 +182,7 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT jobs.id, jobs.status, (jobs).ctid AS place
             FROM outbox.jobs
-            WHERE queued.first AND queued.has_line
+            WHERE queued.first AND queued.has_ordered
               AND jobs.tenant_id = queued.tenant_id AND jobs.queue = of_queue AND jobs.key = queued.key
               AND jobs.ordered AND jobs.status <> 'created'
               AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
@@ -195,6 +198,8 @@ BEGIN
                 FROM outbox.jobs
                 WHERE queued.first AND slots.running BETWEEN 1 AND queued.most - 1
                   AND jobs.tenant_id = queued.tenant_id AND jobs.queue = of_queue AND jobs.key = queued.key
+                  -- These three conditions repeat the predicate of jobs_key_idx, so that the planner may use that
+                  -- index; keep them.
                   AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
                   AND jobs.status = 'blocked'
                 ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
@@ -202,7 +207,8 @@ BEGIN
             ) AS waiting
             WHERE waiting.max_active <= slots.running
         ) AS halt ON true
-    ), spread AS (
+    ), key_facts AS (
+        -- One row for each candidate, with the facts that the first one of its key has looked up.
         SELECT place, id, priority, run_at, tenant_id, key, ordered, max_active, parked, first, head_status, head_place,
                ((first_value(halt_priority) OVER of_key, run_at, id)
                     > (priority, first_value(halt_run_at) OVER of_key, first_value(halt_id) OVER of_key)) IS TRUE AS halted,
@@ -212,20 +218,21 @@ BEGIN
         FROM probed
         WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), judged AS MATERIALIZED (
-        -- A job that its limit keeps from starting holds up those behind it; a job of a line holds up only the line.
+        -- One row for each candidate: its turn among those of its key, and whether it fits. A job that its limit keeps
+        -- from starting holds up those behind it; a job of a line holds up only the line.
         SELECT ranked.*,
                eligible AND NOT halted AND running + turn <= max_active
                AND coalesce(bool_and(running + turn <= max_active) FILTER (WHERE eligible AND ordered IS NULL) OVER of_key, true) AS fits
         FROM (
-            SELECT spread.*,
+            SELECT key_facts.*,
                    count(*) FILTER (WHERE eligible) OVER (
                        PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id ROWS UNBOUNDED PRECEDING) AS turn
-            FROM spread
+            FROM key_facts
         ) AS ranked
         WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
     ), taken AS MATERIALIZED (
-        -- A job that fits but exceeds its tenant's quota or max_jobs stays unchanged: it is due. The first job of each
-        -- tenant comes before the second of any.
+        -- One row for each job that is claimed, with its slot. A job that fits but exceeds its tenant's quota or
+        -- max_jobs stays unchanged: it is due. The first job of each tenant comes before the second of any.
         SELECT place,
                -- Fewer than max_active jobs run, so at least as many slots are free as this job's turn.
                CASE WHEN max_active = 1 THEN 0 ELSE (

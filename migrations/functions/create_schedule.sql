@@ -52,7 +52,8 @@ BEGIN
     s.priority := CASE WHEN priority BETWEEN -32768 AND 32767 THEN priority ELSE 0 END; -- what fits its column
     s.max_active := CASE WHEN max_active BETWEEN 2 AND 1000 THEN max_active END;
     mistakes := concat_ws('; ',
-        CASE WHEN (priority BETWEEN -32768 AND 32767) IS NOT TRUE THEN format('priority is %s, want -32768 to 32767', coalesce(priority::text, 'NULL')) END,
+        CASE WHEN (priority BETWEEN -32768 AND 32767) IS NOT TRUE
+            THEN format('priority is %s, want -32768 to 32767', coalesce(priority::text, 'NULL')) END,
         CASE WHEN max_active NOT BETWEEN 1 AND 1000 THEN format('max_active is %s, want 1 to 1000', max_active) END,
         CASE WHEN payload IS NULL THEN 'payload is NULL; pass ''null''::jsonb for a JSON null' END,
         outbox.schedule_faults(s, payload));

@@ -83,7 +83,8 @@ BEGIN
             dated := chosen;
         ELSIF i = 4 AND texts[5] = '*' AND NOT EXISTS (
             SELECT FROM unnest(dated) AS day, unnest(chosen) AS month
-            WHERE day <= CASE WHEN month = 2 THEN 29 WHEN month IN (4, 6, 9, 11) THEN 30 ELSE 31 END) AND dated IS NOT NULL AND cardinality(faults) = 0 THEN
+            WHERE day <= CASE WHEN month = 2 THEN 29 WHEN month IN (4, 6, 9, 11) THEN 30 ELSE 31 END)
+       AND dated IS NOT NULL AND cardinality(faults) = 0 THEN
             faults := faults || format('expression is %s, which never comes', to_json(expression));
         END IF;
     END LOOP;

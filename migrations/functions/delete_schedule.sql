@@ -19,7 +19,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM outbox.record_act('schedule.delete', tenant_id, NULL, NULL, name, jsonb_build_object('paused', was_paused), NULL, actor, request_id, reason);
+    PERFORM outbox.record_act('schedule.delete', tenant_id, NULL, NULL, name, jsonb_build_object('paused', was_paused),
+        NULL, actor, request_id, reason);
     RETURN true;
 END
 $$;

@@ -90,9 +90,11 @@ BEGIN
         CASE WHEN park_after IS NOT NULL AND on_death IS DISTINCT FROM 'park' THEN 'park_after is set, but on_death is not park' END,
         CASE WHEN ordered IS NOT TRUE AND num_nonnulls(sequence, on_death) > 0 THEN 'sequence and on_death are about ordered jobs' END,
         CASE WHEN max_queued NOT BETWEEN 1 AND 100000 THEN format('max_queued is %s, want 1 to 100000', max_queued) END,
-        CASE WHEN when_full NOT IN ('coalesce', 'replace-oldest') THEN format('when_full is %s, want coalesce or replace-oldest', quote_literal(when_full)) END,
+        CASE WHEN when_full NOT IN ('coalesce', 'replace-oldest')
+            THEN format('when_full is %s, want coalesce or replace-oldest', quote_literal(when_full)) END,
         CASE WHEN when_full IS NOT NULL AND max_queued IS NULL THEN 'when_full is set, but max_queued is not' END,
-        CASE WHEN max_queued IS NOT NULL AND idempotency_key <> '' THEN 'idempotency_key and max_queued exclude each other: which of them is to answer a repeat?' END,
+        CASE WHEN max_queued IS NOT NULL AND idempotency_key <> ''
+            THEN 'idempotency_key and max_queued exclude each other: which of them is to answer a repeat?' END,
         CASE WHEN max_queued IS NOT NULL AND current_setting('transaction_isolation') <> 'read committed' THEN
             'max_queued needs a READ COMMITTED transaction: another''s snapshot is too old to count' END,
         CASE WHEN coalesce(key, '') = '' AND (ordered OR num_nonnulls(max_active, on_lapse, max_queued) > 0) THEN

@@ -14,7 +14,8 @@ BEGIN
     FROM (
         SELECT keys.tenant_id, keys.queue, keys.key
         FROM unnest(tenant_ids, queue_names, key_names) AS input(tenant_id, queue, key)
-        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C"
+            AND keys.key = input.key COLLATE "C"
         WHERE keys.parked_at IS NULL
         FOR UPDATE OF keys SKIP LOCKED
     ) AS held;

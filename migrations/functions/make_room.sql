@@ -6,7 +6,7 @@
 --	coalesced  there is none; job is the newest queued one of of_kind, which will do
 --	replaced   there was none; job was the oldest queued one of of_kind, and is closed as skipped
 --
--- A job of another kind is neither: it may be another program's, which would miss it.
+-- A job of another kind is never coalesced into or replaced: it may belong to another program.
 --
 -- A job that stands for a request must not start before the changes that the request is about have been committed with
 -- it. Otherwise it would work on the state before them, and no job would look again. So it is locked until the
@@ -20,11 +20,12 @@
 --
 -- A caller that is accepted, or replaces a job, stores its own job in the same transaction. The limit is exact among
 -- all callers: they wait for one another's transactions to end, by a lock that nobody else takes, so neither claims nor
--- settlements wait for a producer. The verdict isolation means that the transaction's snapshot is older than the lock
--- would be.
+-- settlements wait for a producer. The verdict isolation means that the transaction is not READ COMMITTED, so its
+-- snapshot may be too old to count.
 --
 -- Rows are found by their indexes, as in cancel.
-CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text, max_queued integer, when_full text, notify boolean,
+CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text,
+    max_queued integer, when_full text, notify boolean,
     OUT verdict text, OUT job uuid, OUT queued integer, OUT moves_on boolean)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -46,6 +47,8 @@ BEGIN
             SELECT jobs.id, jobs.kind
             FROM outbox.jobs
             WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+              -- These three conditions repeat the predicate of jobs_key_idx, so that the planner may use that index;
+              -- keep them.
               AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
               AND jobs.status IN ('pending', 'blocked', 'retrying')
               AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())

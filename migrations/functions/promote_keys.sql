@@ -18,7 +18,8 @@
 -- The reaper calls it with patient, because it comes back anyhow: then it names no key that it passed by, and leaves
 -- alone what will move without it, because a due job of the same kind will be claimed and promotes the next one when it
 -- ends.
-CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[],
+    counts integer[], patient boolean DEFAULT false)
 RETURNS TABLE (id uuid, tenant_id uuid, queue text, key text, kind text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -33,7 +34,8 @@ BEGIN
     FROM (
         SELECT keys.tenant_id, keys.queue, keys.key, input.n
         FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C"
+            AND keys.key = input.key COLLATE "C"
         FOR UPDATE OF keys SKIP LOCKED
     ) AS held;
     IF NOT patient AND cardinality(held_tenants) IS DISTINCT FROM cardinality(tenant_ids) THEN
@@ -109,6 +111,8 @@ BEGIN
                    FROM (SELECT jobs.max_active
                          FROM outbox.jobs
                          WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                           -- These three conditions repeat the predicate of jobs_key_idx, so that the planner may use
+                           -- that index; keep them, here and below.
                            AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
                            AND jobs.status = 'blocked'
                          ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
@@ -126,7 +130,9 @@ BEGIN
         ) AS first
     ), next AS MATERIALIZED (
         SELECT line.tenant_id, line.queue, line.key, waiting.place, waiting.max_active, line.running,
-               row_number() OVER (PARTITION BY line.tenant_id, line.queue, line.key ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
+               row_number() OVER (
+                   PARTITION BY line.tenant_id, line.queue, line.key
+                   ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
                CASE WHEN patient THEN (
                    -- Counts no further than matters: due jobs beyond the limit fill it.
                    SELECT count(*)

@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION outbox.record_act(act text, tenant_id uuid, job_id uu
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, target, before, after)
-    VALUES (coalesce(nullif(actor, ''), session_user || '@' || coalesce(host(inet_client_addr()), 'local')), nullif(request_id, ''), nullif(reason, ''),
+    VALUES (coalesce(nullif(actor, ''), session_user || '@' || coalesce(host(inet_client_addr()), 'local')),
+        nullif(request_id, ''), nullif(reason, ''),
         act, tenant_id, job_id, queue, target, before, after);
 END
 $$;

@@ -2,7 +2,8 @@
 -- released the job, which it then records in the audit; NULL if the job is not open.
 --
 -- Rows are found by their indexes, as in cancel.
-CREATE OR REPLACE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
+CREATE OR REPLACE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL,
+    reason text DEFAULT NULL) RETURNS outbox.job_status
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE

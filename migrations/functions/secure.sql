@@ -65,7 +65,10 @@ BEGIN
     FOR object IN
         WITH thing AS (
             SELECT oid, CASE relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || oid::regclass AS name,
-                   CASE WHEN relispartition THEN 'partition' WHEN relkind IN ('r', 'p') THEN 'table' WHEN relkind = 'v' THEN 'view' ELSE 'sequence' END AS kind,
+                   CASE WHEN relispartition THEN 'partition'
+                        WHEN relkind IN ('r', 'p') THEN 'table'
+                        WHEN relkind = 'v' THEN 'view'
+                        ELSE 'sequence' END AS kind,
                    relname, relowner AS owner, relacl AS acl, acldefault(CASE relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", relowner) AS all_acl
             FROM pg_class
             WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p', 'v', 'S')
@@ -121,7 +124,8 @@ BEGIN
                     WHEN 'inbox' THEN '{}'
                     WHEN 'inbox_positions' THEN '{SELECT}' -- of bridges
                     ELSE everything END),
-                ('outbox_reader', CASE WHEN thing.relname = ANY (logins || '{inbox,inbox_positions,idempotency_keys}'::text[]) THEN '{}' ELSE '{SELECT}'::text[] END),
+                ('outbox_reader', CASE WHEN thing.relname = ANY (logins || '{inbox,inbox_positions,idempotency_keys}'::text[])
+                    THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname
                     WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
                     WHEN 'jobs' THEN '{SELECT (id)}' -- RETURNING id reads it
@@ -179,12 +183,18 @@ BEGIN
 
     FOR tab IN
         SELECT c.oid::regclass AS name, c.relname, c.relispartition, c.relrowsecurity AND c.relforcerowsecurity AS secured,
-               array_to_string(ARRAY(SELECT quote_ident(rolname) FROM pg_roles WHERE oid = c.relowner OR rolname = 'outbox_owner' ORDER BY 1), ', ') AS owners,
+               array_to_string(ARRAY(
+                   SELECT quote_ident(rolname)
+                   FROM pg_roles
+                   WHERE oid = c.relowner OR rolname = 'outbox_owner'
+                   ORDER BY 1), ', ') AS owners,
                EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'tenant_id' AND NOT attisdropped) AS names_tenant,
                EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'job_id' AND NOT attisdropped) AS names_job,
                ARRAY(SELECT format('CREATE POLICY %I ON %s FOR %s TO %s', polname, c.oid::regclass,
-                                CASE polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
-                                (SELECT string_agg(quote_ident(rolname), ', ' ORDER BY quote_ident(rolname)) FROM pg_roles WHERE oid = ANY (polroles)))
+                                CASE polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE'
+                                    WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
+                                (SELECT string_agg(quote_ident(rolname), ', ' ORDER BY quote_ident(rolname))
+                                    FROM pg_roles WHERE oid = ANY (polroles)))
                             || coalesce(' USING (' || regexp_replace(pg_get_expr(polqual, polrelid), '\s+', ' ', 'g') || ')', '')
                             || coalesce(' WITH CHECK (' || regexp_replace(pg_get_expr(polwithcheck, polrelid), '\s+', ' ', 'g') || ')', '')
                      FROM pg_policy WHERE polrelid = c.oid AND polpermissive ORDER BY polname) AS actual,
@@ -201,7 +211,8 @@ BEGIN
             ELSE all_of_them -- a table without a tenant concerns all of them
         END;
         storable := CASE tab.relname
-            WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
+            WHEN 'jobs' THEN '(' || visible || ' AND ' || not_of_the_relay
+                || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
             WHEN 'idempotency_keys' THEN '(' || visible || ' AND ' || no_kind_of_the_relay || ')'
             ELSE visible
         END;

@@ -19,6 +19,8 @@ BEGIN
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
     VALUES (outbox.job_event_id(job_id, number, epoch, event), of_tenant, 'job.' || event, job_id, 'application/json', body,
         outbox.job_event_headers(headers));
+    -- PL/pgSQL evaluates the expression of an assignment itself, and would run PERFORM as a query. IS NULL is there
+    -- because a variable cannot have the type void.
     silent := pg_notify('outbox_events', '') IS NULL;
 END
 $$;

@@ -47,7 +47,9 @@ BEGIN
         event := CASE
             WHEN NEW.status = 'running' THEN 'started'
             -- A waiting job that an operator changes, or makes due.
-            WHEN NEW.status = OLD.status AND (NEW.queue <> OLD.queue OR NEW.priority <> OLD.priority OR NEW.run_at > statement_timestamp()) THEN 'edited'
+            WHEN NEW.status = OLD.status
+                AND (NEW.queue <> OLD.queue OR NEW.priority <> OLD.priority OR NEW.run_at > statement_timestamp())
+                THEN 'edited'
             WHEN NEW.status = OLD.status THEN 'retried'
             WHEN NEW.status = 'retrying' THEN 'retry'
             WHEN NEW.status <> 'pending' THEN NEW.status::text -- blocked, failed, dead
@@ -94,14 +96,15 @@ BEGIN
         size := concat(',"content_type":', to_json(NEW.content_type), ',"payload_bytes":', octet_length(NEW.payload));
     END IF;
 
+    -- An assignment, not PERFORM: see store_job_event.
     silent := outbox.store_job_event(NEW.id, NEW.tenant_id, event, number, previous, NEW.status, NEW.epoch, NEW.attempt,
         NEW.queue, NEW.kind, NEW.key, happened, NEW.headers, more, large, size) IS NULL;
     RETURN NEW;
 END
 $$;
 
--- Triggers of builds before, which are called for each row, are replaced. They keep their names: beside new ones they
--- would count once more. It takes SHARE ROW EXCLUSIVE on both tables.
+-- Replace the triggers of earlier builds, which run for every row. They keep their names, because old and new triggers
+-- together would count each event twice. This takes SHARE ROW EXCLUSIVE on both tables.
 DO $$
 BEGIN
     IF NOT EXISTS (

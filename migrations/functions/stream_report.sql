@@ -18,6 +18,7 @@ BEGIN
         RETURNING jobs.id, jobs.tenant_id, jobs.streamed, jobs.status, jobs.epoch, jobs.attempt, jobs.queue, jobs.kind, jobs.key, jobs.headers
         INTO job.id, job.tenant_id, job.streamed, job.status, job.epoch, job.attempt, job.queue, job.kind, job.key, job.headers;
         EXIT WHEN NOT FOUND;
+        -- An assignment, not PERFORM: see store_job_event.
         silent := outbox.store_job_event(job.id, job.tenant_id, event, job.streamed, job.status::text, job.status, job.epoch, job.attempt,
             job.queue, job.kind, job.key, statement_timestamp(), job.headers, more) IS NULL;
     END LOOP;
