@@ -100,8 +100,23 @@ func TestAWorkerRunsTheWholeEngine(t *testing.T) {
 		`SELECT count(*) FROM outbox.tokens`, `SELECT count(*) FROM ` + today, `DROP TABLE ` + today, `TRUNCATE outbox.jobs`,
 		`UPDATE outbox.queues SET paused_at = now()`, `ALTER TABLE outbox.jobs NO FORCE ROW LEVEL SECURITY`, `SELECT outbox.secure()`,
 		`CREATE POLICY mine ON outbox.tokens USING (true)`, `SET ROLE outbox_owner`, `DELETE FROM outbox.schema_version`,
+		// Ids ahead of the identity would stop the acts that come to them, and a time in the future the trimming.
+		`INSERT INTO outbox.audit (id, actor, act) OVERRIDING SYSTEM VALUE VALUES (1000, 'x', 'x')`,
+		`INSERT INTO outbox.audit (at, actor, act) VALUES ('9999-01-01', 'x', 'x')`,
+		`INSERT INTO outbox.freed_keys (id, tenant_id, queue, key) OVERRIDING SYSTEM VALUE VALUES (1000, gen_random_uuid(), 'q', 'k')`,
 	} {
 		wantForbidden(t, worker, sql)
+	}
+	// A day's bound is printed and read back in the session's settings: these would make it six days earlier.
+	conn, err := worker.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	exec(t, conn, `SET datestyle = 'SQL'`)
+	exec(t, conn, `SET timezone = 'UTC167'`)
+	if _, err := conn.Exec(t.Context(), `SELECT outbox.drop_day($1::text::regclass)`, today); sqlstate(err) != "22023" {
+		t.Errorf("drop today in another time zone: %v, want it refused", err)
 	}
 }
 

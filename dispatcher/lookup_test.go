@@ -302,6 +302,8 @@ func TestABurstIsNotScannedInACallersSession(t *testing.T) {
 		t.Errorf("a commit of %d jobs, half of them ordered, reads %d rows", burst, got)
 	}
 	run(`COMMIT`)
+	run(`INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, failed_at)
+		SELECT gen_random_uuid(), 'test', '{}', 'dead', 1, 2, now() FROM generate_series(1, $1::integer)`, burst)
 	for name, act := range acts {
 		run(`TRUNCATE seen`)
 		if name == "release" {

@@ -345,3 +345,77 @@ func TestUnblockRetriesWhatLapsesMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// A job is called off, or makes room, although the database refuses to promote the one behind it: the reaper's sweep
+// promotes that one later, and says what is wrong.
+func TestAPromotionThatIsRefusedHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			o := operator.New(db)
+			exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$`)
+			exec(t, db, `CREATE TRIGGER refuse BEFORE UPDATE ON outbox.jobs FOR EACH ROW WHEN (OLD.kind = 'bad') EXECUTE FUNCTION refuse()`)
+			// freed stores a job of a key that can run, and one that waits for it.
+			freed := func(key string, ordered bool) (first outbox.ID) {
+				rules := outbox.KeyRules{Name: key, Ordered: ordered}
+				first = enqueue(t, db, "mail", outbox.Options{Tenant: tenant, Key: rules})
+				second := outbox.NewID()
+				exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, key, kind, payload, status, ordered, line_position)
+					VALUES ($1, $2, $3, 'bad', '{}', 'blocked', nullif($4::boolean, false), CASE WHEN $4 THEN 1000 END)`, second, tenant, key, ordered)
+				exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', $2)`, tenant, key)
+				return first
+			}
+			for _, key := range []string{"plain", "line"} {
+				if done, err := o.Cancel(t.Context(), freed(key, key == "line")); err != nil || done != operator.Cancelled {
+					t.Errorf("cancel, %s: %v, %v; want it called off", key, done, err)
+				}
+			}
+			old := freed("room", false)
+			_, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "mail", Payload: []byte(`{}`)}, outbox.Options{
+				Tenant: tenant, Key: outbox.KeyRules{Name: "room", MaxQueued: 1, WhenFull: outbox.ReplaceOldest},
+			})
+			if err != nil {
+				t.Errorf("a job that replaces the oldest: %v", err)
+			}
+			if got := job(t, o, old).Status; got == outbox.Pending {
+				t.Error("the oldest job is not replaced")
+			}
+			exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+			exec(t, db, `SELECT outbox.promote_keys(ARRAY[$1::uuid, $1, $1], '{default,default,default}', '{plain,line,room}', '{9,9,9}')`, tenant)
+			var pending int
+			if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs WHERE kind = 'bad' AND status = 'pending'`).Scan(&pending); err != nil || pending != 3 {
+				t.Errorf("the sweep promotes %d, %v; want all three", pending, err)
+			}
+		})
+	}
+}
+
+// An edit that changes nothing but a priority lets the jobs start that may start after it.
+func TestAnEditOfAPriorityMovesTheKeyOn(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, db := newRig(t)
+			store := func(kind string, max int) outbox.ID {
+				return enqueue(t, db, kind, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k", MaxActive: max}})
+			}
+			running, alone, several := store("mail", 5), store("mail", 1), store("other", 5)
+			exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, slot = 0, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour' WHERE id = $1`, running)
+			exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id IN ($1, $2)`, alone, several)
+			exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k')`, tenant)
+			op := edit(t, o, operator.OpenFilter{Tenant: tenant, Kind: "other"}, operator.JobEdit{Priority: new(1)})
+			if op = run(t, o, o, op.ID, finished); op.Done != 1 {
+				t.Fatalf("%+v, want one done", op)
+			}
+			if got := job(t, o, several).Status; got != outbox.Pending {
+				t.Errorf("the job that is first now is %s, want pending", got)
+			}
+			if got := job(t, o, alone).Status; got != outbox.Blocked {
+				t.Errorf("the job that must run alone is %s, want blocked", got)
+			}
+		})
+	}
+}

@@ -459,7 +459,7 @@ func TestNobodyTrimsWhatIsYoung(t *testing.T) {
 	db := pgtest.New(t)
 	exec(t, db, `INSERT INTO outbox.audit (actor, act, at) VALUES ('ada', 'old', now() - interval '31 days'), ('ada', 'young', now() - interval '29 days')`)
 	worker := pgtest.Login(t, db, "outbox_worker")
-	for _, keep := range []string{"29 days", "-1 hour", "0", ""} {
+	for _, keep := range []string{"29 days", "-1 hour", "0", "", "-1200 months 36030 days"} {
 		_, err := worker.Exec(t.Context(), `SELECT outbox.trim_audit(nullif($1, '')::interval, 1000)`, keep)
 		if err == nil || !strings.Contains(err.Error(), "want at least 30 days") {
 			t.Errorf("keep %q: %v, want it refused", keep, err)

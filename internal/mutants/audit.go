@@ -57,6 +57,16 @@ var chained = []Mutant{
 		Checks:    []Check{test("operator", "TestG12WhoeverTampersWithTheAuditIsFound/made_to_look_like_an_anchor", "the act is gone")},
 	},
 	{
+		Name:      "how long acts are kept is compared as an interval",
+		Breaks:    "whoever may trim the audit trims all of it, with months and days of different signs",
+		Invariant: tampered,
+		Edits: []Edit{{
+			"migrations.outbox.trim_audit", `(now() - keep <= now() - interval '30 days') IS NOT TRUE`,
+			`(keep >= interval '30 days') IS NOT TRUE`,
+		}},
+		Checks: []Check{test("operator", "TestNobodyTrimsWhatIsYoung", "want it refused")},
+	},
+	{
 		Name:      "whatever is old is trimmed",
 		Breaks:    "a younger act between old ones loses its link",
 		Invariant: tampered,

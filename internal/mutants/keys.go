@@ -111,15 +111,25 @@ var keys = []Mutant{
 		Name:      "a key is parked in any number of years",
 		Breaks:    "a dead head that is to park its key later than there are times fails every promotion",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"migrations.outbox.promote_keys", `THEN least(greatest(jobs.park_after, '0'), '36500 days') END`, `THEN jobs.park_after END`}},
-		Checks:    []Check{test("reaper", "TestAKeyThatIsRefusedHoldsUpNoOther/a_head_that_parks_it", "want both")},
+		Edits: []Edit{{
+			"migrations.outbox.promote_keys",
+			`make_interval(secs => least(greatest(extract(epoch FROM jobs.park_after), 0), extract(epoch FROM interval '100 years'))::float8) END`,
+			`jobs.park_after END`,
+		}},
+		Checks: []Check{test("reaper", "TestAKeyThatIsRefusedHoldsUpNoOther/a_head_that_parks_it", "want both")},
 	},
 	{
 		Name:      "an unblock of one of the jobs that lapsed",
 		Breaks:    "of the jobs of a key that one worker died of all but one stay dead letters, and the key goes on",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"migrations.outbox.unblock_key", `        WHERE stood.parked_at IS NOT NULL`, `        WHERE false`}},
-		Checks:    []Check{test("operator", "TestUnblockRetriesWhatLapsesMeanwhile/root$", "unblocked with 1 retried")},
+		Edits: []Edit{{
+			"migrations.outbox.unblock_key",
+			`AND jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered IS NULL AND jobs.status = 'dead' AND jobs.on_lapse = 'block'`,
+			`AND false AND jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered IS NULL AND jobs.status = 'dead' AND jobs.on_lapse = 'block'`,
+		}},
+		Checks: []Check{test("operator", "TestUnblockRetriesWhatLapsesMeanwhile/root$", "unblocked with 1 retried")},
 	},
 	{
 		Name:      "nobody sweeps",
@@ -255,5 +265,24 @@ var keys = []Mutant{
 		Invariant: "No key is stuck",
 		Edits:     []Edit{{"migrations.outbox.cancel", `        IF found.key IS NOT NULL THEN`, `        IF false THEN`}},
 		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasCancelledIsMovedOn", "want pending")},
+	},
+	{
+		Name:      "a refused promotion fails the COMMIT",
+		Breaks:    "no job of a key can be called off while the database refuses the job behind it",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{
+			"migrations.outbox.move_freed_key_on", "        NULL;\n    END;", "        RAISE;\n    END;",
+		}},
+		Checks: []Check{test("operator", "TestAPromotionThatIsRefusedHoldsUpNobodyElse", "want it called off")},
+	},
+	{
+		Name:      "an edit of a priority moves no key on",
+		Breaks:    "a job that may start waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{
+			"internal/sqlgen.EditJobs", "WHERE edited.key IS NOT NULL",
+			"WHERE edited.key IS NOT NULL AND edited.run_at > statement_timestamp()",
+		}},
+		Checks: []Check{test("operator", "TestAnEditOfAPriorityMovesTheKeyOn", "want pending")},
 	},
 }

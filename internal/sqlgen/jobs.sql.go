@@ -107,7 +107,7 @@ WITH found AS MATERIALIZED (
     INSERT INTO outbox.freed_keys (tenant_id, queue, key)
     SELECT DISTINCT edited.tenant_id, edited.queue, edited.key
     FROM edited
-    WHERE edited.key IS NOT NULL AND edited.run_at > statement_timestamp()
+    WHERE edited.key IS NOT NULL -- a promotion that began before this edit may have passed the job by
 ), woken AS MATERIALIZED (
     SELECT pg_notify('outbox_jobs', '') AS silent
     FROM (SELECT FROM edited LIMIT 1) AS any_edited

@@ -2,7 +2,8 @@
 -- drop it. It only accepts days before yesterday; and only days of the events that every sink has read, unless lose is
 -- set. It locks the day before its parent; see reaper/days.go.
 CREATE OR REPLACE FUNCTION outbox.drop_day(day regclass, lose boolean DEFAULT false) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO, YMD' SET timezone = 'UTC' AS $$ -- in which a day's bound is printed and read back
 DECLARE
     parent regclass;
     behind text[];

@@ -86,7 +86,7 @@ BEGIN
         CASE WHEN sequence < 1 THEN format('sequence is %s, want 1 or more', sequence) END,
         CASE WHEN on_death NOT IN ('skip', 'park') THEN format('on_death is %s, want skip or park', quote_literal(on_death)) END,
         CASE WHEN on_lapse NOT IN ('fail-stale', 'block') THEN format('on_lapse is %s, want fail-stale or block', quote_literal(on_lapse)) END,
-        CASE WHEN park_after NOT BETWEEN '0' AND '36500 days' THEN format('park_after is %s, want 0 to 100 years', park_after) END,
+        CASE WHEN extract(epoch FROM park_after) NOT BETWEEN 0 AND extract(epoch FROM interval '100 years') THEN format('park_after is %s, want 0 to 100 years', park_after) END,
         CASE WHEN park_after IS NOT NULL AND on_death IS DISTINCT FROM 'park' THEN 'park_after is set, but on_death is not park' END,
         CASE WHEN ordered IS NOT TRUE AND num_nonnulls(sequence, on_death) > 0 THEN 'sequence and on_death are about ordered jobs' END,
         CASE WHEN max_queued NOT BETWEEN 1 AND 100000 THEN format('max_queued is %s, want 1 to 100000', max_queued) END,

@@ -3,16 +3,23 @@
 -- longer than that, however long the transaction was. It does not wait for another holder of the key, because a
 -- producer may have replaced jobs of several keys, in any order; the sweep does the rest.
 --
+-- The sweep also repeats a promotion that the database refuses, because of a trigger on the promoted job, say: the
+-- transaction that commits here has nothing to do with that job, and does not fail because of it.
+--
 -- Rows are found by their indexes, as promote_keys requires, in whatever session commits.
 CREATE OR REPLACE FUNCTION outbox.move_freed_key_on() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     DELETE FROM outbox.freed_keys WHERE id = NEW.id;
-    PERFORM FROM outbox.promote_keys(ARRAY[NEW.tenant_id], ARRAY[NEW.queue::text], ARRAY[NEW.key::text], ARRAY[1000], true);
-    IF FOUND THEN
-        PERFORM pg_notify('outbox_jobs', '');
-    END IF;
+    BEGIN
+        PERFORM FROM outbox.promote_keys(ARRAY[NEW.tenant_id], ARRAY[NEW.queue::text], ARRAY[NEW.key::text], ARRAY[1000], true);
+        IF FOUND THEN
+            PERFORM pg_notify('outbox_jobs', '');
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        NULL;
+    END;
     RETURN NULL;
 END
 $$;

@@ -79,8 +79,9 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT jobs.id, jobs.status, jobs.on_death, jobs.failed_at, (jobs).ctid AS place,
                    -- Within the bounds of outbox.enqueue, which an INSERT does not check: beyond them there is no such
-                   -- time.
-                   CASE WHEN jobs.park_after IS NOT NULL THEN least(greatest(jobs.park_after, '0'), '36500 days') END AS park_after
+                   -- time. In seconds, because months and days of different signs may compare as a short time.
+                   CASE WHEN jobs.park_after IS NOT NULL THEN
+                       make_interval(secs => least(greatest(extract(epoch FROM jobs.park_after), 0), extract(epoch FROM interval '100 years'))::float8) END AS park_after
             FROM outbox.jobs
             WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
               AND jobs.ordered AND jobs.status <> 'created'

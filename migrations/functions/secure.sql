@@ -16,6 +16,8 @@ DECLARE
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
     of_the_log CONSTANT text[] := '{position,at}'; -- the database sets them
+    -- It sets these, too: whoever could store ids ahead of the identity would stop every act that comes to one of them.
+    of_the_identity CONSTANT text[] := '{id,at}';
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
     engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API sees the positions of bridges, and nothing else
@@ -99,7 +101,8 @@ BEGIN
                     WHEN 'tokens' THEN '{}'
                     WHEN 'ended_sessions' THEN '{}'
                     WHEN 'queues' THEN '{SELECT}'
-                    WHEN 'audit' THEN '{SELECT,INSERT}' -- trimmed by trim_audit only
+                    WHEN 'audit' THEN '{SELECT}' -- and INSERT of some columns, below; trimmed by trim_audit only
+                    WHEN 'freed_keys' THEN '{SELECT,UPDATE,DELETE}' -- and INSERT of some columns, below
                     WHEN 'audit_chain' THEN '{SELECT}'
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     ELSE everything END),
@@ -110,7 +113,8 @@ BEGIN
                     WHEN 'attempts' THEN '{SELECT}'
                     WHEN 'history' THEN '{SELECT,INSERT}' -- closed stays closed
                     WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
-                    WHEN 'audit' THEN '{SELECT,INSERT}' -- what is written there stays
+                    WHEN 'audit' THEN '{SELECT}' -- and INSERT of some columns, below; what is written there stays
+                    WHEN 'freed_keys' THEN '{SELECT,UPDATE,DELETE}' -- and INSERT of some columns, below
                     WHEN 'audit_chain' THEN '{SELECT}'
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     WHEN 'held_messages' THEN '{SELECT}'
@@ -141,7 +145,11 @@ BEGIN
                 ('outbox.jobs', 'outbox_api', 'UPDATE', of_the_job),
                 ('outbox.events', 'outbox_producer', 'INSERT', of_the_log),
                 ('outbox.events', 'outbox_worker', 'INSERT', of_the_log),
-                ('outbox.events', 'outbox_api', 'INSERT', of_the_log)
+                ('outbox.events', 'outbox_api', 'INSERT', of_the_log),
+                ('outbox.audit', 'outbox_worker', 'INSERT', of_the_identity),
+                ('outbox.audit', 'outbox_api', 'INSERT', of_the_identity),
+                ('outbox.freed_keys', 'outbox_worker', 'INSERT', of_the_identity),
+                ('outbox.freed_keys', 'outbox_api', 'INSERT', of_the_identity)
             ) AS may(tab, role, act, all_but) ON attrelid = may.tab::regclass
             WHERE attnum > 0 AND NOT attisdropped AND attname <> ALL (may.all_but)
             UNION ALL

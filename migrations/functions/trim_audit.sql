@@ -11,7 +11,8 @@ DECLARE
     anchor  bigint;
     trimmed bigint[];
 BEGIN
-    IF (keep >= interval '30 days') IS NOT TRUE THEN
+    -- As times, not as intervals: '-1200 months 36030 days' compares as 30 days, and lies a year in the future.
+    IF (now() - keep <= now() - interval '30 days') IS NOT TRUE THEN
         RAISE EXCEPTION 'keep is %, want at least 30 days', coalesce(keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox.trim_audit', 0)) THEN

@@ -20,12 +20,33 @@ BEGIN
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;
     known := FOUND;
 
-    -- Lock jobs before their key, and wait for them.
-    SELECT array_agg(held.id) INTO dead
-    FROM (
+    -- Each part has an index; all of them as one condition have only that of the dead letters of every key. It would
+    -- also fit each part if statuses were compared plainly, and look cheap while there are few dead letters.
+    dead := ARRAY(
         SELECT jobs.id
         FROM outbox.jobs
         WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered AND jobs.status <> 'created'
+          AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+          AND jobs.status::text IN ('failed', 'dead')
+        UNION
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE stood.parked_at IS NOT NULL
+          AND jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+          AND jobs.status BETWEEN 'dead' AND 'dead'
+        UNION
+        SELECT stood.parked_for
+        ORDER BY id);
+    -- Lock jobs before their key, in the order of their ids, and wait for them.
+    SELECT array_agg(held.id) INTO dead
+    FROM unnest(dead) AS input(id)
+    CROSS JOIN LATERAL (
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE jobs.id = input.id
+          AND jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
           AND jobs.status IN ('failed', 'dead')
           AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = stood.parked_for
                -- The key names one of the jobs that parked it. Outside a line, as many jobs may have parked it as it
@@ -34,7 +55,6 @@ BEGIN
                    AND jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost'))
           -- A job past its deadline would only expire: it must be dismissed.
           AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-        ORDER BY jobs.id
         FOR UPDATE
     ) AS held;
     -- Before its first claim a key has no row. Each part but the last has an index.
