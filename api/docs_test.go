@@ -56,6 +56,19 @@ func TestTheExamplesOfTheDocumentationDoWhatTheySay(t *testing.T) {
 	}
 }
 
+// An operation of the documentation is one that a preview accepts.
+func TestTheOperationsOfTheDocumentationAreAccepted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bodies := regexp.MustCompile(`(?m)^\{"act":.*\}$`).FindAllString(readDocs(t), -1)
+	if len(bodies) < 2 {
+		t.Fatalf("operations = %q: this test looks at the wrong place", bodies)
+	}
+	for _, body := range bodies {
+		r.as("operator-a").post("/operations/preview", body).want(200, nil)
+	}
+}
+
 func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 	t.Parallel()
 	doc := readDocs(t)

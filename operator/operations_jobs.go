@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
-	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -78,17 +77,13 @@ func (f OpenFilter) validate() error {
 			return invalid.Field("OpenFilter.Statuses", "has a mistake: %v", err)
 		}
 	}
-	if len(f.AsOf) > maxAsOf {
+	if _, ok := parseAsOf(f.AsOf); f.AsOf != "" && !ok {
 		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
 	}
 	return validTexts(map[string]string{
 		"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key,
-		"OpenFilter.AsOf": f.AsOf,
 	})
 }
-
-// maxAsOf suffices for a thousand running transactions.
-const maxAsOf = 32 << 10
 
 // statuses returns the statuses that an act concerns.
 func (f OpenFilter) statuses(act OperationAct) (words []string) {
@@ -139,13 +134,13 @@ func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
 	return f, s.Edit, nil
 }
 
-// meantJobs selects the open jobs of a filter: $1 to $8 are those of params.
+// meantJobs selects the open jobs of a filter: $1 to $9 are those of params.
 //
-// A waiting job is unchanged since it was shown if the transaction that wrote its row was visible in the snapshot of
-// the count. A row has the lower half of that transaction's id; the upper half is taken to be that of the latest id
-// that has begun. So a row that is more than four billion transactions old may look as if it had changed since, and is
-// then skipped. The row of a running job is written whenever its lease is extended: the job is unchanged if its attempt
-// began before the count.
+// A job is unchanged since it was shown if the transaction that wrote its row was visible in the snapshot of the count.
+// A row has the lower half of that transaction's id; the upper half is taken to be that of the latest id that has
+// begun. So a row that is more than four billion transactions old may look as if it had changed since, and is then
+// skipped. The row of a running job is written whenever its lease is extended: the job is unchanged, too, if its
+// attempt began before the count.
 const meantJobs = `FROM outbox.jobs
 CROSS JOIN (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS xact
 WHERE jobs.status::text = ANY ($1::text[])
@@ -155,20 +150,28 @@ WHERE jobs.status::text = ANY ($1::text[])
   AND ($5::uuid IS NULL OR jobs.tenant_id = $5)
   AND ($6::timestamptz IS NULL OR jobs.created_at >= $6)
   AND ($7::timestamptz IS NULL OR jobs.created_at < $7)
-  AND ($8::text = '' OR CASE WHEN jobs.status = 'running' THEN jobs.started_at <= to_timestamp(split_part($8, '@', 2)::numeric / 1000000)
-      ELSE pg_visible_in_snapshot(
-          greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8, nullif(split_part($8, '@', 1), '')::pg_snapshot) END)`
+  AND ($8::text IS NULL
+      OR jobs.status = 'running' AND jobs.started_at <= $9::timestamptz
+      OR pg_visible_in_snapshot(
+          greatest(xact.next - ((xact.next - jobs.xmin::text::bigint) & 4294967295), 0)::text::xid8,
+          (SELECT CAST($8::text AS pg_snapshot))))`
 
 func (f OpenFilter) params(act OperationAct) []any {
-	return []any{
+	params := []any{
 		f.statuses(act), f.Kind, f.Queue, f.Key, pgvalue.UUIDOrNull(f.Tenant), timeOrAny(f.CreatedSince),
-		timeOrAny(f.CreatedUntil), f.AsOf,
+		timeOrAny(f.CreatedUntil), nil, nil,
 	}
+	if as, ok := parseAsOf(f.AsOf); ok {
+		params[7], params[8] = as.snapshot, as.begun
+	}
+	return params
 }
 
 // MatchOpenJobs counts the open jobs that an act of an operation would affect, and returns in AsOf the moment of the
 // count. With it in the filter, [Operator.StartOperation] acts on the jobs that were counted, and skips those that have
-// come since, and those that have changed: a person who confirms a number of jobs confirms these.
+// come since, and those that have changed: a person who confirms a number of jobs confirms these. It does not count what
+// has not committed. It refuses, with an [outbox.InvalidError], to count while a transaction has been writing for so long
+// that the state of all others that have begun since cannot be stored.
 func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFilter) (OpenMatch, error) {
 	if !act.OnOpenJobs() {
 		return OpenMatch{}, invalid.Field("NewOperation.Act", "is %q, which is no act on open jobs", act)
@@ -178,26 +181,28 @@ func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFi
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if f.AsOf == "" { // a snapshot omits uncommitted writes of savepoints
-		if err := o.waitForWriters(ctx); err != nil {
-			return OpenMatch{}, err
+	if f.AsOf == "" {
+		as, err := o.asOfNow(ctx)
+		if err != nil {
+			return OpenMatch{}, fmt.Errorf("count open jobs: %w", err)
 		}
+		f.AsOf = as.String()
 	}
-	var match OpenMatch
+	// The count has the condition of the operation: it leaves out what has committed since AsOf was taken.
+	match := OpenMatch{AsOf: f.AsOf}
 	var counts []byte
 	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `WITH counted AS (SELECT jobs.status, count(*) AS n, count(jobs.key) AS keyed `+meantJobs+` GROUP BY jobs.status)
-SELECT format('%s@%s', pg_current_snapshot(), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), coalesce(sum(n), 0)::bigint, coalesce(sum(keyed), 0)::bigint, coalesce(jsonb_object_agg(status, n), '{}') FROM counted`,
-			f.params(act)...).Scan(&match.AsOf, &match.Matched, &match.Keyed, &counts)
+		return tx.QueryRow(ctx, `WITH counted AS (
+    SELECT jobs.status, count(*) AS n, count(jobs.key) AS keyed `+meantJobs+` GROUP BY jobs.status
+)
+SELECT coalesce(sum(n), 0)::bigint, coalesce(sum(keyed), 0)::bigint, coalesce(jsonb_object_agg(status, n), '{}')
+FROM counted`, f.params(act)...).Scan(&match.Matched, &match.Keyed, &counts)
 	})
 	if err == nil {
 		err = json.Unmarshal(counts, &match.ByStatus)
 	}
 	if err != nil {
-		return OpenMatch{}, fmt.Errorf("count open jobs: %w", badAsOf(err))
-	}
-	if f.AsOf != "" {
-		match.AsOf = f.AsOf
+		return OpenMatch{}, fmt.Errorf("count open jobs: %w", err)
 	}
 	return match, nil
 }
@@ -217,7 +222,8 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
 		filled, err := tx.Exec(
-			ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch) SELECT $9, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
+			ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
+SELECT $10, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
 		if err != nil {
 			return err
 		}
@@ -231,15 +237,7 @@ func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, 
 		started.StartedAt = at.Time
 		return err
 	})
-	return started, badAsOf(err)
-}
-
-// badAsOf returns the error for an AsOf that the database cannot read.
-func badAsOf(err error) error {
-	if pgsession.State(err) == pgsession.InvalidText {
-		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
-	}
-	return err
+	return started, err
 }
 
 // jobsOfStep is how many jobs a step acts on: each takes a statement or two.

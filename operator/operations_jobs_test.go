@@ -102,11 +102,11 @@ func TestAnOperationActsOnTheRunningJobsThatWereCounted(t *testing.T) {
 				}
 				ids = append(ids, enqueue(t, db, "mail", opts))
 			}
-			begins := func(ids ...outbox.ID) {
-				exec(t, db, `UPDATE outbox.jobs SET status = 'running', attempt = attempt + 1, epoch = epoch + 1, lease_owner = 'w', started_at = clock_timestamp(),
-					lease_expires_at = now() + interval '1 minute' WHERE id = ANY ($1)`, ids)
+			begins := func(ago time.Duration, ids ...outbox.ID) {
+				exec(t, db, `UPDATE outbox.jobs SET status = 'running', attempt = attempt + 1, epoch = epoch + 1, lease_owner = 'w', started_at = clock_timestamp() - $2::interval,
+					lease_expires_at = now() + interval '1 minute' WHERE id = ANY ($1)`, ids, ago)
 			}
-			begins(ids[:4]...)
+			begins(time.Minute, ids[:4]...) // before any claim that may be in progress
 			filter := operator.OpenFilter{Tenant: tenant, Statuses: []outbox.Status{outbox.Running}}
 			tied := operator.WithTenant(t.Context(), tenant)
 			counted, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter)
@@ -114,8 +114,8 @@ func TestAnOperationActsOnTheRunningJobsThatWereCounted(t *testing.T) {
 				t.Fatalf("counted %+v, %v; want 4", counted, err)
 			}
 			exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() + interval '2 minutes' WHERE status = 'running'`)
-			begins(ids[3]) // its worker has died, and another has it
-			begins(ids[4:]...)
+			begins(0, ids[3]) // its worker has died, and another has it
+			begins(0, ids[4:]...)
 			filter.AsOf = counted.AsOf
 			if again, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter); err != nil || again.Matched != 3 || again.AsOf != counted.AsOf {
 				t.Errorf("counted again %+v, %v; want 3 of then", again, err)

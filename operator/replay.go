@@ -170,7 +170,7 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 	}
 	if f.FailedUntil.IsZero() || f.FailedUntil.After(now.Time) {
 		f.FailedUntil = now.Time
-		if err := o.waitForWriters(bound); err != nil {
+		if _, err := o.waitForWriters(bound); err != nil {
 			return BulkProgress{}, err
 		}
 	}
@@ -184,7 +184,7 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 // writersPatience is how long to wait for a settlement in progress.
 const writersPatience = 500 * time.Millisecond
 
-// waitForWriters waits for the transactions that are writing, but not for long:
+// waitForWriters waits for the transactions that are writing, but not for long, and reports whether all have ended:
 //
 //	worker    settles a failure: failed_at = 12:00:00.000
 //	operator  counts what failed until 12:00:00.010: 53, and says yes
@@ -192,23 +192,23 @@ const writersPatience = 500 * time.Millisecond
 //	operator  acts on what failed until 12:00:00.010: 54
 //
 // If a transaction takes longer than that, and settled something, its job is still the 54th.
-func (o *Operator) waitForWriters(ctx context.Context) error {
-	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+func (o *Operator) waitForWriters(ctx context.Context) (ended bool, err error) {
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		var writers []string
 		err := tx.QueryRow(ctx, `SELECT array_agg(DISTINCT transactionid::text) FROM `+writing).Scan(&writers)
-		done := len(writers) == 0
-		for until := time.Now().Add(writersPatience); err == nil && !done && time.Now().Before(until); {
+		ended = len(writers) == 0
+		for until := time.Now().Add(writersPatience); err == nil && !ended && time.Now().Before(until); {
 			if err = backoff.Sleep(ctx, 5*time.Millisecond); err == nil {
 				err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM `+writing+` AND transactionid::text = ANY ($1))`,
-					writers).Scan(&done)
+					writers).Scan(&ended)
 			}
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("wait for settlements under way: %w", err)
+		return false, fmt.Errorf("wait for settlements under way: %w", err)
 	}
-	return nil
+	return ended, nil
 }
 
 // writing selects the transactions that have written something and not ended yet: each holds the lock of its own id. (A
