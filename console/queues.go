@@ -90,12 +90,12 @@ func (s *site) queue(v *visit) (err error) {
 			}
 		}
 	}
-	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{
-		Queue: q.Name, Tenant: v.tenant(),
-		Limit: 10,
-	}); err != nil {
+	// One page: of a queue with few acts, a whole audit would be read until there are enough.
+	acts, err := v.operator.AuditPage(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(), Limit: 10})
+	if err != nil {
 		return err
 	}
+	q.audit = acts.Entries
 	if q.chart, err = v.chart(q.Name, ""); err != nil {
 		return err
 	}

@@ -124,8 +124,8 @@ func (f AuditFilter) validate() error {
 
 // sparse reports whether a page may require much reading, because no index supports the filter.
 func (f AuditFilter) sparse() bool {
-	return f.JobID.IsZero() && (f.Actor != "" || f.Act != "" || f.Target != "" || f.RequestID != "" ||
-		!f.Since.IsZero() || !f.Until.IsZero())
+	return f.JobID.IsZero() && (f.Actor != "" || f.Act != "" || f.Queue != "" || f.Target != "" ||
+		f.RequestID != "" || !f.Since.IsZero() || !f.Until.IsZero())
 }
 
 func (f AuditFilter) params() sqlgen.ListAuditParams {
@@ -200,7 +200,7 @@ func readAudit(ctx context.Context, db *sqlgen.Queries, f AuditFilter, rows int3
 		var reach []sqlgen.FindAuditReachRow
 		if rows > 0 {
 			reach, err = db.FindAuditReach(ctx, sqlgen.FindAuditReachParams{
-				BeforeID: params.BeforeID, Queue: params.Queue, TenantID: params.TenantID, MaxRows: rows,
+				BeforeID: params.BeforeID, TenantID: params.TenantID, MaxRows: rows,
 			})
 			if err != nil {
 				return page, err

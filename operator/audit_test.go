@@ -173,8 +173,8 @@ func TestAnOddActorDoesNotStopTheAct(t *testing.T) {
 func TestAPageOfTheAuditReadsAPartOfIt(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.audit (at, actor, act) SELECT now() - (10 - n) * interval '40 minutes',
-		CASE WHEN n IN (1, 9) THEN 'ada' ELSE 'bob' END, 'x.y' FROM generate_series(1, 9) AS n`); err != nil {
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.audit (at, actor, act, queue) SELECT now() - (10 - n) * interval '40 minutes',
+		CASE WHEN n IN (1, 9) THEN 'ada' ELSE 'bob' END, 'x.y', CASE WHEN n IN (1, 9) THEN 'reports' ELSE 'mail' END FROM generate_series(1, 9) AS n`); err != nil {
 		t.Fatal(err)
 	}
 	all := audit(t, o, operator.AuditFilter{})
@@ -183,6 +183,7 @@ func TestAPageOfTheAuditReadsAPartOfIt(t *testing.T) {
 		found, pages int
 	}{
 		"all of it":      {operator.AuditFilter{Actor: "ada"}, 2, 5},
+		"of a queue":     {operator.AuditFilter{Queue: "reports"}, 2, 5},
 		"by full pages":  {operator.AuditFilter{Actor: "ada", Limit: 1}, 2, 6},
 		"since a moment": {operator.AuditFilter{Actor: "ada", Since: all[0].At}, 1, 1},
 		"nothing":        {operator.AuditFilter{Actor: "eve"}, 0, 5},
@@ -197,6 +198,25 @@ func TestAPageOfTheAuditReadsAPartOfIt(t *testing.T) {
 		}
 		if whole := audit(t, o, tt.filter); found != tt.found || pages != tt.pages || tt.filter.Limit == 0 && len(whole) != tt.found {
 			t.Errorf("%s: %d acts on %d pages, and %d at once; want %d on %d", name, found, pages, len(whole), tt.found, tt.pages)
+		}
+	}
+}
+
+// A page of a queue's acts reads a part of the audit, however few acts the queue has: no index has the acts on its jobs.
+func TestAPageOfAQueuesActsReadsAPartOfTheAudit(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	exec(t, db, `INSERT INTO outbox.audit (actor, act, tenant_id, job_id, queue)
+		SELECT 'ada', 'job.cancel', tenant, outbox.uuid_v7(), CASE WHEN n = 1 THEN 'reports' ELSE 'mail' END
+		FROM generate_series(1, 20000) AS n, unnest($1::uuid[]) AS tenant`, []outbox.ID{outbox.RootTenant, outbox.NewID()})
+	for _, tenant := range []outbox.ID{{}, outbox.RootTenant} {
+		var plans []string
+		page, err := o.Planned(&plans).AuditPage(t.Context(), operator.AuditFilter{Queue: "reports", Tenant: tenant})
+		if err != nil || page.Next == 0 && len(page.Entries) == 0 {
+			t.Errorf("of %s: %+v, %v; want the acts, or where to go on", tenant, page, err)
+		}
+		if len(plans) < 2 || strings.Contains(plans[0], "queue") || !strings.Contains(plans[1], "id >") {
+			t.Errorf("of %s: the plans are %s; want first how far to read, whatever the queue, and then no further", tenant, strings.Join(plans, "\n\n"))
 		}
 	}
 }

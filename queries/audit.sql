@@ -29,12 +29,11 @@ ORDER BY audit.id DESC
 LIMIT @max_rows;
 
 -- name: FindAuditReach :many
--- FindAuditReach returns the act after @max_rows acts of the same queue and tenant with an id below @before_id:
--- ListAudit reads this many, if it stops there. It returns nothing if there are no more.
+-- FindAuditReach returns the act after @max_rows acts of the same tenant with an id below @before_id: ListAudit reads
+-- this many, if it stops there, however few of them match. It returns nothing if there are no more.
 SELECT id, at
 FROM outbox.audit
 WHERE audit.id < @before_id
-  AND (@queue::text = '' OR audit.queue = @queue)
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
 ORDER BY audit.id DESC
 LIMIT 1 OFFSET @max_rows::integer;

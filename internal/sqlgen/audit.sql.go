@@ -15,15 +15,13 @@ const FindAuditReach = `-- name: FindAuditReach :many
 SELECT id, at
 FROM outbox.audit
 WHERE audit.id < $1
-  AND ($2::text = '' OR audit.queue = $2)
-  AND ($3::uuid IS NULL OR audit.tenant_id = $3)
+  AND ($2::uuid IS NULL OR audit.tenant_id = $2)
 ORDER BY audit.id DESC
-LIMIT 1 OFFSET $4::integer
+LIMIT 1 OFFSET $3::integer
 `
 
 type FindAuditReachParams struct {
 	BeforeID int64
-	Queue    string
 	TenantID pgtype.UUID
 	MaxRows  int32
 }
@@ -33,15 +31,10 @@ type FindAuditReachRow struct {
 	At pgtype.Timestamptz
 }
 
-// FindAuditReach returns the act after @max_rows acts of the same queue and tenant with an id below @before_id:
-// ListAudit reads this many, if it stops there. It returns nothing if there are no more.
+// FindAuditReach returns the act after @max_rows acts of the same tenant with an id below @before_id: ListAudit reads
+// this many, if it stops there, however few of them match. It returns nothing if there are no more.
 func (q *Queries) FindAuditReach(ctx context.Context, arg FindAuditReachParams) ([]FindAuditReachRow, error) {
-	rows, err := q.db.Query(ctx, FindAuditReach,
-		arg.BeforeID,
-		arg.Queue,
-		arg.TenantID,
-		arg.MaxRows,
-	)
+	rows, err := q.db.Query(ctx, FindAuditReach, arg.BeforeID, arg.TenantID, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
