@@ -40,10 +40,11 @@ SET done_at = excluded.done_at;
 
 -- name: TrimAttempts :one
 -- TrimAttempts deletes up to @max_rows attempts that finished before now() - @keep, beginning after the given one, and
--- returns where it stopped. Attempts of open jobs stay.
+-- returns where it stopped. Attempts of a job that is still open, or still in the history, stay.
 WITH old AS MATERIALIZED (
     SELECT attempts.finished_at, attempts.job_id, attempts.epoch,
-           EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = attempts.job_id) AS is_open
+           (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = attempts.job_id)
+            OR EXISTS (SELECT FROM outbox.history WHERE history.id = attempts.job_id)) AS is_kept
     FROM outbox.attempts
     WHERE (attempts.finished_at, attempts.job_id, attempts.epoch) > (@after_finished_at::timestamptz, @after_job_id::uuid, @after_epoch::bigint)
       AND attempts.finished_at < now() - @keep::interval
@@ -54,7 +55,7 @@ WITH old AS MATERIALIZED (
     USING old
     WHERE attempts.job_id = old.job_id
       AND attempts.epoch = old.epoch
-      AND NOT old.is_open
+      AND NOT old.is_kept
     RETURNING 1
 ), reached AS (
     SELECT finished_at, job_id, epoch FROM old ORDER BY finished_at DESC, job_id DESC, epoch DESC LIMIT 1

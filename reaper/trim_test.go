@@ -132,6 +132,32 @@ func TestAttemptsOfOpenJobsAreKept(t *testing.T) {
 	}
 }
 
+// The attempts of a dead letter that is dismissed, or succeeds, long after them are kept as long as the job is.
+func TestAttemptsOfJobsInTheHistoryAreKept(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{Keep: 14 * day})
+	storeClosed(t, db, 1, outbox.Dismissed, 2*day) // of a tenant
+	storeClosed(t, db, 1, outbox.Succeeded, 13*day)
+	exec(t, db, `UPDATE outbox.history SET tenant_id = '00000000-0000-0000-0000-000000000001' WHERE status = 'succeeded'`)
+	exec(t, db, `INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, finished_at, error_code, error_message)
+		SELECT id, 1, 1, 'w', now(), now() - interval '40 days', 'error', ''
+		FROM (SELECT id FROM outbox.history UNION ALL SELECT outbox.uuid_v7()) AS job`)
+
+	trimPass(t, r)
+
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.attempts JOIN outbox.history ON history.id = job_id`); got != 2 {
+		t.Errorf("attempts of jobs in the history left = %d, want 2", got)
+	}
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.attempts`); got != 2 {
+		t.Errorf("attempts left = %d, want 2: those of a job that has gone are trimmed", got)
+	}
+	exec(t, db, `DELETE FROM outbox.history`) // as with its day
+	trimPass(t, r)
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.attempts`); got != 0 {
+		t.Errorf("attempts left = %d, want 0: their jobs have gone", got)
+	}
+}
+
 // More rows than a batch with the same time, those of open jobs among them: the
 // next batch begins behind the last row, not behind the last time.
 func TestRowsThatStayDoNotStopTrimming(t *testing.T) {

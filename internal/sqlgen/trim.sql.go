@@ -199,7 +199,8 @@ func (q *Queries) TerminateStuckSessions(ctx context.Context, arg TerminateStuck
 const TrimAttempts = `-- name: TrimAttempts :one
 WITH old AS MATERIALIZED (
     SELECT attempts.finished_at, attempts.job_id, attempts.epoch,
-           EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = attempts.job_id) AS is_open
+           (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = attempts.job_id)
+            OR EXISTS (SELECT FROM outbox.history WHERE history.id = attempts.job_id)) AS is_kept
     FROM outbox.attempts
     WHERE (attempts.finished_at, attempts.job_id, attempts.epoch) > ($1::timestamptz, $2::uuid, $3::bigint)
       AND attempts.finished_at < now() - $4::interval
@@ -210,7 +211,7 @@ WITH old AS MATERIALIZED (
     USING old
     WHERE attempts.job_id = old.job_id
       AND attempts.epoch = old.epoch
-      AND NOT old.is_open
+      AND NOT old.is_kept
     RETURNING 1
 ), reached AS (
     SELECT finished_at, job_id, epoch FROM old ORDER BY finished_at DESC, job_id DESC, epoch DESC LIMIT 1
@@ -238,7 +239,7 @@ type TrimAttemptsRow struct {
 }
 
 // TrimAttempts deletes up to @max_rows attempts that finished before now() - @keep, beginning after the given one, and
-// returns where it stopped. Attempts of open jobs stay.
+// returns where it stopped. Attempts of a job that is still open, or still in the history, stay.
 func (q *Queries) TrimAttempts(ctx context.Context, arg TrimAttemptsParams) (TrimAttemptsRow, error) {
 	row := q.db.QueryRow(ctx, TrimAttempts,
 		arg.AfterFinishedAt,
