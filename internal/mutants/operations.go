@@ -63,4 +63,11 @@ var operations = []Mutant{
 		Edits:     []Edit{{"operator.Operator.asOfNow", `snapshotText(first, next, unsettled)`, `snapshotText(first, next, unsettled[:0])`}},
 		Checks:    []Check{test("operator", "TestAnOperationLeavesOutTheJobsOfASavepoint", "want the 10 that were counted")},
 	},
+	{
+		Name:      "a release keeps the epoch",
+		Breaks:    "an operation cancels a job that another operator has released since it was counted",
+		Invariant: "An operation does what was previewed",
+		Edits:     []Edit{{"migrations.outbox.release", `epoch  = jobs.epoch + 1`, `epoch  = jobs.epoch`}},
+		Checks:    []Check{test("operator", "TestAnOperationLeavesAReleasedJobAlone", "want it left alone")},
+	},
 }

@@ -40,6 +40,7 @@ func (m *Machine) release(ctx context.Context, d Draws) (bool, error) {
 	if j.Status != outbox.Created {
 		return true, wantRefusal(err, j)
 	}
+	j.Epoch++
 	if j.Status = outbox.Pending; j.Due {
 		j.due(true) // now, and not when it was stored
 	}
