@@ -86,4 +86,7 @@ func (tx plannedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	return tx.Tx.QueryRow(ctx, sql, args...)
 }
 
-const CountPage = countPage
+const (
+	CountPage = countPage
+	AsCounted = asCounted
+)

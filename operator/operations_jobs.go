@@ -245,10 +245,20 @@ const jobsOfStep = 100
 
 // asCounted selects those of an operation's jobs to which nothing has happened since they were counted: a claim and
 // every act raise a job's epoch. It is NULL for an operation that was started before migration 00012.
+//
+// Each job of the step is looked up in both tables. The statistics may not know the operation yet: its million jobs are
+// then estimated at one, and a join would begin with them. LIMIT prevents the join, as ANY (ARRAY[…]) does
+// (docs/adr/0013).
 const asCounted = `
-	FROM outbox.jobs
-	JOIN outbox.operation_jobs AS meant ON meant.operation_id = $1 AND meant.job_id = jobs.id
-	WHERE jobs.id = ANY ($2) AND jobs.epoch = coalesce(meant.epoch, jobs.epoch)`
+	FROM unnest($2::uuid[]) AS input (id)
+	CROSS JOIN LATERAL (
+		SELECT counted.epoch
+		FROM outbox.operation_jobs AS counted
+		WHERE counted.operation_id = $1 AND counted.job_id = input.id
+		LIMIT 1
+	) AS meant
+	JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
+	WHERE jobs.epoch = coalesce(meant.epoch, jobs.epoch)`
 
 // stepOnJobs acts on the next of an operation's open jobs, in the transaction that locks it. It does not wait for a job
 // that another transaction has locked, such as a handler's: it skips the job and returns to it when it has reached the
@@ -266,7 +276,7 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	if err != nil {
 		return err
 	}
-	locked, err := idsOf(ctx, tx, `SELECT jobs.id`+asCounted+` ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED`,
+	locked, err := idsOf(ctx, tx, `SELECT jobs.id`+asCounted+` ORDER BY input.id FOR UPDATE OF jobs SKIP LOCKED`,
 		taken.ID, next)
 	if err != nil {
 		return err

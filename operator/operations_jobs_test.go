@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -134,6 +137,60 @@ func TestAnOperationActsOnTheRunningJobsThatWereCounted(t *testing.T) {
 				t.Errorf("%d are asked to stop", n)
 			}
 		}
+	}
+}
+
+// A job that somebody has released since it was counted is left alone, though it waits in a status that was meant.
+func TestAnOperationLeavesAReleasedJobAlone(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		o, db := newRig(t)
+		open(t, db, tenant, "mail", "created", 3)
+		op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant}})
+		if err != nil || op.Matched != 3 {
+			t.Fatalf("started %+v, %v; want 3", op, err)
+		}
+		page, err := o.Page(t.Context(), operator.Filter{Tenant: tenant, Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		released := page.Jobs[0]
+		if err := o.AtEpoch(released.Epoch).Release(t.Context(), released.ID); err != nil {
+			t.Fatal(err)
+		}
+		refused, ok := errors.AsType[*operator.StatusError](o.AtEpoch(released.Epoch).Retry(t.Context(), released.ID))
+		if !ok || refused.Status != outbox.Pending {
+			t.Errorf("of %s: retried as it was before its release: %v, want a refusal", tenant, refused)
+		}
+		op = run(t, o, o, op.ID, finished)
+		if after := job(t, o, released.ID); op.Done != 2 || op.Passed != 1 || after.Status != outbox.Pending {
+			t.Errorf("of %s: done %+v, and the released job is %s; want it left alone", tenant, op, after.Status)
+		}
+	}
+}
+
+// While the statistics do not know an operation, because another of 20 000 jobs is all they know, a step looks its jobs
+// up one by one, and does not begin with all of its operation's.
+func TestAStepLooksItsJobsUpWhateverTheStatistics(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t)
+	known, unknown := outbox.NewID(), outbox.NewID()
+	const store = `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
+		SELECT $1, outbox.uuid_v7(), '00000000-0000-0000-0000-000000000001', 0 FROM generate_series(1, 20000)`
+	exec(t, db, `ALTER TABLE outbox.operation_jobs SET (autovacuum_enabled = off)`)
+	exec(t, db, store, known)
+	exec(t, db, `ANALYZE outbox.operation_jobs`)
+	exec(t, db, `ANALYZE outbox.jobs`) // empty
+	exec(t, db, store, unknown)
+	rows, _ := db.Query(t.Context(), `EXPLAIN SELECT jobs.id`+operator.AsCounted, unknown,
+		[]outbox.ID{outbox.NewID(), outbox.NewID()})
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(lines, "\n")
+	if !regexp.MustCompile(`Index Cond: \(\(operation_id = [^\n]* AND \(job_id = input.id\)`).MatchString(plan) {
+		t.Errorf("the plan is\n%s\nwant both columns of the primary key looked up", plan)
 	}
 }
 

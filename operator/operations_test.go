@@ -353,3 +353,31 @@ func TestOperationsThatAreRefused(t *testing.T) {
 		t.Errorf("an operation that is not there: %v", err)
 	}
 }
+
+// A finished operation has passed by the dead letters that somebody else handled before its turn.
+func TestAnOperationCountsTheLettersThatOthersHandled(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		o, db := newRig(t)
+		open(t, db, tenant, "mail", "dead", 10)
+		exec(t, db, `UPDATE outbox.jobs SET failed_at = now()`)
+		op, err := o.StartOperation(t.Context(), operator.NewOperation{
+			Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant},
+		})
+		if err != nil || op.Matched != 10 {
+			t.Fatalf("started %+v, %v; want 10", op, err)
+		}
+		page, err := o.Page(t.Context(), operator.Filter{Tenant: tenant, Limit: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range page.Jobs {
+			if err := o.Dismiss(t.Context(), j.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if op = run(t, o, o, op.ID, finished); op.Done != 6 || op.Passed != 4 {
+			t.Errorf("of %s: done %+v, want 6 and the other 4 passed", tenant, op)
+		}
+	}
+}

@@ -129,14 +129,16 @@ LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: AdvanceOperation :exec
--- AdvanceOperation stores what a step has done, and when the next one may begin.
+-- AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by what
+-- it has not done: no step has seen a dead letter that somebody else had handled by then.
 UPDATE outbox.operations
 SET done        = operations.done + @done::bigint,
-    passed      = operations.passed + @passed::bigint,
+    passed      = greatest(operations.passed + @passed::bigint,
+        CASE WHEN @finished::boolean THEN operations.matched - operations.done - @done END),
     position    = coalesce(sqlc.narg(position)::uuid, operations.position),
     next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + @pause::interval ELSE operations.next_at END,
     open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + @pause END,
-    finished_at = CASE WHEN @finished::boolean THEN clock_timestamp() END,
+    finished_at = CASE WHEN @finished THEN clock_timestamp() END,
     failure     = NULL
 WHERE operations.id = @id;
 

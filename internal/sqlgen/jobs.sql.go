@@ -79,7 +79,12 @@ const EditJobs = `-- name: EditJobs :many
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.queue, jobs.priority, jobs.run_at
     FROM unnest($1::uuid[]) AS input(id)
-    JOIN outbox.operation_jobs AS meant ON meant.operation_id = $2 AND meant.job_id = input.id
+    CROSS JOIN LATERAL (
+        SELECT counted.epoch
+        FROM outbox.operation_jobs AS counted
+        WHERE counted.operation_id = $2 AND counted.job_id = input.id
+        LIMIT 1
+    ) AS meant
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     WHERE jobs.epoch = meant.epoch
       AND jobs.status::text = ANY ($3::text[])

@@ -14,11 +14,12 @@ import (
 const AdvanceOperation = `-- name: AdvanceOperation :exec
 UPDATE outbox.operations
 SET done        = operations.done + $1::bigint,
-    passed      = operations.passed + $2::bigint,
-    position    = coalesce($3::uuid, operations.position),
-    next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + $4::interval ELSE operations.next_at END,
-    open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + $4 END,
-    finished_at = CASE WHEN $5::boolean THEN clock_timestamp() END,
+    passed      = greatest(operations.passed + $2::bigint,
+        CASE WHEN $3::boolean THEN operations.matched - operations.done - $1 END),
+    position    = coalesce($4::uuid, operations.position),
+    next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + $5::interval ELSE operations.next_at END,
+    open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + $5 END,
+    finished_at = CASE WHEN $3 THEN clock_timestamp() END,
     failure     = NULL
 WHERE operations.id = $6
 `
@@ -26,20 +27,21 @@ WHERE operations.id = $6
 type AdvanceOperationParams struct {
 	Done     int64
 	Passed   int64
+	Finished bool
 	Position pgtype.UUID
 	Pause    pgtype.Interval
-	Finished bool
 	ID       pgtype.UUID
 }
 
-// AdvanceOperation stores what a step has done, and when the next one may begin.
+// AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by what
+// it has not done: no step has seen a dead letter that somebody else had handled by then.
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
 	_, err := q.db.Exec(ctx, AdvanceOperation,
 		arg.Done,
 		arg.Passed,
+		arg.Finished,
 		arg.Position,
 		arg.Pause,
-		arg.Finished,
 		arg.ID,
 	)
 	return err
