@@ -31,6 +31,7 @@ type bridge struct {
 	log        *slog.Logger
 	complaints outage.Complaints
 	answered   atomic.Bool // the database has answered
+	until      time.Time   // end of the lease, by our clock
 	room       room
 	most       int    // limit of messages in the next transaction
 	away       *away  // nil unless something keeps it from storing messages

@@ -23,18 +23,21 @@ const (
 
 const notMade = "messages are not made jobs"
 
-// move fetches, stores and acknowledges until ctx ends, or until another process has the bridge.
+// move fetches, stores and acknowledges until ctx ends, or until another process has the bridge or may have it.
 func (b *bridge) move(ctx context.Context, epoch int64) error {
-	var retry backoff.Backoff
+	retry := backoff.Backoff{Max: leaseTTL / 4}
 	b.room = room{}
 	for ctx.Err() == nil {
+		if !b.isOurs() {
+			return errLapsed
+		}
 		err := b.step(ctx, epoch)
 		switch {
 		case err == nil:
 			retry.Reset()
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errNotOurs):
+		case isLost(err):
 			return err
 		default:
 			b.complain(ctx, notMade, err)
@@ -106,7 +109,12 @@ func (b *bridge) ack(ctx context.Context, messages int) {
 func (b *bridge) keepAlone(ctx context.Context, epoch int64, why *away) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	return b.keep(ctx, b.pool, epoch, 0, why)
+	sent := time.Now()
+	err := b.keep(ctx, b.pool, epoch, 0, why)
+	if err == nil {
+		b.extended(sent)
+	}
+	return err
 }
 
 // room is the known number of waiting jobs in the queue.

@@ -32,6 +32,7 @@ type source struct {
 	fetched  int // of messages
 	acked    int // of messages
 	fetches  int
+	released int // how many times
 	failure  error
 	onFetch  func()
 	onAck    func()
@@ -102,6 +103,13 @@ func (s *source) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fetched = s.acked
+	s.released++
+}
+
+func (s *source) releases() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.released
 }
 
 func (s *source) Close() error { return nil }

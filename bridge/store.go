@@ -14,9 +14,9 @@ import (
 )
 
 // storeUntilDone stores the jobs of a batch. While the database is unavailable, nothing else is fetched and the batch
-// is kept, so that nothing overtakes it; meanwhile the lease is extended with the reason. A batch that does not fit
-// into its time is stored in parts. If the process ends in between, the stored parts come again with the rest, and find
-// their jobs. Once ctx has ended, it makes no further attempt.
+// is kept, so that nothing overtakes it; meanwhile the lease is extended with the reason, until it lapses. A batch that
+// does not fit into its time is stored in parts. If the process ends in between, the stored parts come again with the
+// rest, and find their jobs. Once ctx has ended, it makes no further attempt.
 func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Message) error {
 	retry := backoff.Backoff{Max: leaseTTL / 4}
 	grows := true // but not again in a batch that had a part that was too large
@@ -43,6 +43,9 @@ func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Messag
 		pgsession.LeaveReadOnly(err, b.pool, b.user)
 		if kept := b.keepAlone(ctx, epoch, b.away); errors.Is(kept, errNotOurs) {
 			return kept
+		}
+		if !b.isOurs() {
+			return fmt.Errorf("%w: %w", errLapsed, err)
 		}
 		if retry.Wait(ctx) != nil {
 			return err
