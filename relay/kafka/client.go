@@ -21,31 +21,48 @@ type client struct {
 // watch records since when no broker can be reached.
 type watch struct {
 	mu    sync.Mutex
-	since time.Time
-	err   error
+	since time.Time // when the first connection failed after a broker was reached last
+	last  time.Time // when the last one failed
+	err   error     // why; nil if a broker was reached since
 }
 
-var _ kgo.HookBrokerConnect = (*watch)(nil)
+var (
+	_ kgo.HookBrokerConnect = (*watch)(nil)
+	_ kgo.HookBrokerE2E     = (*watch)(nil)
+)
 
 // OnBrokerConnect implements a hook of franz-go: err is why a broker could not be connected to.
 func (w *watch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case err == nil:
-		w.since, w.err = time.Time{}, nil
-	case w.err == nil:
-		w.since, w.err = time.Now(), err
-	default:
-		w.err = err
+	if err == nil {
+		w.err = nil
+		return
 	}
+	w.last = time.Now()
+	if w.err == nil {
+		w.since = w.last
+	}
+	w.err = err
 }
 
-// lost returns why no broker has been reached for as long as a client waits; nil if one was.
+// OnBrokerE2E implements a hook of franz-go, which calls it after each request: an answer on an older connection means
+// that a broker was reached, too.
+func (w *watch) OnBrokerE2E(_ kgo.BrokerMetadata, _ int16, request kgo.BrokerE2E) {
+	if request.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = nil
+}
+
+// lost returns why no broker has been reached for as long as a client waits; nil if one was. A client that has not
+// tried to connect for as long has no need to: its last failure says nothing about the present.
 func (w *watch) lost() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err == nil || time.Since(w.since) < patience {
+	if w.err == nil || time.Since(w.since) < patience || time.Since(w.last) > patience {
 		return nil
 	}
 	return fmt.Errorf("no connection for %s: %w", patience, w.err)
