@@ -19,7 +19,8 @@ import (
 //
 // A job of an ordered key keeps its place in the line, whatever its time and priority; if the next one is postponed,
 // those behind it wait. A job with a key is not moved to another queue, because the key's limit and order apply within
-// one queue: such a job is not changed at all.
+// one queue: such a job is not changed at all. Neither is a message that a sink has refused: only the relay works off
+// its queue, and no job is moved into such a queue.
 type JobEdit struct {
 	Queue    string    `json:"queue,omitempty"`
 	Priority *int      `json:"priority,omitempty"`
@@ -57,7 +58,7 @@ func (n NewOperation) validateEdit() error {
 	case e.Queue != "" && n.Jobs.Key != "":
 		return invalid.Field("JobEdit.Queue", "is not for jobs of a key: its limit and its order hold within a queue")
 	}
-	if fault := engine.NameFault(e.Queue); e.Queue != "" && fault != "" {
+	if fault := engine.QueueFault(e.Queue); e.Queue != "" && fault != "" {
 		return invalid.Field("JobEdit.Queue", "%s", fault)
 	}
 	return nil

@@ -262,6 +262,27 @@ func TestAnEditKeepsTheRulesOfKeys(t *testing.T) {
 	}
 }
 
+// A message that a sink has refused stays in the sink's queue, which only its relay works off; its priority may change.
+func TestAnEditLeavesAMessageInItsSinksQueue(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		held := enqueue(t, db, "mail", outbox.Options{Tenant: tenant})
+		exec(t, db, `UPDATE outbox.jobs SET kind = 'relay:s', queue = 'relay:s' WHERE id = $1`, held)
+		other := enqueue(t, db, "mail", outbox.Options{Tenant: tenant})
+		all := operator.OpenFilter{Tenant: tenant}
+		if op := run(t, o, o, edit(t, o, all, operator.JobEdit{Queue: "slow", Priority: new(3)}).ID, finished); op.Done != 1 || op.Passed != 1 {
+			t.Errorf("to another queue: %+v, want one moved and one left alone", op)
+		}
+		if is, was := job(t, o, held).Queue, job(t, o, other).Queue; is != "relay:s" || was != "slow" {
+			t.Errorf("the message is in queue %s and the other job in %s, want relay:s and slow", is, was)
+		}
+		if op := run(t, o, o, edit(t, o, all, operator.JobEdit{Priority: new(-5)}).ID, finished); op.Done != 2 {
+			t.Errorf("another priority: %+v, want both edited", op)
+		}
+	}
+}
+
 func TestEditsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	o, _ := newRig(t)
@@ -271,6 +292,7 @@ func TestEditsThatAreRefused(t *testing.T) {
 		"of dead letters":    {Act: operator.ReplayLetters, Edit: operator.JobEdit{Queue: "q"}},
 		"a priority too far": {Act: operator.EditJobs, Edit: operator.JobEdit{Priority: new(1 << 15)}},
 		"no queue's name":    {Act: operator.EditJobs, Edit: operator.JobEdit{Queue: "no blanks"}},
+		"a sink's queue":     {Act: operator.EditJobs, Edit: operator.JobEdit{Queue: "relay:s"}},
 		"a key's queue":      {Act: operator.EditJobs, Jobs: operator.OpenFilter{Key: "k"}, Edit: operator.JobEdit{Queue: "q"}},
 		"a year too far":     {Act: operator.EditJobs, Edit: operator.JobEdit{RunAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}},
 	} {

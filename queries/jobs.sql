@@ -202,7 +202,8 @@ LIMIT 1;
 --
 -- A time in the past becomes now, because claims continue from where they are. A job whose deadline would have passed
 -- by then would only expire, and is left alone. So is a job with a key that would change its queue: the limit and the
--- order of a key hold within a queue. Neither depends on the time or the priority: line_position is the place in a
+-- order of a key hold within a queue. So is a message that a sink has refused: only its relay claims from its queue.
+-- Neither depends on the time or the priority: line_position is the place in a
 -- line. A blocked job that is no longer due waits like other jobs, because a promotion would treat it as due. If a job
 -- of a key is postponed, the jobs blocked behind it move on when this commits (functions/move_freed_key_on.sql).
 WITH found AS MATERIALIZED (
@@ -217,7 +218,7 @@ WITH found AS MATERIALIZED (
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     WHERE jobs.epoch = meant.epoch
       AND jobs.status::text = ANY (@among::text[])
-      AND (jobs.key IS NULL OR jobs.queue = coalesce(sqlc.narg(queue)::text, jobs.queue))
+      AND (jobs.queue = coalesce(sqlc.narg(queue)::text, jobs.queue) OR jobs.key IS NULL AND jobs.kind NOT LIKE 'relay:%')
       AND (jobs.deadline IS NULL OR jobs.deadline > greatest(sqlc.narg(run_at)::timestamptz, statement_timestamp()))
     FOR UPDATE
 ), edited AS (
