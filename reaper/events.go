@@ -46,28 +46,48 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 				slog.String("partition", day.Name), slog.String("sinks", strings.Join(day.Sinks, ", ")))
 			continue
 		}
-		lost := make([]int64, len(day.Sinks))
-		for i, sink := range day.Sinks {
-			if lost[i], err = t.countUnread(ctx, day, sink); err != nil {
+		unread := map[string]int64{}
+		for _, sink := range day.Sinks {
+			if unread[sink], err = t.countUnread(ctx, day, sink); err != nil {
 				return 0, err
 			}
 		}
-		dropped, err := t.days.drop(ctx, day.Name, len(day.Sinks) > 0)
+		dropped, err := t.drop(ctx, day, unread)
 		if err != nil {
 			return 0, err
 		}
 		if !dropped {
 			wait = backoff.Jitter(dropInterval)
-			continue
-		}
-		for i, sink := range day.Sinks {
-			t.metrics.eventsLost.WithLabelValues(sink).Add(float64(lost[i]))
-			t.log.LogAttrs(ctx, slog.LevelError, "events are lost: the sink had not read them within their retention",
-				slog.String("sink", sink), slog.String("partition", day.Name), slog.Int64("events", lost[i]))
 		}
 	}
 	t.metrics.eventDaysHeld.Set(float64(held))
 	return wait, nil
+}
+
+// drop drops a day and reports what is lost: unread is how many of its events each sink had not read when they were
+// counted. Counting takes a while, and the sinks read on meanwhile. If they have read everything by now, nothing is
+// lost. Otherwise a sink may have read some of the events that count as lost: to count them exactly, drop would have to
+// keep every sink from reading the log meanwhile.
+func (t eventTrimmer) drop(ctx context.Context, day sqlgen.ListEventDaysRow,
+	unread map[string]int64,
+) (dropped bool, err error) {
+	dropped, err = t.days.drop(ctx, day.Name, false)
+	if err != nil || dropped || len(unread) == 0 {
+		return dropped, err
+	}
+	dropped, err = t.days.drop(ctx, day.Name, true)
+	if err != nil || !dropped {
+		return dropped, err
+	}
+	for sink, lost := range unread {
+		if lost == 0 { // it has read them since the days were listed
+			continue
+		}
+		t.metrics.eventsLost.WithLabelValues(sink).Add(float64(lost))
+		t.log.LogAttrs(ctx, slog.LevelError, "events are lost: the sink had not read them within their retention",
+			slog.String("sink", sink), slog.String("partition", day.Name), slog.Int64("events", lost))
+	}
+	return true, nil
 }
 
 // countUnread returns how many events of a day a sink has not read.

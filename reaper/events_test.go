@@ -11,6 +11,8 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // storeEvents stores n events that were published so long ago, every other one of another
@@ -145,5 +147,41 @@ func TestLostEventsAreCountedInPieces(t *testing.T) {
 	trimPass(t, r)
 	if got := value(t, r.metrics.eventsLost.WithLabelValues("behind")); got != 4 {
 		t.Errorf("%v events are lost, want 4", got)
+	}
+}
+
+// A sink that reads the rest of a day while its events are counted loses none. Another one that has not, does.
+func TestEventsThatWereReadMeanwhileAreNotLost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		top  int // of the sink when the day is dropped
+		want float64
+	}{
+		"all":  {3, 0},
+		"none": {1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{LoseUnread: true})
+			storeEvents(t, db, 3, 9*day)
+			exec(t, db, `INSERT INTO outbox.sinks (sink, top) VALUES ('behind', 1)`)
+			events := r.trimmer.events
+			days, err := sqlgen.New(db).ListEventDays(t.Context(), pgvalue.Interval(day))
+			if err != nil || len(days) != 1 {
+				t.Fatalf("days are %v, %v, want one", days, err)
+			}
+			unread, err := events.countUnread(t.Context(), days[0], "behind")
+			if err != nil || unread != 2 {
+				t.Fatalf("%d events are unread, %v, want 2", unread, err)
+			}
+			exec(t, db, `UPDATE outbox.sinks SET top = $1`, c.top)
+			dropped, err := events.drop(t.Context(), days[0], map[string]int64{"behind": unread})
+			if err != nil || !dropped {
+				t.Fatalf("dropped %t, %v", dropped, err)
+			}
+			if got := value(t, r.metrics.eventsLost.WithLabelValues("behind")); got != c.want {
+				t.Errorf("%v events are lost, want %v", got, c.want)
+			}
+		})
 	}
 }
