@@ -26,8 +26,8 @@ const (
 // errSilent ends an exchange that receives no more answers.
 var errSilent = errors.New("the server does not answer")
 
-// conn is one connection. One goroutine uses it at a time. It is discarded after an exchange that was not fully
-// answered, so an answer never belongs to an earlier exchange.
+// conn is one connection. One goroutine uses it at a time. It is discarded after a run of messages that was not fully
+// answered. A question may remain unanswered: a late answer has the prefix of its exchange, and is ignored.
 type conn struct {
 	nc       *nats.Conn
 	sockets  *sockets
@@ -144,9 +144,18 @@ type event struct {
 	violated string    // its subject
 }
 
-// next waits up to within for an event that belongs to the exchange. After an error no more events come, and the
-// connection is closed.
+// next is like await, and also closes the connection if no event comes in time.
 func (x exchange) next(ctx context.Context, within time.Duration) (event, error) {
+	e, err := x.await(ctx, within)
+	if errors.Is(err, errSilent) {
+		x.c.close()
+	}
+	return e, err
+}
+
+// await waits up to within for an event that belongs to the exchange. If none comes, it returns errSilent. After any
+// other error the connection is closed.
+func (x exchange) await(ctx context.Context, within time.Duration) (event, error) {
 	silence := time.NewTimer(within)
 	defer silence.Stop()
 	for {
@@ -163,20 +172,20 @@ func (x exchange) next(ctx context.Context, within time.Duration) (event, error)
 			x.c.close()
 			return event{}, context.Cause(ctx)
 		case <-silence.C:
-			x.c.close()
 			return event{}, errSilent
 		}
 	}
 }
 
-// ask sends a question and returns its answer.
+// ask sends a question and returns its answer. If there is none in time, it returns errSilent, and the connection stays
+// open: others may answer what is sent on it.
 func (c *conn) ask(ctx context.Context, subject string, question []byte) (*nats.Msg, error) {
 	x := c.exchange()
 	if err := c.nc.PublishRequest(subject, x.prefix+"0", question); err != nil {
 		return nil, err
 	}
 	for {
-		e, err := x.next(ctx, questionTimeout)
+		e, err := x.await(ctx, questionTimeout)
 		switch {
 		case err != nil:
 			return nil, err

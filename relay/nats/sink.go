@@ -71,6 +71,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 	}
 	if err := c.question(ctx, apiInfo, struct{}{}, &struct{}{}); err != nil &&
 		!errors.Is(err, nats.ErrPermissionViolation) {
+		c.close() // if it was silent, the connection may be dead
 		return away(fmt.Errorf("ask JetStream: %w", err))
 	}
 	return nil

@@ -100,7 +100,7 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 		}
 	}
 	var messages []bridge.Message
-	for _, m := range s.returning.pass(came) {
+	for _, m := range s.returning.pass(came, most) {
 		messages = append(messages, s.take(m))
 	}
 	return messages, nil

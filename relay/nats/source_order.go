@@ -67,8 +67,9 @@ func (r *returning) released() bool { return r != nil && len(r.kept) > 0 && r.ov
 
 func (r *returning) over() bool { return r.outstanding <= 0 || !time.Now().Before(r.until) }
 
-// pass returns those of the new and the kept messages that may be returned.
-func (r *returning) pass(messages []jetstream.Msg) []jetstream.Msg {
+// pass returns up to most of the new and the kept messages, if they may be returned. The rest is kept, and returned
+// before more is requested.
+func (r *returning) pass(messages []jetstream.Msg, most int) []jetstream.Msg {
 	if r == nil {
 		return messages
 	}
@@ -79,13 +80,13 @@ func (r *returning) pass(messages []jetstream.Msg) []jetstream.Msg {
 		return nil
 	}
 	slices.SortFunc(r.kept, func(a, b place) int { return cmp.Compare(a.stream, b.stream) })
-	pass := make([]jetstream.Msg, len(r.kept))
-	for i, m := range r.kept {
+	pass := make([]jetstream.Msg, min(len(r.kept), most))
+	for i, m := range r.kept[:len(pass)] {
 		pass[i] = m.Msg
+		r.returned = max(r.returned, m.stream)
+		delete(r.has, m.stream)
 	}
-	r.returned = max(r.returned, r.kept[len(r.kept)-1].stream)
-	r.outstanding, r.kept = 0, nil
-	clear(r.has)
+	r.outstanding, r.kept = 0, r.kept[len(pass):]
 	return pass
 }
 

@@ -67,7 +67,7 @@ func TestMessagesAreReturnedInTheOrderOfTheStream(t *testing.T) {
 			r := newReturning(info)
 			for i, batch := range test.come {
 				got := []uint64{}
-				for _, m := range r.pass(batch) {
+				for _, m := range r.pass(batch, 500) {
 					got = append(got, m.(delivered).stream)
 				}
 				if !slices.Equal(got, test.want[i]) {
@@ -78,12 +78,39 @@ func TestMessagesAreReturnedInTheOrderOfTheStream(t *testing.T) {
 	}
 }
 
+// A bridge that asks for less than is kept gets that many, in order, and the rest before anything else.
+func TestNoMoreMessagesAreReturnedThanAskedFor(t *testing.T) {
+	t.Parallel()
+	r := newReturning(&jetstream.ConsumerInfo{NumAckPending: 1, Config: jetstream.ConsumerConfig{AckWait: time.Hour}})
+	var came []jetstream.Msg
+	for n := range uint64(5) {
+		came = append(came, delivered{stream: n + 2, consumer: n + 1, times: 1})
+	}
+	came = append(came, delivered{stream: 1, consumer: 6, times: 2})
+	var got []uint64
+	for _, most := range []int{2, 3, 500} {
+		before := len(got)
+		for _, m := range r.pass(came, most) {
+			got = append(got, m.(delivered).stream)
+		}
+		if n := len(got) - before; n > most {
+			t.Errorf("%d messages, want %d at most", n, most)
+		}
+		if came = nil; len(got) < 6 && !r.released() {
+			t.Error("the rest waits for more messages")
+		}
+	}
+	if want := []uint64{1, 2, 3, 4, 5, 6}; !slices.Equal(got, want) {
+		t.Errorf("returned %v, want %v", got, want)
+	}
+}
+
 // What was acknowledged after all never comes. The server is given more than AckWait to send what was not.
 func TestOutstandingMessagesAreWaitedForLongerThanAckWait(t *testing.T) {
 	t.Parallel()
 	const ackWait = time.Minute
 	r := newReturning(&jetstream.ConsumerInfo{NumAckPending: 1, Config: jetstream.ConsumerConfig{AckWait: ackWait}})
-	if got := r.pass([]jetstream.Msg{delivered{stream: 2, consumer: 1, times: 1}}); len(got) != 0 || r.released() {
+	if got := r.pass([]jetstream.Msg{delivered{stream: 2, consumer: 1, times: 1}}, 500); len(got) != 0 || r.released() {
 		t.Errorf("%d messages at once, want none", len(got))
 	}
 	if left := time.Until(r.until) - ackWait; left < time.Second {
@@ -93,7 +120,7 @@ func TestOutstandingMessagesAreWaitedForLongerThanAckWait(t *testing.T) {
 	if !r.released() {
 		t.Error("after that time the newer one is not released")
 	}
-	if got := r.pass(nil); len(got) != 1 {
+	if got := r.pass(nil, 500); len(got) != 1 {
 		t.Errorf("after that time %d messages, want 1", len(got))
 	}
 }
