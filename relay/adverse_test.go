@@ -146,7 +146,7 @@ func TestAPausedSinkIsQuiet(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 	}
 	took := time.Since(began)
-	if n := stores.n.Load() - before; n > int64(6*took.Seconds()) { // three a second are those of the beat
+	if n := stores.n.Load() - before; n > int64(6*took.Seconds()) { // three a second are renewals
 		t.Errorf("beside many publishers a paused sink was stored %d times in %s", n, took)
 	}
 	if got := sink.bodies(); len(got) > 0 {

@@ -45,8 +45,10 @@ type Config struct {
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
 
 	now      func() time.Time // nil means time.Now
-	beat     time.Duration    // longest time between an owner's signs of life; 0 means a third of LeaseTTL
 	patience time.Duration    // after which a batch without an answer is unknown; 0 means publishTimeout
+	// renewInterval is the longest time between two renewals of a lease; 0 means a third of LeaseTTL, and
+	// maxRenewInterval at most.
+	renewInterval time.Duration
 	// outage is the waits between trials of an unavailable sink; the zero value means about 1 s, 2 s, 4 s … 30 s.
 	outage backoff.Backoff
 }
@@ -64,7 +66,8 @@ type SinkConfig struct {
 const (
 	defaultSource         = "posthaste"
 	defaultLeaseTTL       = 5 * time.Second
-	maxLeaseTTL           = 5 * time.Minute // a lease that ends much later counts as lapsed: internal/jobcolumns
+	maxRenewInterval      = defaultLeaseTTL / 3 // an owner learns that its sink was paused when it renews its lease
+	maxLeaseTTL           = 5 * time.Minute     // a lease that ends much later counts as lapsed: internal/jobcolumns
 	defaultPollInterval   = 5 * time.Second
 	fallbackPollInterval  = 100 * time.Millisecond
 	defaultFailoverRewind = 5 * time.Minute
@@ -75,7 +78,7 @@ func (c Config) withDefaults() Config {
 	c.Sinks = slices.Clone(c.Sinks)
 	c.Source = cmp.Or(c.Source, defaultSource)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
-	c.beat = cmp.Or(c.beat, c.LeaseTTL/3)
+	c.renewInterval = cmp.Or(c.renewInterval, min(c.LeaseTTL/3, maxRenewInterval))
 	c.patience = cmp.Or(c.patience, publishTimeout)
 	c.FailoverRewind = cmp.Or(c.FailoverRewind, defaultFailoverRewind)
 	c.MaxHeld = cmp.Or(c.MaxHeld, defaultMaxHeld)

@@ -15,8 +15,8 @@ func init() {
 // SetClock sets the clock by which destinations are missing for an hour.
 func (c *Config) SetClock(now func() time.Time) { c.now = now }
 
-// SetBeat sets the time in which an owner says at least once that it lives, whatever the lease.
-func (c *Config) SetBeat(beat time.Duration) { c.beat = beat }
+// SetRenewInterval sets the longest time between two renewals of a lease, whatever the lease.
+func (c *Config) SetRenewInterval(interval time.Duration) { c.renewInterval = interval }
 
 // SetPatience sets after which time a batch without an answer is unknown.
 func (c *Config) SetPatience(patience time.Duration) { c.patience = patience }

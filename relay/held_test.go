@@ -370,7 +370,8 @@ func TestAMessageThatCannotBecomeAJobIsSkipped(t *testing.T) {
 	start(t, db, sink, nil)
 	publish(t, db, "t", "k", "1", "bad", "3")
 	waitFor(t, func() bool {
-		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_stuck' AND away_message LIKE '%"none"%', false) FROM outbox.sinks`)
+		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_stuck' AND away_message LIKE '%there are 2,%event ' || events.id || ', topic t, position 2: %"none"%', false)
+			FROM outbox.sinks, outbox.events WHERE payload = 'bad'`)
 	}, func() string { return "the sink says why it stands still" })
 	id, err := outbox.ParseID(ask[string](t, db, `SELECT id::text FROM outbox.events WHERE payload = 'bad'`))
 	if err != nil {

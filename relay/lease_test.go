@@ -16,3 +16,15 @@ func TestALeaseHasABound(t *testing.T) {
 		}
 	}
 }
+
+// The owner of a sink learns within two seconds that an operator has paused it, however long the lease is.
+func TestALeaseIsRenewedOftenEnoughForAPause(t *testing.T) {
+	t.Parallel()
+	for ttl, want := range map[time.Duration]time.Duration{
+		0: 5 * time.Second / 3, 3 * time.Second: time.Second, time.Minute: 5 * time.Second / 3, 5 * time.Minute: 5 * time.Second / 3,
+	} {
+		if got := (Config{LeaseTTL: ttl}).withDefaults().renewInterval; got != want {
+			t.Errorf("a lease of %v is renewed after %v, want %v", ttl, got, want)
+		}
+	}
+}

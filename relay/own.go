@@ -288,15 +288,15 @@ func (o *ownership) isOurs() bool {
 // keep stores what move and stand set, extends the lease and looks at the held messages, until ctx ends or this process
 // loses the sink.
 func (o *ownership) keep(ctx context.Context) error {
-	beat := o.publisher.config.beat
-	heartbeat := time.NewTimer(beat)
-	defer heartbeat.Stop()
+	interval := o.publisher.config.renewInterval
+	renewal := time.NewTimer(interval)
+	defer renewal.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-o.changed:
-		case <-heartbeat.C:
+		case <-renewal.C:
 		}
 		if err := o.store(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -304,7 +304,7 @@ func (o *ownership) keep(ctx context.Context) error {
 		if err := o.lookIfDue(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
-		heartbeat.Reset(beat)
+		renewal.Reset(interval)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -315,10 +315,10 @@ func (o *ownership) keep(ctx context.Context) error {
 
 // storePause returns the time between two stores of the cursor. While an old snapshot is held, each version of the row
 // makes the next one slower, and each version contains all holes. With these pauses the server spends at most a fifth
-// of a core on them, and after a crash at most the messages of one beat are published again.
+// of a core on them, and after a crash at most the messages of one interval are published again.
 func (o *ownership) storePause() time.Duration {
 	holes := time.Duration(len(o.current().holes))
-	return min(leastStorePause+holes*storePausePer, o.publisher.config.beat)
+	return min(leastStorePause+holes*storePausePer, o.publisher.config.renewInterval)
 }
 
 // store stores the cursor, and retries while the lease lasts, but not after an error of the connection: the server may

@@ -91,7 +91,7 @@ func TestACrashThatAnotherSinkHasMetEndsOwnerships(t *testing.T) {
 	var a, b recorder
 	start(t, crashes, &a, func(c *relay.Config) {
 		c.Sinks = append(c.Sinks, relay.SinkConfig{Name: "b", Sink: &b, Routes: c.Sinks[0].Routes})
-		c.SetBeat(time.Minute)
+		c.SetRenewInterval(time.Minute)
 	})
 	publish(t, db, "t", "k", "1")
 	stored := func(top int) {

@@ -102,7 +102,8 @@ func (d *delivery) store(ctx context.Context, read page) error {
 		}
 		d.failure = &failure{
 			code: CodeStuck,
-			err:  fmt.Errorf("no jobs can be made of messages that the sink refuses: %w", err),
+			err: fmt.Errorf("no jobs can be made of messages that the sink refuses; there are %d, and the first is %w",
+				len(d.held), named(&d.events[d.held[0]], err)),
 		}
 		d.metrics.failed(CodeStuck)
 	}

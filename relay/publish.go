@@ -60,7 +60,7 @@ func (p *publisher) run(ctx context.Context) {
 			began := time.Now()
 			err = p.publish(ctx, o)
 			o.conn.Release()
-			if time.Since(began) > 3*p.config.beat {
+			if time.Since(began) > 3*p.config.renewInterval {
 				retry.Reset()
 			}
 		}

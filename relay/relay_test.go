@@ -458,7 +458,7 @@ func TestOneOwnerAtATime(t *testing.T) {
 	var first, second recorder
 	asShipped := func(c *relay.Config) {
 		c.LeaseTTL = 6 * time.Second
-		c.SetBeat(0)
+		c.SetRenewInterval(0)
 	}
 	stop := start(t, db, &first, asShipped)
 	publish(t, db, "t", "k", "1")

@@ -108,7 +108,7 @@ func (p *replayer) run(ctx context.Context) {
 		}
 		interval := lookInterval
 		if len(p.running) == 0 {
-			interval = p.config.beat * 12 / 5
+			interval = p.config.renewInterval * 12 / 5
 		}
 		if time.Since(looked) >= interval {
 			if err := p.look(ctx); err != nil {

@@ -142,7 +142,7 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 		Listening: heard.Listening, LeaseTTL: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	// The lease does not lapse on a busy machine, and what an operator wants is heard soon.
-	config.SetBeat(time.Second / 3)
+	config.SetRenewInterval(time.Second / 3)
 	if change != nil {
 		change(&config)
 	}

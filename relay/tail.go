@@ -87,11 +87,12 @@ func (t *tail) begin(ctx context.Context, q *sqlgen.Queries) (cursor, error) {
 		since = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	}
 	top, err := q.PositionSince(ctx, since)
-	if err != nil || !t.config.Since.IsZero() {
-		return cursor{top: top}, err
-	}
-	// Events that are visible by now are passed. Gaps among them may belong to open transactions.
+	// Gaps before that position may belong to open transactions, whose events are as new.
 	c := cursor{top: max(0, top-maxBatch)}
+	if err != nil || !t.config.Since.IsZero() {
+		return c, err // run leaves out what was stored before that time
+	}
+	// Events that are visible by now are passed.
 	for full := true; full; {
 		read, err := t.log.read(ctx, c, maxBatch)
 		if err != nil {

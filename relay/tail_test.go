@@ -100,3 +100,20 @@ func TestATailBeginsInThePastOrWithASink(t *testing.T) {
 		}
 	}
 }
+
+// A transaction that was open when a tail began with a time commits later than one that took a higher position.
+func TestATailSinceATimeSeesOpenTransactions(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1")
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.events SET at = at - interval '2 hours'`); err != nil {
+		t.Fatal(err)
+	}
+	open := begin(t, db)
+	publish(t, open, "t", "a", "a")
+	publish(t, db, "t", "k", "2")
+	tail := startTail(t, db, relay.TailConfig{Since: time.Now().Add(-time.Hour)})
+	tail.await(t, "2")
+	end(t, open.Commit)
+	tail.await(t, "2", "a")
+}
